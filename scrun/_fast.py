@@ -1,0 +1,133 @@
+"""The entry point: forwards the frequent operations without one heavy import.
+
+An engine calls `create`, `start`, `kill` and `delete` for each container, and a bare interpreter
+is most of what such a call costs; so this module and what it imports get by with built-in
+modules. Everything else (help, errors, a supervisor that is not there) is imported where it is
+needed, by name.
+"""
+
+import os
+import sys
+
+from scrun import wire
+from scrun.cli.parse import Parsed, parse
+
+_FORWARDED = ("state", "start", "kill", "delete")
+
+
+def main() -> "None":
+    """Run the command of `sys.argv`; does not return.
+
+    The interpreter's own way out is passed over (`os._exit`): with nothing to flush or join it
+    is a millisecond of every call.
+    """
+    try:
+        status = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        status = 130
+    os._exit(status)
+
+
+def run(argv: "list[str]") -> int:
+    """Run one command and return its exit status."""
+    parsed = None
+    try:
+        parsed = parse(argv)
+        if parsed.command == "create":
+            from scrun.commands import create
+
+            return create.run(parsed, argv)
+        if parsed.command in _FORWARDED:
+            return forward(parsed)
+        from scrun.commands import information
+
+        return information.run(parsed)
+    except Exception as error:
+        from scrun.commands.failure import explain
+
+        return explain(error, parsed)
+
+
+def forward(parsed: Parsed) -> int:
+    """Ask the supervisor of a container, and print what it answers."""
+    from scrun.oci.ids import check_id
+
+    container = check_id(parsed.id or "")
+    directory = record_root(parsed) + "/" + container
+    try:
+        status, answer = ask(directory, "supervisor", request(parsed, container))
+    except OSError:
+        from scrun.commands import orphan
+
+        return orphan.run(parsed, directory)
+    if status:
+        from scrun.commands.failure import report_failure
+
+        return report_failure(answer, status, parsed)
+    write(answer)
+    return 0
+
+
+def write(content: bytes) -> None:
+    """Print on standard output, which may be closed, or its reader gone.
+
+    Not by `sys.stdout`: it is None when the descriptor was closed, and nobody flushes it.
+    """
+    try:
+        while content:
+            content = content[os.write(1, content) :]
+    except OSError:
+        pass  # as `scrun state X | true`: who asked does not want to know
+
+
+def request(parsed: Parsed, container: str) -> "list[bytes]":
+    """Build the request for a forwarded operation (see `scrun.wire`)."""
+    fields = [parsed.command, container]
+    if parsed.command == "kill":
+        fields.append(parsed.operands[0] if parsed.operands else "TERM")
+    elif parsed.command == "delete":
+        fields.append("1" if parsed.options.get("force") else "")
+    return [os.fsencode(field) for field in fields]
+
+
+def ask(directory: str, name: str, fields: "list[bytes]") -> "tuple[int, bytes]":
+    """Send one request to a supervisor and wait for its answer.
+
+    Raises:
+        OSError: No supervisor answers there.
+    """
+    sock = wire.connect_supervisor(directory, name)
+    try:
+        wire.send(sock, fields)
+        return wire.receive(sock)
+    finally:
+        sock.close()
+
+
+def record_root(parsed: Parsed) -> str:
+    """Return the directory under which the records of containers are: `--root`, settings, default.
+
+    Raises:
+        SettingsError: A settings file is wrong, or there is no place for the default.
+    """
+    given = parsed.options.get("root")
+    if isinstance(given, str):
+        return os.path.abspath(given)
+    from scrun.settings.quick import default_root
+
+    return default_root(os.environ, setting(parsed, "root"))
+
+
+def setting(parsed: Parsed, key: str) -> "str | None":
+    """Look one key of the settings up that the fast path needs: `root` or `group`."""
+    from scrun.settings.quick import quick
+
+    given = parsed.options.get("config-file")
+    config_file = given if isinstance(given, str) else None
+    found = quick(os.environ, config_file)
+    if found is None:  # said in a way that takes the whole of TOML to read
+        from scrun.settings.load import load
+
+        value = getattr(load(os.environ, config_file), key)
+        return value if isinstance(value, str) else None
+    return found.get(key)

@@ -1,0 +1,101 @@
+"""The texts of ``--help``, ``--usage`` and ``--version``, made from the grammar's table.
+
+They are answers and go to stdout.
+"""
+
+from scrun.cli.grammar import COMMANDS, Option, options_of
+from scrun.errors import UsageError
+from scrun.version import SPEC, VERSION
+
+# where the right column begins, beside options and beside commands
+_OPTIONS, _COMMANDS = 30, 12
+
+
+def help_text(topic: str | None = None) -> str:
+    """Return the help for a command, or for all of scrun.
+
+    Args:
+        topic: A command in the table; None for the commands and the global options.
+
+    Raises:
+        UsageError: There is no such command.
+    """
+    if topic is None:
+        commands = [_row(f"  {name}", entry[0], _COMMANDS) for name, entry in COMMANDS.items()]
+        return _lines(
+            "Usage: scrun [GLOBAL OPTIONS...] COMMAND [OPTIONS...] [OPERANDS...]",
+            "",
+            "Run OCI containers as Slurm jobs, or on this machine.",
+            "",
+            "Commands:",
+            *commands,
+            "",
+            "Global options:",
+            *_options(None),
+            "",
+            "See 'scrun COMMAND --help' for the options of a command.",
+        )
+    return usage_text(topic) + _lines(
+        "",
+        f"{COMMANDS[topic][0]}.",
+        "",
+        "Options:",
+        *_options(topic),
+        "",
+        "See 'scrun --help' for the global options.",
+    )
+
+
+def usage_text(topic: str | None = None) -> str:
+    """Return how to call a command, or every command, one line for each.
+
+    Args:
+        topic: A command in the table; None for all of them.
+
+    Raises:
+        UsageError: There is no such command.
+    """
+    if topic is not None and topic not in COMMANDS:
+        raise UsageError(f"unknown command {topic!r}: see 'scrun --help'")
+    names = COMMANDS if topic is None else (topic,)
+    return _lines(
+        *(f"{'       ' if i else 'Usage: '}{_synopsis(name)}" for i, name in enumerate(names))
+    )
+
+
+def version_text() -> str:
+    """Return the two lines that crun and runc begin with, and that engines read."""
+    return _lines(f"scrun version {VERSION}", f"spec: {SPEC}")
+
+
+def _synopsis(name: str) -> str:
+    _, operands, options = COMMANDS[name]
+    own = [f"[{name.upper()} OPTIONS]"] if options else []
+    return " ".join(["scrun [GLOBAL OPTIONS...]", name, *own, *operands])
+
+
+def _options(topic: str | None) -> list[str]:
+    return [_option(option) for option in options_of(topic)]
+
+
+def _option(option: Option) -> str:
+    name, letters, metavar, used, _, text = option
+    short = "".join(f"-{letter}, " for letter in letters)
+    if metavar is None:
+        value = ""
+    elif metavar[0] == "[":
+        value = f"[={metavar[1:]}"
+    else:
+        value = f"={metavar}"
+    return _row(f"  {short:>4}--{name}{value}", text if used else f"{text} (ignored)", _OPTIONS)
+
+
+def _row(left: str, right: str, column: int) -> str:
+    """Put the right column beside the left, or below when the left is too long."""
+    if len(left) > column - 2:
+        return f"{left}\n{'':{column}}{right}"
+    return f"{left:{column}}{right}"
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,231 @@
+"""From the arguments to what is asked for, by the table in ``grammar``.
+
+The forms are those of getopt_long and argp (crun, Slurm) and of Go's flag package
+(runc) together: ``--name=value``, ``--name value``, ``-nvalue``, ``-n value``,
+``-n=value``, ``-name value``, clusters, ``--flag=false``, ``--``. Global options stand
+before the command; those of the command before or after its operands.
+
+It imports nothing but its like: every call of scrun pays for what is imported here.
+"""
+
+from scrun.cli.grammar import COMMANDS, CONTAINER, Option, options_of
+from scrun.errors import UsageError
+from scrun.oci.ids import check_id
+
+# as strconv.ParseBool, which runc's --flag=value goes through
+_TRUE = ("1", "t", "T", "true", "True", "TRUE")
+_FALSE = ("0", "f", "F", "false", "False", "FALSE")
+
+
+class Parsed:
+    """What a command line asks for.
+
+    Attributes:
+        command: A name in the table, in lower case. An option that asks for help is the
+            command ``help``, ``usage`` or ``version``, with the topic as its operand.
+        options: By long name, global ones and those of the command: True for a flag, the
+            number of times for one that counts, a list for one that may be given many
+            times, else its value. An option with an optional value may be True as well.
+        id: The container's id, checked; None for a command that has none.
+        operands: What follows the id.
+    """
+
+    __slots__ = ("command", "id", "operands", "options")
+
+    def __init__(self) -> None:
+        self.command = ""
+        self.options: dict[str, object] = {}
+        self.id: str | None = None
+        self.operands: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"<Parsed {self.command} {self.id} {self.operands} {self.options}>"
+
+    def text(self, name: str) -> str | None:
+        """Return the value of an option, None when it was not given."""
+        value = self.options.get(name)
+        return value if isinstance(value, str) else None
+
+    def count(self, name: str) -> int:
+        """Return how often a flag was given: 0, 1, or more for one that counts."""
+        value = self.options.get(name)
+        return value if isinstance(value, int) else 0
+
+
+def parse(argv: list[str]) -> Parsed:
+    """Read a command line.
+
+    Args:
+        argv: The arguments, without the program's name.
+
+    Raises:
+        UsageError: One line that names the argument at fault. Its ``options`` are those
+            read before, for ``--log``.
+    """
+    parsed = Parsed()
+    try:
+        _read(argv, parsed)
+    except UsageError as error:
+        error.options = parsed.options
+        raise
+    return parsed
+
+
+def _read(argv: list[str], parsed: Parsed) -> None:
+    operands = _scan(argv, None, parsed)
+    if parsed.command:
+        return
+    if not operands:
+        raise UsageError("no command given" + _see(None))
+    command = _known(operands[0])
+    operands = _scan(operands[1:], command, parsed)
+    if parsed.command:
+        return
+    parsed.command = command
+
+    places = COMMANDS[command][1]
+    given, needed = len(operands), sum(place[0] == "<" for place in places)
+    if given < needed:
+        raise UsageError(f"{command} needs a {places[given].strip('<>')}" + _see(command))
+    if given > len(places) and not _open_ended(places):
+        raise UsageError(f"{command} cannot take {operands[len(places)]!r}" + _see(command))
+    if places[:1] == (CONTAINER,):
+        parsed.id = check_id(operands.pop(0))
+    elif command == "help":
+        operands = [_known(topic) for topic in operands]
+    parsed.operands = operands
+
+
+def _scan(arguments: list[str], command: str | None, parsed: Parsed) -> list[str]:
+    """Take the options out of the arguments and return the operands.
+
+    It ends early at an option that asks for help: that is the parsed command then.
+    """
+    options = options_of(command)
+    in_order = command is None or _open_ended(COMMANDS[command][1])
+    operands: list[str] = []
+    rest = arguments[::-1]  # a stack: the next argument is its last
+    while rest:
+        argument = rest.pop()
+        if argument == "--":
+            break
+        if len(argument) < 2 or argument[0] != "-":
+            operands.append(argument)
+            if in_order:
+                break
+            continue
+        found = _resolve(argument, options)
+        if found is None:
+            operands.append(_signal_or_raise(argument, command, operands))
+            continue
+        for option, value in found:
+            _store(option, value, rest, command, parsed.options)
+            if option[0] in ("help", "usage", "version") and parsed.options.pop(option[0], None):
+                parsed.command = option[0]
+                parsed.operands = [command] if command else []
+                return []
+    return operands + rest[::-1]
+
+
+def _resolve(argument: str, options: tuple[Option, ...]) -> list[tuple[Option, str | None]] | None:
+    """Find the options that one argument gives, with the values that it gives them.
+
+    A long name may have one dash, as in Go; it goes before a cluster, or runc's
+    ``-bundle DIR`` would be ``-b undle``.
+
+    Returns:
+        None when the argument cannot be an option.
+    """
+    double = argument[1] == "-"
+    text = argument[2:] if double else argument[1:]
+    name, equals, value = text.partition("=")
+    for option in options:
+        if option[0] == name:
+            return [(option, value if equals else None)]
+    if double:
+        return None
+
+    found: list[tuple[Option, str | None]] = []
+    while text:
+        letter, text = text[0], text[1:]
+        for option in options:
+            if letter in option[1]:
+                break
+        else:
+            return None
+        if text and (option[2] is not None or text[0] == "="):
+            found.append((option, text.removeprefix("=")))
+            break
+        found.append((option, None))
+    return found
+
+
+def _store(
+    option: Option,
+    value: str | None,
+    rest: list[str],
+    command: str | None,
+    into: dict[str, object],
+) -> None:
+    """Put one option into the result, with the next argument when it needs that."""
+    name, _, metavar, used, many, _ = option
+    before = into.get(name)
+    if metavar is None:
+        if value in _FALSE:
+            into.pop(name, None)
+        elif value is not None and value not in _TRUE:
+            raise UsageError(f"option --{name} takes no value, got {value!r}" + _see(command))
+        elif many:
+            into[name] = before + 1 if isinstance(before, int) else 1
+        else:
+            into[name] = True
+        return
+
+    choices = metavar.strip("[]").split("|")
+    if value is None and metavar[0] == "[" and not (rest and rest[-1] in choices):
+        into[name] = True
+        return
+    if value is None:
+        if not rest:
+            raise UsageError(f"option --{name} needs a value, {metavar}" + _see(command))
+        value = rest.pop()
+    if used and len(choices) > 1 and value not in choices:
+        raise UsageError(
+            f"option --{name} cannot be {value!r}, only {' or '.join(choices)}" + _see(command)
+        )
+    if many:
+        into[name] = [*before, value] if isinstance(before, list) else [value]
+    else:
+        into[name] = value
+
+
+def _signal_or_raise(argument: str, command: str | None, operands: list[str]) -> str:
+    """Take ``kill ID -9`` and ``kill ID -KILL`` for a signal, as kill(1) writes it."""
+    if command == "kill" and len(operands) == 1:
+        from scrun.oci.signals import parse_signal
+
+        try:
+            parse_signal(argument[1:])
+        except UsageError:
+            pass  # then it is what it looks like: an option that there is not
+        else:
+            return argument[1:]
+    name = argument.partition("=")[0]
+    if command is not None and _resolve(argument, options_of(None)) is not None:
+        raise UsageError(f"option {name!r} must stand before {command!r}" + _see(None))
+    raise UsageError(f"unknown option {name!r}" + _see(command))
+
+
+def _known(word: str) -> str:
+    command = word.lower()
+    if command not in COMMANDS:
+        raise UsageError(f"unknown command {word!r}" + _see(None))
+    return command
+
+
+def _open_ended(places: tuple[str, ...]) -> bool:
+    return bool(places) and places[-1].endswith("...]")
+
+
+def _see(command: str | None) -> str:
+    return f": see 'scrun {command} --help'" if command else ": see 'scrun --help'"

@@ -1,0 +1,163 @@
+"""scrun create: ask for a job, make the bundle ready there, and leave an anchor behind.
+
+Wire: `create PID UMASK CWD COUNT ARGUMENT... NAME=VALUE...` with four descriptors: the
+container's standard input, output and error, and the supervisor's end of the anchor's socket.
+The answer comes when the container is *created*: allocated and staged.
+
+Errors: whatever can be known without a job is refused before one is asked for; then there is no
+container, no anchor and no pid file.
+
+The anchor is started before the supervisor is asked: it is ready by the time a job is, and its
+pid is in the request. When this process is killed half-way the supervisor sees the connection
+close, ends what it began, and the anchor with it.
+"""
+
+import _socket
+import os
+
+from scrun import anchor, wire
+from scrun._fast import record_root, setting
+from scrun.cli.parse import Parsed
+from scrun.oci.ids import check_id
+from scrun.version import VERSION
+
+
+def run(parsed: Parsed, argv: "list[str]") -> int:
+    """Create a container.
+
+    Args:
+        parsed: The parsed command line.
+        argv: The same as it came; the supervisor reads it again, with the same table.
+
+    Raises:
+        ScrunError: In words for the caller; the container does not exist then.
+        OSError: The pid file, the console socket or the root directory is at fault.
+    """
+    container = check_id(parsed.id or "")
+    _open_closed_descriptors()
+    root = record_root(parsed)
+    name = supervisor_name(setting(parsed, "group") or "user", parsed)
+    pid_file = anchor.PidFile(path) if (path := _text(parsed, "pid-file")) else None
+    pid = 0
+    try:
+        console = _text(parsed, "console-socket")
+        stdio, terminal = _hand_over_terminal(console) if console else ([0, 1, 2], None)
+        ours, theirs = _socket.socketpair()
+        pid = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
+        theirs.close()
+        fields = _request(pid, argv)
+        status, answer = _ask(root, name, container, fields, [*stdio, ours.fileno()])
+        if status == 0 and pid_file:
+            pid_file.publish(pid)
+    finally:
+        if pid_file:
+            pid_file.discard()
+    if status:
+        from scrun.commands.failure import report_failure
+
+        return report_failure(answer, status, parsed)
+    return 0
+
+
+def supervisor_name(group: str, parsed: Parsed) -> str:
+    """Name the socket of the supervisor that serves a new container.
+
+    A supervisor works in its own namespaces and speaks its own version's protocol: these are
+    part of the name, and so is what the setting `group` keeps apart. `@` cannot begin a
+    container's id.
+    """
+    namespaces = "-".join(
+        str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("user", "mnt", "pid")
+    )
+    key = ""
+    if group == "container":
+        key = parsed.id or ""
+    elif group == "pod":
+        from scrun.commands.pod import pod_of
+
+        key = pod_of(_text(parsed, "bundle") or ".", _text(parsed, "config")) or parsed.id or ""
+    return f"@{group}{_digest(key)}-{namespaces}-{VERSION}"
+
+
+def _digest(key: str) -> str:
+    """Shorten a key: a pod's or container's name may fill a whole file name by itself."""
+    if not key:
+        return ""
+    from _blake2 import blake2s
+
+    return "-" + blake2s(os.fsencode(key), digest_size=8).hexdigest()
+
+
+def _ask(
+    root: str, name: str, container: str, fields: "list[bytes]", fds: "list[int]"
+) -> "tuple[int, bytes]":
+    """Ask the supervisor, and start it when there is none.
+
+    A supervisor that closes the connection without a word was on its way out (it checks for
+    requests before it goes, but cannot see one that is still on its way): the next try starts
+    another one.
+    """
+    for attempt in range(3):
+        try:
+            sock = wire.connect_supervisor(root, name)
+        except OSError:
+            from scrun.commands.launch import launch
+
+            sock = launch(root, name)
+        try:
+            wire.send(sock, fields, fds)
+            return wire.receive(sock)
+        except (BrokenPipeError, ConnectionResetError):
+            if attempt == 2 or os.path.lexists(f"{root}/{container}"):
+                from scrun.errors import SupervisorLost
+
+                raise SupervisorLost(
+                    f"the supervisor died while it created container {container}; "
+                    "delete it and create it again"
+                ) from None
+        finally:
+            sock.close()
+    raise AssertionError("unreachable")
+
+
+def _request(pid: int, argv: "list[str]") -> "list[bytes]":
+    os.umask(umask := os.umask(0o077))
+    fields = [b"create", b"%d" % pid, b"%o" % umask, os.fsencode(os.getcwd()), b"%d" % len(argv)]
+    fields += [os.fsencode(argument) for argument in argv]
+    fields += [name + b"=" + value for name, value in os.environb.items()]
+    return fields
+
+
+def _open_closed_descriptors() -> None:
+    """Put /dev/null where standard input, output or error were closed.
+
+    Else the next file that is opened takes that number, and a socket of ours would be handed to
+    the container as its standard input.
+    """
+    while (fd := os.open("/dev/null", os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
+def _hand_over_terminal(console: str) -> "tuple[list[int], str]":
+    """Make a terminal and send its master to the engine (runtime-spec, runc's terminals.md).
+
+    Returns:
+        The slave as standard input, output and error, and its path.
+    """
+    master, slave = os.openpty()
+    directory, name = os.path.split(console)
+    sock = wire.connect(directory or ".", name)
+    try:
+        path = os.ttyname(slave)
+        rights = master.to_bytes(4, "little")
+        sock.sendmsg([path.encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+    finally:
+        sock.close()
+        os.close(master)
+    return [slave, slave, slave], path
+
+
+def _text(parsed: Parsed, option: str) -> "str | None":
+    value = parsed.options.get(option)
+    return value if isinstance(value, str) else None

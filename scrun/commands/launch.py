@@ -1,0 +1,98 @@
+"""Start a supervisor, one however many ask for it at the same moment."""
+
+import _socket
+import fcntl
+import os
+import sys
+
+from scrun import wire
+from scrun.anchor import out_of_the_way
+from scrun.errors import SettingsError, SupervisorLost
+
+
+def launch(root: str, name: str) -> _socket.socket:
+    """Connect to the supervisor NAME under ROOT, after starting it if nobody has meanwhile.
+
+    Raises:
+        SettingsError: ROOT cannot be made, or is not the caller's own.
+        SupervisorLost: It did not start; with the reason that it gave.
+    """
+    own_directory(root)
+    lock = _lock(f"{root}/{name}.lock")
+    try:
+        try:
+            return wire.connect_supervisor(root, name)
+        except OSError:
+            _start(root, name)
+        return wire.connect_supervisor(root, name)
+    finally:
+        os.close(lock)
+
+
+def own_directory(path: str) -> None:
+    """Make the root directory if it is missing; refuse one that others could write to.
+
+    Raises:
+        SettingsError: See above.
+    """
+    remedy = "name another one by --root, or `root` in scrun.toml"
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        status = os.stat(path)
+    except OSError as error:
+        raise SettingsError(f"root directory {path}: {error.strerror}; {remedy}") from error
+    if status.st_uid != os.geteuid():
+        raise SettingsError(f"root directory {path}: belongs to uid {status.st_uid}; {remedy}")
+    if status.st_mode & 0o022:
+        raise SettingsError(f"root directory {path}: others may write to it; chmod 700 it")
+
+
+def _lock(path: str) -> int:
+    """Take the lock of one supervisor's name.
+
+    The supervisor removes the file when it goes, under the lock: whoever waited for the removed
+    one waits again.
+    """
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
+                return fd
+        except FileNotFoundError:
+            pass
+        os.close(fd)
+
+
+def _start(root: str, name: str) -> None:
+    """Run the supervisor's program, and wait until it listens or has said why not."""
+    readable, writable = os.pipe()
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    argv = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), package + "/supervisor"]
+    argv += ["--root", root, "--name", name, "--ready", "3"]
+    null = os.open("/dev/null", os.O_RDWR)
+    actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
+    ready = out_of_the_way(writable)
+    actions.append((os.POSIX_SPAWN_DUP2, ready, 3))
+    pid = os.posix_spawn(argv[0], argv, _environment(), file_actions=actions, setsid=True)
+    os.close(null)
+    os.close(writable)
+    os.close(ready)
+    with open(readable, "rb") as pipe:
+        answer = pipe.read().decode(errors="replace").strip()
+    os.waitpid(pid, 0)  # it has forked itself away by then
+    if answer != "ready":
+        reason = answer or "it ended without a word"
+        raise SupervisorLost(f"the supervisor does not start: {reason}")
+
+
+def _environment() -> "dict[str, str]":
+    """Return what the supervisor needs to know of the caller's environment.
+
+    Each container's children get the environment of its own `create`.
+    """
+    kept = ("XDG_RUNTIME_DIR", "_CONTAINERS_ROOTLESS_UID", "SCRUN_CONFIG", "TMPDIR")
+    environment = {key: os.environ[key] for key in kept if key in os.environ}
+    path = os.environ.get("PATH", "")
+    system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {**environment, "PATH": f"{path}:{system}" if path else system, "LANG": "C.UTF-8"}

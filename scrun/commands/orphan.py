@@ -1,0 +1,58 @@
+"""Operations on a container whose supervisor does not answer.
+
+Either there is no such container, or its supervisor died. The supervisor's death ended the job
+and the anchor (see docs/design.md), so what is left is a record: the container is *stopped*.
+`state` is answered from it, and `delete` has a new supervisor finish the business: cancel the job
+by its id, if it is there still, and remove what is left.
+"""
+
+import os
+
+from scrun import _fast, wire
+from scrun.cli.parse import Parsed
+from scrun.commands.create import supervisor_name
+from scrun.commands.launch import launch
+from scrun.errors import StateError, UnknownContainer
+from scrun.record import read_record, stopped_state
+
+
+def run(parsed: Parsed, directory: str) -> int:
+    """Run one of state, start, kill and delete.
+
+    Args:
+        parsed: The command.
+        directory: The container's record.
+
+    Raises:
+        UnknownContainer: There is none.
+        StateError: It is stopped, and the operation needs it alive.
+        OSError: The record cannot be read.
+    """
+    container = os.path.basename(directory)
+    if not os.path.isdir(directory):
+        if parsed.command == "delete" and parsed.options.get("force"):
+            return 0
+        raise UnknownContainer(f"container {container} does not exist")
+    if parsed.command == "delete":
+        return _delete(parsed, os.path.dirname(directory), container)
+    record = read_record(directory)
+    if parsed.command == "start":
+        raise StateError(f"container {container} is stopped: its supervisor is gone; delete it")
+    if parsed.command == "state":
+        _fast.write(stopped_state(record))
+    return 0  # kill: of a stopped container nothing is to be done
+
+
+def _delete(parsed: Parsed, root: str, container: str) -> int:
+    name = supervisor_name(_fast.setting(parsed, "group") or "user", parsed)
+    sock = launch(root, name)
+    try:
+        wire.send(sock, _fast.request(parsed, container))
+        status, answer = wire.receive(sock)
+    finally:
+        sock.close()
+    if status:
+        from scrun.commands.failure import report_failure
+
+        return report_failure(answer, status, parsed)
+    return 0

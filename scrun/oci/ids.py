@@ -1,0 +1,33 @@
+"""Which container ids there may be.
+
+The runtime specification leaves the form to the runtime; this is runc's
+(libcontainer/factory_linux.go, validateID), with the length of a directory's name.
+"""
+
+from scrun.errors import UsageError
+
+_ALLOWED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_+.-"
+_LONGEST = 255  # NAME_MAX: the id becomes a directory
+
+
+def check_id(text: str) -> str:
+    """Return the id when it is one, so that nothing else ever becomes part of a path.
+
+    Args:
+        text: What the command line has in the id's place.
+
+    Raises:
+        UsageError: The text is not a valid id.
+    """
+    if not text:
+        raise UsageError("invalid container id: it is empty")
+    if len(text) > _LONGEST:
+        raise UsageError(
+            f"invalid container id of {len(text)} characters: at most {_LONGEST} are possible"
+        )
+    # strip() takes allowed characters from both ends: what it leaves is not allowed
+    if text.strip(_ALLOWED) or text in (".", ".."):
+        raise UsageError(
+            f"invalid container id {text!r}: use letters, digits and _ + . -, not . or .. alone"
+        )
+    return text

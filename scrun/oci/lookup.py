@@ -1,0 +1,227 @@
+"""Whether the program of a container can be found, before a job is asked for.
+
+The file is looked for as the runtime on the node will see it: in the root file system, through
+the bind mounts, with symbolic links resolved inside of the container. The root file system may
+have been written by a hostile container, so no path of it is ever given to the kernel as a
+whole: each component is opened on its own, relative to the directory before it and without
+following it (O_PATH, O_NOFOLLOW), and `..` goes back along the directories that were opened.
+
+Measured with crun 1.8.1 and runc 1.1.5: the last PATH of `process.env` counts; without one,
+both find nothing (newer ones take a default); a relative entry of PATH is resolved by crun and
+refused by runc. Where they differ, the answer is Unknown.
+"""
+
+import errno
+import os
+import stat
+from typing import NamedTuple, Self
+
+import msgspec
+
+from scrun.oci.config import Bundle, Mount
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_LINKS = 40  # as the kernel, path_resolution(7)
+_DEPTH = 100  # directories that are open at once
+_STEPS = 20_000  # in all: a thread cannot be stopped
+_MOUNTS = 1000
+
+
+class Found(msgspec.Struct, frozen=True):
+    """There is an executable file; `path` is its place in the container, without links."""
+
+    path: str
+
+
+class NotFound(msgspec.Struct, frozen=True):
+    """There is none.
+
+    Attributes:
+        message: Why, in words from which podman and docker make their exit status.
+        exit_status: That exit status: 127 for a missing file, 126 for one that cannot be run.
+    """
+
+    message: str
+    exit_status: int
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """It cannot be told from here; `reason` says why. Only the node will know."""
+
+    reason: str
+
+
+def find_program(bundle: Bundle) -> Found | NotFound | Unknown:
+    """Look for the file that `process.args[0]` names.
+
+    This touches file systems that the user named, and they may hang: call it in a thread.
+    """
+    name = bundle.config.process.args[0]
+    try:
+        with _Tree(bundle) as tree:
+            return _search(tree, bundle, name)
+    except _UnclearError as unclear:
+        return Unknown(str(unclear))
+    except (OSError, ValueError) as error:  # ValueError: no file can have such a name
+        return Unknown(f"{name!r}: {error}")
+
+
+def _search(tree: "_Tree", bundle: Bundle, name: str) -> Found | NotFound | Unknown:
+    process = bundle.config.process
+    paths = [entry[5:] for entry in process.env if entry.startswith("PATH=")]
+    directories = [""] if "/" in name else (paths[-1] if paths else DEFAULT_PATH).split(":")
+    denied = False
+    for directory in directories:
+        try:
+            mode, place = tree.look_up(os.path.join(process.cwd, directory, name))
+        except _MissingError:
+            continue
+        if not stat.S_ISREG(mode) or not mode & 0o111:
+            denied = True
+        elif "/" not in name and not paths:
+            return Unknown(f"{place}: process.env has no PATH")
+        elif "/" not in name and not directory.startswith("/"):
+            return Unknown(f"{place}: is in a relative entry of PATH")
+        else:
+            return Found(place)
+    if denied:
+        return NotFound(f"open executable `{name}`: permission denied", 126)
+    message = f"executable file `{name}` not found in $PATH: No such file or directory"
+    return NotFound(message, 127)
+
+
+class _MissingError(Exception):
+    """There is no such file."""
+
+
+class _UnclearError(Exception):
+    """What is there cannot be seen from here."""
+
+
+class _OpaqueError(_UnclearError):
+    """It is in a mount that only the node will have."""
+
+
+class _Step(NamedTuple):
+    """A directory on the way down, open: its name, the mount that it is in, its descriptor."""
+
+    name: str
+    layer: int
+    fd: int
+
+
+class _Tree:
+    """The container's files: the root file system with the mounts over it.
+
+    A context manager, for the descriptor of the root.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.steps_left = _STEPS
+        # Where each mount is, in their order: a later one hides what is below it.
+        self.mounts: list[tuple[tuple[str, ...], Mount]] = []
+
+    def __enter__(self) -> Self:
+        self.root = _open_source(self.bundle.rootfs)
+        try:
+            if len(self.bundle.config.mounts) > _MOUNTS:
+                raise _UnclearError("too many mounts")
+            for mount in self.bundle.config.mounts:
+                place = self._mount_point(mount.destination)
+                if not place:
+                    raise _UnclearError(f"{mount.destination}: a mount over the root")
+                self.mounts.append((place, mount))
+        except BaseException:
+            os.close(self.root)
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        os.close(self.root)
+
+    def look_up(self, path: str) -> tuple[int, str]:
+        """Find a file by its path in the container: its mode, and its path without links.
+
+        Raises:
+            _MissingError: It is not there.
+            _UnclearError: It cannot be seen from here.
+        """
+        way = [_Step("", -1, self.root)]
+        try:
+            self._walk(path, way)
+            return os.fstat(way[-1].fd).st_mode, "/".join(step.name for step in way) or "/"
+        finally:
+            _go_back(way, 1)
+
+    def _mount_point(self, destination: str) -> tuple[str, ...]:
+        """Resolve the place of a mount as far as it exists; the runtime makes the rest."""
+        known = ""
+        rest = [part for part in destination.split("/") if part not in ("", ".")]
+        try:
+            while rest:
+                known = self.look_up(f"{known}/{rest[0]}")[1].rstrip("/")
+                rest.pop(0)
+        except (_MissingError, _OpaqueError):
+            known = os.path.normpath("/".join(["", known, *rest]))
+        return tuple(part for part in known.split("/") if part)
+
+    def _walk(self, path: str, way: list[_Step]) -> None:
+        """Go along a path, symbolic links included; `way` begins with the root."""
+        todo = path.split("/")[::-1]
+        links = 0
+        while todo:
+            name = todo.pop()
+            here = way[-1]
+            if not stat.S_ISDIR(os.fstat(here.fd).st_mode):
+                raise _MissingError
+            if name in ("", "."):
+                continue
+            if name == "..":
+                _go_back(way, max(1, len(way) - 1))
+                continue
+            self.steps_left -= 1
+            if len(way) > _DEPTH or self.steps_left < 0:
+                raise _UnclearError(f"{path}: too long a way")
+            way.append(self._enter(way, name))
+            if not stat.S_ISLNK(os.fstat(way[-1].fd).st_mode):
+                continue
+            target = os.readlink("", dir_fd=way[-1].fd)
+            _go_back(way, 1 if target.startswith("/") else len(way) - 1)
+            todo += target.split("/")[::-1]
+            links += 1
+            if links > _LINKS:
+                raise _MissingError
+
+    def _enter(self, way: list[_Step], name: str) -> _Step:
+        """Take one step down, into the last mount that is there and not hidden."""
+        here = way[-1]
+        place = (*(step.name for step in way[1:]), name)
+        for layer in range(len(self.mounts) - 1, here.layer, -1):
+            mount_point, mount = self.mounts[layer]
+            if mount_point == place:
+                if not mount.is_bind:
+                    raise _OpaqueError(f"{mount.destination}: is a mount of type {mount.type}")
+                source = os.path.join(self.bundle.path, mount.source)
+                return _Step(name, layer, _open_source(source))
+        try:
+            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here.fd)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                raise _MissingError from None
+            raise _UnclearError(f"/{'/'.join(place)}: {error.strerror}") from error
+        return _Step(name, here.layer, fd)
+
+
+def _go_back(way: list[_Step], length: int) -> None:
+    while len(way) > length:
+        os.close(way.pop().fd)
+
+
+def _open_source(path: str) -> int:
+    """Open what the caller of scrun named: links in its path are the host's."""
+    try:
+        return os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError as error:
+        raise _UnclearError(f"{path}: {error.strerror}") from error

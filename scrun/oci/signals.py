@@ -1,0 +1,65 @@
+"""Signals by name and by number, as ``kill`` takes and shows them.
+
+``RTMIN+n`` and ``RTMAX-n`` count from the C library's SIGRTMIN and SIGRTMAX, as in
+kill(1), crun and runc.
+"""
+
+from scrun.errors import UsageError
+
+# signals with two names: the one that signal(7) lists first
+_PREFERRED = {"IOT": "ABRT", "CLD": "CHLD", "POLL": "IO"}
+
+
+def parse_signal(text: str) -> int:
+    """Return the number of a signal given by name or number.
+
+    Args:
+        text: ``TERM``, ``SIGTERM``, ``sigterm``, ``RTMIN+3``, ``15``.
+
+    Raises:
+        UsageError: There is no such signal.
+    """
+    number = _number(text) if text.isascii() else 0
+    if not 1 <= number <= 64:
+        raise UsageError(
+            f"unknown signal {text!r}: use a name such as TERM or RTMIN+1, or a number, 1 to 64"
+        )
+    return number
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name without SIG, or its number as text when it has none."""
+    known = _known()
+    first, last = known["RTMIN"], known["RTMAX"]
+    if first < number < last:
+        return f"RTMIN+{number - first}"
+    for name, value in known.items():
+        if value == number:
+            return _PREFERRED.get(name, name)
+    return str(number)
+
+
+def _number(text: str) -> int:
+    """Translate ASCII text; 0 stands for anything that is no signal."""
+    if text.isdigit():
+        return int(text) if len(text) <= 3 else 0
+    known = _known()
+    name = text.upper().removeprefix("SIG")
+    base, sign, offset = name[:5], name[5:6], name[6:]
+    if (base, sign) in (("RTMIN", "+"), ("RTMAX", "-")) and offset.isdigit() and len(offset) <= 2:
+        number = known[base] + int(sign + offset)
+        return number if known["RTMIN"] <= number <= known["RTMAX"] else 0
+    return known.get(name, 0)
+
+
+def _known() -> dict[str, int]:
+    """Return this machine's signals by name; ``_signal`` is ``signal`` without enum."""
+    import _signal  # typeshed has only signal
+
+    constants: dict[str, int] = vars(_signal)
+    # isalnum: SIG_BLOCK and the like are constants of the module too, and no signals
+    return {
+        name[3:]: value
+        for name, value in constants.items()
+        if name.startswith("SIG") and name[3:].isalnum()
+    }

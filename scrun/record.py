@@ -1,0 +1,93 @@
+"""The record of one container: the directory ROOT/ID.
+
+`state.json` holds everything that `state` and a later `delete` need when the supervisor is gone;
+it is replaced as a whole (rename), so a reader sees one version or the other. `supervisor` is a
+symbolic link to the socket of the supervisor that serves the container: commands connect through
+it without reading anything. `log` is the container's log, and
+`bundle` the staged bundle unless the settings name a shared place.
+
+An older or newer scrun may have written the record: unknown members are ignored, missing ones
+have defaults.
+"""
+
+import json
+import os
+
+import msgspec
+
+from scrun.errors import StateError
+from scrun.oci.state import render_state
+
+LIMIT = 16 * 1024 * 1024
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What is on disk about one container.
+
+    Attributes:
+        id: The container's id.
+        status: creating, created, running or stopped.
+        pid: The anchor's pid.
+        bundle: The submitted bundle, absolute.
+        oci_version: Of its config.json.
+        engine: Where it runs: "slurm" or "local".
+        job_id: The job, as soon as it is known; pending ones included.
+        owns_job: Whether the job ends with the container.
+        staged: The directory that stage in made and stage out removes, or "".
+        annotations: config.json's, and ours (`org.scrun.*`).
+        engine_settings: What the engine needs to release the job later (slurm.conf and so on).
+    """
+
+    id: str
+    status: str = "creating"
+    pid: int = 0
+    bundle: str = ""
+    oci_version: str = "1.0.2"
+    engine: str = ""
+    job_id: str = ""
+    owns_job: bool = True
+    staged: str = ""
+    annotations: dict[str, str] = {}
+    engine_settings: dict[str, str] = {}
+
+
+def read_record(directory: str) -> Record:
+    """Read ROOT/ID/state.json.
+
+    Raises:
+        StateError: It is missing, or damaged; `delete --force` removes what is left then.
+        OSError: It cannot be read.
+    """
+    path = os.path.join(directory, "state.json")
+    container = os.path.basename(directory)
+    try:
+        with open(path, "rb") as file:
+            return msgspec.convert(json.loads(file.read(LIMIT)), Record)
+    except FileNotFoundError:
+        raise StateError(f"container {container}: its record is incomplete; delete it") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise StateError(f"{path}: {error}; delete the container") from error
+
+
+def stopped_state(record: Record) -> bytes:
+    """Render the answer to `state` for a container that nobody serves any more.
+
+    Its supervisor's death ended the job and the anchor, so it is stopped.
+    """
+    annotations = dict(record.annotations)
+    annotations.setdefault("org.scrun.reason", "scrun-failure")
+    annotations.setdefault("org.scrun.message", "the supervisor was lost")
+    return render_state(record.oci_version, record.id, "stopped", 0, record.bundle, annotations)
+
+
+def write_record(directory: str, record: Record) -> None:
+    """Replace ROOT/ID/state.json.
+
+    Raises:
+        OSError: The file system is full, or the directory is gone.
+    """
+    temporary = os.path.join(directory, ".state.json")
+    with open(temporary, "wb") as file:
+        # A path need not be UTF-8. json, unlike msgspec, can say and read that.
+        file.write(json.dumps(msgspec.to_builtins(record)).encode())
+    os.rename(temporary, os.path.join(directory, "state.json"))

@@ -1,0 +1,265 @@
+"""The settings of scrun: `scrun.toml`, with the environment and the command line above it.
+
+Read are `/etc/scrun/scrun.toml` and then `.config/scrun/scrun.toml` in the home of the real
+user, which counts more, key by key; or the one file that `--config-file` or SCRUN_CONFIG
+names. Above the files stand SCRUN_ENGINE, SCRUN_ROOT, SCRUN_DEBUG and SLURM_CONF, above those
+the command line. Engines do not pass the environment on (`delete` of podman gets
+XDG_RUNTIME_DIR alone), so what has to hold for every command belongs into a file.
+
+A wrong key, type or value is an error that names the file and the key. The keys are
+documented on the classes `Settings`, `Log`, `Slurm`, `Local` and `Staging`.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal, get_args
+
+import msgspec
+
+from scrun.errors import SettingsError
+from scrun.oci.config import explain
+from scrun.settings import quick, requests
+
+Level = Literal[
+    "quiet", "fatal", "error", "info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5"
+]
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""Slurm's level names, in the order of their numbers (srun(1), SLURM_DEBUG)."""
+
+Path = Annotated[str, msgspec.Meta(pattern="^/")]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+_ENVIRONMENT = {
+    "SCRUN_ENGINE": "engine",
+    "SCRUN_ROOT": "root",
+    "SCRUN_DEBUG": "log.level",
+    "SLURM_CONF": "slurm.conf",
+}
+
+
+class Log(msgspec.Struct, frozen=True):
+    """`[log]`: scrun's own messages; never the container's output.
+
+    Attributes:
+        level: How much is written: one of Slurm's level names, `quiet` to `debug5`.
+        format: `text`, or `json` for the lines that runc writes and podman reads.
+        file: Where to, besides the log in the container's record.
+    """
+
+    level: Level = "info"
+    format: Literal["text", "json"] = "text"
+    file: Path | None = None
+
+
+class Slurm(msgspec.Struct, frozen=True):
+    """`[slurm]`: how the cluster is reached.
+
+    Attributes:
+        conf: The slurm.conf to use; SLURM_CONF and `-f` count more. Without any, Slurm's usual
+            places are tried.
+        bin: The directory of salloc, srun and scancel; PATH without it.
+        release_timeout: Seconds that Slurm may take to release a job before scrun goes on
+            without its answer. (To be granted one, a job may wait for ever.)
+        defaults: `[slurm.defaults]`: requests for every job, by the names of the SCRUN_*
+            variables in lower case, without SCRUN_: `partition = "long"`, `job_num_nodes = 2`,
+            `exclusive = true`. In memory they have the variables' own names.
+    """
+
+    conf: Path | None = None
+    bin: Path | None = None
+    release_timeout: Seconds = 30
+    defaults: dict[str, str] = {}
+
+
+class Local(msgspec.Struct, frozen=True):
+    """`[local]`: the embedded engine, this machine without Slurm.
+
+    Attributes:
+        runtime: The OCI runtime to call, by name or path; found by itself when not set.
+        oci_conf: An oci.conf(5) whose commands are used instead.
+    """
+
+    runtime: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    oci_conf: Path | None = None
+
+
+class Staging(msgspec.Struct, frozen=True):
+    """`[staging]`: how a bundle is made ready for the nodes where no scrun.lua does it.
+
+    Attributes:
+        scratch: The directory for staged bundles, on a file system that the nodes share; `%u`
+            stands for the user's name, `%U` for the uid, `%%` for a percent sign (to be filled
+            in by `ociconf.substitute`). The container's record directory when not set.
+        host_only: Mounts whose source is under one of these paths exist only on the submit
+            host, besides those where engines keep what they make for one container.
+        timeout: Seconds that staging in or out may take.
+    """
+
+    scratch: Path | None = None
+    host_only: tuple[Path, ...] = ()
+    timeout: Seconds = 3600
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The keys of scrun.toml that are in no table.
+
+    Attributes:
+        engine: Where containers run: `slurm`, `local`, or `auto`: Slurm where a slurm.conf and
+            salloc are found.
+        root: The directory of records and sockets, as `--root`. `/run/scrun` for root,
+            `$XDG_RUNTIME_DIR/scrun` for others.
+        group: Which containers share a supervisor process: all of a `user`, those of a `pod`,
+            or `container`: none.
+        idle_timeout: Seconds that a supervisor without containers stays.
+        log: See `Log`.
+        slurm: See `Slurm`.
+        local: See `Local`.
+        staging: See `Staging`.
+    """
+
+    engine: Literal["auto", "slurm", "local"] = "auto"
+    root: Path | None = None
+    group: Literal["user", "pod", "container"] = "user"
+    idle_timeout: Seconds = 60
+    log: Log = Log()
+    slurm: Slurm = Slurm()
+    local: Local = Local()
+    staging: Staging = Staging()
+
+
+def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:
+    """Read the settings files and put the environment above them.
+
+    Raises:
+        SettingsError: A file cannot be read, must not be trusted, or says something wrong; or
+            a variable does.
+    """
+    merged: dict[str, object] = {}
+    for path, kind in quick.files(env, config_file):
+        try:
+            content = quick.read(path, kind)
+        except OSError as error:
+            raise SettingsError(f"{path}: {error.strerror}") from error
+        if content is not None:
+            table = parse(content, path)
+            _convert(table, path)
+            merged = _overlay(merged, table)
+    return merge(_convert(merged, "settings"), env=env)
+
+
+def parse(content: bytes, name: str) -> dict[str, object]:
+    """Read the text of one settings file; `name` is for the errors.
+
+    Raises:
+        SettingsError: It is not TOML, or has a key that does not exist.
+    """
+    try:
+        table: dict[str, object] = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingsError(f"{name}: not TOML: {error}") from error
+    _check_keys(table, Settings, name, "")
+    slurm = table.get("slurm")
+    if isinstance(slurm, dict) and isinstance(slurm.get("defaults"), dict):
+        slurm["defaults"] = _defaults(slurm["defaults"], name)
+    return table
+
+
+def merge(
+    settings: Settings, *, options: Mapping[str, str] | None = None, env: Mapping[str, str]
+) -> Settings:
+    """Put the environment, and above it the command line, over the settings.
+
+    Args:
+        settings: What the files say.
+        options: What the command line says, by setting: `engine`, `root`, `slurm.conf` (`-f`),
+            `log.level` (`--debug`, `-v`), `log.format`, ….
+        env: The caller's environment. An empty variable is none.
+
+    Raises:
+        SettingsError: A value is not possible; the message names the variable or setting.
+    """
+    for variable, setting in _ENVIRONMENT.items():
+        if env.get(variable):
+            settings = _replace(settings, setting, env[variable], variable)
+    for setting, value in (options or {}).items():
+        settings = _replace(settings, setting, value, setting)
+    return settings
+
+
+def level(text: str) -> str:
+    """Read a level by name or number, in any case: `debug2` and `6` are the same."""
+    numbers = {str(number): name for number, name in enumerate(LEVELS)}
+    return numbers.get(text, text.lower())
+
+
+def _convert(table: Mapping[str, object], name: str) -> Settings:
+    try:
+        return msgspec.convert(table, Settings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{name}: {_explain(error)}") from error
+
+
+def _explain(error: msgspec.ValidationError) -> str:
+    return explain(error).replace("string matching regex '^/'", "an absolute path")
+
+
+def _replace(settings: Settings, setting: str, value: str, source: str) -> Settings:
+    """Set one setting, named with dots, from text."""
+    layer: object = level(value) if setting == "log.level" else value
+    for part in reversed(setting.split(".")):
+        layer = {part: layer}
+    assert isinstance(layer, dict)
+    _check_keys(layer, Settings, source, "")
+    table = _overlay(msgspec.to_builtins(settings), layer)
+    try:
+        return msgspec.convert(table, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        reason = _explain(error).removeprefix(f"{setting}: ")
+        raise SettingsError(f"{source}: {value}: {reason}") from error
+
+
+def _overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """Merge two tables, key by key."""
+    result = dict(below)
+    for key, value in above.items():
+        under = result.get(key)
+        both = isinstance(under, Mapping) and isinstance(value, Mapping)
+        result[key] = _overlay(under, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def _check_keys(
+    table: Mapping[str, object], kind: type[msgspec.Struct], name: str, prefix: str
+) -> None:
+    """Refuse keys that do not exist, with the one that may have been meant."""
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for key, value in table.items():
+        if key not in fields:
+            raise SettingsError(f"{name}: {prefix}{key}: unknown key{_hint(key, fields)}")
+        inner = fields[key]
+        is_table = isinstance(inner, type) and issubclass(inner, msgspec.Struct)
+        if is_table and isinstance(value, dict):
+            _check_keys(value, inner, name, f"{prefix}{key}.")
+
+
+def _defaults(table: Mapping[str, object], name: str) -> dict[str, object]:
+    """Give the keys of `[slurm.defaults]` their variables' names, the values as text."""
+    result: dict[str, object] = {}
+    known = [variable.removeprefix("SCRUN_").lower() for variable in requests.TABLE]
+    for key, value in table.items():
+        if key not in known:
+            raise SettingsError(f"{name}: slurm.defaults.{key}: unknown key{_hint(key, known)}")
+        if isinstance(value, bool):
+            value = "yes" if value else "no"
+        elif isinstance(value, int):
+            value = str(value)
+        elif not isinstance(value, str):
+            raise SettingsError(f"{name}: slurm.defaults.{key}: expected string, int or boolean")
+        result["SCRUN_" + key.upper()] = value
+    return result
+
+
+def _hint(key: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    return f" (is it {close[0]}?)" if close else ""

@@ -1,0 +1,199 @@
+"""The SCRUN_* variables with which a job is asked for, and the options that they become.
+
+After scrun(1), "INPUT ENVIRONMENT VARIABLES", and srun(1). Which tool has an option was read
+from the sources of 22.05, 24.11 and 26.05, and every one was given to salloc and srun 22.05.8.
+
+Requests come from the caller's environment (`from_environment`) and from `[slurm.defaults]` of
+scrun.toml. Those of config.json's `process.env` and annotations come from an image, which
+nobody has to trust: of them only the ones marked `safe` may count. (Merging these sources
+belongs here too.)
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from scrun.errors import SettingsError
+
+Release = tuple[int, int]
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A variable.
+
+    Attributes:
+        variable: Its name.
+        option: The option that it becomes.
+        argument: Whether the option has an argument. `none` and `optional` ones are switched
+            on by an empty value, `yes`, `true` or `1`, and off by `no`, `false` or `0`.
+        scope: Who needs it: `job` shapes the job (salloc), `step` the container's step (srun,
+            and salloc does not have it), `both` is for both.
+        safe: Whether it only asks for resources, so that it may come from an image. What names
+            a program, a file, a plugin, or who pays, is not.
+        since: The first version that has the option.
+        until: The first version that does not have it any more.
+    """
+
+    variable: str
+    option: str
+    argument: Literal["none", "optional", "required"] = "required"
+    scope: Literal["job", "step", "both"] = "both"
+    safe: bool = True
+    since: Release = (22, 5)
+    until: Release | None = None
+
+    def known(self, version: Release) -> bool:
+        """Whether a version has the option."""
+        return self.since <= version and (self.until is None or version < self.until)
+
+    def accepted(self, tool: Literal["salloc", "srun"], version: Release) -> bool:
+        """Whether a tool of a version has the option."""
+        return self.known(version) and (tool == "srun" or self.scope != "step")
+
+
+_REQUESTS = (
+    Request("SCRUN_ACCOUNT", "--account", scope="job", safe=False),
+    Request("SCRUN_ACCTG_FREQ", "--acctg-freq", safe=False),
+    Request("SCRUN_BURST_BUFFER", "--bb", scope="job", safe=False),
+    Request("SCRUN_CLUSTER_CONSTRAINT", "--cluster-constraint", scope="job", safe=False),
+    Request("SCRUN_CLUSTERS", "--clusters", scope="job", safe=False),
+    Request("SCRUN_CONSTRAINT", "--constraint", scope="job"),
+    Request("SCRUN_CORE_SPEC", "--core-spec", scope="job"),
+    Request("SCRUN_CPU_BIND", "--cpu-bind", scope="step"),
+    Request("SCRUN_CPU_FREQ_REQ", "--cpu-freq"),
+    Request("SCRUN_CPUS_PER_GPU", "--cpus-per-gpu"),
+    # srun no longer takes it over from the job's environment (RELEASE_NOTES 22.05)
+    Request("SCRUN_CPUS_PER_TASK", "--cpus-per-task"),
+    Request("SCRUN_DELAY_BOOT", "--delay-boot", scope="job"),
+    Request("SCRUN_DEPENDENCY", "--dependency", scope="job", safe=False),
+    Request("SCRUN_DISTRIBUTION", "--distribution"),
+    Request("SCRUN_EPILOG", "--epilog", scope="step", safe=False),
+    Request("SCRUN_EXACT", "--exact", "none", scope="step"),
+    # for a step it means something else: CPUs of its own among the job's
+    Request("SCRUN_EXCLUSIVE", "--exclusive", "optional", scope="job"),
+    Request("SCRUN_GPU_BIND", "--gpu-bind"),
+    Request("SCRUN_GPU_FREQ", "--gpu-freq"),
+    Request("SCRUN_GPUS", "--gpus"),
+    Request("SCRUN_GPUS_PER_NODE", "--gpus-per-node"),
+    Request("SCRUN_GPUS_PER_SOCKET", "--gpus-per-socket"),
+    Request("SCRUN_GPUS_PER_TASK", "--gpus-per-task"),
+    Request("SCRUN_GRES", "--gres"),
+    Request("SCRUN_GRES_FLAGS", "--gres-flags", scope="job"),
+    Request("SCRUN_HINT", "--hint"),
+    Request("SCRUN_JOB_NAME", "--job-name"),
+    # srun reads the variable of this name only inside a job; the nodes to ask for are meant
+    Request("SCRUN_JOB_NODELIST", "--nodelist", scope="job"),
+    Request("SCRUN_JOB_NUM_NODES", "--nodes"),
+    Request("SCRUN_LABELIO", "--label", "none", scope="step"),
+    Request("SCRUN_MEM_BIND", "--mem-bind"),
+    Request("SCRUN_MEM_PER_CPU", "--mem-per-cpu"),
+    Request("SCRUN_MEM_PER_GPU", "--mem-per-gpu"),
+    Request("SCRUN_MEM_PER_NODE", "--mem"),
+    Request("SCRUN_MPI_TYPE", "--mpi", scope="step", safe=False),
+    Request("SCRUN_NCORES_PER_SOCKET", "--cores-per-socket"),
+    Request("SCRUN_NETWORK", "--network", safe=False),
+    Request("SCRUN_NSOCKETS_PER_NODE", "--sockets-per-node"),
+    Request("SCRUN_NTASKS", "--ntasks"),
+    Request("SCRUN_NTASKS_PER_CORE", "--ntasks-per-core"),
+    Request("SCRUN_NTASKS_PER_GPU", "--ntasks-per-gpu"),
+    Request("SCRUN_NTASKS_PER_NODE", "--ntasks-per-node"),
+    Request("SCRUN_NTASKS_PER_TRES", "--ntasks-per-tres"),
+    Request("SCRUN_OPEN_MODE", "--open-mode", scope="step", safe=False),
+    Request("SCRUN_OVERCOMMIT", "--overcommit", "none"),
+    Request("SCRUN_OVERLAP", "--overlap", "optional", scope="step"),
+    Request("SCRUN_PARTITION", "--partition", scope="job"),
+    # measured: in 22.05, not in 24.11
+    Request("SCRUN_POWER", "--power", scope="job", safe=False, until=(24, 11)),
+    Request("SCRUN_PROFILE", "--profile", safe=False),
+    Request("SCRUN_PROLOG", "--prolog", scope="step", safe=False),
+    Request("SCRUN_QOS", "--qos", scope="job", safe=False),
+    Request("SCRUN_REMOTE_CWD", "--chdir", safe=False),
+    Request("SCRUN_REQ_SWITCH", "--switches", scope="job"),
+    Request("SCRUN_RESERVATION", "--reservation", scope="job", safe=False),
+    Request("SCRUN_SIGNAL", "--signal", scope="job", safe=False),
+    Request("SCRUN_SLURMD_DEBUG", "--slurmd-debug", scope="step", safe=False),
+    Request("SCRUN_SPREAD_JOB", "--spread-job", "none", scope="job"),
+    Request("SCRUN_TASK_EPILOG", "--task-epilog", scope="step", safe=False),
+    Request("SCRUN_TASK_PROLOG", "--task-prolog", scope="step", safe=False),
+    Request("SCRUN_THREAD_SPEC", "--thread-spec", scope="job"),
+    # of srun itself, on the submit host
+    Request("SCRUN_THREADS", "--threads", scope="step", safe=False),
+    Request("SCRUN_THREADS_PER_CORE", "--threads-per-core"),
+    Request("SCRUN_TIMELIMIT", "--time", scope="job"),
+    # NEWS 23.02: both came with --tres-per-task
+    Request("SCRUN_TRES_BIND", "--tres-bind", since=(23, 2)),
+    Request("SCRUN_TRES_PER_TASK", "--tres-per-task", since=(23, 2)),
+    Request("SCRUN_UNBUFFEREDIO", "--unbuffered", "none", scope="step"),
+    Request("SCRUN_USE_MIN_NODES", "--use-min-nodes", "none", scope="job"),
+    # a part of the argument of SCRUN_REQ_SWITCH's option; nothing without it
+    Request("SCRUN_WAIT4SWITCH", "--switches", scope="job"),
+    Request("SCRUN_WCKEY", "--wckey", scope="job", safe=False),
+    Request("SCRUN_WORKING_DIR", "--chdir", safe=False),
+)
+
+TABLE: Mapping[str, Request] = {request.variable: request for request in _REQUESTS}
+"""All requests, by variable."""
+
+_ON = ("", "1", "yes", "true", "on", "y", "t")
+_OFF = ("0", "no", "false", "off", "n", "f")
+
+
+def from_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Pick the requests out of an environment."""
+    return {variable: env[variable] for variable in TABLE if variable in env}
+
+
+def salloc_arguments(requests: Mapping[str, str], version: Release) -> list[str]:
+    """Make the options of salloc that ask for the job, in the order of the table.
+
+    Args:
+        requests: Values by variable. An empty one that needs a value is none.
+        version: Slurm's: (22, 5).
+
+    Raises:
+        SettingsError: The version does not know a variable; nobody knows it; or it is for a
+            switch and neither says on nor off.
+    """
+    return list(_arguments(requests, version, ("job", "both")))
+
+
+def srun_arguments(requests: Mapping[str, str], version: Release) -> list[str]:
+    """Make the options of srun that shape the step within the job.
+
+    Args:
+        requests: As for `salloc_arguments`, which takes the others.
+        version: Slurm's: (22, 5).
+
+    Raises:
+        SettingsError: As `salloc_arguments`.
+    """
+    return list(_arguments(requests, version, ("step", "both")))
+
+
+def _arguments(
+    requests: Mapping[str, str], version: Release, scopes: tuple[str, ...]
+) -> Iterator[str]:
+    for variable in requests:
+        if variable not in TABLE:
+            raise SettingsError(f"{variable}: is no request that scrun knows")
+    for variable, request in TABLE.items():
+        value = requests.get(variable)
+        if value is None or (request.argument == "required" and not value):
+            continue
+        if not request.known(version):
+            release = f"{version[0]}.{version[1]:02}"
+            raise SettingsError(f"{variable}: Slurm {release} has no {request.option}")
+        if request.scope not in scopes or variable == "SCRUN_WAIT4SWITCH":
+            continue
+        if variable == "SCRUN_REQ_SWITCH" and requests.get("SCRUN_WAIT4SWITCH"):
+            value += "@" + requests["SCRUN_WAIT4SWITCH"]
+        word = value.lower()
+        if request.argument == "required" or (
+            request.argument == "optional" and word not in (*_ON, *_OFF)
+        ):
+            yield f"{request.option}={value}"
+        elif word in _ON:
+            yield request.option
+        elif word not in _OFF:
+            raise SettingsError(f"{variable}={value}: yes or no expected")

@@ -1,0 +1,104 @@
+"""Where Slurm's configuration is, and what stands in it.
+
+`pairs` reads the syntax that slurm.conf, oci.conf and their like share, as Slurm's own
+`parse_config.c` does: a `#` without a backslash begins a comment, a line that ends in a
+backslash goes on in the next, a backslash takes the special meaning from what follows, and a
+value is quoted or has no white space.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+
+from scrun.errors import SettingsError
+from scrun.settings.load import Settings
+
+PLACES = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/run/slurm/conf/slurm.conf",  # where slurmd keeps what it fetched ("configless")
+)
+
+# Lines that describe one of many things; their other pairs are not settings of the cluster.
+_LISTS = frozenset(
+    ("nodename", "nodeset", "partitionname", "frontendname", "downnodes", "switchname")
+)
+_PAIR = re.compile(r'\s*([A-Za-z0-9_.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|$)')
+_INCLUDE = re.compile(r"\s*include\s+(\S+)\s*$", re.IGNORECASE)
+_DEPTH = 10
+
+
+def find_slurm_conf(settings: Settings, places: tuple[str, ...] = PLACES) -> str | None:
+    """Find the slurm.conf to use.
+
+    What `-f`, SLURM_CONF or the settings file name comes first, in this order; `merge` has put
+    the winner into `settings`. It is taken by its word, so that a wrong one is an error of the
+    tools and not silently another cluster. Else the usual places are tried.
+    """
+    if settings.slurm.conf is not None:
+        return settings.slurm.conf
+    return next((place for place in places if os.path.isfile(place)), None)
+
+
+def read_slurm_conf(path: str) -> dict[str, str]:
+    """Read the single settings of a slurm.conf and of the files that it includes.
+
+    Returns:
+        Values by name in lower case, the last one where there are more: `clustername`, ….
+
+    Raises:
+        SettingsError: A file cannot be read, or the files include each other.
+    """
+    found: dict[str, str] = {}
+    _collect(path, os.path.dirname(path), found, _DEPTH)
+    return found
+
+
+def pairs(line: str) -> tuple[list[tuple[str, str]], str]:
+    """Split a logical line into its pairs, and what is left over because it is none."""
+    found = []
+    position = 0
+    while match := _PAIR.match(line, position):
+        found.append((match[1], match[2] if match[2] is not None else match[3]))
+        position = match.end()
+    return found, line[position:].strip()
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Join continued lines, drop comments, resolve backslashes; with the first line's number."""
+    line, first = "", 0
+    for number, physical in enumerate(text.split("\n"), 1):
+        first = first or number
+        content = _strip_comment(physical)
+        stripped = content.rstrip()
+        if (len(stripped) - len(stripped.rstrip("\\"))) % 2:
+            line += stripped[:-1]
+            continue
+        yield first, re.sub(r"\\(.?)", r"\1", line + content)
+        line, first = "", 0
+    if line:
+        yield first, re.sub(r"\\(.?)", r"\1", line)
+
+
+def _strip_comment(line: str) -> str:
+    marks = (found for found in re.finditer(r"\\.|#", line) if found[0] == "#")
+    mark = next(marks, None)
+    return line[: mark.start()] if mark else line
+
+
+def _collect(path: str, directory: str, found: dict[str, str], depth: int) -> None:
+    if depth == 0:
+        raise SettingsError(f"{path}: included more than {_DEPTH} levels deep")
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            text = file.read()
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    for _, line in logical_lines(text):
+        if include := _INCLUDE.match(line):
+            inner = include[1].replace("%c", found.get("clustername", ""))
+            _collect(os.path.join(directory, inner), directory, found, depth - 1)
+            continue
+        settings, _ = pairs(line)
+        if settings and settings[0][0].lower() not in _LISTS:
+            found.update((key.lower(), value) for key, value in settings)

@@ -1,0 +1,90 @@
+"""The versions of Slurm, and everything that differs between them.
+
+No other module compares versions (the options of salloc and srun, by version, are in
+`scrun.settings.requests`). "Measured" is a run against 22.05.8, "read" the sources of 24.11,
+"NEWS" the file of that name in Slurm's sources.
+"""
+
+import re
+
+import msgspec
+
+from scrun.errors import SettingsError
+
+OLDEST = (22, 5)
+
+
+class SlurmVersion(msgspec.Struct, frozen=True, order=True):
+    """A version of Slurm, as its tools print it."""
+
+    major: int
+    minor: int
+    micro: int = 0
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor, by which the tables are ordered."""
+        return self.major, self.minor
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor:02}.{self.micro}"
+
+
+def parse_version(text: str) -> SlurmVersion:
+    """Read the output of `salloc --version`: `slurm-wlm 22.05.8`, `slurm 24.11.5`.
+
+    Raises:
+        SettingsError: No version is in it.
+    """
+    found = re.search(r"(?am)^slurm\S*\s+(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", text)
+    if not found:
+        raise SettingsError(f"Slurm's version: not understood: {text.strip()[:80]!r}")
+    major, minor, micro = found.groups(default="0")
+    return SlurmVersion(int(major), int(minor), int(micro))
+
+
+class Features(msgspec.Struct, frozen=True):
+    """What a version of Slurm does.
+
+    Attributes:
+        container_id: srun has `--container-id`.
+        forces_rootfs: slurmstepd takes `BUNDLE/rootfs` for `root.path`, whatever config.json
+            says; the staged bundle needs a `rootfs` (a symbolic link will do).
+        tasks_per_node: How many tasks of a step can be containers on one node; None is any.
+        real_terminal: With `--pty` slurmstepd sets `process.terminal`, so the container gets a
+            controlling terminal and job control.
+        env_exclude: oci.conf has EnvExclude; without it the job's environment is appended to
+            that of config.json.
+    """
+
+    container_id: bool
+    forces_rootfs: bool
+    tasks_per_node: int | None
+    real_terminal: bool
+    env_exclude: bool
+
+
+def features(version: SlurmVersion) -> Features:
+    """Tell what a version does.
+
+    Raises:
+        SettingsError: It is older than all that scrun knows.
+    """
+    if version.release < OLDEST:
+        raise SettingsError(f"Slurm {version} is too old: 22.05 or newer is needed")
+    # Containers were reworked in 23.02. What is known for 22.05 and 24.11 only is taken to have
+    # changed then, too.
+    reworked = version.release >= (23, 2)
+    return Features(
+        # measured: srun has --container alone; read: --container-id too
+        container_id=reworked,
+        # measured; read (slurmstepd's container.c): root.path of config.json, made absolute
+        forces_rootfs=not reworked,
+        # measured: "launch failed", 255; NEWS 23.02: "create per task spool directory per
+        # container to avoid conflicts when there are more than 1 container tasks"
+        tasks_per_node=None if reworked else 1,
+        # measured: always false; read (container.c, _modify_config): true with LAUNCH_PTY
+        real_terminal=reworked,
+        # NEWS 23.02: "oci.conf - add RunTimeEnvExclude and EnvExclude"
+        env_exclude=reworked,
+    )

@@ -1,0 +1,122 @@
+"""The container's state machine, and the ways it can end. Pure.
+
+A container goes one way, and may stop from anywhere::
+
+    creating ──> created ──> starting ──> running
+        │           │           │            │
+        └───────────┴─────┬─────┴────────────┘
+                          v
+                      stopping ──> stopped
+
+`starting` (the step is on its way) and `stopping` (the step has ended, its changes are fetched
+and the job is given back) are ours: the runtime specification knows four states, and callers see
+them as `running`.
+
+Who may cause what: the engine's allocation and the staging make it *created*; only `start` makes
+it *starting*; the engine's word that the task runs makes it *running*; anything may make it
+*stopping*; only the container's own task tree, when all of it is undone, makes it *stopped*.
+"""
+
+import enum
+
+import msgspec
+
+
+class Phase(enum.Enum):
+    """Where a container is in its life."""
+
+    CREATING = "creating"
+    CREATED = "created"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+    @property
+    def status(self) -> str:
+        """The runtime specification's name for it (runtime.md, State)."""
+        return "running" if self in (Phase.STARTING, Phase.STOPPING) else self.value
+
+
+_NEXT: dict[Phase, frozenset[Phase]] = {
+    Phase.CREATING: frozenset({Phase.CREATED, Phase.STOPPING}),
+    Phase.CREATED: frozenset({Phase.STARTING, Phase.STOPPING}),
+    Phase.STARTING: frozenset({Phase.RUNNING, Phase.STOPPING}),
+    Phase.RUNNING: frozenset({Phase.STOPPING}),
+    Phase.STOPPING: frozenset({Phase.STOPPED}),
+    Phase.STOPPED: frozenset(),
+}
+
+
+def may_become(phase: Phase, following: Phase) -> bool:
+    """Tell whether the step from one phase to another exists."""
+    return following in _NEXT[phase]
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a container ended.
+
+    Attributes:
+        status: The anchor's exit status.
+        reason: A word for programs (`org.scrun.reason`): a key of `TAKEN`, "exited", "killed"...
+        text: One line for people; empty when the container just ended by itself.
+    """
+
+    status: int
+    reason: str
+    text: str = ""
+
+
+TAKEN = {
+    "node-failure": 120,
+    "preempted": 121,
+    "cancelled": 122,
+    "time-limit": 124,  # as timeout(1) has it
+    "scrun-failure": 125,  # as docker(1) and podman(1) have it for faults of theirs
+}
+"""Exit statuses of containers that did not end by themselves. 126, 127 and 128 and up are those
+of shells: cannot be executed, not found, killed by a signal."""
+
+
+def taken(reason: str, text: str) -> Ending:
+    """Return the ending of a container whose job was taken away."""
+    return Ending(TAKEN[reason], reason, text)
+
+
+def killed(signal: int, text: str = "") -> Ending:
+    """Return the ending of a container that a signal ended."""
+    return Ending(128 + signal, "killed", text)
+
+
+def exited(status: int) -> Ending:
+    """Return the ending of a container whose process ended with `status` (128+n for signals)."""
+    return Ending(status, "exited")
+
+
+class Answer(enum.Enum):
+    """What `kill` does with a container that does not run."""
+
+    DELIVER = "deliver"
+    END = "end"
+    IGNORE = "ignore"
+    REFUSE = "refuse"
+
+
+FATAL = frozenset({1, 2, 3, 9, 15})  # HUP INT QUIT KILL TERM: somebody wants it to end
+
+
+def answer_to_signal(phase: Phase, signal: int) -> Answer:
+    """Tell what a signal means to a container in a phase.
+
+    Before the start there is no process yet. What asks for an end ends it (the job is given
+    back at once); of anything else a created container takes no notice, as the init of a PID
+    namespace takes none of signals without a handler, and while it is creating the caller is
+    told that there is nothing to signal yet (runtime.md, Kill).
+    """
+    if phase in (Phase.STARTING, Phase.RUNNING):
+        return Answer.DELIVER
+    if phase in (Phase.STOPPING, Phase.STOPPED):
+        return Answer.IGNORE  # podman and docker race with the end
+    if signal in FATAL:
+        return Answer.END
+    return Answer.REFUSE if phase is Phase.CREATING else Answer.IGNORE

@@ -1,0 +1,118 @@
+"""Requests and replies between the commands and the supervisor.
+
+A request is one frame on an AF_UNIX stream: four bytes of length (big endian), then fields
+separated by NUL. NUL is the one byte that arguments, paths and environment cannot contain, so
+nothing needs quoting and both halves are a `join` and a `split`: this module is on the path of
+every command and imports nothing but `_socket`.
+
+A reply is one byte, the exit status of the command, and what the command prints until end of
+file: on standard output when the status is 0, else the reason, for standard error and `--log`.
+
+Requests (`FIELDS` in brackets)::
+
+    state  [ID]
+    start  [ID]
+    kill   [ID, SIGNAL]
+    delete [ID, FORCE]                 FORCE: "1" or ""
+    create [PID, UMASK, CWD, COUNT, ARGUMENT..., NAME=VALUE...]
+           with the descriptors 0, 1 and 2 of the container and the anchor's socket
+"""
+
+import _socket
+
+LIMIT = 16 * 1024 * 1024
+"""The largest request, in bytes: Linux passes at most 6 MiB of arguments and environment."""
+
+_PATH_MAX = 107
+_PEERCRED_SIZE = 12
+
+
+def frame(fields: "list[bytes]") -> bytes:
+    """Pack fields into one frame.
+
+    Args:
+        fields: The operation's name and its arguments, none of them with a NUL.
+    """
+    body = b"\0".join(fields)
+    return len(body).to_bytes(4, "big") + body
+
+
+def connect(directory: str, name: str) -> _socket.socket:
+    """Connect to the socket DIRECTORY/NAME, whoever serves it.
+
+    Raises:
+        OSError: Nobody listens there.
+    """
+    import os
+
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        path = directory + "/" + name
+        if len(os.fsencode(path)) <= _PATH_MAX:
+            sock.connect(path)
+        else:  # sun_path holds 108 bytes; engines' directories can be longer (docker's is)
+            holder = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+            try:
+                sock.connect(f"/proc/self/fd/{holder}/{name}")
+            finally:
+                os.close(holder)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def connect_supervisor(directory: str, name: str) -> _socket.socket:
+    """Connect to a supervisor: one of the same user, unless root asks.
+
+    Raises:
+        OSError: Nobody listens there, or somebody else does (PermissionError).
+    """
+    import os
+
+    sock = connect(directory, name)
+    peer = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _PEERCRED_SIZE)
+    owner = int.from_bytes(peer[4:8], "little")
+    if owner != os.geteuid() != 0:
+        sock.close()
+        raise PermissionError(1, f"it is served by another user (uid {owner})", directory)
+    return sock
+
+
+def send(sock: _socket.socket, fields: "list[bytes]", fds: "list[int] | None" = None) -> None:
+    """Send one request, with descriptors beside its first byte.
+
+    A supervisor that refuses it may have answered and hung up before it has taken all: then
+    `receive` has the answer, or says that there is none.
+    """
+    data = frame(fields)
+    try:
+        _send(sock, data, fds)
+    except BrokenPipeError:
+        pass
+
+
+def _send(sock: _socket.socket, data: bytes, fds: "list[int] | None") -> None:
+    if fds:
+        rights = b"".join(fd.to_bytes(4, "little") for fd in fds)
+        sent = sock.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+        data = data[sent:]
+    sock.sendall(data)
+
+
+def receive(sock: _socket.socket) -> "tuple[int, bytes]":
+    """Read the reply to a request.
+
+    Returns:
+        The exit status and what to print.
+
+    Raises:
+        ConnectionError: The supervisor went away without a word.
+    """
+    parts = []
+    while part := sock.recv(65536):
+        parts.append(part)
+    reply = b"".join(parts)
+    if not reply:
+        raise ConnectionResetError("the supervisor closed the connection")
+    return reply[0], reply[1:]
