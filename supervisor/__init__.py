@@ -1,0 +1,1 @@
+"""The supervisor: one trio nursery tree for the containers of a group."""

@@ -1,0 +1,38 @@
+"""python -m supervisor --root ROOT --name NAME [--ready FD]: serve one group of containers.
+
+`scrun create` starts it; people do so to watch one: without `--ready` it stays in the foreground.
+"""
+
+import os
+import sys
+
+
+def main(argv: list[str]) -> int:
+    """Detach, listen, tell that we do, serve."""
+    # As a directory that is run, the path begins with the package itself.
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    options = dict(zip(argv[::2], argv[1::2], strict=True))
+    root, name = options["--root"], options["--name"]
+    ready = int(options["--ready"]) if "--ready" in options else None
+    from supervisor.daemonize import daemonize, leave_cgroup
+
+    if ready is not None:
+        daemonize([ready])
+        leave_cgroup()
+    try:
+        from supervisor.run import serve
+
+        serve(root, name, ready)
+    except Exception as error:
+        if ready is None:
+            raise
+        try:
+            os.write(ready, f"{type(error).__name__}: {error}".encode())
+        except OSError:
+            pass  # it was told that we were ready: this is a later fault
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

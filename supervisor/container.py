@@ -1,0 +1,393 @@
+"""One container: the nursery tree of its life.
+
+::
+
+    container                   record, log, anchor
+    └── allocation              the job; left = released, whatever happened
+        └── staging             the staged bundle; left = removed
+            └── step            waits for `start`, runs the container
+
+All ends are one: `end` cancels the tree and keeps the reason; the levels undo themselves in
+order. The first reason counts.
+"""
+
+import signal
+from collections.abc import Iterator
+
+import msgspec
+import trio
+
+from scrun.errors import BundleError, EngineError, ScrunError, StateError
+from scrun.oci.config import Bundle, load_bundle
+from scrun.oci.lookup import Found, NotFound, find_program
+from scrun.oci.signals import signal_name
+from scrun.oci.state import render_state
+from scrun.record import Record, write_record
+from scrun.states import (
+    FATAL,
+    TAKEN,
+    Answer,
+    Ending,
+    Phase,
+    answer_to_signal,
+    killed,
+    may_become,
+    taken,
+)
+from supervisor.anchors import Anchor
+from supervisor.engines.base import Engine, Job, Request, Step
+from supervisor.journal import Journal
+from supervisor.orders import Order
+from supervisor.records import remove_record
+from supervisor.staging.stage import directory_for, staged
+from supervisor.stdio import Stdio
+
+_EXPLAINED = (*TAKEN, "not-found", "not-executable")
+_READING = 30.0
+_GRACE = 5.0
+_DELETING = 20.0
+
+
+class Container:
+    """A container of this supervisor.
+
+    Attributes:
+        id: Its id.
+        phase: Where it is in its life.
+        settled: Set when it is created, or will never be.
+        gone: Set when the whole tree is undone.
+        failure: Why it was not created.
+        doomed: Somebody has asked for its deletion.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        engine: Engine,
+        directory: str,
+        journal: Journal,
+        anchor: Anchor,
+        stdio: Stdio,
+    ) -> None:
+        """Make the record; nothing runs yet.
+
+        Args:
+            order: What is asked for.
+            engine: Where it will run.
+            directory: The record's, made already.
+            journal: Its log; owned from now on.
+            anchor: The anchor; owned from now on.
+            stdio: The container's descriptors; owned from now on.
+        """
+        self.id = order.id
+        self.phase = Phase.CREATING
+        self.settled = trio.Event()
+        self.gone = trio.Event()
+        self.failure: ScrunError | None = None
+        self.doomed = False
+        self._order = order
+        self._engine = engine
+        self._directory = directory
+        self._anchor = anchor
+        self._stdio = stdio
+        self._scope = trio.CancelScope()
+        self._asked_to_start = trio.Event()
+        self._left_created = trio.Event()
+        self._removing = trio.Lock()
+        self._removed = False
+        self._ending: Ending | None = None
+        self._job: Job | None = None
+        self._program_is_known = False
+        self._journal = journal
+        self._record = Record(
+            id=order.id,
+            pid=anchor.pid,
+            bundle=order.bundle,
+            engine=engine.name,
+            annotations={"org.scrun.engine": engine.name},
+            engine_settings={"slurm_conf": order.settings.slurm.conf or ""},
+        )
+        self._write_record()
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything of it is left to undo."""
+        return not self.gone.is_set()
+
+    @property
+    def state(self) -> bytes:
+        """The answer to `state`."""
+        record = self._record
+        return render_state(
+            record.oci_version,
+            record.id,
+            self.phase.status,
+            record.pid,
+            record.bundle,
+            record.annotations,
+        )
+
+    async def run(self) -> None:
+        """Live: from the check of the bundle to the end of the job. Never raises."""
+        try:
+            with self._scope:
+                await self._live()
+        except Exception as error:
+            self._fail(error)
+        try:
+            self._finish(self._ending or taken("scrun-failure", "it ended for no known reason"))
+            with trio.CancelScope(shield=True):
+                await self._anchor.close()
+        except Exception as error:  # a fault of ours, and this container's matter alone
+            self._fail(error)
+        if not self.settled.is_set() and self.failure is None:
+            text = self._ending.text if self._ending else ""
+            self.failure = StateError(text or f"container {self.id} ended while it was created")
+        self._journal.close()
+        self.gone.set()
+        self.settled.set()
+
+    async def _live(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._obey_anchor, nursery)
+            bundle = await self._read_bundle()
+            request = self._request()
+            try:
+                async with self._engine.allocate(request) as job:
+                    self._job = job
+                    try:
+                        ending = await self._stage_and_run(bundle, job, request)
+                        self._ending = self._ending or ending
+                    finally:
+                        # The engine that waits for the anchor need not wait for the job's end.
+                        if self._ending is not None and self.settled.is_set():
+                            self._finish(self._ending)
+            finally:
+                nursery.cancel_scope.cancel()
+
+    async def _read_bundle(self) -> Bundle:
+        """Check what can be known before a job is asked for."""
+        order = self._order
+        with trio.move_on_after(_READING):
+            bundle = await trio.to_thread.run_sync(
+                load_bundle, order.bundle, order.config_file, abandon_on_cancel=True
+            )
+            program = await trio.to_thread.run_sync(find_program, bundle, abandon_on_cancel=True)
+            self._program_is_known = isinstance(program, Found)
+            if isinstance(program, NotFound):
+                self._ending = Ending(program.exit_status, "not-found", program.message)
+                raise BundleError(program.message)
+            self._check_terminal(bundle)
+            config = bundle.config
+            annotations = {**config.annotations, **self._record.annotations}
+            self._note(annotations=annotations, oci_version=config.oci_version)
+            return bundle
+        raise BundleError(f"{order.bundle}: the file system did not answer for {_READING:g} s")
+
+    def _check_terminal(self, bundle: Bundle) -> None:
+        """Terminal and console socket go together (runc's terminals.md, detached mode)."""
+        if bundle.config.process.terminal and not self._order.has_console:
+            raise BundleError(
+                f"{bundle.config_file}: process.terminal: is true, but there is no "
+                "--console-socket to send the terminal to"
+            )
+        if self._order.has_console and not bundle.config.process.terminal:
+            raise BundleError(
+                f"{bundle.config_file}: process.terminal: is false, so --console-socket has no use"
+            )
+
+    def _request(self) -> Request:
+        def known(job_id: str, owned: bool) -> None:
+            annotations = {"org.scrun.job_id": job_id}
+            self._note(job_id=job_id, owns_job=owned, annotations=annotations)
+
+        return Request(
+            container=self.id,
+            setting=self._order.setting,
+            directory=self._order.directory,
+            record=self._directory,
+            journal=self._journal,
+            known=known,
+            lost=self.end,
+        )
+
+    async def _stage_and_run(self, bundle: Bundle, job: Job, request: Request) -> Ending:
+        settings = self._order.settings.staging
+        directory = directory_for(settings, request)
+        self._note(staged=directory)
+        async with staged(bundle, directory, settings, self._engine, request) as place:
+            self._become(Phase.CREATED)
+            self.settled.set()
+            await self._asked_to_start.wait()
+            self._become(Phase.STARTING)
+            self._left_created.set()
+            step = Step(
+                bundle=place.bundle,
+                arguments=bundle.config.process.args,
+                stdio=self._stdio.fds,
+                terminal=bundle.config.process.terminal,
+                program_is_known=self._program_is_known,
+                running=lambda: self._become(Phase.RUNNING),
+            )
+            ending = await job.run(step)
+            self._become(Phase.STOPPING)
+            return ending
+
+    async def _obey_anchor(self, nursery: trio.Nursery) -> None:
+        """Do what signals to the anchor mean; when it dies, so does the container.
+
+        They are for the container. But who asks for an end shall have one: what is not over
+        some seconds later, or when asked again, is cancelled.
+        """
+        asked = False
+        async for number in self._anchor.signals():
+            self._journal.write("verbose", f"the anchor got {number.name}")
+            if number == signal.SIGWINCH:
+                if self._job is not None:
+                    self._job.resized()
+            elif number in FATAL and (asked or self.phase is not Phase.RUNNING):
+                self.end(killed(number, f"the anchor got {number.name}"))
+            elif self.phase is Phase.RUNNING:
+                asked = asked or number in FATAL
+                nursery.start_soon(self._pass_on, number)
+        if self.phase is not Phase.STOPPED:
+            self.end(killed(signal.SIGKILL, "the anchor was killed"))
+
+    async def _pass_on(self, number: signal.Signals) -> None:
+        try:
+            await self.kill(number)
+        except ScrunError as error:
+            self._journal.write("error", str(error))
+        if number in FATAL:
+            await trio.sleep(_GRACE)
+            self.end(killed(number, f"the anchor got {number.name}"))
+
+    def end(self, ending: Ending) -> None:
+        """Cancel the tree. The first reason is the one that counts."""
+        if self._ending is None:
+            self._ending = ending
+            if ending.text:
+                self._journal.write("info", ending.text)
+        self._left_created.set()
+        self._scope.cancel()
+
+    async def start(self) -> None:
+        """Let the container run.
+
+        Raises:
+            StateError: It is not created.
+        """
+        if self.phase is not Phase.CREATED or self._asked_to_start.is_set():
+            raise StateError(
+                f"container {self.id} cannot be started: it is {self.phase.status}, not created"
+            )
+        self._asked_to_start.set()
+        await self._left_created.wait()
+
+    async def kill(self, number: int) -> None:
+        """Send a signal.
+
+        Raises:
+            StateError: There is nothing yet that could get it.
+            EngineError: It was not delivered.
+        """
+        answer = answer_to_signal(self.phase, number)
+        if answer is Answer.DELIVER and self._job is not None:
+            try:
+                await self._job.signal(number)
+            except EngineError:
+                if self.phase is Phase.RUNNING:
+                    raise
+        elif answer is Answer.END:
+            name = signal_name(number)
+            self.end(killed(number, f"container {self.id} was killed by {name} before its start"))
+            await self.gone.wait()
+        elif answer is Answer.REFUSE:
+            raise StateError(
+                f"container {self.id} is still being created: there is no process for "
+                f"{signal_name(number)}; TERM or KILL end it"
+            )
+
+    async def delete(self) -> None:
+        """End the container if it is not, and wait until it is gone; then `remove` is left to do.
+
+        Raises:
+            StateError: Undoing it takes too long; it goes on, and the record goes with it.
+        """
+        self.doomed = True
+        self.end(killed(signal.SIGKILL, f"container {self.id} was deleted"))
+        with trio.move_on_after(_DELETING):
+            await self.gone.wait()
+        if self.alive:
+            raise StateError(
+                f"container {self.id}: job {self._record.job_id} is not given back yet, Slurm "
+                "does not answer; it and the record will go as soon as that is possible"
+            )
+
+    async def remove(self) -> None:
+        """Remove the record of a container that is gone."""
+        async with self._removing:
+            if not self._removed:  # by now the id may be somebody else's
+                await trio.to_thread.run_sync(remove_record, self._directory)
+                self._removed = True
+
+    def _become(self, phase: Phase) -> None:
+        if phase is not self.phase and may_become(self.phase, phase):
+            self.phase = phase
+            if phase is Phase.RUNNING:
+                self._stdio.keep_error_only()
+            self._note(status=phase.status)
+
+    def _note(self, *, annotations: dict[str, str] | None = None, **changes: object) -> None:
+        """Put something down in the record, on disk."""
+        if annotations is not None:
+            changes["annotations"] = {**self._record.annotations, **annotations}
+        self._record = msgspec.structs.replace(self._record, **changes)
+        self._write_record()
+
+    def _write_record(self) -> None:
+        try:
+            write_record(self._directory, self._record)
+        except OSError as error:  # a full disk ends no container
+            self._journal.write("error", f"{self._directory}/state.json: {error}")
+
+    def _fail(self, error: Exception) -> None:
+        """Take the ending from an error of the tree."""
+        known = [leaf for leaf in _leaves(error) if isinstance(leaf, ScrunError)]
+        if known:
+            self.failure = known[0]
+            text = str(known[0])
+        else:
+            leaf = next(_leaves(error))
+            text = f"internal error: {type(leaf).__name__}: {leaf}"
+            self.failure = ScrunError(text)
+            import traceback
+
+            self._journal.write("debug", "".join(traceback.format_exception(error)))
+        self._journal.write("error", text)
+        self._ending = self._ending or taken("scrun-failure", text)
+
+    def _finish(self, ending: Ending) -> None:
+        """Tell the world that the container has ended; once."""
+        if self.phase is Phase.STOPPED:
+            return
+        self.phase = Phase.STOPPED
+        if ending.reason in _EXPLAINED and ending.text and self.settled.is_set():
+            self._stdio.say(ending.text)
+        self._stdio.close()
+        annotations = {
+            "org.scrun.reason": ending.reason,
+            "org.scrun.exit_status": str(ending.status),
+        }
+        if ending.text:
+            annotations["org.scrun.message"] = ending.text
+        self._note(status="stopped", annotations=annotations)
+        self._anchor.end(ending.status)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

@@ -1,0 +1,129 @@
+"""What an engine is: where a container runs.
+
+The supervisor knows engines by these protocols only. Levels are context managers: leaving one
+undoes it, in order, with a deadline. An engine tells by `lost` when the place was taken away
+while somebody was in it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import msgspec
+
+from scrun.states import Ending
+from supervisor.journal import Journal
+from supervisor.processes import Setting
+from supervisor.staging.plan import Target
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What an allocation is asked for.
+
+    Attributes:
+        container: The container's id.
+        setting: The surroundings of the children: the environment and umask of `create`.
+        directory: `create`'s working directory.
+        record: The container's record directory.
+        journal: Where messages go.
+        known: Called with the job's id as soon as there is one, pending ones included, and
+            whether the job ends with the container; both are on disk before the engine goes on.
+        lost: Called at most once, when the job is taken away.
+    """
+
+    container: str
+    setting: Setting
+    directory: str
+    record: str
+    journal: Journal
+    known: Callable[[str, bool], None]
+    lost: Callable[[Ending], None]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """The container, ready to run.
+
+    Attributes:
+        bundle: The staged bundle.
+        arguments: config.json's process.args.
+        stdio: Descriptors for standard input, output and error, the same three if a terminal.
+        terminal: Whether those are a terminal.
+        program_is_known: Whether the program was seen in the bundle; else the engine should
+            look out for the runtime's word that there is none.
+        running: Called when the engine knows that the task runs.
+    """
+
+    bundle: str
+    arguments: Sequence[str]
+    stdio: tuple[int, int, int]
+    terminal: bool
+    program_is_known: bool
+    running: Callable[[], None]
+
+
+class Job(Protocol):
+    """An allocation that is held."""
+
+    @property
+    def id(self) -> str:
+        """The job's id, as the engine writes it."""
+        ...
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The job's variables (SLURM_*)."""
+        ...
+
+    async def run(self, step: Step) -> Ending:
+        """Run the container to its end; once per job.
+
+        Cancelling it ends the container.
+        """
+        ...
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the running container.
+
+        Raises:
+            EngineError: It was not delivered.
+        """
+        ...
+
+    def resized(self) -> None:
+        """Take notice of a new size of the terminal."""
+        ...
+
+
+class Engine(Protocol):
+    """A place where containers can run."""
+
+    def tidy(self) -> None:
+        """Remove what is only of use while there are containers; the supervisor goes."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The engine's name: "slurm", "local"."""
+        ...
+
+    async def target(self, setting: Setting) -> Target:
+        """Tell what a staged bundle has to look like for this engine."""
+        ...
+
+    def allocate(self, request: Request) -> AbstractAsyncContextManager[Job]:
+        """Get a job; give it back when the block is left.
+
+        Raises:
+            AllocationRefused: With the engine's reason.
+        """
+        ...
+
+    async def release(self, job_id: str, setting: Setting, record: str) -> None:
+        """End a job by its id: one whose supervisor died.
+
+        A job that is gone already is fine.
+
+        Raises:
+            EngineError: The engine cannot be asked; the job may still be there.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""The embedded engine: this machine, an OCI runtime, no daemon."""

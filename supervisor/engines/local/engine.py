@@ -1,0 +1,173 @@
+"""Run containers on this machine, by the contract of an engine."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import pwd
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import trio
+
+from scrun.errors import EngineError
+from scrun.settings.load import Local
+from scrun.settings.ociconf import parse_oci_conf
+from scrun.states import taken
+from supervisor.engines.base import Job, Request
+from supervisor.engines.local.commands import Commands, OciConfCommands, RuntimeCommands
+from supervisor.engines.local.job import LocalJob
+from supervisor.processes import Setting, child
+from supervisor.pumps import messages
+from supervisor.runtimes import find_runtime
+from supervisor.staging.plan import Target
+from supervisor.staging.survey import local_target
+
+# It outlives the supervisor for a moment: its death is what this is for. Standard input is a
+# socket of the supervisor's.
+_HOLDER = 'read -r _; exec "$@" >/dev/null 2>&1 </dev/null'
+_RELEASE = 20.0
+
+
+class LocalEngine:
+    """This machine (see `supervisor.engines.base.Engine`)."""
+
+    name = "local"
+
+    def __init__(self, root: str, settings: Local) -> None:
+        """Describe the engine; a runtime is looked for when the first container comes.
+
+        Args:
+            root: The root directory of the records.
+            settings: The section [local] of the settings.
+        """
+        self._root = root
+        self._settings = settings
+        self._commands: Commands | None = None
+        self._looking = trio.Lock()
+
+    async def commands(self, setting: Setting) -> Commands:
+        """Return the runtime's commands; it is looked for once.
+
+        Raises:
+            RuntimeMissing: None is installed, or none works here.
+            SettingsError: The oci.conf cannot be used.
+        """
+        async with self._looking:
+            if self._commands is None:
+                self._commands = await trio.to_thread.run_sync(self._find, setting.environment)
+        return self._commands
+
+    def _find(self, environment: Mapping[str, str]) -> Commands:
+        state = os.path.join(self._root, "@runtime")
+        os.makedirs(state, mode=0o700, exist_ok=True)
+        if (path := self._settings.oci_conf) is not None:
+            conf = parse_oci_conf(Path(path).read_text(encoding="utf-8"), path)
+            uid = os.geteuid()
+            return OciConfCommands(conf, os.uname().nodename, pwd.getpwuid(uid).pw_name, uid)
+        return RuntimeCommands(find_runtime(self._settings.runtime, env=environment), state)
+
+    def tidy(self) -> None:
+        """Remove what is under the root directory, unless somebody else uses it too.
+
+        Numbers of jobs may then be given again; nothing depends on their being new.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                os.rmdir(os.path.join(self._root, "@runtime"))
+            except OSError:
+                return
+            os.unlink(os.path.join(self._root, "@jobs"))
+
+    async def target(self, setting: Setting) -> Target:
+        """Describe this machine, as the runtime that was found can use it."""
+        commands = await self.commands(setting)
+        target = local_target(uid=os.geteuid(), gid=os.getegid(), maps_root=commands.maps_root)
+        return msgspec.structs.replace(target, cgroups=commands.cgroups and target.cgroups)
+
+    @asynccontextmanager
+    async def allocate(self, request: Request) -> AsyncIterator[Job]:
+        """Hold a job: a process that removes the container when it is let go.
+
+        It does so too when the supervisor dies, whichever way.
+        """
+        commands = await self.commands(request.setting)
+        job_id = _next_job(os.path.join(self._root, "@jobs"))
+        request.known(job_id, True)
+        delete = commands.delete(_container(request.record), _bundle(request.record))
+        ours, theirs = socket.socketpair()
+        lost = trio.Event()
+        with theirs, trio.socket.from_stdlib_socket(ours) as line:
+            async with (
+                messages(lambda text: request.journal.write("info", text)) as stderr,
+                child(
+                    ["/bin/sh", "-c", _HOLDER, "sh", *delete],
+                    request.setting,
+                    stdin=theirs.fileno(),
+                    stderr=stderr,
+                    dies_with_us=False,
+                ) as holder,
+                trio.open_nursery() as watching,
+            ):
+                theirs.close()
+
+                @watching.start_soon
+                async def watch() -> None:
+                    await holder.wait()
+                    lost.set()
+                    text = f"job {job_id} was cancelled: its holder was ended"
+                    request.lost(taken("cancelled", text))
+
+                try:
+                    yield LocalJob(commands, _container(request.record), job_id, request)
+                finally:
+                    watching.cancel_scope.cancel()
+                    line.close()
+                    with trio.move_on_after(_RELEASE, shield=True):
+                        await holder.wait()
+        if lost.is_set():
+            with trio.CancelScope(shield=True):
+                await self.release(job_id, request.setting, request.record)
+
+    async def release(self, job_id: str, setting: Setting, record: str) -> None:
+        """Remove the container of a job whose holder is gone.
+
+        Raises:
+            EngineError: The runtime did not.
+        """
+        commands = await self.commands(setting)
+        said: list[str] = []
+        async with messages(said.append) as stderr:
+            command = commands.delete(_container(record), _bundle(record))
+            async with child(command, setting, stderr=stderr) as delete:
+                with trio.move_on_after(_RELEASE):
+                    await delete.wait()
+            status = await delete.wait()
+        if status and not any("does not exist" in line for line in said):
+            reason = said[-1] if said else f"status {status}"
+            raise EngineError(f"the runtime cannot remove the container: {reason}")
+
+
+def _container(record: str) -> str:
+    """Name a container as the runtime knows it: another root may have one with the same id."""
+    digest = hashlib.blake2s(os.fsencode(record), digest_size=4).hexdigest()
+    return f"{os.path.basename(record)[:200]}-{digest}"
+
+
+def _bundle(record: str) -> str:
+    return os.path.join(record, "bundle")
+
+
+def _next_job(path: str) -> str:
+    """Count jobs, across the supervisors of a root directory."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        number = int(os.read(fd, 32) or b"0") + 1
+        os.pwrite(fd, b"%d" % number, 0)
+    finally:
+        os.close(fd)
+    return str(number)

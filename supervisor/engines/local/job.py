@@ -1,0 +1,168 @@
+"""One container on this machine."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+
+import msgspec
+import trio
+
+from scrun.errors import EngineError
+from scrun.states import Ending, exited, taken
+from supervisor.engines.base import Request, Step
+from supervisor.engines.local.commands import Commands
+from supervisor.processes import Child, child
+from supervisor.pumps import messages
+from supervisor.runtimes import program_failure
+
+_PATIENCE = 5.0
+_RETRY = 0.05
+_FAILED = 1  # what crun and runc exit with when they fail themselves
+
+
+class LocalJob:
+    """A job of the embedded engine (see `supervisor.engines.base.Job`)."""
+
+    def __init__(self, commands: Commands, container: str, job_id: str, request: Request) -> None:
+        """Describe a job.
+
+        Args:
+            commands: Those of the runtime.
+            container: The container's name there.
+            job_id: The job's id.
+            request: What it was asked for with.
+        """
+        self._commands = commands
+        self._container = container
+        self._id = job_id
+        self._request = request
+        self._bundle = ""
+        self._runtime: Child | None = None
+
+    @property
+    def id(self) -> str:
+        """The job's number."""
+        return self._id
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The variables of a job with one node and one task."""
+        node = os.uname().nodename
+        processors = str(os.cpu_count() or 1)
+        return {
+            "SLURM_CLUSTER_NAME": "local",
+            "SLURM_JOBID": self._id,
+            "SLURM_JOB_CPUS_PER_NODE": processors,
+            "SLURM_JOB_ID": self._id,
+            "SLURM_JOB_NAME": "scrun",
+            "SLURM_JOB_NODELIST": node,
+            "SLURM_JOB_NUM_NODES": "1",
+            "SLURM_JOB_PARTITION": "local",
+            "SLURM_NNODES": "1",
+            "SLURM_NODELIST": node,
+            "SLURM_SUBMIT_DIR": self._request.directory,
+            "SLURM_SUBMIT_HOST": node,
+            "SLURM_TASKS_PER_NODE": "1",
+        }
+
+    async def run(self, step: Step) -> Ending:
+        """Run the container in the foreground of the runtime's command, to its end."""
+        log = os.path.join(self._request.record, "runtime.log")
+        self._bundle = step.bundle
+        stdin, stdout, stderr = step.stdio
+        if step.terminal:
+            _tell_size(os.path.join(step.bundle, "config.json"), stdin)
+        command = self._commands.run(self._container, step.bundle, log)
+        async with child(
+            command, self._request.setting, stdin=stdin, stdout=stdout, stderr=stderr, grace=1.0
+        ) as runtime:
+            self._runtime = runtime
+            step.running()
+            try:
+                status = await runtime.wait()
+            except trio.Cancelled:
+                # The runtime passes SIGTERM on, and an init need not care for that.
+                with trio.move_on_after(_PATIENCE, shield=True):
+                    await self._kill(signal.SIGKILL)
+                    await runtime.wait()
+                raise
+        reason = _last_error(log)
+        if reason:
+            self._request.journal.write("error", reason)
+        if status == _FAILED and reason:
+            return _not_started(reason)
+        return exited(status if status >= 0 else 128 - status)
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the container's first process.
+
+        Raises:
+            EngineError: It was not delivered.
+        """
+        if self._runtime is None:
+            raise EngineError("the container does not run")
+        with trio.move_on_after(_PATIENCE):
+            # For some milliseconds after the start the runtime does not know it yet, and no
+            # event tells when it does.
+            while (reason := await self._kill(number)) and not self._runtime.ended:  # noqa: ASYNC110
+                await trio.sleep(_RETRY)
+            return
+        raise EngineError(f"the signal was not delivered: {reason}")
+
+    async def _kill(self, number: int) -> str:
+        """Call the runtime's kill; return why it failed, or nothing."""
+        said: list[str] = []
+        command = self._commands.kill(self._container, self._bundle, number)
+        async with (
+            messages(said.append) as stderr,
+            child(command, self._request.setting, stderr=stderr) as kill,
+        ):
+            status = await kill.wait()
+        return "; ".join(said) or f"status {status}" if status else ""
+
+    def resized(self) -> None:
+        """Pass a new size of the terminal on; the runtime looks when it is told."""
+        if self._runtime is not None:
+            self._runtime.signal(signal.SIGWINCH)
+
+
+def _tell_size(config_file: str, terminal: int) -> None:
+    """Write the terminal's size into the staged config.json.
+
+    runc copies it to the container's terminal only after the process has begun, so that one
+    which asks at once finds 0 by 0.
+    """
+    columns, rows = os.get_terminal_size(terminal)
+    with open(config_file, "rb+") as file:
+        config = msgspec.json.decode(file.read())
+        config["process"]["consoleSize"] = {"height": rows, "width": columns}
+        file.seek(0)
+        file.write(msgspec.json.encode(config))
+        file.truncate()
+
+
+def _last_error(log: str) -> str:
+    """Return what the runtime wrote about its own failure, or nothing."""
+    try:
+        with open(log, encoding="utf-8", errors="replace") as file:
+            content = file.read(1024 * 1024)
+    except OSError:
+        return ""
+    reason = ""
+    for line in content.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and entry.get("level") == "error":
+            reason = str(entry.get("msg", ""))
+    return reason
+
+
+def _not_started(reason: str) -> Ending:
+    """Make an ending of what the runtime said."""
+    text = f"the container could not be started: {reason}"
+    if (status := program_failure(reason)) is not None:
+        return Ending(status, "not-found" if status == 127 else "not-executable", text)
+    return taken("scrun-failure", text)

@@ -1,0 +1,211 @@
+"""A job that is held by salloc, for as long as a block lasts.
+
+salloc runs a shell that blocks on a socket of ours: when the supervisor lets go of it, or dies,
+the shell reads end of file, ends, and salloc gives the job back. While the job is pending there
+is no such shell yet; then another one waits in the same way, and cancels the job by its id.
+
+Nothing signals salloc. It talks to slurmctld from within its signal handler: one that arrives
+while salloc is busy, as around a grant or when the shell has just ended, leaves one in ten of
+them (22.05) waiting for ever, with the job held. So salloc gets no parent-death signal either.
+
+Nothing is asked for by polling: salloc says what happens to the job, as it happens.
+"""
+
+import os
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from signal import SIGTERM
+
+import msgspec
+import trio
+
+from scrun.errors import AllocationRefused, EngineError
+from scrun.states import taken
+from supervisor.engines.base import Request
+from supervisor.engines.slurm.cancel import cancel_job
+from supervisor.engines.slurm.messages import SallocHeard
+from supervisor.engines.slurm.tools import Tools
+from supervisor.processes import Child, Setting, child
+from supervisor.pumps import messages
+
+# The socket is its standard input: dash can name one-digit descriptors only, and salloc itself
+# keeps whatever else it inherits.
+_HOLDER = "echo $$ >&0; read -r _ 2>/dev/null"
+_CANCELLER = 'read -r _; exec "$@"'
+_LAST_WORDS = 0.1
+_FIRST_WORDS = 5.0
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A job in hand.
+
+    Attributes:
+        job_id: Its number.
+        environment: Its SLURM_* variables.
+    """
+
+    job_id: str
+    environment: dict[str, str]
+
+
+class _Allocation:
+    """What happens between salloc and us."""
+
+    def __init__(self, request: Request) -> None:
+        self.heard = SallocHeard()
+        self.known = trio.Event()
+        self._revoked = trio.Event()
+        self._request = request
+
+    def hear(self, line: str) -> None:
+        self.heard.hear(line)
+        self._request.journal.write("info", line)
+        if self.heard.job_id and not self.known.is_set():
+            self.known.set()
+            self._request.known(self.heard.job_id, True)
+        if self.heard.revoked:
+            self._revoked.set()
+
+    async def watch(self, salloc: Child) -> None:
+        """Tell when the job is lost. Whoever releases it ends this first."""
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def end() -> None:
+                await salloc.wait()
+                nursery.cancel_scope.cancel()
+
+            await self._revoked.wait()
+            await trio.sleep(_LAST_WORDS)  # the cause may stand in the next line
+            nursery.cancel_scope.cancel()
+        if self.heard.revoked:
+            self._request.lost(self.heard.ending)
+        else:
+            text = f"job {self.heard.job_id} is given up: salloc ended unexpectedly"
+            self._request.lost(taken("scrun-failure", text))
+
+    async def guard_pending(self, tools: Tools, setting: Setting) -> None:
+        """See to it that a pending job is cancelled when the supervisor dies."""
+        await self.known.wait()
+        if self.heard.granted:
+            return
+        ours, theirs = socket.socketpair()
+        words = ["/bin/sh", "-c", _CANCELLER, "sh", tools.scancel, self.heard.job_id]
+        with ours, theirs:
+            async with child(words, setting, stdin=theirs.fileno(), dies_with_us=False):
+                theirs.close()
+                await trio.sleep_forever()
+
+
+@asynccontextmanager
+async def hold(
+    tools: Tools, request: Request, options: Sequence[str], deadline: float
+) -> AsyncIterator[Held]:
+    """Hold a job.
+
+    Args:
+        tools: Slurm's tools.
+        request: Who asks, and who is told what.
+        options: Options of salloc.
+        deadline: Seconds that giving the job back may take.
+
+    Raises:
+        AllocationRefused: There is none; with Slurm's reason.
+    """
+    setting = tools.setting(request.setting)
+    allocation = _Allocation(request)
+    heard = allocation.heard
+    ours, theirs = socket.socketpair()
+    command = [tools.salloc, *options, "--", "/bin/sh", "-c", _HOLDER]
+    line = trio.socket.from_stdlib_socket(ours)
+    environment: dict[str, str] | None = None
+    try:
+        with line, theirs:
+            async with (
+                messages(allocation.hear) as stderr,
+                child(
+                    command, setting, stdin=theirs.fileno(), stderr=stderr, dies_with_us=False
+                ) as salloc,
+            ):
+                theirs.close()
+                try:
+                    async with trio.open_nursery() as pending:
+                        pending.start_soon(allocation.guard_pending, tools, setting)
+                        environment = _environment(await _holder(line))
+                        pending.cancel_scope.cancel()
+                    if environment is not None:
+                        held = Held(environment["SLURM_JOB_ID"], environment)
+                        request.known(held.job_id, True)
+                        async with trio.open_nursery() as watching:
+                            watching.start_soon(allocation.watch, salloc)
+                            try:
+                                yield held
+                            finally:
+                                watching.cancel_scope.cancel()
+                finally:
+                    if environment is None and not salloc.ended:
+                        await _give_up(tools, setting, allocation, salloc)
+                    line.close()  # the holder ends, and salloc gives the job back
+                    with trio.move_on_after(deadline, shield=True):
+                        await salloc.wait()
+    finally:
+        if heard.job_id and not heard.gone:
+            with trio.CancelScope(shield=True):
+                await _cancel_in_the_end(tools, request, heard.job_id)
+    if environment is None:
+        raise AllocationRefused(f"no job for container {request.container}: {heard.reason}")
+
+
+async def _cancel_in_the_end(tools: Tools, request: Request, job_id: str) -> None:
+    """Cancel a job that salloc could not give back, however long Slurm does not answer."""
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await cancel_job(tools, tools.setting(request.setting), job_id)
+        except EngineError as error:
+            request.journal.write("error", f"{error}; the next try is in {pause:g} s")
+            await trio.sleep(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+
+
+async def _give_up(tools: Tools, setting: Setting, allocation: _Allocation, salloc: Child) -> None:
+    """Cancel a job that has not been granted; perhaps it is, at this moment."""
+    with trio.move_on_after(_FIRST_WORDS, shield=True):
+        await allocation.known.wait()
+    with trio.CancelScope(shield=True):
+        if allocation.heard.job_id:
+            try:
+                await cancel_job(tools, setting, allocation.heard.job_id)
+            except EngineError:
+                salloc.signal(SIGTERM)  # it is stuck as well, and has to be ended first
+        else:
+            salloc.signal(SIGTERM)  # slurmctld does not answer: there is no job yet
+
+
+async def _holder(line: trio.socket.SocketType) -> str:
+    """Wait until the job is there.
+
+    Returns:
+        The pid of the process that salloc runs, or "" when salloc ended before it ran one.
+    """
+    received = b""
+    while not received.endswith(b"\n"):
+        part = await line.recv(32)
+        if not part:
+            return ""
+        received += part
+    return received.decode().strip()
+
+
+def _environment(pid: str) -> dict[str, str] | None:
+    """Read the variables that salloc gave the process it runs; None when it is gone already."""
+    try:
+        content = Path("/proc", pid or "0", "environ").read_bytes()
+    except OSError:
+        return None
+    pairs = (os.fsdecode(entry).partition("=") for entry in content.split(b"\0") if entry)
+    found = {name: value for name, _, value in pairs if name.startswith("SLURM_")}
+    return found if "SLURM_JOB_ID" in found else None

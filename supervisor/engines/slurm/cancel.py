@@ -1,0 +1,51 @@
+"""scancel: end a job by its id, signal a step."""
+
+import signal
+
+import trio
+
+from scrun.errors import EngineError
+from supervisor.engines.slurm.tools import Tools
+from supervisor.processes import Setting, child
+from supervisor.pumps import messages
+
+_DEADLINE = 20.0
+_GONE = ("Invalid job id", "already completing or completed", "Job/step already")
+
+
+async def cancel_job(tools: Tools, setting: Setting, job_id: str) -> None:
+    """End a job, running or pending. One that is gone already is fine.
+
+    Raises:
+        EngineError: Slurm does not answer; the job may still be there.
+    """
+    status, said = await _scancel(tools, setting, [job_id])
+    if status and not any(words in said for words in _GONE):
+        raise EngineError(f"job {job_id} may still be there: {said or 'scancel does not answer'}")
+
+
+async def signal_step(tools: Tools, setting: Setting, step_id: str, number: int) -> None:
+    """Send a signal to the processes of a step.
+
+    scancel of 22.05 fails with "Invalid job id specified" or "No error" although the signal was
+    delivered: these count as success.
+
+    Raises:
+        EngineError: Slurm does not answer, or does not know the signal.
+    """
+    name = signal.Signals(number).name.removeprefix("SIG")
+    status, said = await _scancel(tools, setting, ["--signal", name, step_id])
+    if status and not any(words in said for words in (*_GONE, "No error")):
+        raise EngineError(f"signal {name} was not delivered: {said or 'scancel does not answer'}")
+
+
+async def _scancel(tools: Tools, setting: Setting, arguments: list[str]) -> tuple[int, str]:
+    said: list[str] = []
+    with trio.move_on_after(_DEADLINE):
+        async with (
+            messages(said.append) as stderr,
+            child([tools.scancel, *arguments], setting, stderr=stderr) as scancel,
+        ):
+            status = await scancel.wait()
+        return status, "; ".join(line.removeprefix("scancel: error: ") for line in said)
+    return 1, ""

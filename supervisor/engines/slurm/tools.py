@@ -1,0 +1,97 @@
+"""Slurm's command-line tools: where they are, and in which surroundings they work."""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from scrun.errors import EngineUnavailable
+from supervisor.processes import SYSTEM_PATH, Setting, own_program
+
+_NOT_OURS = ("SLURM_", "SLURMD_", "SALLOC_", "SBATCH_", "SRUN_")
+
+
+class Tools(msgspec.Struct, frozen=True):
+    """The tools of one Slurm installation.
+
+    Attributes:
+        salloc: Its path; likewise srun and scancel.
+        srun: See salloc.
+        scancel: See salloc.
+        conf: The slurm.conf in use, or None for Slurm's own default.
+        prefix: The words that enter a user namespace in which the tools see the real user.
+    """
+
+    salloc: str
+    srun: str
+    scancel: str
+    conf: str | None
+    prefix: tuple[str, ...]
+
+    def setting(self, of_create: Setting) -> Setting:
+        """Return the surroundings for a tool, from those of a container's `create`.
+
+        Variables that are options of Slurm's tools do not come from the caller: within a batch
+        job they describe that job, and a container would ask for a job of the same size.
+        """
+        environment = {
+            key: value
+            for key, value in of_create.environment.items()
+            if not key.startswith(_NOT_OURS)
+        }
+        environment.setdefault("PATH", SYSTEM_PATH)
+        if self.conf is not None:
+            environment["SLURM_CONF"] = self.conf
+        return Setting(environment, of_create.umask, self.prefix)
+
+
+def find_tools(directory: str | None, conf: str | None, environment: Mapping[str, str]) -> Tools:
+    """Find the tools.
+
+    Args:
+        directory: Where they are, or None to look at PATH and the usual places.
+        conf: The slurm.conf to use, or None.
+        environment: For PATH.
+
+    Raises:
+        EngineUnavailable: One of them is missing.
+    """
+    path = directory or os.pathsep.join([environment.get("PATH", ""), SYSTEM_PATH])
+    found = {name: shutil.which(name, path=path) for name in ("salloc", "srun", "scancel")}
+    if missing := [name for name, place in found.items() if place is None]:
+        where = directory or "PATH"
+        raise EngineUnavailable(
+            f"{', '.join(missing)}: not found in {where}; install Slurm's client commands, or "
+            "name their directory as `bin` in the section [slurm] of scrun.toml"
+        )
+    salloc, srun, scancel = (str(place) for place in found.values())
+    return Tools(salloc, srun, scancel, conf, tuple(real_user_prefix()))
+
+
+def real_user_prefix() -> Sequence[str]:
+    """Return the command that runs another one as the real user, or nothing.
+
+    Rootless engines call us as uid 0 of a user namespace. Slurm compares the uid that a tool
+    claims with the one that munge saw, and that is the real one ("Invalid user id"): a nested
+    namespace maps it back.
+    """
+    uid, gid = outer_id("uid"), outer_id("gid")
+    if os.geteuid() != 0 or (uid, gid) == (0, 0):
+        return ()
+    return (own_program("unshare"), "--user", f"--map-user={uid}", f"--map-group={gid}", "--")
+
+
+def outer_id(kind: str) -> int:
+    """Return what this process's effective uid or gid is outside of its user namespace.
+
+    Args:
+        kind: "uid" or "gid".
+    """
+    own = os.geteuid() if kind == "uid" else os.getegid()
+    with open(f"/proc/self/{kind}_map", encoding="ascii") as file:
+        for line in file:
+            inside, outside, count = map(int, line.split())
+            if inside <= own < inside + count:
+                return outside + own - inside
+    return own

@@ -1,0 +1,180 @@
+"""Every child process is started, signalled and reaped here.
+
+A child is started by the main thread itself, not by trio's `open_process`: that runs Popen in a
+worker thread, which ends after ten idle seconds, and the parent-death signal is bound to the
+*thread* that forked (prctl(2)). Starting takes about a millisecond (vfork and exec).
+
+Children wait on a pidfd: nothing polls, SIGCHLD is left alone, and only known children are
+reaped.
+"""
+
+import functools
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from signal import SIGKILL, SIGTERM, pidfd_send_signal
+
+import msgspec
+import trio
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_nofile_soft, _nofile_hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process have as many descriptors as it may; its children get what we were given.
+
+    A container takes about eight. Slurm hands the soft limits of `srun` on to the job, so the
+    children must not see the raised one.
+    """
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_nofile_hard, _nofile_hard))
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """The surroundings of the children of one container.
+
+    Attributes:
+        environment: All of it; nothing of the supervisor's own is inherited.
+        umask: Of the `create` that the container came from.
+        prefix: Words before the command, such as those that enter a user namespace.
+    """
+
+    environment: Mapping[str, str]
+    umask: int = 0o022
+    prefix: tuple[str, ...] = ()
+
+
+class Child:
+    """A running child process.
+
+    Attributes:
+        pid: Its process id, valid until `wait` has returned.
+        name: What to call it in the log.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]", name: str) -> None:
+        self.pid = process.pid
+        self.name = name
+        self._process = process
+        self._pidfd = os.pidfd_open(process.pid)
+        self._lock = trio.Lock()
+
+    async def wait(self) -> int:
+        """Wait for the end and reap.
+
+        Returns:
+            The exit status, or the negative number of the signal that killed it.
+        """
+        async with self._lock:
+            if self._process.returncode is None:
+                await trio.lowlevel.wait_readable(self._pidfd)
+                self._process.wait()
+        return self._process.returncode
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has been reaped."""
+        return self._process.returncode is not None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process; none when it has ended."""
+        if not self.ended:
+            pidfd_send_signal(self._pidfd, number)
+
+    async def end(self, *, grace: float, by: int = SIGTERM) -> int:
+        """Make it end: a signal, `grace` seconds, SIGKILL. Never returns before it is reaped."""
+        with trio.CancelScope(shield=True):
+            self.signal(by)
+            with trio.move_on_after(grace):
+                await self.wait()
+            self.signal(SIGKILL)
+            status = await self.wait()
+        return status
+
+    def close(self) -> None:
+        """Give up the pidfd."""
+        os.close(self._pidfd)
+
+
+@asynccontextmanager
+async def child(
+    argv: Sequence[str],
+    setting: Setting,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
+    grace: float = 5.0,
+    dies_with_us: bool = True,
+) -> AsyncIterator[Child]:
+    """Run a child for as long as the block lasts.
+
+    It leads a session of its own, and is ended and reaped when the block is left, whichever way.
+
+    Args:
+        argv: The command; a name without a slash is looked up in the setting's PATH.
+        setting: Environment, umask and what stands before the command.
+        stdin: A descriptor, or `subprocess.DEVNULL`; likewise `stdout` and `stderr`.
+        stdout: See stdin.
+        stderr: See stdin.
+        pass_fds: Further descriptors, kept under their numbers.
+        grace: Seconds between SIGTERM and SIGKILL.
+        dies_with_us: Whether it gets SIGTERM when the supervisor dies.
+
+    Raises:
+        OSError: The program cannot be executed.
+    """
+    process = subprocess.Popen(  # noqa: ASYNC220 (see the module)
+        [*_before(dies_with_us), *setting.prefix, *argv],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pass_fds,
+        env=dict(setting.environment),
+        umask=setting.umask,
+        cwd="/",
+        start_new_session=True,
+    )
+    running = Child(process, os.path.basename(argv[0]))
+    try:
+        yield running
+    finally:
+        if not running.ended:
+            await running.end(grace=grace)
+        running.close()
+
+
+@functools.cache
+def own_program(name: str) -> str:
+    """Return the path of a program that we need ourselves, whatever the caller's PATH is."""
+    return shutil.which(name, path=SYSTEM_PATH) or shutil.which(name) or name
+
+
+def _before(dies_with_us: bool) -> list[str]:
+    """Return the words that set what Popen cannot without running Python in the child."""
+    words = []
+    if _nofile_soft != resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+        words += [own_program("prlimit"), f"--nofile={_nofile_soft}:", "--"]
+    if dies_with_us:
+        words += [own_program("setpriv"), "--pdeathsig", "TERM", "--"]
+    return words
+
+
+async def output_of(argv: Sequence[str], setting: Setting) -> str:
+    """Run a command that prints little, and return its standard output."""
+    readable, writable = os.pipe()
+    async with trio.lowlevel.FdStream(readable) as stream:
+        try:
+            async with child(argv, setting, stdout=writable) as running:
+                os.close(writable)
+                writable = -1
+                content = b"".join([part async for part in stream])
+                await running.wait()
+        finally:
+            if writable >= 0:
+                os.close(writable)
+    return content.decode(errors="replace")

@@ -1,0 +1,63 @@
+"""The supervisor's outermost scope: its socket and its signals."""
+
+import os
+import signal
+import socket
+
+import trio
+
+from supervisor.processes import raise_descriptor_limit
+from supervisor.records import remove_half_made
+from supervisor.server import Server, idle_timeout
+
+
+def serve(root: str, name: str, ready: int | None) -> None:
+    """Serve the socket ROOT/NAME until nobody needs it any more.
+
+    Args:
+        root: The directory of the records.
+        name: The socket's name in it.
+        ready: Where to write `ready` once callers can connect; closed then.
+
+    Raises:
+        OSError: The socket cannot be made.
+    """
+    os.umask(0o077)
+    raise_descriptor_limit()
+    listener = _listen(root, name)
+    remove_half_made(root, name)
+    if ready is not None:
+        os.write(ready, b"ready")
+        os.close(ready)
+    trio.run(_serve, Server(root, name, listener, idle_timeout()))
+
+
+async def _serve(server: Server) -> None:
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+
+            @nursery.start_soon
+            async def obey() -> None:
+                async for _ in signals:
+                    await server.stop()
+
+            await server.serve()
+            nursery.cancel_scope.cancel()
+
+
+def _listen(root: str, name: str) -> socket.socket:
+    """Bind the socket. Whoever started us holds the lock of the name, so an old one is dead."""
+    path = os.path.join(root, name)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    directory = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        # sun_path holds 108 bytes, and a root directory may be longer
+        listener.bind(f"/proc/self/fd/{directory}/{name}")
+    finally:
+        os.close(directory)
+    listener.listen(1024)
+    return listener

@@ -1,0 +1,1 @@
+"""Makes a bundle ready where it will run."""

@@ -1,0 +1,182 @@
+"""The mounts of a config.json, made to fit the place where it will run."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from scrun.errors import StagingError
+from supervisor.staging.plan import Copy, Notes, Source, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+FILE_LIMIT = 1 << 20
+DIRECTORY_LIMIT = 16 << 20
+FILES = "files"
+
+_BIND = frozenset(("bind", "rbind"))
+# what a place has by itself, so that a bind of it means the node's own
+_EVERYWHERE = frozenset(("/", "/dev/shm", "/run", "/tmp", "/var/run", "/var/tmp"))
+_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def fit_mounts(
+    mounts: Sequence[dict[str, Any]],
+    *,
+    bundle: str,
+    staged: str,
+    target: Target,
+    namespaces: frozenset[str],
+    sources: Mapping[str, Source],
+    notes: Notes,
+) -> tuple[list[dict[str, Any]], list[Copy]]:
+    """Return the mounts that work there, changed where needed, and what has to be copied.
+
+    Args:
+        mounts: Those of config.json; they are changed in place.
+        bundle: Relative sources of bind mounts begin here.
+        staged: Where the copies will be.
+        target: Where the container will run.
+        namespaces: The types of namespaces that the container will have of its own.
+        sources: What is at the sources.
+        notes: Gets a line for each loss.
+    """
+    kept = []
+    copies: list[Copy] = []
+    for index, mount in enumerate(mounts):
+        if target.rootless:
+            _without_ids(mount, notes)
+        if not is_bind(mount):
+            if not target.rootless or _of_own_namespace(mount, namespaces, notes):
+                kept.append(mount)
+            continue
+        path = mount["source"] = absolute(mount, bundle, index)
+        source = sources.get(path, Source(kind="directory", real=path))
+        if source.kind == "missing":
+            if "nofail" not in options(mount):
+                raise StagingError(f"mounts[{index}].source: {path} does not exist")
+            notes.add(f"mount {mount['destination']} dropped: {path} does not exist")
+        elif not only_here(path, source, target, staged):
+            kept.append(mount)
+        elif source.kind == "directory" and mount["destination"].rstrip("/") == "/dev/shm":
+            kept.append(_shared_memory(mount, source))
+        elif why_not := _not_copied(source):
+            notes.add(f"mount {mount['destination']} dropped: {path} is only here, {why_not}")
+        else:
+            copies.append(Copy(path, _name(index, path)))
+            mount["source"] = os.path.join(staged, FILES, copies[-1].name)
+            if source.kind == "directory":
+                notes.add(
+                    f"mount {mount['destination']}: {path} is only here, so the container has"
+                    " a copy; changes to it do not come back"
+                )
+            kept.append(mount)
+    return kept, copies
+
+
+def binds(mounts: Sequence[Mapping[str, Any]], bundle: str) -> Iterator[str]:
+    """Yield the absolute sources of the bind mounts."""
+    for index, mount in enumerate(mounts):
+        if is_bind(mount):
+            yield absolute(mount, bundle, index)
+
+
+def options(mount: Mapping[str, Any]) -> list[str]:
+    """Return the options of a mount, which may be absent or null."""
+    return mount.get("options") or []
+
+
+def is_bind(mount: Mapping[str, Any]) -> bool:
+    """Tell bind mounts as runc and crun do: by the type, or by an option."""
+    return mount.get("type") == "bind" or not _BIND.isdisjoint(options(mount))
+
+
+def absolute(mount: Mapping[str, Any], bundle: str, index: int) -> str:
+    """Return the source of a bind mount; relative ones begin at the bundle."""
+    source = mount.get("source")
+    if not source:
+        raise StagingError(f"mounts[{index}].source: missing, and a bind mount needs it")
+    return os.path.normpath(os.path.join(bundle, source))
+
+
+def only_here(path: str, source: Source, target: Target, staged: str) -> bool:
+    """Tell whether another machine would not find this at the same path."""
+    if not target.elsewhere or _below(path, staged):
+        return False
+    if path in _EVERYWHERE or any(_below(path, tree) for tree in ("/etc", "/proc", "/sys")):
+        return False
+    if _below(path, "/dev") and not _below(path, "/dev/shm"):
+        return False
+    return source.private or any(
+        _below(place, prefix)
+        for place in (path, source.real)
+        for prefix in target.host_only
+        if place != prefix
+    )
+
+
+def _below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _without_ids(mount: dict[str, Any], notes: Notes) -> None:
+    """Drop options that name ids: in a map of size 1 they are not there, which is EINVAL."""
+    if "options" in mount:
+        mount["options"] = [
+            option for option in options(mount) if not option.startswith(("uid=", "gid="))
+        ]
+    for key in ("uidMappings", "gidMappings"):
+        notes.drop(mount, f"mount {mount['destination']}: ", key, "only root may map ids")
+
+
+def _of_own_namespace(mount: dict[str, Any], namespaces: frozenset[str], notes: Notes) -> bool:
+    """Make a mount of a kernel file system one that a user namespace may have.
+
+    The kernel lets a user namespace mount sysfs, proc and mqueue only with a network, pid and
+    ipc namespace that belongs to it. Otherwise the node's own tree is bound.
+
+    Returns:
+        Whether there is still something to mount.
+    """
+    kind = mount.get("type")
+    if (kind == "sysfs" and "network" not in namespaces) or (
+        kind == "proc" and "pid" not in namespaces
+    ):
+        mount["type"] = "bind"
+        mount["source"] = "/sys" if kind == "sysfs" else "/proc"
+        mount["options"] = ["rbind", *options(mount)]
+    elif kind == "mqueue" and "ipc" not in namespaces:
+        notes.add(f"mount {mount['destination']} dropped: no ipc namespace to take it from")
+        return False
+    return True
+
+
+def _shared_memory(mount: dict[str, Any], source: Source) -> dict[str, Any]:
+    """Turn podman's shm, a tmpfs mounted only in its own namespace, into a tmpfs there."""
+    kept = [option for option in options(mount) if option not in _BIND]
+    if not any(option.startswith("mode=") for option in kept):
+        kept.append("mode=1777")
+    if source.capacity:
+        kept.append(f"size={source.capacity}")
+    return {**mount, "type": "tmpfs", "source": "shm", "options": kept}
+
+
+def _not_copied(source: Source) -> str | None:
+    """Say why a source is not copied, or None when it is."""
+    if source.kind == "file":
+        limit = FILE_LIMIT
+    elif source.kind == "directory":
+        limit = DIRECTORY_LIMIT
+    elif source.kind == "unreadable":
+        return "and cannot be read"
+    else:
+        return f"and a {source.kind} cannot be copied"
+    return f"and larger than {limit >> 20} MiB" if source.size > limit else None
+
+
+def _name(index: int, path: str) -> str:
+    """Make a name in which nothing of the source's can be more than a name."""
+    base = _NAME.sub("_", os.path.basename(path))[:64].lstrip(".")
+    return f"{index}-{base or 'file'}"

@@ -1,0 +1,205 @@
+"""Writes a staged bundle, and removes it again.
+
+A staged bundle is a directory with config.json, `rootfs` where one is needed, and the copies
+of mount sources in `files`. Everything here blocks: call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from scrun.errors import StagingError
+from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
+from supervisor.staging.mounts import FILES
+from supervisor.staging.policy import fit
+from supervisor.staging.survey import mount_of, read_mounts, survey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from supervisor.staging.plan import Target
+
+_CONFIG = "config.json"
+_ROOTFS = "rootfs"
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """A staged bundle: its path, that of its root file system, and lines for the log."""
+
+    bundle: str
+    rootfs: str
+    notes: tuple[str, ...]
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a command to its end.
+
+    Raises:
+        StagingError: It failed; its last line of stderr says why.
+    """
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+        raise StagingError(f"copying the root file system failed: {reason}")
+
+
+def stage_in(
+    config: Mapping[str, Any],
+    bundle: str,
+    directory: str,
+    target: Target,
+    *,
+    execute: Callable[[Sequence[str]], None] = run,
+) -> Staged:
+    """Make a bundle that runs at the target.
+
+    Args:
+        config: The submitted config.json, valid; it is not changed.
+        bundle: The submitted bundle; it is not changed either.
+        directory: Where the staged bundle goes: empty or not there yet, and where the nodes
+            see it too.
+        target: Where the container will run.
+        execute: Runs the copying of a large root file system.
+
+    Raises:
+        StagingError: It cannot be done; nothing is left of the attempt.
+    """
+    bundle = os.path.abspath(bundle)
+    directory = os.path.abspath(directory)
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        status = os.lstat(directory)
+        # In a scratch directory for all, somebody else may have made it first.
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise StagingError(f"staging in {directory}: it belongs to somebody else")
+        if os.listdir(directory):
+            raise StagingError(f"{directory} is not empty")
+    except OSError as error:
+        raise StagingError(f"staging in {directory}: {error.strerror}") from error
+    try:
+        return _fill(config, bundle, directory, target, execute)
+    except BaseException as error:
+        stage_out(directory)
+        if isinstance(error, OSError):
+            raise StagingError(f"staging in {directory}: {error}") from error
+        raise
+
+
+def _fill(
+    config: Mapping[str, Any],
+    bundle: str,
+    directory: str,
+    target: Target,
+    execute: Callable[[Sequence[str]], None],
+) -> Staged:
+    root = config.get("root")
+    if root is None:
+        raise StagingError("root: missing, a container needs a root file system")
+    # runc takes no path with a link in it ("invalid rootfs: not an absolute path, or a symlink")
+    rootfs = os.path.realpath(os.path.join(bundle, root["path"]))
+    staged_rootfs = os.path.join(directory, _ROOTFS)
+    why_copied = _why_copied(rootfs, target)
+    plan = fit(
+        config,
+        bundle=bundle,
+        staged=directory,
+        rootfs=staged_rootfs if why_copied else rootfs,
+        target=target,
+        sources=survey(config, bundle, target, directory),
+    )
+    notes = list(plan.notes)
+    mode = 0o700 if target.rootless or not _maps_users(plan.config) else 0o711
+    os.chmod(directory, mode)
+    if plan.copies:
+        os.mkdir(os.path.join(directory, FILES), mode)
+    for file in plan.copies:
+        copy(file.source, os.path.join(directory, FILES, file.name))
+    if why_copied:
+        execute(_copy_command(rootfs, staged_rootfs, target))
+        notes.append(
+            f"root: copied {mebibytes(staged_rootfs)} MiB, because {rootfs} {why_copied};"
+            " changes to it do not come back"
+        )
+        rootfs = staged_rootfs
+    elif target.link_rootfs:
+        os.symlink(rootfs, staged_rootfs)
+    write(os.path.join(directory, _CONFIG), msgspec.json.encode(plan.config))
+    return Staged(directory, rootfs, tuple(notes))
+
+
+def _maps_users(config: Mapping[str, Any]) -> bool:
+    """Tell whether root runs this for mapped ids, who have to pass through the directory."""
+    return bool((config.get("linux") or {}).get("uidMappings"))
+
+
+def _why_copied(rootfs: str, target: Target) -> str | None:
+    """Say why the nodes cannot have a root file system where it is; None when they can."""
+    if not target.elsewhere:
+        return None
+    mount = mount_of(rootfs, read_mounts())
+    if mount.private:
+        return f"is on {mount.kind}, mounted only here"
+    # podman's keep-id gives its store to a subordinate id, whom a map of one id does not have
+    if target.rootless and not _user_reaches(rootfs):
+        return "is not reachable for the job's user"
+    return None
+
+
+def _user_reaches(path: str) -> bool:
+    """Tell whether this user could enter a directory without the privileges of a namespace."""
+    while True:
+        status = os.stat(path)
+        if status.st_uid == os.geteuid():
+            enter = stat.S_IXUSR
+        elif status.st_gid == os.getegid():
+            enter = stat.S_IXGRP
+        else:
+            enter = stat.S_IXOTH
+        if not status.st_mode & enter:
+            return False
+        if path == "/":
+            return True
+        path = os.path.dirname(path)
+
+
+def _copy_command(rootfs: str, copied: str, target: Target) -> tuple[str, ...]:
+    """Return the command that copies a root file system.
+
+    Where there is but one user, all of it is better his: a server's data directory that
+    belongs to another user of the image could not be written.
+    """
+    preserve = ("--no-preserve=ownership",) if target.rootless else ()
+    # "--": the path could begin with a dash; "/.": what is in it, also when it is a link
+    options = ("-a", *preserve, "--reflink=auto", "--one-file-system", "--")
+    return ("cp", *options, os.path.join(rootfs, "."), copied)
+
+
+def stage_out(directory: str) -> None:
+    """Remove what `stage_in` made, and the directory when nothing else is in it.
+
+    Raises:
+        StagingError: Something could not be removed.
+    """
+    try:
+        parent = os.open(directory, OPEN_FOLDER)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StagingError(f"cleaning {directory}: {error.strerror}") from error
+    try:
+        device = os.fstat(parent).st_dev
+        for name in (_CONFIG, _ROOTFS, FILES):
+            remove(parent, name, device)
+        if not os.listdir(parent):
+            os.rmdir(directory)
+    except (OSError, RecursionError) as error:
+        raise StagingError(f"cleaning {directory}: {error}") from error
+    finally:
+        os.close(parent)

@@ -1,0 +1,115 @@
+"""What the policy of staging is told, and what it answers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+# Where engines keep what they make for one container. None of it exists on another machine.
+HOST_ONLY = (
+    "/run/buildah",
+    "/run/containerd",
+    "/run/containers",
+    "/run/crio",
+    "/run/docker",
+    "/run/libpod",
+    "/run/lock",
+    "/run/netns",
+    "/run/user",
+    "/var/lib/containers",
+    "/var/lib/docker",
+    "/var/lib/kubelet",
+)
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the container will run, as far as config.json has to know.
+
+    Attributes:
+        engine: "slurm" is another machine, "local" this one.
+        uid: The user that calls the OCI runtime there, as the initial user namespace there
+            counts users.
+        gid: Its group, likewise.
+        rootless: That user is not privileged there: the container needs a user namespace, and
+            what only the node's root may do has to go.
+        cgroups: The runtime there may make cgroups. Under Slurm the limits are Slurm's.
+        maps_root: The runtime there takes only maps that have user 0 in them, as runc does.
+        link_rootfs: slurmstepd 22.05 sets root.path to BUNDLE/rootfs whatever config.json says,
+            so the root file system has to be found under that name.
+        host_only: Mount sources below these directories exist only here. The directories
+            themselves (/run/user, say) are everywhere.
+        rlimits: Hard limits that cannot be raised there, by the runtime-spec's names;
+            None: unknown, or no limit on raising.
+        capabilities: What a process there can have at most; None: everything.
+    """
+
+    engine: Literal["slurm", "local"]
+    uid: int
+    gid: int
+    rootless: bool
+    cgroups: bool = False
+    maps_root: bool = False
+    link_rootfs: bool = False
+    host_only: tuple[str, ...] = HOST_ONLY
+    rlimits: dict[str, int] | None = None
+    capabilities: frozenset[str] | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether paths, processes and profiles of this machine mean nothing there."""
+        return self.engine == "slurm"
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """What is at a path of this machine that config.json names.
+
+    Attributes:
+        kind: "unreadable" when it cannot be known.
+        real: The path without symbolic links.
+        private: It lies on a file system that only this machine, or only this mount
+            namespace, has: tmpfs, overlay.
+        size: Bytes in a file; bytes in the regular files of a directory, counted only where
+            it might be copied, and never far beyond what would be.
+        capacity: Bytes that the file system around it can hold, for a tmpfs, else 0.
+    """
+
+    kind: Literal["file", "directory", "fifo", "socket", "device", "missing", "unreadable"]
+    real: str = ""
+    private: bool = False
+    size: int = 0
+    capacity: int = 0
+
+
+class Copy(msgspec.Struct, frozen=True):
+    """A file or small directory to be copied to `files/NAME` of the staged bundle."""
+
+    source: str
+    name: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The answer: what to write, what to copy, and one line for the log about each loss."""
+
+    config: dict[str, Any]
+    copies: tuple[Copy, ...]
+    notes: tuple[str, ...]
+
+
+class Notes:
+    """Collects the lines for the log, and takes things out so that none goes without one."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, line: str) -> None:
+        """Put down one line."""
+        self.lines.append(line)
+
+    def drop(self, where: dict[str, Any], prefix: str, key: str, why: str) -> None:
+        """Remove a member; what said nothing (null, empty) goes silently."""
+        if key not in where:
+            return
+        value = where.pop(key)
+        if value not in (None, "", [], {}):
+            self.add(f"{prefix}{key} dropped: {why}")

@@ -1,0 +1,240 @@
+"""Makes a config.json fit the place where it will run: a dict in, a dict out.
+
+The bundle was written for the machine, the user and the user namespace that the engine
+(podman, docker, runc spec, umoci) saw. Each rule here names what would fail otherwise. The
+config is taken to be valid; unknown members stay as they are and where they are.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from supervisor.staging.mounts import fit_mounts
+from supervisor.staging.plan import Copy, Notes, Plan, Source, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Copy", "Plan", "Source", "Target", "fit"]
+
+_OTHER_MACHINE = "it belongs to this machine"
+_ROOT_ONLY = "only root may set it"
+_SLURM_LIMITS = "Slurm propagates the user's limits, the node's may be lower than these"
+_NO_CGROUPS = "the runtime there makes no cgroups, the job has its own"
+
+# sysctl names are per namespace; runc and crun refuse those whose namespace is the node's
+_SYSCTLS = (
+    ("net.", "network"),
+    ("fs.mqueue.", "ipc"),
+    ("kernel.shm", "ipc"),
+    ("kernel.msg", "ipc"),
+    ("kernel.sem", "ipc"),
+    ("kernel.domainname", "uts"),
+    ("kernel.hostname", "uts"),
+)
+
+
+def fit(
+    config: Mapping[str, Any],
+    *,
+    bundle: str,
+    staged: str,
+    rootfs: str,
+    target: Target,
+    sources: Mapping[str, Source],
+) -> Plan:
+    """Make a config.json fit a target.
+
+    Args:
+        config: The submitted config.json, valid; it is not changed.
+        bundle: The absolute path of the submitted bundle.
+        staged: The absolute path of the directory that will be the staged bundle.
+        rootfs: The absolute path under which the root file system will be found.
+        target: Where the container will run.
+        sources: What is at the sources of the bind mounts and at the devices' paths, by
+            absolute path. What is not in it counts as there and shared.
+
+    Raises:
+        StagingError: A bind mount has no source.
+    """
+    fitted: dict[str, Any] = copy.deepcopy(dict(config))
+    notes = Notes()
+    fitted.setdefault("root", {})["path"] = rootfs
+    process = fitted.get("process") or {}
+    linux = fitted.setdefault("linux", {}) if target.rootless else fitted.get("linux") or {}
+
+    _fit_process(process, target, notes)
+    _fit_linux(linux, process.get("user") or {}, target, sources, notes)
+    if target.elsewhere:
+        notes.drop(fitted, "", "hooks", _OTHER_MACHINE)
+    mounts, copies = fit_mounts(
+        fitted.get("mounts") or [],
+        bundle=bundle,
+        staged=staged,
+        target=target,
+        namespaces=_own_namespaces(linux),
+        sources=sources,
+        notes=notes,
+    )
+    if "mounts" in fitted:
+        fitted["mounts"] = mounts
+    return Plan(fitted, tuple(copies), tuple(notes.lines))
+
+
+def _fit_process(process: dict[str, Any], target: Target, notes: Notes) -> None:
+    """Remove what the process there cannot have, and lower what it can have less of."""
+    if target.elsewhere or target.rootless:
+        notes.drop(process, "process.", "apparmorProfile", _OTHER_MACHINE)
+        notes.drop(process, "process.", "selinuxLabel", _OTHER_MACHINE)
+    if target.elsewhere:
+        notes.drop(process, "process.", "rlimits", _SLURM_LIMITS)
+        notes.drop(process, "process.", "execCPUAffinity", "Slurm binds the job's processors")
+    elif target.rlimits is not None:
+        _lower_rlimits(process.get("rlimits") or [], target.rlimits, notes)
+    if target.rootless:
+        for key in ("oomScoreAdj", "scheduler", "ioPriority"):
+            notes.drop(process, "process.", key, _ROOT_ONLY)
+        if target.maps_root:
+            _become_root(process.get("user") or {}, notes)
+        # setgroups(2) is denied in a user namespace that an ordinary user maps itself
+        notes.drop(process.get("user") or {}, "process.user.", "additionalGids", _ROOT_ONLY)
+    if target.capabilities is not None:
+        _limit_capabilities(process.get("capabilities") or {}, target.capabilities, notes)
+
+
+def _become_root(user: dict[str, Any], notes: Notes) -> None:
+    """Make the one user of the container its user 0, who has no more power outside.
+
+    runc refuses a map without that user ("User namespaces enabled, but no user mapping found").
+    """
+    for key in ("uid", "gid"):
+        if user.get(key):
+            notes.add(f"process.user.{key}: 0 instead of {user[key]}, the runtime there needs it")
+            user[key] = 0
+
+
+def _lower_rlimits(
+    rlimits: list[dict[str, Any]], hard_limits: Mapping[str, int], notes: Notes
+) -> None:
+    """Lower limits above the hard limit: setrlimit(2) of those ends the container."""
+    for limit in rlimits:
+        most = hard_limits.get(limit["type"])
+        if most is None or limit["hard"] <= most:
+            continue
+        notes.add(f"process.rlimits: {limit['type']} lowered from {limit['hard']} to {most}")
+        limit["hard"] = most
+        limit["soft"] = min(limit["soft"], most)
+
+
+def _limit_capabilities(
+    capabilities: dict[str, Any], possible: frozenset[str], notes: Notes
+) -> None:
+    """Remove capabilities that the runtime itself lacks: capset(2) of those fails."""
+    lost: dict[str, None] = {}
+    for kind, names in capabilities.items():
+        if isinstance(names, list):
+            lost.update((name, None) for name in names if name not in possible)
+            capabilities[kind] = [name for name in names if name in possible]
+    if lost:
+        notes.add(f"process.capabilities without {', '.join(lost)}: not permitted there")
+
+
+def _fit_linux(
+    linux: dict[str, Any],
+    user: Mapping[str, Any],
+    target: Target,
+    sources: Mapping[str, Source],
+    notes: Notes,
+) -> None:
+    """Fit namespaces, id maps, cgroups, labels, devices and sysctls."""
+    if target.elsewhere or target.rootless:
+        _leave_foreign_namespaces(linux, notes)
+        notes.drop(linux, "linux.", "mountLabel", _OTHER_MACHINE)
+        seccomp = linux.get("seccomp") or {}
+        for key in ("listenerPath", "listenerMetadata"):
+            notes.drop(seccomp, "linux.seccomp.", key, _OTHER_MACHINE)
+    if not target.cgroups:
+        for key in ("cgroupsPath", "resources", "intelRdt"):
+            notes.drop(linux, "linux.", key, _NO_CGROUPS)
+    if target.rootless:
+        _map_the_user(linux, user, target)
+        _devices_that_can_be_bound(linux, sources, notes)
+    if target.elsewhere or target.rootless:
+        _sysctls_of_own_namespaces(linux, user, target, notes)
+
+
+def _leave_foreign_namespaces(linux: dict[str, Any], notes: Notes) -> None:
+    """Replace namespaces given by a path, which is of a process or a mount of this machine.
+
+    A network that somebody else prepared becomes the node's own: a fresh one would have no
+    interface but a downed lo, and nobody there to make one.
+    """
+    kept = []
+    for namespace in linux.get("namespaces") or []:
+        path = namespace.get("path")
+        if not path:
+            kept.append(namespace)
+        elif namespace["type"] == "network":
+            notes.add(f"linux.namespaces: the node's network instead of {path}")
+        else:
+            notes.add(f"linux.namespaces: a new {namespace['type']} namespace instead of {path}")
+            kept.append({key: value for key, value in namespace.items() if key != "path"})
+    if "namespaces" in linux:
+        linux["namespaces"] = kept
+
+
+def _map_the_user(linux: dict[str, Any], user: Mapping[str, Any], target: Target) -> None:
+    """Put the container into a user namespace with the only map an ordinary user may write.
+
+    The submitted maps count ids of another machine, or of podman's own user namespace.
+    """
+    namespaces = linux.setdefault("namespaces", [])
+    if not any(namespace["type"] == "user" for namespace in namespaces):
+        namespaces.append({"type": "user"})
+    for key, inside, outside in (
+        ("uidMappings", user.get("uid", 0), target.uid),
+        ("gidMappings", user.get("gid", 0), target.gid),
+    ):
+        linux[key] = [{"containerID": inside, "hostID": outside, "size": 1}]
+
+
+def _devices_that_can_be_bound(
+    linux: dict[str, Any], sources: Mapping[str, Source], notes: Notes
+) -> None:
+    """Keep devices that exist under their path.
+
+    mknod(2) is not permitted in a user namespace, so runc and crun bind the device of that
+    path instead, and fail when there is none.
+    """
+    if not linux.get("devices"):
+        return
+    kept = []
+    for device in linux["devices"]:
+        path = device["path"]
+        if sources.get(path, Source(kind="device")).kind == "device":
+            kept.append(device)
+        else:
+            notes.add(f"linux.devices: {path} dropped: no such device to bind")
+    linux["devices"] = kept
+
+
+def _own_namespaces(linux: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(namespace["type"] for namespace in linux.get("namespaces") or [])
+
+
+def _sysctls_of_own_namespaces(
+    linux: dict[str, Any], user: Mapping[str, Any], target: Target, notes: Notes
+) -> None:
+    """Drop sysctls of namespaces that are the node's, and of groups that are not mapped."""
+    own = _own_namespaces(linux)
+    for name in list(linux.get("sysctl") or {}):
+        namespace = next((kind for prefix, kind in _SYSCTLS if name.startswith(prefix)), None)
+        if namespace not in own:
+            why = f"the container has no {namespace} namespace" if namespace else _ROOT_ONLY
+            notes.drop(linux["sysctl"], "linux.sysctl.", name, why)
+        elif target.rootless and name == "net.ipv4.ping_group_range":
+            # podman always sets "0 0"; a group without a map is EINVAL
+            group = user.get("gid", 0)
+            if linux["sysctl"][name].split() != [str(group)] * 2:
+                notes.drop(linux["sysctl"], "linux.sysctl.", name, "its groups are not mapped")

@@ -1,0 +1,190 @@
+"""Looks at this machine for the policy: what mounts are of, what this user may do.
+
+Everything here touches paths that a user named, so it may block for as long as a file system
+likes: call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from supervisor.staging.mounts import DIRECTORY_LIMIT, binds, only_here
+from supervisor.staging.plan import Source, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# their files are in this machine's memory, or are put together by a mount only seen here
+_PRIVATE = frozenset(
+    ("tmpfs", "ramfs", "overlay", "aufs", "squashfs", "fuse.fuse-overlayfs", "fuse.squashfuse")
+)
+_KINDS = (
+    (stat.S_ISREG, "file"),
+    (stat.S_ISDIR, "directory"),
+    (stat.S_ISFIFO, "fifo"),
+    (stat.S_ISSOCK, "socket"),
+)
+# in the order of their numbers, capability.h
+_CAPABILITIES = """
+    CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
+    NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO
+    SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME
+    SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG
+    WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE
+"""
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """One line of mountinfo, as far as it matters here."""
+
+    point: str
+    kind: str
+
+    @property
+    def private(self) -> bool:
+        """Whether other machines cannot have this file system.
+
+        The root is exempt: a whole system that runs in a container lies on an overlay, and
+        what it shares with others, if it does, cannot be told from here.
+        """
+        return self.kind in _PRIVATE and self.point != "/"
+
+
+def read_mounts(path: str = "/proc/self/mountinfo") -> list[Mount]:
+    """Read the mounts of this mount namespace, in the order in which they were made."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as lines:
+        return [parse_mount(line) for line in lines]
+
+
+def parse_mount(line: str) -> Mount:
+    """Parse one line of mountinfo; blanks in paths are octal escapes there."""
+    before, _, after = line.partition(" - ")
+    point = before.split(" ")[4]
+    for escape, plain in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        point = point.replace(escape, plain)
+    return Mount(point, after.split(" ")[0])
+
+
+def mount_of(path: str, mounts: list[Mount]) -> Mount:
+    """Return the mount that a path without symbolic links lies on."""
+    found = Mount("/", "")
+    for mount in mounts:
+        inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
+        # of two at the same point the later one hides the earlier
+        if inside and len(mount.point) >= len(found.point):
+            found = mount
+    return found
+
+
+def survey(
+    config: Mapping[str, Any], bundle: str, target: Target, staged: str
+) -> dict[str, Source]:
+    """Look at every path of this machine that the policy has to decide about."""
+    mounts = read_mounts()
+    found: dict[str, Source] = {}
+    for path in binds(config.get("mounts") or [], bundle):
+        source = look(path, mounts)
+        if source.kind == "directory" and only_here(path, source, target, staged):
+            source = msgspec.structs.replace(source, size=_size(path))
+        found[path] = source
+    for device in (config.get("linux") or {}).get("devices") or []:
+        found[device["path"]] = look(device["path"], mounts)
+    return found
+
+
+def look(path: str, mounts: list[Mount]) -> Source:
+    """Look at one path."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return Source(kind="missing")
+    except OSError:
+        return Source(kind="unreadable", real=path)
+    real = os.path.realpath(path)
+    mount = mount_of(real, mounts)
+    capacity = 0
+    if mount.kind == "tmpfs":
+        space = os.statvfs(path)
+        capacity = space.f_blocks * space.f_frsize
+    kind: Any = next((name for test, name in _KINDS if test(status.st_mode)), "device")
+    return Source(
+        kind=kind,
+        real=real,
+        private=mount.private,
+        size=status.st_size if kind == "file" else 0,
+        capacity=capacity,
+    )
+
+
+def _size(directory: str) -> int:
+    """Add up the files of a directory, as far as it takes to know that it is too large."""
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            # every file costs something, so a million empty ones are too large as well
+            total += 4096
+            try:
+                status = os.lstat(os.path.join(folder, name))
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode):
+                total += status.st_size
+            if total > DIRECTORY_LIMIT:
+                return total
+    return total
+
+
+def local_target(*, uid: int, gid: int, maps_root: bool = False) -> Target:
+    """Describe this machine and this process as a target.
+
+    Args:
+        uid: The effective user.
+        gid: The effective group.
+        maps_root: What `Runtime.maps_root` says of the runtime that will be used.
+    """
+    with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+        fields = dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
+    permitted = capability_names(int(fields["CapPrm"], 16) & int(fields["CapBnd"], 16))
+    rootless = uid != 0
+    # whoever makes a user namespace has every capability in it, but no more of them outside
+    bounded = None if rootless else permitted
+    raises = not rootless and "CAP_SYS_RESOURCE" in permitted and _initial_user_namespace()
+    return Target(
+        engine="local",
+        uid=uid,
+        gid=gid,
+        rootless=rootless,
+        cgroups=not rootless,
+        maps_root=maps_root,
+        host_only=(),
+        rlimits=None if raises else _hard_limits(),
+        capabilities=bounded,
+    )
+
+
+def capability_names(bits: int) -> frozenset[str]:
+    """Return the names of a set of capabilities, by the kernel's numbers."""
+    return frozenset(
+        f"CAP_{name}" for number, name in enumerate(_CAPABILITIES.split()) if bits >> number & 1
+    )
+
+
+def _initial_user_namespace() -> bool:
+    """Tell whether capabilities count for the whole machine, as setrlimit(2) asks."""
+    with open("/proc/self/uid_map", encoding="ascii") as lines:
+        return lines.read().split() == ["0", "0", "4294967295"]
+
+
+def _hard_limits() -> dict[str, int]:
+    limits = {}
+    for name in dir(resource):
+        if name.startswith("RLIMIT_"):
+            hard = resource.getrlimit(getattr(resource, name))[1]
+            # the runtime-spec counts unsigned, where no limit is the largest number
+            limits[name] = hard if hard != resource.RLIM_INFINITY else (1 << 64) - 1
+    return limits

@@ -1,0 +1,54 @@
+"""The container's standard input, output and error, as long as they are ours."""
+
+import os
+import select
+
+
+class Stdio:
+    """Three descriptors that `create` was called with; the same one thrice for a terminal.
+
+    They go to the engine's command as they are. Ours are closed as soon as it has its own, but
+    for standard error: if the container is taken away, the last line there says why.
+    """
+
+    def __init__(self, fds: list[int], *, terminal: bool) -> None:
+        """Take descriptors over.
+
+        Args:
+            fds: Standard input, output and error.
+            terminal: Whether they are a terminal.
+        """
+        self._fds = fds
+        self._line_end = "\r\n" if terminal else "\n"
+
+    @property
+    def fds(self) -> tuple[int, int, int]:
+        """The descriptors, for whoever starts the container."""
+        stdin, stdout, stderr = self._fds
+        return stdin, stdout, stderr
+
+    def keep_error_only(self) -> None:
+        """Close standard input and output: the engine has its own by now."""
+        self._close(self._fds[:2])
+        self._fds[:2] = [-1, -1]  # numbers that the kernel gives away again
+
+    def say(self, text: str) -> None:
+        """Write a line to standard error, if that can be done without waiting."""
+        error = self._fds[2]
+        poller = select.poll()
+        poller.register(error, select.POLLOUT)
+        if poller.poll(0):
+            try:
+                os.write(error, f"scrun: {text}{self._line_end}".encode()[: select.PIPE_BUF])
+            except OSError:
+                pass  # its reader is gone
+
+    def close(self) -> None:
+        """Close what is still open."""
+        self._close(self._fds)
+        self._fds = [-1, -1, -1]
+
+    def _close(self, fds: list[int]) -> None:
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
