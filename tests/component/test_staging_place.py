@@ -1,0 +1,296 @@
+"""Staged bundles on the disk: what is written, copied and removed, and what never is."""
+
+import json
+import os
+import socket
+import stat
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrun.errors import StagingError
+from supervisor.staging import place, survey
+from supervisor.staging.place import Staged, stage_in, stage_out
+from supervisor.staging.plan import Target
+from tests.harness.bundle import snapshot
+
+TARGET = Target(
+    engine="slurm", uid=os.getuid(), gid=os.getgid(), rootless=True, link_rootfs=True, host_only=()
+)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    path = tmp_path / "bundle"
+    (path / "rootfs" / "bin").mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "staged"
+    yield path
+    stage_out(str(path))
+    assert not path.exists()
+
+
+def bind(source: Path | str) -> dict[str, Any]:
+    return {"destination": "/x", "type": "bind", "source": str(source), "options": ["rbind"]}
+
+
+def config_of(*mounts: dict[str, Any], root: str = "rootfs") -> dict[str, Any]:
+    return {
+        "ociVersion": "1.0.2",
+        "root": {"path": root},
+        "mounts": list(mounts),
+        "new": [1 << 63],
+    }
+
+
+def stage(bundle: Path, staged: Path, *mounts: dict[str, Any], **here: Any) -> Staged:
+    target = Target(
+        engine="slurm",
+        uid=os.getuid(),
+        gid=os.getgid(),
+        rootless=here.pop("rootless", True),
+        link_rootfs=True,
+        host_only=(str(bundle.parent / "only"),),
+    )
+    return stage_in(config_of(*mounts), str(bundle), str(staged), target, **here)
+
+
+def permissions(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_a_staged_bundle_has_a_config_and_a_link(bundle: Path, staged: Path) -> None:
+    before = snapshot(bundle)
+    result = stage(bundle, staged)
+    rootfs = str(bundle / "rootfs")
+    assert result == Staged(str(staged), rootfs, ())
+    assert os.readlink(staged / "rootfs") == rootfs
+    config = json.loads((staged / "config.json").read_bytes())
+    assert config["root"] == {"path": rootfs}
+    assert config["new"] == [1 << 63]
+    assert permissions(staged) == 0o700
+    assert permissions(staged / "config.json") == 0o600
+    assert snapshot(bundle) == before
+
+
+def test_a_root_file_system_behind_a_link_is_given_without_it(bundle: Path, staged: Path) -> None:
+    # runc takes no root.path that is a link
+    (bundle / "link").symlink_to("rootfs")
+    result = stage_in(config_of(root="link"), str(bundle), str(staged), TARGET)
+    assert result.rootfs == str(bundle / "rootfs")
+
+
+def test_files_are_copied_with_their_permissions(bundle: Path, staged: Path) -> None:
+    source = bundle.parent / "only" / "a b"
+    source.parent.mkdir()
+    source.write_text("hosts")
+    source.chmod(0o4755)
+    stage(bundle, staged, bind(source))
+    copied = staged / "files" / "0-a_b"
+    assert copied.read_text() == "hosts"
+    assert permissions(copied) == 0o755
+    config = json.loads((staged / "config.json").read_bytes())
+    assert config["mounts"][0]["source"] == str(copied)
+
+
+def test_directories_are_copied_without_following_links(bundle: Path, staged: Path) -> None:
+    source = bundle.parent / "only" / "d"
+    (source / "below" / "empty").mkdir(parents=True)
+    (source / "below" / "file").write_text("text")
+    (source / "up").symlink_to("../../..")
+    os.mkfifo(source / "fifo")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(source / "socket"))
+        (source / "below").chmod(0o500)
+        result = stage(bundle, staged, bind(source))
+    copied = staged / "files" / "0-d"
+    assert sorted(os.listdir(copied)) == ["below", "up"]
+    assert os.readlink(copied / "up") == "../../.."
+    assert (copied / "below" / "file").read_text() == "text"
+    assert permissions(copied / "below") == 0o500
+    assert len(result.notes) == 1
+
+
+def test_large_directories_are_not_copied(bundle: Path, staged: Path) -> None:
+    source = bundle.parent / "only" / "large"
+    source.mkdir(parents=True)
+    with open(source / "sparse", "wb") as file:
+        file.truncate(1 << 30)
+    result = stage(bundle, staged, bind(source))
+    assert "larger than 16 MiB" in result.notes[0]
+    assert not (staged / "files").exists()
+
+
+def test_a_file_that_becomes_a_fifo_fails(
+    bundle: Path, staged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = bundle.parent / "only" / "file"
+    source.parent.mkdir()
+    source.write_text("x")
+    surveyed = survey.survey
+
+    def exchange(*arguments: Any) -> Any:
+        found = surveyed(*arguments)
+        source.unlink()
+        os.mkfifo(source)
+        return found
+
+    monkeypatch.setattr(place, "survey", exchange)
+    with pytest.raises(StagingError, match="changed while it was copied"):
+        stage(bundle, staged, bind(source))
+    assert not staged.exists()
+
+
+def test_a_failure_leaves_nothing(bundle: Path, staged: Path) -> None:
+    with pytest.raises(StagingError, match=r"mounts\[0\]\.source: .*/gone does not exist"):
+        stage(bundle, staged, bind("gone"))
+    assert not staged.exists()
+
+
+def test_a_missing_root_file_system_is_named(bundle: Path, staged: Path) -> None:
+    with pytest.raises(StagingError, match="absent"):
+        stage_in(config_of(root="absent"), str(bundle), str(staged), TARGET)
+    assert not staged.exists()
+
+
+def test_a_directory_with_something_in_it_is_refused(bundle: Path, tmp_path: Path) -> None:
+    for directory in (bundle, tmp_path):
+        before = snapshot(directory)
+        with pytest.raises(StagingError, match="is not empty"):
+            stage(bundle, directory)
+        assert snapshot(directory) == before
+
+
+def test_stage_out_follows_no_link(bundle: Path, staged: Path) -> None:
+    outside = bundle.parent / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    stage(bundle, staged)
+    for place_ in (staged / "files", staged / "files" / "deep"):
+        place_.mkdir()
+        (place_ / "link").symlink_to(outside)
+    (staged / "files" / "deep" / "file").write_text("")
+    (staged / "files" / "deep").chmod(0o000)
+    stage_out(str(staged))
+    assert not staged.exists()
+    assert (outside / "kept").exists()
+    assert (bundle / "rootfs" / "bin").exists()
+    stage_out(str(staged))
+
+
+def test_stage_out_of_a_link_is_refused(bundle: Path, staged: Path, tmp_path: Path) -> None:
+    stage(bundle, staged)
+    (tmp_path / "link").symlink_to(staged)
+    with pytest.raises(StagingError, match="cleaning"):
+        stage_out(str(tmp_path / "link"))
+    assert (staged / "config.json").exists()
+
+
+def test_stage_out_leaves_what_others_put_there(bundle: Path, staged: Path) -> None:
+    stage(bundle, staged)
+    (staged / "other").write_text("")
+    stage_out(str(staged))
+    assert os.listdir(staged) == ["other"]
+    (staged / "other").unlink()
+
+
+def test_who_is_mapped_may_pass_through_the_directory(bundle: Path, staged: Path) -> None:
+    config = config_of()
+    config["linux"] = {"uidMappings": [{"containerID": 0, "hostID": 100000, "size": 65536}]}
+    target = Target(engine="slurm", uid=0, gid=0, rootless=False)
+    stage_in(config, str(bundle), str(staged), target)
+    assert permissions(staged) == 0o711
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has other users' directories")
+def test_a_root_file_system_that_the_user_cannot_reach_is_copied(
+    bundle: Path, staged: Path
+) -> None:
+    (bundle / "rootfs" / "bin" / "file").write_text("x")
+    (bundle / "rootfs" / "bin").chmod(0o500)
+    os.chown(bundle, 100000, 100000)
+    bundle.chmod(0o700)
+    result = stage(bundle, staged)
+    assert result.rootfs == str(staged / "rootfs")
+    assert (staged / "rootfs" / "bin" / "file").read_text() == "x"
+    assert "copied 1 MiB" in result.notes[0]
+    assert "not reachable for the job's user" in result.notes[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_root_file_system_of_this_mount_namespace_is_copied(bundle: Path, staged: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "t", bundle / "rootfs"], check=True)
+    try:
+        (bundle / "rootfs" / "-f").write_text("x")
+        commands: list[Sequence[str]] = []
+
+        def execute(command: Sequence[str]) -> None:
+            commands.append(command)
+            place.run(command)
+
+        result = stage(bundle, staged, rootless=False, execute=execute)
+        assert "is on tmpfs, mounted only here" in result.notes[0]
+        assert (staged / "rootfs" / "-f").read_text() == "x"
+        assert [command[0] for command in commands] == ["cp"]
+        local = Target(engine="local", uid=0, gid=0, rootless=False)
+        there = stage_in(config_of(), str(bundle), f"{staged}-local", local)
+        assert there.rootfs == str(bundle / "rootfs")
+        stage_out(f"{staged}-local")
+    finally:
+        subprocess.run(["umount", bundle / "rootfs"], check=True)
+
+
+def test_a_copy_that_fails_says_why() -> None:
+    with pytest.raises(StagingError, match=r"copying the root file system failed: cp: .*gone"):
+        place.run(["cp", "-a", "--", "/gone", "/dev/null/x"])
+
+
+def test_mounts_are_found_by_their_longest_place() -> None:
+    lines = [
+        "20 1 0:1 / / rw - ext4 /dev/a rw",
+        "21 20 0:2 / /a\\040b rw shared:1 master:2 - tmpfs t rw",
+        "22 21 0:3 / /a\\040b rw - overlay o rw",
+        "23 20 0:4 / /ab rw - xfs x rw",
+    ]
+    mounts = [survey.parse_mount(line) for line in lines]
+    assert survey.mount_of("/a b/c", mounts) == survey.Mount("/a b", "overlay")
+    assert survey.mount_of("/a b", mounts).private
+    assert survey.mount_of("/a", mounts) == survey.Mount("/", "ext4")
+    assert survey.mount_of("/ab/c", mounts).kind == "xfs"
+    assert not survey.Mount("/", "overlay").private
+
+
+def test_this_machine_is_described_as_it_is() -> None:
+    target = survey.local_target(uid=os.geteuid(), gid=os.getegid())
+    status = Path("/proc/self/status").read_text()
+    permitted = int(status.split("CapPrm:\t")[1].split()[0], 16)
+    if os.geteuid() == 0:
+        assert target.capabilities is not None
+        assert ("CAP_SYS_RESOURCE" in target.capabilities) == bool(permitted >> 24 & 1)
+        assert ("CAP_CHOWN" in target.capabilities) == bool(permitted & 1)
+    user = survey.local_target(uid=1000, gid=1000)
+    assert (user.rootless, user.cgroups, user.capabilities) == (True, False, None)
+    assert user.rlimits is not None
+    assert set(user.rlimits) >= {"RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_NPROC"}
+    assert min(user.rlimits.values()) >= 0
+
+
+@pytest.mark.parametrize("made", ["directory", "link"])
+def test_a_directory_of_somebody_else_is_refused(bundle: Path, tmp_path: Path, made: str) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 20002, 20002)
+    place_for_us = theirs
+    if made == "link":
+        place_for_us = tmp_path / "link"
+        place_for_us.symlink_to(theirs)
+    with pytest.raises(StagingError, match="somebody else"):
+        stage_in(config_of(), str(bundle), str(place_for_us), TARGET)
+    assert not list(theirs.iterdir())

@@ -1,0 +1,65 @@
+"""Fixtures of the tests of the whole: where containers run, and that nothing is left of them."""
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytest.register_assert_rewrite("tests.harness")
+
+from tests.harness import users  # noqa: E402  (rewritten only when imported after that line)
+from tests.harness.site import Site  # noqa: E402
+
+PLACES = ("local-root", "local-user", "slurm-root", "slurm-user")
+MakeSite = Callable[..., Site]
+
+
+def _site(place: str, **settings: str) -> Site:
+    engine, _, who = place.partition("-")
+    return Site(engine, users.root() if who == "root" else users.ordinary(), **settings)
+
+
+@pytest.fixture(scope="session")
+def _sites() -> Iterator[dict[str, Site]]:
+    """The places of this session: made when first used, one supervisor each."""
+    sites: dict[str, Site] = {}
+    with contextlib.ExitStack() as stack:
+        yield sites
+        for site in sites.values():
+            stack.callback(site.close)
+
+
+@pytest.fixture(params=PLACES)
+def site(request: pytest.FixtureRequest, _sites: dict[str, Site]) -> Iterator[Site]:
+    """A place to run containers: every engine, as root and as the ordinary user.
+
+    `pytest.mark.parametrize("site", [...], indirect=True)` takes only some of `PLACES`.
+    """
+    if request.param not in _sites:
+        _sites[request.param] = _site(request.param)
+    yield _sites[request.param]
+    _sites[request.param].clear()
+
+
+@pytest.fixture
+def make_site() -> Iterator[MakeSite]:
+    """Makes a place with a supervisor of its own, for tests that harm it or want it alone."""
+    with contextlib.ExitStack() as stack:
+
+        def make(place: str, **settings: str) -> Site:
+            site = _site(place, **settings)
+            stack.callback(site.close)
+            stack.callback(site.clear)
+            return site
+
+        yield make
+
+
+@pytest.fixture
+def dice() -> random.Random:
+    """A source of random moments; a failing test shows its seed, SCRUN_SEED repeats it."""
+    seed = int(os.environ.get("SCRUN_SEED") or random.randrange(1 << 32))
+    print(f"SCRUN_SEED={seed}")
+    return random.Random(seed)

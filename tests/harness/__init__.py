@@ -1,0 +1,1 @@
+"""What the tests drive scrun with: users, bundles, lives, terminals, the cluster, podman."""

@@ -1,0 +1,117 @@
+"""Bundles: a root file system of busybox, and config.json as `runc spec` writes it."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Config = dict[str, Any]
+
+_CAPABILITIES = ["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"]
+
+_MOUNTS: list[Config] = [
+    {"destination": "/proc", "type": "proc", "source": "proc"},
+    {
+        "destination": "/dev",
+        "type": "tmpfs",
+        "source": "tmpfs",
+        "options": ["nosuid", "strictatime", "mode=755", "size=65536k"],
+    },
+    {
+        "destination": "/dev/pts",
+        "type": "devpts",
+        "source": "devpts",
+        "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+    },
+    {
+        "destination": "/dev/shm",
+        "type": "tmpfs",
+        "source": "shm",
+        "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
+    },
+    {
+        "destination": "/dev/mqueue",
+        "type": "mqueue",
+        "source": "mqueue",
+        "options": ["nosuid", "noexec", "nodev"],
+    },
+    {
+        "destination": "/sys",
+        "type": "sysfs",
+        "source": "sysfs",
+        "options": ["nosuid", "noexec", "nodev", "ro"],
+    },
+    {
+        "destination": "/sys/fs/cgroup",
+        "type": "cgroup",
+        "source": "cgroup",
+        "options": ["nosuid", "noexec", "nodev", "relatime", "ro"],
+    },
+]
+
+
+def make_rootfs(path: Path) -> None:
+    """Make a root file system of busybox and its applets."""
+    for name in ("bin", "dev", "etc", "proc", "root", "sys", "tmp", "usr", "var"):
+        (path / name).mkdir(parents=True)
+    (path / "tmp").chmod(0o1777)
+    busybox = shutil.which("busybox")
+    assert busybox is not None, "busybox is missing: tools/setup --test"
+    shutil.copy(busybox, path / "bin" / "busybox")
+    applets = subprocess.run(
+        [busybox, "--list"], check=True, capture_output=True, text=True, timeout=10
+    )
+    for name in applets.stdout.split():
+        if name != "busybox":
+            (path / "bin" / name).symlink_to("busybox")
+    (path / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    (path / "etc" / "group").write_text("root:x:0:\n")
+
+
+def make_config(args: Sequence[str], root: str = "rootfs", *, terminal: bool = False) -> Config:
+    """Return the config.json of a container that runs `args`."""
+    capabilities = ("bounding", "effective", "permitted")
+    namespaces = ("pid", "network", "ipc", "uts", "mount", "cgroup")
+    return {
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": terminal,
+            "user": {"uid": 0, "gid": 0},
+            "args": list(args),
+            "env": ["PATH=/usr/local/bin:/usr/bin:/bin", "TERM=xterm"],
+            "cwd": "/",
+            "capabilities": dict.fromkeys(capabilities, _CAPABILITIES),
+            "rlimits": [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}],
+            "noNewPrivileges": True,
+        },
+        "root": {"path": root, "readonly": True},
+        "hostname": "container",
+        "mounts": [dict(mount) for mount in _MOUNTS],
+        "annotations": {"org.example.test": "yes"},
+        "linux": {
+            "namespaces": [{"type": kind} for kind in namespaces],
+            "maskedPaths": ["/proc/kcore", "/proc/keys"],
+            "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/sys"],
+        },
+    }
+
+
+def write_bundle(path: Path, config: object) -> Path:
+    """Make a bundle directory of a config.json."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config, indent=1))
+    return path
+
+
+def snapshot(path: Path) -> dict[str, tuple[int, int, int]]:
+    """What would show that somebody changed a bundle: modes, sizes and times of all in it."""
+    found = {}
+    for directory, directories, files in os.walk(path):
+        for name in (*directories, *files):
+            status = os.lstat(os.path.join(directory, name))
+            key = os.path.relpath(os.path.join(directory, name), path)
+            found[key] = (status.st_mode, status.st_size, status.st_mtime_ns)
+    return found

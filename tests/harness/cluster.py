@@ -1,0 +1,112 @@
+"""The Slurm cluster of the tests."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.harness.users import PATH, User
+from tests.harness.wait import wait_until
+
+_TOOL = Path(__file__).parents[2] / "tools" / "slurm-cluster"
+
+
+def slurm_conf() -> str:
+    """The slurm.conf of a cluster that `tools/slurm-cluster` brought up."""
+    conf = os.environ.get("SLURM_CONF")
+    assert conf, "SLURM_CONF is not set: tools/test brings a cluster up"
+    return conf
+
+
+def slurm(*command: str, timeout: float = 20) -> str:
+    """Run one of Slurm's commands as root, and return what it printed."""
+    done = subprocess.run(
+        command,
+        env={"PATH": PATH, "SLURM_CONF": slurm_conf()},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, f"{command}: exit {done.returncode}: {done.stderr}"
+    return done.stdout
+
+
+def control(*arguments: str) -> None:
+    """Call `tools/slurm-cluster` for the cluster of the tests."""
+    directory = Path(slurm_conf()).parents[1]
+    done = subprocess.run(
+        [_TOOL, *arguments],
+        env={**os.environ, "SLURM_CLUSTER_DIR": str(directory)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, f"slurm-cluster {arguments}: {done.stderr}"
+
+
+def jobs(user: User, name: str | None = None) -> list[str]:
+    """The jobs of a user, or those with one name: number, state and name of each."""
+    named = [] if name is None else ["--name", name]
+    return slurm("squeue", "-h", "-u", user.name, *named, "-o", "%i %T %j").splitlines()
+
+
+def cancel_all(user: User, name: str) -> None:
+    """Cancel all jobs of a user that have a name."""
+    if jobs(user, name):
+        slurm("scancel", "--user", user.name, "--name", name)
+        wait_until("jobs cancelled", lambda: not jobs(user, name))
+
+
+def node_of(job: str) -> str:
+    """The node of a running job that has one."""
+    return slurm("squeue", "-h", "-j", job, "-o", "%N").strip()
+
+
+def resume(node: str) -> None:
+    """Make a node usable that was set down, unless it has come back by itself."""
+
+    def usable() -> bool:
+        state = slurm("sinfo", "-h", "-n", node, "-o", "%t").strip()
+        if state.startswith("down"):
+            slurm("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        return state in ("idle", "mix", "alloc")
+
+    wait_until(f"{node} is usable", usable)
+
+
+@contextmanager
+def full(user: User) -> Iterator[None]:
+    """A cluster on which every further job has to wait."""
+    job = slurm(
+        "sbatch", "--parsable", "--exclusive", "-N2", "-o", "/dev/null", "--job-name=full",
+        f"--uid={user.uid}", "--chdir=/", "--wrap", "exec sleep 600",
+    ).strip()  # fmt: skip
+    try:
+        wait_until("the cluster is full", lambda: f"{job} RUNNING full" in jobs(user))
+        yield
+    finally:
+        slurm("scancel", job)
+        wait_until("the filling job is gone", lambda: not any("full" in j for j in jobs(user)))
+
+
+@contextmanager
+def without_controller() -> Iterator[None]:
+    """A cluster whose slurmctld is stopped."""
+    control("stop-controller")
+    try:
+        yield
+    finally:
+        control("start-controller")
+
+
+@contextmanager
+def failed(node: str) -> Iterator[None]:
+    """A cluster one of whose nodes has failed."""
+    control("fail", node)
+    try:
+        yield
+    finally:
+        control("heal", node)

@@ -1,0 +1,123 @@
+"""Rootless podman, with scrun as its runtime, on Slurm."""
+
+import contextlib
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.harness import cluster
+from tests.harness.site import Site
+
+_TIMEOUT = 60.0
+
+
+def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Give a file of an image the owner that files of images have."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    return member
+
+
+class Podman:
+    """Podman of a site's user: storage, images and containers of its own.
+
+    The engine passes next to nothing of the environment on to its runtime, so the runtime's
+    settings are in the user's own file meanwhile.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self._runtime_dir = site.base / "x"
+        self._runtime_dir.mkdir(mode=0o700)
+        site.user.give(self._runtime_dir)
+        self._settings = Path(site.user.home) / ".config" / "scrun" / "scrun.toml"
+        self._before: bytes | None = None
+        self._made: list[Path] = []
+
+    @property
+    def _command(self) -> list[str]:
+        storage = ["--root", f"{self.site.base}/s", "--runroot", f"{self._runtime_dir}/s"]
+        drivers = ["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]
+        events = ["--events-backend", "file"]
+        return ["podman", *storage, *drivers, *events, "--runtime", self.site.command[0]]
+
+    def popen(
+        self, *arguments: str, stdin: int, stdout: int, stderr: int
+    ) -> subprocess.Popen[bytes]:
+        """Start podman."""
+        environment = {
+            **self.site.user.environment,
+            "XDG_RUNTIME_DIR": str(self._runtime_dir),
+            "TMPDIR": str(self.site.base),
+        }
+        return subprocess.Popen(
+            [*self.site.user.prefix, *self._command, *arguments],
+            env=environment,
+            cwd=self.site.base,
+            start_new_session=True,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+        )
+
+    def run(
+        self, *arguments: str, data: bytes = b"", timeout: float = _TIMEOUT
+    ) -> subprocess.CompletedProcess[str]:
+        """Call podman and wait for it."""
+        pipe = subprocess.PIPE
+        with self.popen(*arguments, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+            try:
+                out, err = process.communicate(data, timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(
+            arguments, process.returncode, out.decode(), err.decode()
+        )
+
+    def must(self, *arguments: str, data: bytes = b"") -> str:
+        """Call podman, successfully, and return what it printed."""
+        done = self.run(*arguments, data=data)
+        assert done.returncode == 0, f"podman {arguments}: {done.returncode}: {done.stderr}"
+        return done.stdout
+
+    def __enter__(self) -> Self:
+        root = self._runtime_dir / "scrun"
+        text = f'engine = "slurm"\nroot = "{root}"\nidle_timeout = 20\n'
+        text += f'[slurm]\nconf = "{cluster.slurm_conf()}"\n'
+        self._before = self._settings.read_bytes() if self._settings.exists() else None
+        for directory in (self._settings.parents[1], self._settings.parent):
+            if not directory.exists():
+                directory.mkdir(mode=0o700)
+                self.site.user.give(directory)
+                self._made.append(directory)
+        self._settings.write_text(text)
+        self.site.user.give(self._settings)
+        archive = self.site.base / "image.tar"
+        with tarfile.open(archive, "w") as tar:
+            tar.add(self.site.rootfs, ".", filter=_owned_by_root)
+        self.site.user.give(archive)
+        self.must("import", str(archive), "busybox")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.run("rm", "--all", "--force", "--time", "1")
+            self.run("system", "migrate")  # ends the process that holds the user namespace
+        finally:
+            if self._before is None:
+                self._settings.unlink(missing_ok=True)
+            else:
+                self._settings.write_bytes(self._before)
+            for directory in reversed(self._made):
+                with contextlib.suppress(OSError):  # somebody else uses it by now
+                    directory.rmdir()
+            shutil.rmtree(self.site.base / "s", ignore_errors=True)

@@ -1,0 +1,115 @@
+"""Looking at processes through /proc."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, as far as it could be read when it was looked at."""
+
+    pid: int
+    argv: tuple[str, ...]
+    environment: tuple[str, ...]
+    files: tuple[str, ...]
+
+    @property
+    def is_supervisor(self) -> bool:
+        """Whether this is a supervisor of scrun."""
+        program = self.argv[1:6]
+        return any(os.path.basename(argument) == "supervisor" for argument in program)
+
+    @property
+    def is_anchor(self) -> bool:
+        """Whether this is the anchor of a container."""
+        return self.argv[:1] == ("scrun-anchor",)
+
+    def mentions(self, text: str) -> bool:
+        """Whether the text is in its arguments, its environment or the paths it has open."""
+        return any(text in item for item in (*self.argv, *self.environment, *self.files))
+
+    def __str__(self) -> str:
+        return f"{self.pid}: {' '.join(self.argv)[:200]}"
+
+
+def _strings(path: str) -> tuple[str, ...]:
+    try:
+        data = Path(path).read_bytes()
+    except OSError:  # gone, or a zombie
+        return ()
+    return tuple(os.fsdecode(item) for item in data.split(b"\0") if item)
+
+
+def _files(directory: str) -> tuple[str, ...]:
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        links = [f"{directory}/cwd"]
+        links += [f"{directory}/fd/{name}" for name in os.listdir(f"{directory}/fd")]
+        for link in links:
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(link))
+    return tuple(found)
+
+
+def processes() -> Iterator[Process]:
+    """All processes of this machine but zombies, kernel threads and the caller."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            place = f"/proc/{name}"
+            if argv := _strings(f"{place}/cmdline"):
+                yield Process(int(name), argv, _strings(f"{place}/environ"), _files(place))
+
+
+def processes_of(text: str) -> list[Process]:
+    """All processes that have the text in their arguments, environment or open paths."""
+    return [process for process in processes() if process.mentions(text)]
+
+
+def descendants(pid: int) -> list[int]:
+    """The children of a process, their children, and so on."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        for task in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            try:
+                children = [int(child) for child in task.read_text().split()]
+            except OSError:
+                continue
+            found += children
+            waiting += children
+    return found
+
+
+def voluntary_switches(pid: int) -> int:
+    """How often the threads of a process have gone to sleep so far."""
+    total = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        for line in status.read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches:"):
+                total += int(line.split()[1])
+    return total
+
+
+def memory_kib(pid: int) -> tuple[int, int]:
+    """RSS and PSS of a process, in KiB; zeros when it is gone."""
+    rss = pss = 0
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0, 0
+    for line in text.splitlines():
+        if line.startswith("Rss:"):
+            rss = int(line.split()[1])
+        elif line.startswith("Pss:"):
+            pss = int(line.split()[1])
+    return rss, pss
+
+
+def signal_quietly(pid: int, number: int = signal.SIGKILL) -> None:
+    """Send a signal to a process that may be gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

@@ -1,0 +1,224 @@
+"""A place to run containers: one user, one engine, one root directory, one supervisor."""
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.harness import cluster
+from tests.harness.bundle import make_config, make_rootfs, write_bundle
+from tests.harness.life import TIMEOUT, Life
+from tests.harness.processes import Process, processes_of, signal_quietly
+from tests.harness.users import User
+from tests.harness.wait import wait_while
+
+_COMPLETING = 15
+
+
+def scrun_binary() -> str:
+    """The command under test."""
+    found = os.environ.get("SCRUN_BIN") or str(Path(sys.executable).with_name("scrun"))
+    assert os.access(found, os.X_OK), f"{found} is missing: run tools/setup, or set SCRUN_BIN"
+    return found
+
+
+class Site:
+    """Where containers are run; everything of it lies in, or mentions, one short directory.
+
+    Attributes:
+        engine: "slurm" or "local".
+        base: That directory.
+        root: What `--root` says.
+        rootfs: A root file system of busybox, owned by the user.
+        command: How scrun is called.
+        environment: Its environment.
+    """
+
+    def __init__(self, engine: str, user: User, settings: str = "idle_timeout = 20\n") -> None:
+        binary = scrun_binary()
+        self.engine = engine
+        self.user = user
+        self.base = Path(tempfile.mkdtemp(prefix="sc-", dir="/tmp"))
+        self.base.chmod(0o755)
+        self.root = self.base / "r"
+        self.rootfs = self.base / "rootfs"
+        self._lives: list[Life] = []
+        self._numbers = itertools.count(1)
+        (self.base / "l").mkdir()
+        (self.base / "b").mkdir()
+        make_rootfs(self.rootfs)
+        configuration = self.base / "scrun.toml"
+        configuration.write_text(f'engine = "{engine}"\n{settings}')
+        user.give(self.base)
+        self.command = [binary, "--root", str(self.root)]
+        self.environment = {**user.environment, "SCRUN_CONFIG": str(configuration)}
+        if engine == "slurm":
+            self.environment["SLURM_CONF"] = cluster.slurm_conf()
+            self.environment["SCRUN_JOB_NAME"] = self.base.name  # to find what is left
+
+    # Commands
+
+    def run(
+        self, *arguments: str, timeout: float = TIMEOUT, environment: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Call scrun."""
+        return subprocess.run(
+            [*self.user.prefix, *self.command, *arguments],
+            env={**self.environment, **(environment or {})},
+            cwd=self.base,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def must(self, *arguments: str, timeout: float = TIMEOUT) -> str:
+        """Call scrun, successfully, and return what it printed."""
+        done = self.run(*arguments, timeout=timeout)
+        assert done.returncode == 0, f"{arguments}: exit {done.returncode}: {done.stderr}"
+        assert done.stderr == "", f"{arguments}: {done.stderr}"
+        return done.stdout
+
+    def fails(self, *arguments: str, timeout: float = TIMEOUT) -> str:
+        """Call scrun, which refuses with exit status 1 and one line on stderr; return that."""
+        done = self.run(*arguments, timeout=timeout)
+        assert done.returncode == 1, f"{arguments}: exit {done.returncode}: {done.stderr}"
+        assert done.stdout == "", f"{arguments}: {done.stdout}"
+        assert done.stderr.count("\n") == 1, f"{arguments}: not one line: {done.stderr!r}"
+        return done.stderr
+
+    # Containers
+
+    def config(self, *args: str, terminal: bool = False) -> dict[str, Any]:
+        """Return a config.json for this site."""
+        config = make_config(args, str(self.rootfs), terminal=terminal)
+        config["process"]["env"].append(f"SITE={self.base}")  # to find what is left
+        return config
+
+    def bundle(self, config: object) -> Path:
+        """Make a bundle."""
+        path = write_bundle(self.base / "b" / str(next(self._numbers)), config)
+        self.user.give(path)
+        return path
+
+    def life(
+        self,
+        *args: str,
+        config: dict[str, Any] | None = None,
+        bundle: Path | None = None,
+        container: str | None = None,
+        terminal: bool = False,
+        **how: Any,
+    ) -> Life:
+        """Begin to create a container, and return at once; `created` waits for it."""
+        if bundle is None:
+            bundle = self.bundle(config or self.config(*args, terminal=terminal))
+        name = container or f"c{next(self._numbers)}"
+        life = Life(self, name, bundle, terminal=terminal, **how)
+        self._lives.append(life)
+        return life
+
+    def shell(self, script: str, **how: Any) -> Life:
+        """Begin to create a container that runs a shell script."""
+        return self.life("sh", "-c", script, **how)
+
+    # What is left
+
+    def processes(self) -> list[Process]:
+        """All processes that belong to this place."""
+        return processes_of(str(self.base))
+
+    def supervisors(self) -> list[int]:
+        """The pids of its supervisors; none of their children."""
+        found = {process.pid for process in self.processes() if process.is_supervisor}
+        return [pid for pid in found if _parent(pid) not in found]
+
+    def leftovers(self) -> list[str]:
+        """What should not be there when no container is."""
+        found = [
+            str(process)
+            for process in self.processes()
+            if not process.is_supervisor and process.pid != os.getpid()
+        ]
+        if self.root.exists():
+            found += [entry.name for entry in self.root.iterdir() if entry.name[0] != "@"]
+        with open("/proc/self/mountinfo") as mounts:
+            found += [line.rstrip() for line in mounts if str(self.base) in line]
+        if self.engine == "slurm":
+            found += [f"job {job}" for job in cluster.jobs(self.user, self.base.name)]
+        return found
+
+    def settle(self, timeout: float = 5) -> None:
+        """Hold that nothing is left, without helping.
+
+        A job that is over may be `completing` for longer: what has been told to end while it
+        was being launched Slurm kills after its KillWait.
+        """
+
+        def left() -> list[str]:
+            return [thing for thing in self.leftovers() if " COMPLETING " not in thing]
+
+        wait_while("what should be gone", left, timeout)
+        wait_while("what should be gone", self.leftovers, _COMPLETING)
+
+    def clear(self) -> None:
+        """After a test: end what it has left, then hold that nothing is left."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._sweep)
+            stack.callback(self.settle, 10)
+            while self._lives:
+                stack.callback(self._lives.pop().end)
+
+    def _sweep(self) -> None:
+        """Remove by force what leaked, for the sake of the tests that follow."""
+        for process in self.processes():
+            if not process.is_supervisor:
+                signal_quietly(process.pid)
+        if self.engine == "slurm":
+            cluster.cancel_all(self.user, self.base.name)
+        for place in (self.base / "b", self.base / "l"):
+            for entry in place.iterdir():
+                if entry.is_dir():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.unlink()
+        if self.root.exists():
+            for entry in self.root.iterdir():
+                if entry.name[0] != "@":
+                    shutil.rmtree(entry, ignore_errors=True)
+
+    def close(self) -> None:
+        """End its supervisors, and remove everything."""
+        self._sweep()
+        for pid in self.supervisors():
+            signal_quietly(pid, signal.SIGTERM)
+        try:
+            wait_while("supervisors after SIGTERM", self.supervisors)
+        finally:
+            for pid in self.supervisors():
+                signal_quietly(pid)
+            shutil.rmtree(self.base, ignore_errors=True)
+
+
+def _parent(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    return int(text.rpartition(")")[2].split()[1])
+
+
+def whole_life(site: Site, args: Sequence[str] = ("true",)) -> int:
+    """Create, start, wait and delete; return the anchor's exit status."""
+    life = site.life(*args).created(120)
+    life.start(120)
+    status = life.wait(120)
+    life.delete(120)
+    return status

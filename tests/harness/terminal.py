@@ -1,0 +1,86 @@
+"""The other end of a container's terminal."""
+
+import fcntl
+import os
+import select
+import socket
+import struct
+import termios
+import time
+from pathlib import Path
+
+
+class Terminal:
+    """The master of a pty."""
+
+    def __init__(self, master: int) -> None:
+        self.master = master
+        self.seen = b""
+
+    def read_until(self, text: str, timeout: float = 20) -> str:
+        """Read up to a text, and return what came with it; what follows is kept."""
+        wanted = text.encode()
+        deadline = time.monotonic() + timeout
+        while wanted not in self.seen:
+            if not self._more(deadline):
+                raise AssertionError(f"end of terminal before {text!r}: {self.seen!r}")
+        head, _, self.seen = self.seen.partition(wanted)
+        return (head + wanted).decode(errors="replace")
+
+    def read_all(self, timeout: float = 20) -> str:
+        """Read to the end, which a pty tells by an error."""
+        deadline = time.monotonic() + timeout
+        while self._more(deadline):
+            pass
+        return self.seen.decode(errors="replace")
+
+    def _more(self, deadline: float) -> bool:
+        readable, _, _ = select.select([self.master], [], [], max(0, deadline - time.monotonic()))
+        if not readable:
+            raise AssertionError(f"nothing more on the terminal: {self.seen!r}")
+        try:
+            data = os.read(self.master, 65536)
+        except OSError:  # EIO: nobody holds the other side
+            return False
+        self.seen += data
+        return bool(data)
+
+    def write(self, text: str) -> None:
+        """Type something."""
+        os.write(self.master, text.encode())
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of the window."""
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def close(self) -> None:
+        """Hang up."""
+        if self.master >= 0:
+            os.close(self.master)
+            self.master = -1
+
+
+class ConsoleSocket:
+    """The socket of `--console-socket`: receives one terminal."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(path))
+        path.chmod(0o666)
+        self._socket.listen(1)
+
+    def receive(self, timeout: float = 20) -> Terminal:
+        """Wait for the message: exactly one descriptor."""
+        self._socket.settimeout(timeout)
+        connection, _ = self._socket.accept()
+        with connection:
+            connection.settimeout(timeout)
+            _, fds, _, _ = socket.recv_fds(connection, 4096, 4)
+        assert len(fds) == 1, f"{len(fds)} descriptors in the console message"
+        return Terminal(fds[0])
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close()
+        self.path.unlink(missing_ok=True)

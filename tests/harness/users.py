@@ -1,0 +1,60 @@
+"""The users that the tests run as: root, and the ordinary user of the test cluster."""
+
+import os
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user, and how to run a program as them."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+    @classmethod
+    def of(cls, name: str) -> "User":
+        """Look a user up."""
+        entry = pwd.getpwnam(name)
+        return cls(name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
+
+    @property
+    def prefix(self) -> list[str]:
+        """What comes before a command line to run it as this user."""
+        if self.uid == os.geteuid():
+            return []
+        ids = [f"--reuid={self.uid}", f"--regid={self.gid}"]
+        return ["setpriv", *ids, "--init-groups", "--"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a login would give them, and nothing of the caller's."""
+        found = {"PATH": PATH, "HOME": self.home, "USER": self.name, "LANG": "C.UTF-8"}
+        if self.uid:
+            found["XDG_RUNTIME_DIR"] = f"/run/user/{self.uid}"
+        return found
+
+    def give(self, path: Path) -> None:
+        """Make a file or a whole directory theirs."""
+        if self.uid == os.geteuid():
+            return
+        os.lchown(path, self.uid, self.gid)
+        if path.is_dir() and not path.is_symlink():
+            for directory, directories, files in os.walk(path):
+                for name in (*directories, *files):
+                    os.lchown(os.path.join(directory, name), self.uid, self.gid)
+
+
+def root() -> User:
+    """Return root."""
+    return User.of("root")
+
+
+def ordinary() -> User:
+    """Return the test user that `tools/slurm-cluster` made."""
+    return User.of(os.environ.get("SLURM_CLUSTER_USER", "scrun-test"))

@@ -1,0 +1,1 @@
+"""Tests of the whole: the installed command, real runtimes, a real cluster."""

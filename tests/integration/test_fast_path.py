@@ -1,0 +1,79 @@
+"""What the frequent operations import: next to nothing."""
+
+import subprocess
+import sys
+from importlib.machinery import FrozenImporter
+from pathlib import Path
+
+import pytest
+
+from tests.harness.site import Site
+
+one_each = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirect=True)
+
+OURS = ("scrun", "scrun._fast", "scrun.wire", "scrun.anchor")
+
+
+def imported(site: Site, *command: str) -> set[str]:
+    """Run the installed scrun so that it tells what it imports."""
+    launcher = site.command[0]
+    first = Path(launcher).read_text().splitlines()[0]
+    interpreter, *flags = first.removeprefix("#!").split()
+    told = site.base / "l" / "imports"
+    with told.open("w+") as errors:
+        done = subprocess.run(
+            [
+                *site.user.prefix, interpreter, *flags, "-X", "importtime",
+                launcher, *site.command[1:], *command,
+            ],
+            env=site.environment, cwd=site.base, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=errors, timeout=30,
+        )  # fmt: skip
+        errors.seek(0)
+        lines = errors.read().splitlines()
+    assert done.returncode == 0, lines
+    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+
+
+def heavy(modules: set[str]) -> set[str]:
+    """Those that are neither built in, nor frozen, nor ours."""
+    return {
+        name
+        for name in modules
+        if name not in sys.builtin_module_names
+        and FrozenImporter.find_spec(name) is None
+        and not name.startswith("scrun")
+        and not name.startswith("encodings")
+        and name != "imported package"
+    }
+
+
+@one_each
+def test_frequent_operations_import_nothing_heavy(site: Site) -> None:
+    site.life("true", container="first").created()  # the supervisor is there from now on
+    bundle = str(site.bundle(site.config("sleep", "600")))
+    for command in (
+        ("create", "--bundle", bundle, "--pid-file", str(site.base / "l" / "pid"), "fast"),
+        ("state", "fast"),
+        ("start", "fast"),
+        ("kill", "fast", "KILL"),
+        ("delete", "--force", "fast"),
+    ):
+        modules = imported(site, *command)
+        assert "scrun._fast" in modules
+        assert not heavy(modules), command
+        for package in ("trio", "lupa", "msgspec", "daemon", "argparse", "json", "re", "typing"):
+            assert package not in modules, command
+        assert not [name for name in modules if name.startswith("supervisor")]
+        site.run("delete", "--force", "first")
+
+
+def test_halves_are_apart() -> None:
+    """`scrun` never imports `supervisor`, nor what only that may have."""
+    forbidden = ("supervisor", "trio", "lupa", "daemon")
+    package = Path(__file__).parents[2] / "scrun"
+    for module in package.rglob("*.py"):
+        for line in module.read_text().splitlines():
+            words = line.split()
+            if words[:1] in (["import"], ["from"]):
+                assert words[1].partition(".")[0] not in forbidden, f"{module}: {line}"

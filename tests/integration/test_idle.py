@@ -1,0 +1,38 @@
+"""Idle containers cost nothing, and an idle supervisor ends."""
+
+import time
+
+import pytest
+
+from tests.conftest import MakeSite
+from tests.harness.processes import voluntary_switches
+from tests.harness.site import Site, whole_life
+from tests.harness.wait import wait_while
+
+QUIET = 10.0
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("place", ["slurm-user", "local-root"])
+def test_idle_containers_cause_no_wake_up(make_site: MakeSite, place: str) -> None:
+    site = make_site(place)
+    lives = [site.life("sleep", "600") for _ in range(10)]
+    for life in lives:
+        life.created(60).start()
+    pids = [life.anchor for life in lives] + site.supervisors()
+    assert len(pids) == 11
+    time.sleep(12)  # threads that served the starts end after 10 s
+    before = {pid: voluntary_switches(pid) for pid in pids}
+    time.sleep(QUIET)
+    assert {pid: voluntary_switches(pid) for pid in pids} == before
+
+
+@pytest.mark.parametrize("place", ["slurm-user", "local-root"])
+def test_idle_supervisor_ends(make_site: MakeSite, place: str) -> None:
+    site: Site = make_site(place, settings="idle_timeout = 1\n")
+    assert whole_life(site) == 0
+    assert site.supervisors()
+    wait_while("the supervisor", site.processes, 10)
+    assert not [entry for entry in site.root.iterdir() if entry.name[0] != "@"]
+    assert not [entry for entry in site.root.iterdir() if entry.is_socket()]
+    assert whole_life(site) == 0

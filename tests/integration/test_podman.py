@@ -1,0 +1,146 @@
+"""Rootless podman on Slurm: the runtime inside podman's user namespace."""
+
+import json
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.harness import cluster, users
+from tests.harness.podman import Podman
+from tests.harness.site import Site
+from tests.harness.terminal import Terminal
+from tests.harness.wait import wait_until, wait_while
+
+RUN = ("run", "--network", "host", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
+
+
+@pytest.fixture(scope="module")
+def _podman() -> Iterator[Podman]:
+    site = Site("slurm", users.ordinary())
+    try:
+        with Podman(site) as podman:
+            yield podman
+    finally:
+        site.close()
+
+
+@pytest.fixture
+def podman(_podman: Podman) -> Iterator[Podman]:
+    """Podman with an image called busybox; no container and no job is left after a test."""
+    yield _podman
+    try:
+        assert _podman.must("ps", "--all", "--quiet") == ""
+        wait_while("jobs", lambda: cluster.jobs(_podman.site.user), 5)
+        records = _podman.site.base / "x" / "scrun"
+        if records.exists():
+            wait_while("records", lambda: [r for r in os.listdir(records) if r[0] != "@"], 5)
+    finally:
+        _podman.run("rm", "--all", "--force", "--time", "1")
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_run(podman: Podman, status: int) -> None:
+    script = f"echo out; echo err >&2; exit {status}"
+    done = podman.run(*RUN, "--rm", "busybox", "sh", "-c", script)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "out\n", "err\n")
+
+
+def test_it_runs_on_the_cluster(podman: Podman) -> None:
+    variables = podman.must(*RUN, "--rm", "busybox", "env")
+    assert "SLURM_JOB_ID=" in variables
+    assert "SCRUN_" not in variables
+
+
+def test_command_not_found(podman: Podman) -> None:
+    done = podman.run(*RUN, "--rm", "busybox", "no-such-program")
+    assert done.returncode == 127
+    assert "not found in $PATH" in done.stderr
+
+
+def test_stdin_from_a_pipe(podman: Podman) -> None:
+    data = b"some\nlines\n" * 10000
+    done = podman.run(*RUN, "--rm", "--interactive", "busybox", "cat", data=data)
+    assert (done.returncode, done.stdout, done.stderr) == (0, data.decode(), "")
+
+
+def test_terminal(podman: Podman) -> None:
+    master, slave = pty.openpty()
+    terminal = Terminal(master)
+    terminal.resize(43, 143)
+    script = 'stty size; read line; echo "got $line"; exit 5'
+    process = podman.popen(
+        *RUN, "--rm", "--interactive", "--tty", "busybox", "sh", "-c", script,
+        stdin=slave, stdout=slave, stderr=slave,
+    )  # fmt: skip
+    os.close(slave)
+    terminal.read_until("43 143", 60)
+    terminal.write("something\n")
+    terminal.read_until("got something", 60)
+    assert process.wait(60) == 5
+    terminal.close()
+
+
+def test_detached_logs_stop_and_rm(podman: Podman) -> None:
+    script = "trap 'echo stopping; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", script).strip()
+    wait_until("it is up", lambda: podman.must("logs", container) == "up\n")
+    podman.must("stop", "--time", "1", container)
+    assert podman.must("logs", container) == "up\nstopping\n"
+    [inspected] = json.loads(podman.must("inspect", container))
+    assert inspected["State"]["ExitCode"] == 0
+    podman.must("rm", container)
+
+
+def test_stop_of_one_that_does_not_listen(podman: Podman) -> None:
+    container = podman.must(*RUN, "--detach", "busybox", "sleep", "600").strip()
+    podman.must("stop", "--time", "1", container)
+    [inspected] = json.loads(podman.must("inspect", container))
+    assert inspected["State"]["ExitCode"] == 137
+    podman.must("rm", container)
+
+
+def test_kill_with_a_signal(podman: Podman) -> None:
+    script = "trap 'echo got; exit 9' USR1; echo up; while :; do sleep 0.1; done"
+    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", script).strip()
+    wait_until("it is up", lambda: podman.must("logs", container) == "up\n")
+    podman.must("kill", "--signal", "USR1", container)
+    assert podman.must("wait", container) == "9\n"
+    assert podman.must("logs", container) == "up\ngot\n"
+    podman.must("rm", container)
+
+
+def test_rm_of_a_running_one(podman: Podman) -> None:
+    container = podman.must(*RUN, "--detach", "busybox", "sleep", "600").strip()
+    podman.must("rm", "--force", "--time", "0", container)
+
+
+def test_ten_at_once(podman: Podman) -> None:
+    def run(number: int) -> int:
+        return podman.run(*RUN, "--rm", "busybox", "sh", "-c", f"exit {number}").returncode
+
+    with ThreadPoolExecutor(10) as threads:
+        assert list(threads.map(run, range(10))) == list(range(10))
+
+
+def test_cancelled_from_outside(podman: Podman) -> None:
+    process = podman.popen(
+        *RUN, "--rm", "busybox", "sh", "-c", "echo up; exec sleep 600",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    user = podman.site.user
+    with process:
+        try:
+            [job] = wait_until("a job", lambda: [j for j in cluster.jobs(user) if "RUNNING" in j])
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            cluster.slurm("scancel", job.split()[0])
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert process.returncode == 122
+    assert out == b""
+    assert b"cancel" in err

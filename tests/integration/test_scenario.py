@@ -1,0 +1,616 @@
+"""The five operations on every engine: the phases, exit statuses, stdio, terminals, signals."""
+
+import fcntl
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.harness import cluster, schema
+from tests.harness.bundle import Config, snapshot
+from tests.harness.site import Site, whole_life
+from tests.harness.wait import wait_until, wait_while
+
+as_root = pytest.mark.parametrize("site", ["local-root", "slurm-root"], indirect=True)
+on_slurm = pytest.mark.parametrize("site", ["slurm-root", "slurm-user"], indirect=True)
+one_each = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirect=True)
+
+
+# 1. The phases
+
+
+def test_whole_life(site: Site) -> None:
+    bundle_before: dict[str, tuple[int, int, int]] = {}
+
+    def check(status: str) -> None:
+        state = life.state()
+        jsonschema.validate(state, schema.STATE)
+        assert list(state)[:3] == ["ociVersion", "id", "status"]
+        assert state["ociVersion"] == "1.0.2"
+        assert state["id"] == life.id
+        assert state["status"] == status
+        assert state["bundle"] == str(life.bundle)
+        assert state["annotations"]["org.example.test"] == "yes"
+        assert state["annotations"]["org.scrun.engine"] == site.engine
+        assert state.get("pid", 0) == (0 if status == "stopped" else life.anchor)
+
+    life = site.life("sh", "-c", "echo begun; read line; echo $line; exit 3", stdin="pipe")
+    bundle_before = snapshot(life.bundle)
+    life.created()
+    check("created")
+    assert life.stdout is not None
+    assert life.stdout.so_far == b""
+    life.start()
+    life.says("begun")
+    check("running")
+    os.write(life.stdin, b"ended\n")
+    assert life.wait() == 3
+    check("stopped")
+    assert life.state()["annotations"]["org.scrun.exit_status"] == "3"
+    assert life.output() == "begun\nended\n"
+    assert life.errors() == ""
+    life.delete()
+    assert life.status == "gone"
+    assert snapshot(life.bundle) == bundle_before
+    site.settle()
+
+
+def test_only_start_starts(site: Site) -> None:
+    life = site.shell("echo started").created()
+    threading.Event().wait(0.5)
+    assert life.status == "created"
+    assert life.stdout is not None
+    assert life.stdout.so_far == b""
+    life.start()
+    assert life.output() == "started\n"
+    assert life.wait() == 0
+    again = life.run("start")
+    assert again.returncode == 1
+    assert again.stderr.count("\n") == 1
+
+
+def test_pid_file_is_locked_for_the_life_of_the_anchor(site: Site) -> None:
+    life = site.life("sleep", "600").created()
+    assert life.pid_file.read_text() == str(life.anchor)
+    assert stat.S_IMODE(life.pid_file.stat().st_mode) == 0o644
+    with life.pid_file.open() as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        life.kill("KILL")
+        life.wait()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_duplicate_id(site: Site) -> None:
+    life = site.life("sleep", "600").created()
+    before = life.state()
+    again = site.fails("create", "--bundle", str(life.bundle), life.id)
+    assert "already exists" in again
+    assert life.state() == before
+    if site.engine == "slurm":
+        assert len(cluster.jobs(site.user)) == 1
+
+
+@pytest.mark.parametrize("command", ["state", "start", "kill", "delete"])
+def test_unknown_id(site: Site, command: str) -> None:
+    assert "does not exist" in site.fails(command, "nobody")
+
+
+def test_unknown_id_is_no_error_of_a_forced_delete(site: Site) -> None:
+    assert site.must("delete", "--force", "nobody") == ""
+
+
+def test_root_path_relative_to_the_bundle(site: Site) -> None:
+    config = site.config("echo", "hello")
+    config["root"]["path"] = "rootfs"
+    life_bundle = site.bundle(config)
+    shutil.copytree(site.rootfs, life_bundle / "rootfs", symlinks=True)
+    site.user.give(life_bundle)
+    life = site.life(bundle=life_bundle).created().start()
+    assert life.output() == "hello\n"
+    assert life.wait() == 0
+
+
+def test_environment_is_that_of_the_configuration(site: Site) -> None:
+    config = site.config("env")
+    config["process"]["env"] += ["SPACE=a b", "QUOTE='\"$(id)", "PATH=/bin"]
+    life = site.life(config=config).created().start()
+    lines = life.output().splitlines()
+    assert "SPACE=a b" in lines
+    assert "QUOTE='\"$(id)" in lines
+    assert "PATH=/bin" in lines
+    assert not [line for line in lines if line.startswith("SCRUN_")]
+
+
+def test_user_is_the_configured_one(site: Site) -> None:
+    life = site.shell("id -u; id -g").created().start()
+    assert life.output() == "0\n0\n"
+
+
+def test_group_and_job_are_told(site: Site) -> None:
+    life = site.life("true").created()
+    assert life.state()["annotations"]["org.scrun.job_id"].isdigit()
+
+
+def _without(*path: str) -> Callable[[Config], object]:
+    def edit(config: Config) -> object:
+        place: Any = config
+        for name in path[:-1]:
+            place = place[name]
+        del place[path[-1]]
+        return config
+
+    return edit
+
+
+def _with(value: object, *path: str) -> Callable[[Config], object]:
+    def edit(config: Config) -> object:
+        place: Any = config
+        for name in path[:-1]:
+            place = place[name]
+        place[path[-1]] = value
+        return config
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (_without("process", "args"), "args"),
+        (_with([], "process", "args"), "args"),
+        (_with("true", "process", "args"), "args"),
+        (_with([1], "process", "args"), "args"),
+        (_without("process", "cwd"), "cwd"),
+        (_with("here", "process", "cwd"), "cwd"),
+        (_with("yes", "process", "terminal"), "terminal"),
+        (_with({"a": 1}, "process", "env"), "env"),
+        (_without("root"), "root"),
+        (_with("/no/such/directory", "root", "path"), "root"),
+        (_with("/etc/passwd", "root", "path"), "root"),
+        (_with("none", "mounts"), "mounts"),
+        (_with([{"type": "bind"}], "mounts"), "destination"),
+        (_with([1], "annotations"), "annotations"),
+        (_without("ociVersion"), "ociVersion"),
+        (lambda _: [], "object"),
+    ],
+)
+@one_each
+def test_bad_configuration_is_refused(
+    site: Site, edit: Callable[[Config], object], named: str
+) -> None:
+    bundle = site.bundle(edit(site.config("true")))
+    assert named in site.fails("create", "--bundle", str(bundle), "bad")
+    site.settle()
+
+
+@one_each
+def test_bad_bundle_is_refused(site: Site) -> None:
+    bundle = site.bundle(site.config("true"))
+    (bundle / "config.json").write_text("{")
+    assert "config.json" in site.fails("create", "--bundle", str(bundle), "bad")
+    (bundle / "config.json").unlink()
+    assert "config.json" in site.fails("create", "--bundle", str(bundle), "bad")
+    assert "/no/such" in site.fails("create", "--bundle", "/no/such/bundle", "bad")
+    site.settle()
+
+
+@pytest.mark.parametrize("bad", ["", ".", "..", "a/b", "../x", "a b", "ä", "a" * 2000])
+@one_each
+def test_bad_id_is_refused(site: Site, bad: str) -> None:
+    bundle = site.bundle(site.config("true"))
+    for command in (["create", "--bundle", str(bundle)], ["state"], ["delete", "--force"]):
+        done = site.run(*command, bad)
+        assert done.returncode != 0
+        assert done.stderr.count("\n") == 1
+    site.settle()
+
+
+@one_each
+def test_errors_go_to_the_log_as_json(site: Site) -> None:
+    log = site.base / "l" / "json"
+    options = ("--log", str(log), "--log-format", "json")
+    site.fails(*options, "create", "--bundle", "/no/such/bundle", "bad")
+    [line] = log.read_text().splitlines()
+    entry = json.loads(line)
+    assert entry["level"] == "error"
+    assert "/no/such/bundle" in entry["msg"]
+    assert entry["time"]
+
+
+# 2. Exit statuses
+
+
+@pytest.mark.parametrize("status", [0, 1, 7, 137, 255])
+def test_exit_status(site: Site, status: int) -> None:
+    life = site.shell(f"exit {status}").created().start()
+    assert life.wait() == status
+    assert life.state()["annotations"]["org.scrun.exit_status"] == str(status)
+    assert life.errors() == ""
+
+
+def test_command_not_found_is_refused(site: Site) -> None:
+    said = site.life("no-such-program").refused()
+    assert "executable file" in said
+    assert "not found in $PATH" in said
+    site.settle()
+
+
+def test_command_not_found_where_only_the_container_can_know(site: Site) -> None:
+    config = site.config("/tmp/program")
+    config["mounts"].append({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"})
+    life = site.life(config=config).created()
+    life.run("start")
+    assert life.wait() == 127
+
+
+def test_killed_by_kill(site: Site) -> None:
+    life = site.shell("echo up; exec sleep 600").created().start()
+    life.says("up")
+    life.kill("KILL")
+    assert life.wait() == 137
+
+
+def test_killed_by_term(site: Site) -> None:
+    life = site.shell("trap 'exit 143' TERM; echo up; sleep 600 & wait").created().start()
+    life.says("up")
+    life.kill("TERM")
+    assert life.wait() == 143
+
+
+@pytest.mark.parametrize("number", [9, 15])
+@as_root
+def test_killed_by_its_own_signal(site: Site, number: int) -> None:
+    config = site.config("sh", "-c", f"kill -{number} $$; sleep 600")
+    namespaces = config["linux"]["namespaces"]
+    namespaces.remove({"type": "pid"})  # pid 1 of a namespace of its own cannot be killed so
+    assert site.life(config=config).created().start().wait() == 128 + number
+
+
+# 3. stdio
+
+
+def test_stdin_has_an_end(site: Site) -> None:
+    life = site.shell("cat; echo end", stdin="pipe").created().start()
+    os.write(life.stdin, b"some\nlines\n")
+    life.close_stdin()
+    assert life.output() == "some\nlines\nend\n"
+    assert life.wait() == 0
+
+
+def test_stdin_may_end_before_start(site: Site) -> None:
+    life = site.life("cat", stdin="pipe")
+    os.write(life.stdin, b"early\n")
+    life.close_stdin()
+    life.created().start()
+    assert life.output() == "early\n"
+    assert life.wait() == 0
+
+
+def test_stdout_and_stderr_are_apart(site: Site) -> None:
+    life = site.shell("echo out; echo err >&2; echo out; echo err >&2; exit 5").created().start()
+    assert life.wait() == 5
+    assert life.output() == "out\nout\n"
+    assert life.errors() == "err\nerr\n"
+
+
+def test_stdio_as_files(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("from a file\n")
+    (tmp_path / "out").write_text("before\n")
+    with (
+        (tmp_path / "in").open() as stdin,
+        (tmp_path / "out").open("a") as stdout,
+        (tmp_path / "err").open("w") as stderr,
+    ):
+        for file in (stdin, stdout, stderr):
+            os.fchown(file.fileno(), site.user.uid, site.user.gid)
+        life = site.shell(
+            "cat; echo err >&2; exit 4",
+            stdin=stdin.fileno(),
+            stdout=stdout.fileno(),
+            stderr=stderr.fileno(),
+        )
+        life.created().start()
+        assert life.wait() == 4
+    assert (tmp_path / "out").read_text() == "before\nfrom a file\n"
+    assert (tmp_path / "err").read_text() == "err\n"
+
+
+@pytest.mark.parametrize("kind", ["null", "closed"])
+def test_stdio_as_nothing(site: Site, kind: Any) -> None:
+    life = site.shell("cat; echo out; echo err >&2; exit 6", stdin=kind, stdout=kind, stderr=kind)
+    assert life.created().start().wait() == 6
+
+
+@pytest.mark.parametrize("closed", ["stdin", "stdout", "stderr"])
+@one_each
+def test_one_of_stdio_closed(site: Site, closed: str) -> None:
+    how: dict[str, Any] = {"stdin": "null", "stdout": "null", "stderr": "null", closed: "closed"}
+    assert site.shell("cat; exit 6", **how).created().start().wait() == 6
+
+
+@pytest.mark.timeout(300)
+@one_each
+def test_much_data_each_way(site: Site, dice: random.Random) -> None:
+    size, block = 256 << 20, 1 << 20
+    sent, received = hashlib.blake2b(), hashlib.blake2b()
+    source, sink = os.pipe()
+    back, out = os.pipe()
+    life = site.life("cat", stdin=source, stdout=out).created()
+    os.close(source)
+    os.close(out)
+    life.start()
+
+    def feed() -> None:
+        with open(sink, "wb", buffering=0) as pipe:
+            for _ in range(size // block):
+                data = dice.randbytes(block)
+                sent.update(data)
+                view = memoryview(data)
+                while view:
+                    view = view[pipe.write(view) :]
+
+    feeder = threading.Thread(target=feed, daemon=True)
+    feeder.start()
+    total = 0
+    with open(back, "rb", buffering=0) as pipe:
+        while data := pipe.read(block):
+            received.update(data)
+            total += len(data)
+    feeder.join(10)
+    assert life.wait() == 0
+    assert total == size
+    assert received.digest() == sent.digest()
+    assert life.errors() == ""
+
+
+# 4. Terminals
+
+
+def test_terminal_has_its_size(site: Site) -> None:
+    life = site.shell("test -t 0 && test -t 1 && test -t 2 && stty size", terminal=True)
+    terminal = life.terminal()
+    life.created()
+    terminal.resize(41, 123)
+    life.start()
+    terminal.read_until("41 123")
+    assert life.wait() == 0
+    terminal.close()
+
+
+def test_resize_arrives(site: Site) -> None:
+    script = "trap 'stty size; exit 9' WINCH; echo up; while :; do sleep 0.1; done"
+    life = site.shell(script, terminal=True)
+    terminal = life.terminal()
+    life.created()
+    terminal.resize(24, 80)
+    life.start()
+    terminal.read_until("up")
+    terminal.resize(42, 142)
+    terminal.read_until("42 142")
+    assert life.wait() == 9
+    terminal.close()
+
+
+def test_interrupt_character_arrives(site: Site) -> None:
+    script = "trap 'echo interrupted; exit 8' INT; echo up; while :; do sleep 0.1; done"
+    life = site.shell(script, terminal=True)
+    terminal = life.terminal()
+    life.created().start()
+    terminal.read_until("up")
+    terminal.write("\x03")
+    terminal.read_until("interrupted")
+    assert life.wait() == 8
+    terminal.close()
+
+
+def test_input_and_output_on_a_terminal(site: Site) -> None:
+    life = site.shell('read line; echo "got $line"; exit 2', terminal=True)
+    terminal = life.terminal()
+    life.created().start()
+    terminal.write("something\n")
+    terminal.read_until("got something")
+    assert life.wait() == 2
+    terminal.read_all()
+    terminal.close()
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_master_closed_early_ends_the_container(site: Site, started: bool) -> None:
+    life = site.shell("echo up; sleep 600", terminal=True)
+    terminal = life.terminal()
+    life.created()
+    if started:
+        life.start()
+        terminal.read_until("up")
+    terminal.close()
+    assert life.wait() != 0
+    assert life.status == "stopped"
+
+
+def test_terminal_without_a_console_socket_is_refused(site: Site) -> None:
+    bundle = site.bundle(site.config("true", terminal=True))
+    assert "console" in site.fails("create", "--bundle", str(bundle), "bad")
+
+
+# 5. kill and delete in every phase
+
+
+@pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("SIGKILL", 137), ("2", 130)])
+def test_kill_created(site: Site, name: str, status: int) -> None:
+    life = site.life("sleep", "600").created()
+    life.kill(name)
+    assert life.wait() == status
+    assert life.status == "stopped"
+    life.delete()
+    site.settle()
+
+
+def test_other_signals_leave_a_created_container(site: Site) -> None:
+    life = site.life("true").created()
+    life.kill("USR1")
+    assert life.status == "created"
+    assert life.start().wait() == 0
+
+
+@pytest.mark.parametrize("name", ["USR1", "sigusr1", "10"])
+def test_signals_reach_a_running_container(site: Site, name: str) -> None:
+    script = "trap 'echo got; exit 11' USR1; echo up; while :; do sleep 0.1; done"
+    life = site.shell(script).created().start()
+    life.says("up")
+    life.kill(name)
+    assert life.wait() == 11
+    assert life.output() == "up\ngot\n"
+
+
+@one_each
+def test_signals_reach_the_first_process_only(site: Site) -> None:
+    script = "trap 'echo got' USR1; sleep 600 & child=$!; echo up; wait; kill -0 $child && exit 21"
+    life = site.shell(script).created().start()
+    life.says("up")
+    life.kill("USR1")
+    assert life.wait() == 21
+    assert life.output() == "up\ngot\n"
+    assert life.errors() == ""
+
+
+def test_kill_right_after_start_is_not_lost(site: Site) -> None:
+    for _ in range(10):
+        life = site.life("sleep", "600").created().start()
+        life.kill("KILL")
+        assert life.wait(10) == 137
+        life.delete()
+
+
+def test_ignored_signals_are_ignored(site: Site) -> None:
+    life = site.shell("trap '' TERM; echo up; read line; exit 12", stdin="pipe").created().start()
+    life.says("up")
+    life.kill("TERM")
+    threading.Event().wait(0.5)
+    assert life.status == "running"
+    life.close_stdin()
+    assert life.wait() == 12
+
+
+@pytest.mark.parametrize("name", ["TERM", "KILL", "USR1"])
+def test_kill_stopped(site: Site, name: str) -> None:
+    life = site.life("true").created().start()
+    life.wait()
+    life.wait_for("stopped")
+    life.kill(name)
+    assert life.wait() == 0
+
+
+def test_unknown_signal_is_refused(site: Site) -> None:
+    life = site.life("sleep", "600").created()
+    assert "NOSUCH" in site.fails("kill", life.id, "NOSUCH")
+    assert life.status == "created"
+
+
+def test_signals_to_the_anchor_are_passed_on(site: Site) -> None:
+    script = "trap 'echo got; exit 13' USR1; echo up; while :; do sleep 0.1; done"
+    life = site.shell(script).created().start()
+    life.says("up")
+    os.kill(life.anchor, signal.SIGUSR1)
+    assert life.wait() == 13
+    assert life.output() == "up\ngot\n"
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT"])
+@one_each
+def test_signals_that_end_the_anchor_end_the_container(site: Site, name: str) -> None:
+    number = signal.Signals[f"SIG{name}"]
+    life = site.shell("trap '' TERM INT HUP QUIT; echo up; while :; do sleep 1; done")
+    life.created().start()
+    life.says("up")
+    os.kill(life.anchor, number)
+    assert life.wait() == 128 + number
+    assert life.status == "stopped"
+    life.delete()
+    site.settle()
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_delete_created(site: Site, force: list[str]) -> None:
+    life = site.life("sleep", "600").created()
+    life.must("delete", *force)
+    assert life.wait() != 0
+    assert life.status == "gone"
+    site.settle()
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_delete_running(site: Site, force: list[str]) -> None:
+    life = site.shell("trap '' TERM; echo up; while :; do sleep 1; done").created().start()
+    life.says("up")
+    life.must("delete", *force)
+    assert life.wait() != 0
+    assert life.status == "gone"
+    site.settle()
+
+
+@pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("KILL", 137)])
+@on_slurm
+def test_kill_creating(site: Site, name: str, status: int) -> None:
+    with cluster.full(site.user):
+        life = site.life("true")
+        life.wait_for("creating")
+        wait_until("the job waits", lambda: any("PENDING" in j for j in cluster.jobs(site.user)))
+        life.kill(name)
+        assert str(life.refused())
+        wait_while("the job", lambda: [j for j in cluster.jobs(site.user) if "full" not in j], 2)
+        assert life.status == "gone"
+
+
+@on_slurm
+def test_other_signals_leave_a_container_that_is_creating(site: Site) -> None:
+    with cluster.full(site.user):
+        life = site.life("true")
+        life.wait_for("creating")
+        assert site.fails("kill", life.id, "USR1")
+        assert site.fails("start", life.id)
+        assert life.status == "creating"
+    assert life.created().start().wait() == 0
+
+
+@on_slurm
+def test_delete_creating(site: Site) -> None:
+    with cluster.full(site.user):
+        life = site.life("true")
+        life.wait_for("creating")
+        life.delete()
+        assert str(life.refused())
+        wait_while("the job", lambda: [j for j in cluster.jobs(site.user) if "full" not in j], 2)
+        assert life.status == "gone"
+
+
+@pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+def test_create_that_is_killed_leaves_nothing(site: Site) -> None:
+    with cluster.full(site.user):
+        life = site.life("true")
+        life.wait_for("creating")
+        creates = [p for p in site.processes() if "create" in p.argv and "python" in p.argv[0]]
+        for create in creates:
+            if not any("PR_SET_CHILD_SUBREAPER" in argument for argument in create.argv):
+                os.kill(create.pid, 9)
+        assert life.create_status() == -9
+        wait_while("the job", lambda: [j for j in cluster.jobs(site.user) if "full" not in j], 5)
+
+
+def test_ids_can_be_used_again(site: Site) -> None:
+    for _ in range(2):
+        life = site.life("true", container="again").created().start()
+        assert life.wait() == 0
+        life.delete()
+        shutil.rmtree(life.pid_file.parent)
+    assert whole_life(site) == 0

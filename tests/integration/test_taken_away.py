@@ -1,0 +1,117 @@
+"""Containers whose job is taken away from them: cancelled, out of time, without its node."""
+
+import pytest
+
+from tests.harness import cluster
+from tests.harness.life import Life
+from tests.harness.site import Site
+from tests.harness.wait import wait_while
+
+on_slurm = pytest.mark.parametrize("site", ["slurm-root", "slurm-user"], indirect=True)
+as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+
+
+def job_of(life: Life) -> str:
+    """The job of a container."""
+    return str(life.state()["annotations"]["org.scrun.job_id"])
+
+
+def begun(site: Site) -> Life:
+    """A container that ignores what it can ignore."""
+    life = site.shell("trap '' TERM INT HUP; echo up; while :; do sleep 1; done")
+    life.created().start()
+    life.says("up")
+    return life
+
+
+def holds(life: Life, reason: str, timeout: float = 30) -> None:
+    """Wait for the end, and check what is told about it."""
+    status, words = {
+        "cancelled": (122, "was cancelled"),
+        "time-limit": (124, "time limit"),
+        "node-failure": (120, "failed"),
+    }[reason]
+    assert life.wait(timeout) == status
+    state = life.state()
+    assert state["status"] == "stopped"
+    assert state["annotations"]["org.scrun.exit_status"] == str(status)
+    assert state["annotations"]["org.scrun.reason"] == reason
+    # slurmstepd of 22.05 writes into the stderr of a step that is cancelled; nothing prevents it
+    [said] = [line for line in life.errors().splitlines() if "slurmstepd-" not in line]
+    assert words in said
+    life.kill("TERM")  # a stopped one: no error
+    life.delete()
+    assert life.status == "gone"
+
+
+@pytest.mark.parametrize("started", [True, False])
+@on_slurm
+def test_cancelled_from_outside(site: Site, started: bool) -> None:
+    life = begun(site) if started else site.life("sleep", "600").created()
+    cluster.slurm("scancel", job_of(life))
+    holds(life, "cancelled")
+
+
+@on_slurm
+def test_cancelled_while_pending(site: Site) -> None:
+    with cluster.full(site.user):
+        life = site.life("true")
+        life.wait_for("creating")
+        wait_while("no job", lambda: not [j for j in cluster.jobs(site.user) if "PENDING" in j])
+        [job] = [j for j in cluster.jobs(site.user) if "PENDING" in j]
+        cluster.slurm("scancel", job.split()[0])
+        assert "cancel" in life.refused()
+        assert life.status == "gone"
+
+
+@as_user
+def test_refused_by_the_cluster(site: Site) -> None:
+    life = site.life("true", environment={"SCRUN_PARTITION": "nowhere"})
+    assert "artition" in life.refused()
+    assert life.status == "gone"
+
+
+@pytest.mark.timeout(240)
+@as_user
+def test_time_limit(site: Site) -> None:
+    limited = {"SCRUN_TIMELIMIT": "1"}
+    created = site.life("sleep", "600", environment=limited).created()
+    running = site.shell("echo up; sleep 600", environment=limited).created().start()
+    unlimited = begun(site)
+    # an end that was moved closer comes without a warning
+    cluster.slurm("scontrol", "update", f"JobId={job_of(unlimited)}", "EndTime=now+2seconds")
+    holds(unlimited, "time-limit", 60)
+    holds(running, "time-limit", 150)
+    holds(created, "time-limit", 60)
+
+
+@pytest.mark.timeout(240)
+@as_user
+def test_node_failure(site: Site) -> None:
+    created = site.life("sleep", "600").created()
+    running = site.shell("echo up; sleep 600").created().start()
+    running.says("up")
+    node = cluster.node_of(job_of(running))
+    assert cluster.node_of(job_of(created)) == node
+    with cluster.failed(node):
+        holds(running, "node-failure", 120)
+        holds(created, "node-failure", 60)
+
+
+@as_user
+def test_node_set_down(site: Site) -> None:
+    running = site.shell("echo up; sleep 600").created().start()
+    running.says("up")
+    node = cluster.node_of(job_of(running))
+    try:
+        cluster.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        holds(running, "node-failure")
+    finally:
+        cluster.resume(node)
+
+
+@as_user
+def test_preempted_or_requeued_is_not_success(site: Site) -> None:
+    life = begun(site)
+    cluster.slurm("scancel", "--signal=KILL", "--full", job_of(life))
+    assert life.wait() != 0

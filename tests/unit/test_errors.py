@@ -1,0 +1,46 @@
+"""The tree of errors is what its docstring draws."""
+
+import inspect
+import re
+
+import pytest
+
+from scrun import errors
+from scrun.errors import BundleError, ContainerExists, ScrunError, UnknownContainer
+
+CLASSES = [entry for entry in vars(errors).values() if inspect.isclass(entry)]
+
+
+def test_the_docstring_draws_the_tree() -> None:
+    drawn: list[tuple[str, str]] = []
+    parents: dict[int, str] = {}
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"^    ([│├└─ ]*)([A-Z]\w+) {2,}", line)
+        if match:
+            depth = len(match[1]) // 4
+            parents[depth] = match[2]
+            drawn.append((match[2], parents[depth - 1] if depth else "Exception"))
+    real = [(entry.__name__, entry.__base__.__name__) for entry in CLASSES if entry.__base__]
+    assert sorted(drawn) == sorted(real)
+
+
+@pytest.mark.parametrize("entry", CLASSES)
+def test_every_class_is_made_from_its_message_and_fails_the_command(
+    entry: type[ScrunError],
+) -> None:
+    error = entry("the reason")
+    assert isinstance(error, ScrunError)
+    assert str(error) == "the reason"
+    assert 0 < error.exit_code < 126  # those above mean something to engines
+    assert error.show_traceback is False
+    assert entry.__doc__
+
+
+def test_messages_that_engines_look_for() -> None:
+    # containerd: "does not exist" is not found
+    assert str(UnknownContainer.named("c1", "/r")).startswith("container does not exist")
+    assert "c1" in str(UnknownContainer.named("c1", "/r"))
+    assert str(ContainerExists.named("c1")).startswith("container with id c1 already exists")
+    assert str(BundleError.at("process.args", "is missing")) == (
+        "config.json: process.args is missing"
+    )

@@ -1,0 +1,165 @@
+"""The table is well formed, and has every option of the runtimes that scrun stands in for."""
+
+import re
+import subprocess
+
+import pytest
+
+from scrun.cli.grammar import COMMANDS, options_of
+from scrun.cli.parse import Parsed, parse
+
+SCOPES = [None, *COMMANDS]
+OPERATIONS = ["create", "start", "state", "kill", "delete"]
+ANSWERS = ("help", "usage", "version")
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_no_name_is_given_twice(scope: str | None) -> None:
+    options = options_of(scope)
+    names = [option[0] for option in options]
+    letters = [letter for option in options for letter in option[1]]
+    assert len(names) == len(set(names))
+    assert len(letters) == len(set(letters))
+
+
+def test_a_command_does_not_reuse_the_name_of_a_global_option() -> None:
+    # both are in one dict after parsing
+    names = {option[0] for option in options_of(None)}
+    for command in COMMANDS:
+        assert not names & {option[0] for option in COMMANDS[command][2]}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_rows_are_well_formed(scope: str | None) -> None:
+    for name, letters, metavar, _, _, text in options_of(scope):
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", name)
+        assert len(name) > 1
+        assert "-" not in letters
+        assert "=" not in letters
+        assert metavar is None or re.fullmatch(r"[A-Z]+|\[?[a-z]+(\|[a-z]+)+]?", metavar)
+        assert text
+        assert not text.endswith(".")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_operands_needed_come_before_optional_ones(command: str) -> None:
+    kinds = [operand[0] for operand in COMMANDS[command][1]]
+    assert kinds == sorted(kinds, key="<[".index)
+
+
+# --- the real tools -------------------------------------------------------------------
+
+# crun's argp:  "  -b, --bundle=DIR   text"
+ARGP = re.compile(r"^ {2,6}(-.*?)(?: {2,}|$)")
+# runc's cli:   "   --bundle value, -b value  text"
+GO = re.compile(r"^ {3}(--.*?) {2,}")
+
+
+def listed(tool: str, command: str | None) -> list[list[str]]:
+    """Return what a tool's help lists: for each option its spellings, each as an argument,
+    followed by a second one when the option takes a value."""
+    words = [tool, *([command] if command else []), "--help"]
+    text = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    found: list[list[str]] = []
+    for line in text.splitlines():
+        match = (ARGP if tool == "crun" else GO).match(line)
+        if not match:
+            continue
+        names = match[1].split(", ")
+        takes_value = any("=" in name or name.endswith(" value") for name in names)
+        for name in names:
+            spelling = re.split("[= ]", name)[0]
+            found.append([spelling, "value"] if takes_value else [spelling])
+    return found
+
+
+def value_for(spelling: str) -> str:
+    return {"--log-format": "json", "--rootless": "auto"}.get(spelling, "value")
+
+
+def commandlines(command: str | None, spelling: str, *value: str) -> list[list[str]]:
+    """Return the ways to write one option of a command, or a global one, for the id ``c1``."""
+    written = value_for(spelling)
+    forms = [[spelling, written], [f"{spelling}={written}"]] if value else [[spelling]]
+    if command is None:
+        return [[*form, "state", "c1"] for form in forms]
+    return [line for form in forms for line in ([command, *form, "c1"], [command, "c1", *form])]
+
+
+def accepts(line: list[str], command: str) -> None:
+    parsed: Parsed = parse(line)
+    assert parsed.command in (command, *ANSWERS), line
+    if parsed.command == command:
+        assert (parsed.id, parsed.operands) == ("c1", []), line
+        assert parsed.options, line
+
+
+@pytest.mark.parametrize("tool", ["crun", "runc"])
+@pytest.mark.parametrize("command", [None, *OPERATIONS])
+def test_every_option_that_the_tool_lists_is_accepted(tool: str, command: str | None) -> None:
+    options = listed(tool, command)
+    expected = {"crun": 3, "runc": 8 if command is None else 0}
+    assert len(options) >= expected[tool], options  # or the help was not understood
+    if command == "create":
+        assert ["--pid-file", "value"] in options
+        assert ["--no-pivot"] in options
+    for option in options:
+        for line in commandlines(command, *option):
+            accepts(line, command or "state")
+
+
+# what the versions have that are not the installed ones
+LATER = [
+    (None, "--log-level", "error"),  # newer crun
+    (None, "--criu", "/usr/sbin/criu"),  # runc 1.1
+    (None, "--rootless", "true"),
+    (None, "--cgroup-manager", "systemd"),
+    ("create", "--pidfd-socket", "/s"),  # runc 1.2
+    ("create", "--config", "/c.json"),  # crun, and newer runc
+    ("create", "--preserve-fds", "3"),
+    ("create", "--no-subreaper"),
+    ("kill", "--all"),  # hidden in runc since 1.2
+    ("kill", "-a"),
+    ("kill", "--regex"),
+    ("delete", "--regex"),
+    ("delete", "-f"),
+]
+
+
+@pytest.mark.parametrize(("command", "option"), [(row[0], row[1:]) for row in LATER])
+def test_options_of_other_versions_are_accepted(
+    command: str | None, option: tuple[str, ...]
+) -> None:
+    for line in commandlines(command, *option):
+        accepts(line, command or "state")
+
+
+MANUAL = [
+    (None, "--cgroup-manager", "cgroupfs"),
+    (None, "--debug"),
+    (None, "-f", "/etc/slurm/slurm.conf"),
+    (None, "--log-format", "text"),
+    (None, "--log", "/l"),
+    (None, "--root", "/r"),
+    (None, "--rootless"),
+    (None, "--systemd-cgroup"),
+    (None, "-v"),
+    (None, "-V"),
+    (None, "--version"),
+    (None, "--usage"),
+    (None, "--help"),
+    ("create", "-b", "/b"),
+    ("create", "--bundle", "/b"),
+    ("create", "--console-socket", "/s"),
+    ("create", "--no-pivot"),
+    ("create", "--no-new-keyring"),
+    ("create", "--pid-file", "/p"),
+    ("create", "--preserve-fds", "0"),
+    ("delete", "--force"),
+]
+
+
+@pytest.mark.parametrize(("command", "option"), [(row[0], row[1:]) for row in MANUAL])
+def test_options_of_the_manual_are_accepted(command: str | None, option: tuple[str, ...]) -> None:
+    for line in commandlines(command, *option):
+        accepts(line, command or "state")

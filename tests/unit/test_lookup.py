@@ -1,0 +1,250 @@
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrun.oci import lookup
+from scrun.oci.config import Bundle, Config, Mount, Process, Root
+from scrun.oci.lookup import Found, NotFound, Unknown, find_program
+
+PATH = "PATH=/usr/bin:/bin"
+
+
+@pytest.fixture
+def rootfs(tmp_path: Path) -> Path:
+    root = tmp_path / "rootfs"
+    for directory in ("bin", "usr/bin", "etc", "tmp"):
+        (root / directory).mkdir(parents=True)
+    program(root / "bin/sh")
+    (root / "etc/passwd").touch(0o644)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_stays() -> Iterator[None]:
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def program(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(0o755)
+
+
+def find(
+    rootfs: Path,
+    name: str,
+    *mounts: Mount,
+    env: tuple[str, ...] = (PATH,),
+    cwd: str = "/",
+) -> Found | NotFound | Unknown:
+    process = Process(args=[name], cwd=cwd, env=list(env))
+    config = Config("1.0.2", process, Root("rootfs"), mounts=list(mounts))
+    return find_program(Bundle(str(rootfs.parent), "", config, {}, str(rootfs)))
+
+
+def bind(source: Path | str, destination: str) -> Mount:
+    return Mount(destination=destination, source=str(source), options=["rbind", "ro"])
+
+
+def missing(name: str) -> NotFound:
+    text = f"executable file `{name}` not found in $PATH: No such file or directory"
+    return NotFound(text, 127)
+
+
+def denied(name: str) -> NotFound:
+    return NotFound(f"open executable `{name}`: permission denied", 126)
+
+
+def test_by_path_and_by_name(rootfs: Path) -> None:
+    assert find(rootfs, "sh") == Found("/bin/sh")
+    assert find(rootfs, "/bin/sh") == Found("/bin/sh")
+    assert find(rootfs, "./sh", cwd="/bin") == Found("/bin/sh")
+    assert find(rootfs, "bin/../bin//sh") == Found("/bin/sh")
+    assert find(rootfs, "../../bin/sh", cwd="/usr/bin") == Found("/bin/sh")
+
+
+@pytest.mark.parametrize("name", ["nope", "/nope", "/bin/nope/x", "/bin/sh/x", "/bin/sh/", "./sh"])
+def test_missing(rootfs: Path, name: str) -> None:
+    assert find(rootfs, name) == missing(name)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "/tmp", "/", "."])
+def test_not_executable(rootfs: Path, name: str) -> None:
+    if name == ".":
+        name = "./"
+    assert find(rootfs, name) == denied(name)
+
+
+def test_path_goes_on_after_what_is_not_executable(rootfs: Path) -> None:
+    (rootfs / "usr/bin/sh").touch(0o644)
+    assert find(rootfs, "sh") == Found("/bin/sh")
+    assert find(rootfs, "passwd", env=("PATH=/etc:/bin",)) == denied("passwd")
+
+
+def test_the_last_path_counts(rootfs: Path) -> None:
+    assert find(rootfs, "sh", env=("PATH=/bin", "PATH=/etc")) == missing("sh")
+
+
+def test_where_runtimes_differ(rootfs: Path) -> None:
+    assert isinstance(find(rootfs, "sh", env=()), Unknown)
+    assert find(rootfs, "nope", env=()) == missing("nope")
+    assert isinstance(find(rootfs, "sh", env=("PATH=bin",)), Unknown)
+    assert isinstance(find(rootfs, "sh", env=("PATH=",), cwd="/bin"), Unknown)
+    assert find(rootfs, "sh", env=("PATH=:/bin",)) == Found("/bin/sh")
+
+
+def test_links_stay_inside(rootfs: Path, tmp_path: Path) -> None:
+    program(tmp_path / "outside")
+    (rootfs / "bin/absolute").symlink_to("/bin/sh")
+    (rootfs / "bin/relative").symlink_to("../bin/sh")
+    (rootfs / "bin/up").symlink_to("../../../../outside")
+    (rootfs / "bin/out").symlink_to(tmp_path / "outside")
+    (rootfs / "lib").symlink_to("usr/bin/../../bin")
+    (rootfs / "bin/loop").symlink_to("loop")
+    assert find(rootfs, "absolute") == Found("/bin/sh")
+    assert find(rootfs, "relative") == Found("/bin/sh")
+    assert find(rootfs, "up") == missing("up")
+    assert find(rootfs, "out") == missing("out")
+    assert find(rootfs, "/lib/sh") == Found("/bin/sh")
+    assert find(rootfs, "loop") == missing("loop")
+    (rootfs / "outside").symlink_to("bin/sh")
+    assert find(rootfs, "up") == Found("/bin/sh")
+
+
+def test_binds(rootfs: Path, tmp_path: Path) -> None:
+    program(tmp_path / "tools/tool")
+    (tmp_path / "tools/link").symlink_to("/bin/sh")
+    mount = bind(tmp_path / "tools", "/opt/tools")
+    assert find(rootfs, "/opt/tools/tool", mount) == missing("/opt/tools/tool")
+    (rootfs / "opt/tools").mkdir(parents=True)
+    assert find(rootfs, "/opt/tools/tool", mount) == Found("/opt/tools/tool")
+    assert find(rootfs, "/opt/tools/link", mount) == Found("/bin/sh")
+    assert find(rootfs, "/opt/tools/../../bin/sh", mount) == Found("/bin/sh")
+    assert find(rootfs, "/opt/tools/nope", mount) == missing("/opt/tools/nope")
+    assert find(rootfs, "sh", bind("tools/tool", "/bin/sh")) == Found("/bin/sh")
+    assert isinstance(find(rootfs, "sh", bind("/nowhere", "/bin")), Unknown)
+
+
+def test_a_mount_is_where_links_lead(rootfs: Path, tmp_path: Path) -> None:
+    program(tmp_path / "tools/tool")
+    (rootfs / "run").mkdir()
+    (rootfs / "var").mkdir()
+    (rootfs / "var/run").symlink_to("/run")
+    mount = bind(tmp_path / "tools", "/var/run")
+    assert find(rootfs, "/run/tool", mount) == Found("/run/tool")
+
+
+def test_other_mounts_are_unknown(rootfs: Path, tmp_path: Path) -> None:
+    program(tmp_path / "tools/sh")
+    dev = (
+        Mount("/proc", "proc", "proc"),
+        Mount("/dev", "tmpfs", "tmpfs"),
+        Mount("/dev/pts", "devpts", "devpts"),
+        bind(tmp_path / "tools", "/dev/tools"),
+    )
+    (rootfs / "dev").mkdir()
+    assert find(rootfs, "sh", *dev) == Found("/bin/sh")
+    assert isinstance(find(rootfs, "/dev/tools/sh", *dev), Unknown)
+    tmpfs, tools = Mount("/bin", "tmpfs", "tmpfs"), bind(tmp_path / "tools", "/bin")
+    assert isinstance(find(rootfs, "sh", tmpfs), Unknown)
+    assert find(rootfs, "sh", tmpfs, tools) == Found("/bin/sh")
+    assert isinstance(find(rootfs, "sh", tools, tmpfs), Unknown)
+    assert isinstance(find(rootfs, "sh", Mount("/", "tmpfs")), Unknown)
+
+
+def test_a_later_mount_hides_what_is_below(rootfs: Path, tmp_path: Path) -> None:
+    program(tmp_path / "a/sub/tool")
+    (tmp_path / "b/sub").mkdir(parents=True)
+    (rootfs / "opt/sub").mkdir(parents=True)
+    inner, outer = bind(tmp_path / "a/sub", "/opt/sub"), bind(tmp_path / "b", "/opt")
+    assert find(rootfs, "/opt/sub/tool", outer, inner) == Found("/opt/sub/tool")
+    assert find(rootfs, "/opt/sub/tool", inner, outer) == missing("/opt/sub/tool")
+
+
+@pytest.mark.parametrize("special", ["fifo", "socket"])
+def test_special_files_are_not_opened(rootfs: Path, special: str) -> None:
+    kind = {"fifo": 0o010000, "socket": 0o140000}[special]
+    os.mknod(rootfs / "bin/x", kind | 0o777)
+    assert find(rootfs, "x") == denied("x")
+
+
+def test_unreadable(rootfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def refuse(path: str, flags: int, *, dir_fd: int | None = None) -> int:
+        if path == "bin":
+            raise PermissionError(13, "Permission denied")
+        return real(path, flags, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert find(rootfs, "/bin/sh") == Unknown("/bin: Permission denied")
+
+
+def test_bounds(rootfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = "/".join(["d"] * 120)
+    (rootfs / deep).mkdir(parents=True)
+    assert isinstance(find(rootfs, f"/{deep}/x"), Unknown)
+    long = "PATH=" + ":".join(["/etc"] * lookup._STEPS)
+    assert isinstance(find(rootfs, "x", env=(long,)), Unknown)
+    assert isinstance(find(rootfs, "sh", *[bind("/", "/tmp")] * 2000), Unknown)
+    assert isinstance(find(rootfs, "a\0b"), Unknown)
+    assert isinstance(find(rootfs, "\ud800"), Unknown)
+
+
+def test_no_rootfs(tmp_path: Path) -> None:
+    assert isinstance(find(tmp_path / "rootfs", "sh"), Unknown)
+
+
+def kernel_finds(rootfs: Path, path: str) -> os.stat_result | None:
+    """Ask openat2(2) with RESOLVE_IN_ROOT, which a container's own lookup agrees with."""
+    how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, 0x10)  # flags, mode, resolve
+    root = os.open(rootfs, os.O_PATH)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd = libc.syscall(437, root, path.encode(), ctypes.byref(how), ctypes.sizeof(how))
+    finally:
+        os.close(root)
+    if fd < 0:
+        if ctypes.get_errno() not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            pytest.skip(f"openat2: {os.strerror(ctypes.get_errno())}")
+        return None
+    try:
+        return os.fstat(fd)
+    finally:
+        os.close(fd)
+
+
+PARTS = st.sampled_from(["a", "b", "c", "..", ".", "", "/", "outside", "x"])
+PATHS = st.lists(PARTS, min_size=1, max_size=6).map("/".join)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(["b", "x", "a/x", "a/b/c"]), PATHS), PATHS)
+def test_finds_what_the_kernel_finds_in_the_rootfs(
+    tmp_path_factory: pytest.TempPathFactory, links: dict[str, str], path: str
+) -> None:
+    base = tmp_path_factory.mktemp("hostile")
+    program(base / "outside")
+    program(base / "x")
+    rootfs = base / "rootfs"
+    (rootfs / "a/b").mkdir(parents=True)
+    program(rootfs / "a/c")
+    for place, target in links.items():
+        (rootfs / place).symlink_to(target or ".")
+    name = f"/{path}"
+    found, status = find(rootfs, name), kernel_finds(rootfs, name)
+    if status is None:
+        assert found == missing(name)
+    elif stat.S_ISREG(status.st_mode):
+        assert isinstance(found, Found)
+        assert os.lstat(f"{rootfs}{found.path}").st_ino == status.st_ino
+    else:
+        assert found == denied(name)

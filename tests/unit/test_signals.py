@@ -1,0 +1,81 @@
+"""Signals by name and by number."""
+
+import contextlib
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrun.errors import UsageError
+from scrun.oci.signals import parse_signal, signal_name
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("TERM", 15),
+        ("SIGTERM", 15),
+        ("sigterm", 15),
+        ("Term", 15),
+        ("15", 15),
+        ("09", 9),
+        ("1", 1),
+        ("32", 32),
+        ("64", 64),
+        ("USR1", 10),
+        ("IOT", 6),
+        ("CLD", 17),
+        ("POLL", 29),
+        ("RTMIN", 34),
+        ("SIGRTMIN+3", 37),
+        ("rtmin+30", 64),
+        ("RTMIN+0", 34),
+        ("RTMAX", 64),
+        ("RTMAX-14", 50),
+        ("sigrtmax-30", 34),
+    ],
+)
+def test_known(text: str, number: int) -> None:
+    assert parse_signal(text) == number
+
+
+NO_NUMBERS = ["", "0", "65", "-9", "+9", " 9", "9 ", "1_0", "9.0", "9" * 5000, "\u0669"]
+NO_NAMES = ["SIG", "SIGSIGTERM", "NONSENSE", "TERM ", "\u017fIGTERM", "TERM+1", "SIGNAL"]
+NO_SIGNALS = ["SIG_BLOCK", "_BLOCK", "_DFL", "__doc__"]  # but names in the module
+NO_REAL_TIME = ["RTMIN+31", "RTMIN-1", "RTMAX+1", "RTMAX-31", "RTMIN+", "RTMIN+x", "RTMIN+-1"]
+
+
+@pytest.mark.parametrize("text", [*NO_NUMBERS, *NO_NAMES, *NO_SIGNALS, *NO_REAL_TIME])
+def test_unknown(text: str) -> None:
+    with pytest.raises(UsageError, match="unknown signal") as caught:
+        parse_signal(text)
+    assert repr(text) in str(caught.value)
+
+
+@given(st.text())
+def test_nothing_but_a_usage_error_comes_out(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        assert 1 <= parse_signal(text) <= 64
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        *((1, "HUP"), (6, "ABRT"), (9, "KILL"), (15, "TERM"), (17, "CHLD"), (29, "IO")),
+        *((34, "RTMIN"), (37, "RTMIN+3"), (64, "RTMAX")),
+        *((0, "0"), (32, "32"), (99, "99")),
+    ],
+)
+def test_names(number: int, name: str) -> None:
+    assert signal_name(number) == name
+
+
+def test_every_name_leads_back_to_its_number() -> None:
+    for number in range(1, 65):
+        assert parse_signal(signal_name(number)) == number
+
+
+def test_the_names_are_those_of_the_standard_library() -> None:
+    for member in signal.Signals:
+        assert parse_signal(member.name) == member.value

@@ -1,0 +1,395 @@
+"""What salloc and srun say, line by line as 22.05 said it, and what that means."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.engines.slurm.messages import Exit, SallocHeard, SrunHeard, step_exit
+from supervisor.runtimes import program_failure
+
+
+def salloc(text: str) -> SallocHeard:
+    heard = SallocHeard()
+    for line in text.strip().splitlines():
+        heard.hear(line)
+    return heard
+
+
+def srun(text: str) -> SrunHeard:
+    heard = SrunHeard()
+    for line in text.strip().splitlines():
+        heard.hear(line)
+    return heard
+
+
+GRANTED = "salloc: Granted job allocation 3537"
+PENDING = """
+salloc: Requested partition configuration not available now
+salloc: Pending job allocation 3538
+salloc: job 3538 queued and waiting for resources
+"""
+WAITED = """
+salloc: Pending job allocation 3546
+salloc: job 3546 queued and waiting for resources
+salloc: job 3546 has been allocated resources
+salloc: Granted job allocation 3546
+"""
+
+
+def test_salloc_granted() -> None:
+    heard = salloc(GRANTED)
+    assert (heard.job_id, heard.granted, heard.revoked, heard.gone) == ("3537", True, False, False)
+
+
+def test_salloc_pending() -> None:
+    heard = salloc(PENDING)
+    assert (heard.job_id, heard.granted, heard.revoked, heard.gone) == (
+        "3538",
+        False,
+        False,
+        False,
+    )
+    assert heard.refusal == ""
+
+
+def test_salloc_pending_then_granted() -> None:
+    heard = salloc(WAITED)
+    assert (heard.job_id, heard.granted, heard.revoked, heard.gone) == ("3546", True, False, False)
+
+
+def test_salloc_knows_the_job_at_the_first_word_of_it() -> None:
+    assert salloc("salloc: Pending job allocation 7").job_id == "7"
+    assert salloc("salloc: job 8 queued and waiting for resources").job_id == "8"
+
+
+def test_salloc_relinquished() -> None:
+    heard = salloc(f"{GRANTED}\nsalloc: Relinquishing job allocation 3537")
+    assert heard.gone
+    assert not heard.revoked
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason", "status", "words"),
+    [
+        ("salloc: Job allocation 3537 has been revoked.", "cancelled", 122, "cancelled"),
+        (
+            "salloc: Job 3537 has exceeded its time limit and its allocation has been revoked.",
+            "time-limit",
+            124,
+            "time limit",
+        ),
+        (
+            "salloc: Job allocation 3537 has been revoked.\nsalloc: error: Node failure on node2",
+            "node-failure",
+            120,
+            "node node2 failed",
+        ),
+        (
+            "salloc: error: Node failure on node2\nsalloc: Job allocation 3537 has been revoked.",
+            "node-failure",
+            120,
+            "node node2 failed",
+        ),
+    ],
+)
+def test_salloc_revoked(lines: str, reason: str, status: int, words: str) -> None:
+    heard = salloc(f"{GRANTED}\n{lines}")
+    assert heard.granted
+    assert heard.revoked
+    assert heard.gone
+    assert (heard.ending.reason, heard.ending.status) == (reason, status)
+    assert words in heard.ending.text
+    assert "3537" in heard.ending.text
+
+
+def test_salloc_a_node_that_failed_alone_revokes_nothing() -> None:
+    """With --no-kill the job goes on without the node."""
+    heard = salloc(f"{GRANTED}\nsalloc: error: Node failure on node2")
+    assert not heard.revoked
+    assert not heard.gone
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (
+            "salloc: error: invalid partition specified: nope\n"
+            "salloc: error: Job submit/allocate failed: Invalid partition name specified",
+            "Invalid partition name specified",
+        ),
+        (
+            "salloc: error: Job submit/allocate failed: Requested time limit is invalid "
+            "(missing or exceeds some limit)",
+            "Requested time limit is invalid (missing or exceeds some limit)",
+        ),
+        (
+            "salloc: error: Job submit/allocate failed: Invalid user id",
+            "Invalid user id",
+        ),
+    ],
+)
+def test_salloc_refused(lines: str, reason: str) -> None:
+    heard = salloc(lines)
+    assert (heard.job_id, heard.granted, heard.revoked) == ("", False, False)
+    assert heard.reason == reason
+
+
+def test_salloc_never_reached_slurmctld() -> None:
+    heard = salloc(
+        "salloc: error: Unable to allocate resources: Unable to contact slurm controller\n"
+        "salloc: error: Second thoughts"
+    )
+    assert heard.refusal == ""
+    assert "Unable to contact slurm controller; Second thoughts" in heard.reason
+
+
+def test_salloc_said_nothing() -> None:
+    heard = SallocHeard()
+    assert heard.reason == "salloc ended without a reason"
+    assert heard.ending.status != 0
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # scancel JOB
+        "salloc: Job allocation 3538 has been revoked.\n"
+        "salloc: Job has been cancelled\n"
+        "salloc: error: Job submit/allocate failed: Job/step already completing or completed",
+        # SIGTERM to salloc
+        "salloc: Job allocation 3538 has been revoked.\nsalloc: Job aborted due to signal",
+    ],
+)
+def test_salloc_cancelled_while_pending(lines: str) -> None:
+    heard = salloc(PENDING + lines)
+    assert heard.revoked
+    assert heard.gone
+    assert not heard.granted
+    assert "cancelled" in heard.reason
+    assert "3538" in heard.reason
+
+
+def test_salloc_could_not_give_the_job_back() -> None:
+    heard = salloc(
+        f"{GRANTED}\n"
+        "salloc: Relinquishing job allocation 3537\n"
+        "salloc: error: Unable to clean up job allocation 3537: "
+        "Unable to contact slurm controller (connect failure)"
+    )
+    assert not heard.gone
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "salloc: No time limit given: using the default of 1:00:00",
+        "salloc: lua: your time limit was rounded up to the hour",
+    ],
+)
+def test_salloc_what_a_site_says_at_submission_takes_no_job_away(line: str) -> None:
+    """job_submit plugins talk to the user (slurm.log_user), in words of their own."""
+    for text in (f"{line}\n{GRANTED}", f"{PENDING}\n{line}"):
+        heard = salloc(text)
+        assert not heard.revoked
+        assert not heard.gone
+
+
+STARTED = """
+srun: defined options
+srun: -------------------- --------------------
+srun: (null)              : node1
+srun: jobid               : 3539
+srun: job-name            : scrun
+srun: nodes               : 1
+srun: ntasks              : 1
+srun: overlap             : set
+srun: verbose             : 1
+srun: -------------------- --------------------
+srun: end of defined options
+srun: jobid 3539: nodes(1):`node1', cpu counts: 1(x1)
+srun: launch/slurm: launch_p_step_launch: CpuBindType=(null type)
+srun: launching StepId=3539.0 on host node1, 1 tasks: 0
+srun: route/default: init: route default plugin loaded
+"""
+RUNNING = STARTED + "srun: launch/slurm: _task_start: Node node1, 1 tasks started\n"
+FINISH = "srun: launch/slurm: _task_finish: Received task exit notification for 1 task of StepId="
+
+
+def finished(status: str) -> str:
+    return f"{FINISH}3539.0 (status=0x{status}).\n"
+
+
+def test_srun_launched() -> None:
+    heard = srun(STARTED)
+    assert (heard.step_id, heard.started, heard.aborted) == ("3539.0", False, False)
+    assert heard.complaints == []
+
+
+def test_srun_running() -> None:
+    heard = srun(RUNNING)
+    assert (heard.step_id, heard.started) == ("3539.0", True)
+    assert heard.statuses == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "returned", "status"),
+    [
+        (finished("0000"), 0, 0),
+        (finished("0700") + "srun: error: node1: task 0: Exited with exit code 7", 7, 7),
+        (finished("ff00") + "srun: error: node1: task 0: Exited with exit code 255", 255, 255),
+        (
+            finished("0009")
+            + "srun: error: node1: task 0: Killed\nsrun: Force Terminated StepId=3539.0",
+            137,
+            137,
+        ),
+        (finished("000a") + "srun: error: node1: task 0: User defined signal 1", 138, 138),
+        (finished("000f") + "srun: error: node1: task 0: Terminated", 143, 143),
+        (
+            finished("008b") + "srun: error: node1: task 0: Segmentation fault (core dumped)",
+            139,
+            139,
+        ),
+        (finished("8900") + "srun: error: node1: task 0: Exited with exit code 137", 137, 137),
+        # what srun returns is less exact than what it says
+        (finished("0700"), 0, 7),
+        # no notification: nothing but srun's status
+        ("", 0, 0),
+        ("", 3, 3),
+        ("", -9, 137),
+    ],
+)
+def test_step_that_ran(lines: str, returned: int, status: int) -> None:
+    heard = srun(RUNNING + lines)
+    assert step_exit(heard, returned) == Exit(status, launched=True)
+    assert heard.complaints == []
+
+
+def test_step_of_several_tasks_has_the_highest_status() -> None:
+    heard = srun(RUNNING + finished("0300") + finished("0000") + finished("0009"))
+    assert step_exit(heard, 0) == Exit(137, launched=True)
+
+
+def test_step_ended_with_its_job() -> None:
+    heard = srun(
+        RUNNING
+        + "srun: Complete StepId=3539.0+0 received\n"
+        + "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.\n"
+        + "slurmstepd-node1: error: *** STEP 3539.0 ON node1 CANCELLED AT 2026-11-21T04:29 ***\n"
+        + finished("000f")
+        + "srun: error: node1: task 0: Terminated"
+    )
+    assert heard.aborted
+    assert step_exit(heard, 143) == Exit(143, launched=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun: error: Timed out waiting for job step to complete",
+        "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.",
+        "srun: forcing job termination",
+        "srun: error: Node failure on node2",
+        "slurmstepd-node1: error: *** STEP 3539.0 ON node1 CANCELLED AT 2026-11-21T04:29:15 ***",
+    ],
+)
+def test_step_that_was_ended_from_outside_is_never_a_success(line: str) -> None:
+    """srun returns 0 there (22.05)."""
+    heard = srun(RUNNING + line)
+    assert heard.aborted
+    assert step_exit(heard, 0) == Exit(1, launched=True)
+
+
+def test_step_that_could_not_be_launched() -> None:
+    heard = srun(
+        STARTED
+        + "srun: error: Task launch for StepId=3539.0 failed on node node1: "
+        + "No such file or directory\n"
+        + "srun: error: Application launch failed: No such file or directory\n"
+        + "srun: Job step aborted"
+    )
+    assert step_exit(heard, 130) == Exit(130, launched=False)
+    assert heard.complaints == [
+        "Task launch for StepId=3539.0 failed on node node1: No such file or directory",
+        "Application launch failed: No such file or directory",
+    ]
+
+
+@pytest.mark.parametrize("returned", [0, 1, -15])
+def test_step_that_never_ran_is_no_success(returned: int) -> None:
+    assert step_exit(SrunHeard(), returned) == Exit(1, launched=False)
+
+
+@pytest.mark.parametrize("status", ["137f", "ffff", "fffffffe", "ffffffffffffffff"])
+def test_statuses_that_are_none(status: str) -> None:
+    """waitpid(2) has none for stopped processes here, and Slurm has NO_VAL for unknown."""
+    ended = step_exit(srun(RUNNING + finished(status)), 0)
+    assert 1 <= ended.status <= 255
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("executable file `nope` not found in $PATH: No such file or directory", 127),
+        ('exec: "nope": executable file not found in $PATH', 127),
+        ('exec: "/nope": stat /nope: no such file or directory', 127),
+        ("open executable: Permission denied", 126),
+        ('exec: "/etc/passwd": permission denied', 126),
+        ("sh: 1: nope: not found", None),
+        ("cat: /x: No such file or directory", None),
+        ("crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted", None),
+        ("", None),
+    ],
+)
+def test_program_failure(said: str, status: int | None) -> None:
+    assert program_failure(said) == status
+
+
+def test_the_runtimes_first_word_counts() -> None:
+    heard = SrunHeard()
+    assert heard.runtime_status is None
+    heard.hear_runtime(b"\xff\xfe nothing of that kind")
+    assert heard.runtime_status is None
+    heard.hear_runtime(b"executable file `x` not found in $PATH: No such file or directory")
+    heard.hear_runtime(bytearray(b"open executable: Permission denied"))
+    assert heard.runtime_status == 127
+
+
+WORDS = st.sampled_from(
+    [
+        "salloc: ", "srun: ", "error: ", "Granted job allocation ", "job ", "Job allocation ",
+        "7", "99999999999999999999", "Job submit/allocate failed: ", "Node failure on ", "node1",
+        "exceeded its time limit", "has been revoked", "launching StepId=", "7.0", " ", "\n",
+        "1 tasks started", "task exit notification ", "(status=0x0700)", "(status=0x0009)",
+        "task exit notification (status=0x137f)", "task exit notification (status=0xfffffffe)",
+        "Job step aborted", ": task ", "Relinquishing job allocation", "٣", "\x00", "\udcff",
+    ]
+)  # fmt: skip
+LINES = st.lists(st.one_of(st.text(), st.lists(WORDS).map("".join)), max_size=8)
+
+
+@given(LINES)
+def test_salloc_may_say_anything(lines: list[str]) -> None:
+    heard = SallocHeard()
+    for line in lines:
+        heard.hear(line)
+    assert heard.ending.status in range(1, 256)
+    assert heard.reason
+
+
+@given(LINES, st.integers(-64, 255))
+def test_srun_may_say_anything(lines: list[str], returned: int) -> None:
+    heard = SrunHeard()
+    for line in lines:
+        heard.hear(line)
+    ended = step_exit(heard, returned)
+    assert 0 <= ended.status <= 255
+    if not ended.launched:
+        assert ended.status
+
+
+@given(st.binary())
+def test_a_runtime_may_say_anything(content: bytes) -> None:
+    heard = SrunHeard()
+    heard.hear_runtime(content)
+    assert heard.runtime_status in (None, 126, 127)
