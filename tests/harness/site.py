@@ -142,8 +142,10 @@ class Site:
 
     def leftovers(self) -> list[str]:
         """What should not be there when no container is."""
+        jobs = cluster.jobs(self.user, self.base.name) if self.engine == "slurm" else []
+        ending = {f"SLURM_JOB_ID={job.split()[0]}" for job in jobs if " COMPLETING " in job}
         found = [
-            str(process)
+            f"{process} of a COMPLETING job" if ending & {*process.environment} else str(process)
             for process in self.processes()
             if not process.is_supervisor and process.pid != os.getpid()
         ]
@@ -151,9 +153,7 @@ class Site:
             found += [entry.name for entry in self.root.iterdir() if entry.name[0] != "@"]
         with open("/proc/self/mountinfo") as mounts:
             found += [line.rstrip() for line in mounts if str(self.base) in line]
-        if self.engine == "slurm":
-            found += [f"job {job}" for job in cluster.jobs(self.user, self.base.name)]
-        return found
+        return found + [f"job {job}" for job in jobs]
 
     def settle(self, timeout: float = 5) -> None:
         """Hold that nothing is left, without helping.
