@@ -1,66 +1,156 @@
-"""The log of one container: ROOT/ID/log, and the file that the settings name.
+"""What is said about one container, and where that is written.
 
-Everything that is said about a container goes there: our own messages, those of salloc and srun,
-of the OCI runtime, and what staging changed. Nothing of it reaches the container's stderr.
+Everything goes through its journal: our own messages, those of salloc and srun, of the OCI
+runtime, and what staging changed. From there each goes, by the level of the place, to
+
+* ROOT/ID/log, always;
+* the file of `[log]` or SCRUN_LOG_FILE, and syslog, if the settings ask for them;
+* `create`, for its standard error and its `--log`, if the call asked for that, and until it is
+  answered: from then on its standard error is the container's alone.
+
+Nothing here waits, or fails a container: what cannot be written is lost.
 """
 
 import os
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from scrun.cli.report import log_line
+import msgspec
+
+from scrun.cli.report import log_lines
 from scrun.errors import SettingsError
 from scrun.settings.load import LEVELS, Level, Log
+
+if TYPE_CHECKING:
+    from scrun.cli.syslog import Syslog
+
+Put = Callable[[Level, str], None]
 
 _AS_RUNC = {"fatal": "fatal", "error": "error", "info": "info", "verbose": "info"}
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
-class Journal:
-    """Open log files."""
+class Shown(msgspec.Struct, frozen=True):
+    """What `create` writes itself, of the messages about its container.
 
-    def __init__(self, path: str, settings: Log, container: str) -> None:
+    Attributes:
+        stderr: The level for its standard error.
+        log: The level for its `--log`; the failure it ends with is there whatever this is.
+        failure_in_file: Whether it writes that failure to the file of `[log]`, too: it does when
+            the file is SCRUN_LOG_FILE.
+    """
+
+    stderr: Level = "quiet"
+    log: Level = "quiet"
+    failure_in_file: bool = False
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where messages go: those up to a level, and perhaps not what `create` writes there."""
+
+    least: int
+    put: Put
+    gets_failures: bool = True
+
+
+class Journal:
+    """The open places."""
+
+    def __init__(
+        self, path: str, settings: Log, container: str, shown: Shown | None = None
+    ) -> None:
         """Open them.
 
         Args:
             path: The container's own log.
             settings: The section [log] of the settings.
-            container: The container's id, for the file that others write to, too.
+            container: The container's id, for the places that others write to, too.
+            shown: What `create` is to be told, see `show_to`.
 
         Raises:
             SettingsError: The settings' file cannot be opened.
         """
-        self._least = LEVELS.index(settings.level)
+        self._shown = shown or Shown()
+        self._about = f"container {container}: "
         self._form = settings.format
-        self._container = container
-        self._own = os.open(path, _FLAGS, 0o600)
-        self._shared = -1
+        self._fds = [os.open(path, _FLAGS, 0o600)]
+        self._places = [_Place(LEVELS.index(settings.level), self._appending(self._fds[0], ""))]
+        self._caller: _Place | None = None
+        self._syslog: Syslog | None = None
         if settings.file is not None:
             try:
-                self._shared = os.open(settings.file, _FLAGS, 0o600)
+                self._fds.append(os.open(settings.file, _FLAGS, 0o600))
             except OSError as error:
-                os.close(self._own)
+                self.close()
                 reason = error.strerror
                 raise SettingsError(f"log.file: {settings.file}: {reason}") from error
+            put = self._appending(self._fds[1], self._about)
+            least = LEVELS.index(settings.file_level or settings.level)
+            self._places.append(_Place(least, put, not self._shown.failure_in_file))
+        self._syslog = _syslog(settings)
+        if self._syslog is not None:
+            put = self._to_syslog(self._syslog)
+            self._places.append(_Place(LEVELS.index(settings.syslog_level), put))
 
-    def write(self, level: Level, text: str) -> None:
-        """Write one line. A full disk is no reason to end a container: then it is lost."""
-        if LEVELS.index(level) > self._least or self._own < 0:
-            return
-        shown, now = _AS_RUNC.get(level, "debug"), time.time()
-        self._append(self._own, log_line(shown, text, now, self._form))
-        if self._shared >= 0:
-            text = f"container {self._container}: {text}"
-            self._append(self._shared, log_line(shown, text, now, self._form))
+    @property
+    def shown(self) -> Shown:
+        """What `create` is to be told."""
+        return self._shown
 
-    def _append(self, fd: int, line: str) -> None:
-        try:
-            os.write(fd, line.encode(errors="replace") + b"\n")
-        except OSError:
-            pass
+    def show_to(self, caller: Put | None) -> None:
+        """Tell `create` from now on; None: not any more.
+
+        It gets what one of its two levels lets through, to choose from. It is called in the
+        thread of `write`, which then has to be the event loop's.
+        """
+        least = max(LEVELS.index(self._shown.stderr), LEVELS.index(self._shown.log))
+        self._caller = None if caller is None else _Place(least, caller, gets_failures=False)
+
+    def write(self, level: Level, text: str, *, reported: bool = False) -> None:
+        """Write one message.
+
+        Args:
+            level: How much it matters.
+            text: The message; more than one line if it is a traceback.
+            reported: Whether `create` ends with these very words: then it writes them itself.
+        """
+        number = LEVELS.index(level)
+        for place in (*self._places, *([self._caller] if self._caller else ())):
+            if number <= place.least and (place.gets_failures or not reported):
+                place.put(level, text)
+
+    def _appending(self, fd: int, about: str) -> Put:
+        def append(level: Level, text: str) -> None:
+            line = log_lines(as_runc(level), about + text, time.time(), self._form) + "\n"
+            try:
+                # one call, so that the lines of several writers stay whole
+                os.write(fd, line.encode(errors="backslashreplace"))
+            except OSError:
+                pass  # a full disk is no reason to end a container
+
+        return append
+
+    def _to_syslog(self, syslog: "Syslog") -> Put:
+        return lambda level, text: syslog.send(level, self._about + text)
 
     def close(self) -> None:
-        """Close the files; later lines are dropped."""
-        for fd in (self._own, self._shared):
-            if fd >= 0:
-                os.close(fd)
-        self._own = self._shared = -1  # numbers that the kernel gives away again
+        """Close what is open; later messages are dropped."""
+        self._places.clear()
+        if self._syslog is not None:
+            self._syslog.close()
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+def as_runc(level: Level) -> str:
+    """Name a level as logrus does, for those who read runc's logs."""
+    return _AS_RUNC.get(level, "debug")
+
+
+def _syslog(settings: Log) -> "Syslog | None":
+    if settings.syslog_level == "quiet":
+        return None
+    from scrun.cli.syslog import Syslog  # hardly anybody has it on
+
+    return Syslog(settings.syslog)

@@ -7,7 +7,8 @@ import msgspec
 
 from scrun.cli.parse import Parsed, parse
 from scrun.errors import UsageError
-from scrun.settings.load import Settings, load, merge
+from scrun.settings.load import LEVELS, Log, Settings, load, merge
+from supervisor.journal import Shown
 from supervisor.processes import Setting
 
 _OF_CRUN = {"warning": "info"}
@@ -23,8 +24,10 @@ class Order(msgspec.Struct, frozen=True):
         bundle: The bundle's directory, absolute.
         config_file: What to read instead of its config.json, absolute, or None.
         directory: The caller's working directory.
+        pid_file: The pid file, absolute, or None.
         setting: The caller's environment and umask.
         settings: The settings that hold for it.
+        shown: What its `create` writes of what is said about it.
         has_console: Whether a terminal was made and its master sent to the engine.
     """
 
@@ -33,8 +36,10 @@ class Order(msgspec.Struct, frozen=True):
     bundle: str
     config_file: str | None
     directory: str
+    pid_file: str | None
     setting: Setting
     settings: Settings
+    shown: Shown
     has_console: bool
 
 
@@ -59,15 +64,18 @@ def read_order(fields: Sequence[bytes]) -> Order:
         ) from error
     parsed = parse(words)
     here = os.fsdecode(directory)
-    config_file = parsed.text("config")
+    config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
+    settings = _settings(parsed, environment, here)
     return Order(
         id=parsed.id or "",
         pid=anchor,
         bundle=os.path.normpath(os.path.join(here, parsed.text("bundle") or ".")),
         config_file=os.path.join(here, config_file) if config_file else None,
         directory=here,
+        pid_file=os.path.join(here, pid_file) if pid_file else None,
         setting=caller,
-        settings=_settings(parsed, environment, here),
+        settings=settings,
+        shown=_shown(parsed, environment, settings.log),
         has_console=parsed.text("console-socket") is not None,
     )
 
@@ -80,11 +88,38 @@ def _settings(parsed: Parsed, environment: dict[str, str], here: str) -> Setting
         options["engine"] = engine
     if conf := parsed.text("slurm-conf"):
         options["slurm.conf"] = os.path.join(here, conf)
-    louder = parsed.count("verbose")
-    if parsed.options.get("debug"):
-        options["log.level"] = "debug"
-    elif louder:
-        options["log.level"] = _LOUDER[min(louder, len(_LOUDER) - 1)]
-    elif log_level := parsed.text("log-level"):
-        options["log.level"] = _OF_CRUN.get(log_level, log_level)
+    if typed := _typed_level(parsed):
+        options["log.level"] = options["log.file_level"] = typed
+    if (log_format := parsed.text("log-format")) and not parsed.text("log"):
+        options["log.format"] = log_format
     return merge(settings, options=options, env=environment)
+
+
+def _typed_level(parsed: Parsed) -> str | None:
+    """Return the level that the command line asks for."""
+    if parsed.options.get("debug"):
+        return "debug"
+    if louder := parsed.count("verbose"):
+        return _LOUDER[min(louder, len(_LOUDER) - 1)]
+    log_level = parsed.text("log-level")
+    return _OF_CRUN.get(log_level.lower(), log_level) if log_level else None
+
+
+def _shown(parsed: Parsed, environment: dict[str, str], log: Log) -> Shown:
+    """Tell what `create` writes itself.
+
+    Engines always give `--log`, and their `create` has the container's standard error: so what
+    is typed shows there only without it, as with runc. To `--log` more than the error goes only
+    if this very call asks for that, and not the settings' files: podman expects one line.
+    """
+    typed = _typed_level(parsed)
+    to_log = parsed.text("log") is not None
+    asked = typed or environment.get("SCRUN_DEBUG") or environment.get("SCRUN_FILE_DEBUG")
+    stderr = log.stderr_level
+    if typed and not to_log:
+        stderr = max(stderr, log.level, key=LEVELS.index)
+    return Shown(
+        stderr=stderr,
+        log=(log.file_level or log.level) if to_log and asked else "quiet",
+        failure_in_file=bool(environment.get("SCRUN_LOG_FILE")),
+    )

@@ -5,6 +5,7 @@ import os
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -17,6 +18,7 @@ from scrun.settings.load import load
 from scrun.states import killed, taken
 from supervisor import orphans
 from supervisor.anchors import Anchor
+from supervisor.caller import told
 from supervisor.container import Container
 from supervisor.engines.choose import Engines
 from supervisor.journal import Journal
@@ -215,7 +217,8 @@ class Server:
         directory = os.path.join(self._root, check_id(order.id))
         make_record(directory, self._name)
         try:
-            journal = Journal(os.path.join(directory, "log"), order.settings.log, order.id)
+            log = os.path.join(directory, "log")
+            journal = Journal(log, order.settings.log, order.id, order.shown)
         except BaseException:
             remove_record(directory)
             raise
@@ -231,13 +234,15 @@ class Server:
         fds.clear()  # they are the container's now
         self._containers[order.id] = container
         self._nursery.start_soon(self._live, container)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_end_with_caller, connection, container)
-            await container.settled.wait()
-            nursery.cancel_scope.cancel()
+        async with told(journal, partial(_send, connection)):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_end_with_caller, connection, container)
+                await container.settled.wait()
+                nursery.cancel_scope.cancel()
+            if container.failure is not None:
+                await container.gone.wait()
         if container.failure is None:
             return b"\0"
-        await container.gone.wait()
         await self._forget(container)
         raise container.failure
 

@@ -1,12 +1,13 @@
 """Errors, in the shape that engines read: runc's and crun's.
 
-An error is one line on stderr, and before that one line in ``--log``. Who reads which:
+An error is one line on stderr, and before that one line in ``--log``. Who reads them:
 
 * podman, for the runtimes in its ``runtime_supports_json``, passes ``--log FILE
   --log-format json`` and takes the *whole file* as one JSON object (readConmonPipeData in
   libpod/oci_conmon_common.go): a second line, of whatever level, and the message is lost.
-  So only the error that a command ends with goes to ``--log``. For all other runtimes it
-  shows what the runtime wrote to stderr.
+  So only the error that a command ends with goes to ``--log``, unless the call asks for
+  more (``--debug``, SCRUN_DEBUG). For all other runtimes, and then, it shows what the
+  runtime wrote to stderr.
 * containerd, and so docker, reads every line of the same file and shows the last ``msg``
   whose level is ``error`` (getLastRuntimeError in pkg/process/utils.go).
 
@@ -35,6 +36,26 @@ def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A0
     return f'time="{stamp}" level={level} msg={json.dumps(msg, ensure_ascii=False)}'
 
 
+def log_lines(level: str, msg: str, when: float, format: str) -> str:  # noqa: A002 - as above
+    """Return a message that may have many lines, without the last newline.
+
+    In JSON it is one entry. As text each line is an entry: a traceback can be read then, and
+    each line of the log still says when it was written, and how much it matters.
+    """
+    parts = [msg] if format == "json" else msg.splitlines() or [""]
+    return "\n".join(log_line(level, part, when, format) for part in parts)
+
+
+def printable(text: str) -> str:
+    """Write out what would move a terminal's cursor: ids and paths come from anywhere."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def one_line(text: str) -> str:
+    """Make one line of a message that may have more."""
+    return "; ".join(line for line in map(str.strip, text.splitlines()) if line)
+
+
 def report(error_text: str, *, log: str | None, log_format: str, stderr: int = 2) -> None:
     """Tell the caller, and whoever reads the log, why the command failed.
 
@@ -47,32 +68,40 @@ def report(error_text: str, *, log: str | None, log_format: str, stderr: int = 2
         log_format: The value of ``--log-format``.
         stderr: The file descriptor that people and engines read.
     """
-    msg = "; ".join(line for line in map(str.strip, error_text.splitlines()) if line)
+    msg = one_line(error_text)
     if log:
-        _append(log, msg, log_format)
-    # ids and paths come from anywhere: what would move a terminal's cursor is written out
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in msg)
+        append(log, "error", msg, log_format)
     with contextlib.suppress(OSError):
-        _write(stderr, f"scrun: {shown}\n")
+        _write(stderr, f"scrun: {printable(msg)}\n")
 
 
-def _append(log: str, msg: str, log_format: str) -> None:
+def append(log: str, level: str, msg: str, log_format: str, mode: int = 0o644) -> None:
+    """Write one message to what ``--log`` names. What goes wrong is no error.
+
+    Args:
+        log: See ``report``.
+        level: See ``log_line``.
+        msg: The message.
+        log_format: The value of ``--log-format``.
+        mode: The permissions of a file that is made for it.
+    """
     kind, _, rest = log.partition(":")
     if kind in ("syslog", "journald"):  # journald listens where syslog does
-        import syslog
+        from scrun.cli.syslog import DEV_LOG, Syslog
 
-        syslog.openlog(rest or "scrun", syslog.LOG_PID)
-        syslog.syslog(syslog.LOG_ERR, msg.replace("\0", "\\0"))
+        daemon = Syslog(DEV_LOG, rest or "scrun")
+        daemon.send(level, msg)
+        daemon.close()
         return
     path = rest if kind == "file" else log
     try:
         # O_NONBLOCK: a named pipe that nobody reads fails here, instead of for ever
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(path, flags | os.O_NOCTTY, 0o644)
+        fd = os.open(path, flags | os.O_NOCTTY, mode)
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return
     with contextlib.suppress(OSError):
-        _write(fd, log_line("error", msg, time.time(), log_format) + "\n")
+        _write(fd, log_lines(level, msg, time.time(), log_format) + "\n")
     os.close(fd)
 
 

@@ -2,7 +2,8 @@
 
 Wire: `create PID UMASK CWD COUNT ARGUMENT... NAME=VALUE...` with four descriptors: the
 container's standard input, output and error, and the supervisor's end of the anchor's socket.
-The answer comes when the container is *created*: allocated and staged.
+The answer comes when the container is *created*: allocated and staged. Messages may come before
+it (`scrun.commands.messages`).
 
 Errors: whatever can be known without a job is refused before one is asked for; then there is no
 container, no anchor and no pid file.
@@ -21,6 +22,9 @@ from scrun.cli.parse import Parsed
 from scrun.oci.ids import check_id
 from scrun.version import VERSION
 
+_MESSAGE = b"\xfe"
+"""The least byte that begins a message, `scrun.commands.messages.TO_LOG`; not imported yet."""
+
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
     """Create a container.
@@ -33,7 +37,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ScrunError: In words for the caller; the container does not exist then.
         OSError: The pid file, the console socket or the root directory is at fault.
     """
-    container = check_id(parsed.id or "")
+    check_id(parsed.id or "")
     _open_closed_descriptors()
     root = record_root(parsed)
     name = supervisor_name(setting(parsed, "group") or "user", parsed)
@@ -46,7 +50,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         pid = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
         theirs.close()
         fields = _request(pid, argv)
-        status, answer = _ask(root, name, container, fields, [*stdio, ours.fileno()])
+        status, answer = _ask(root, name, parsed, fields, [*stdio, ours.fileno()])
         if status == 0 and pid_file:
             pid_file.publish(pid)
     finally:
@@ -89,7 +93,7 @@ def _digest(key: str) -> str:
 
 
 def _ask(
-    root: str, name: str, container: str, fields: "list[bytes]", fds: "list[int]"
+    root: str, name: str, parsed: Parsed, fields: "list[bytes]", fds: "list[int]"
 ) -> "tuple[int, bytes]":
     """Ask the supervisor, and start it when there is none.
 
@@ -106,18 +110,37 @@ def _ask(
             sock = launch(root, name)
         try:
             wire.send(sock, fields, fds)
-            return wire.receive(sock)
+            return _hear(sock, parsed)
         except (BrokenPipeError, ConnectionResetError):
-            if attempt == 2 or os.path.lexists(f"{root}/{container}"):
+            if attempt == 2 or os.path.lexists(f"{root}/{parsed.id}"):
                 from scrun.errors import SupervisorLost
 
                 raise SupervisorLost(
-                    f"the supervisor died while it created container {container}; "
+                    f"the supervisor died while it created container {parsed.id}; "
                     "delete it and create it again"
                 ) from None
         finally:
             sock.close()
     raise AssertionError("unreachable")
+
+
+def _hear(sock: _socket.socket, parsed: Parsed) -> "tuple[int, bytes]":
+    """Read the reply, and show the messages that come before it.
+
+    Raises:
+        ConnectionError: The supervisor went away without an answer.
+    """
+    data = b""
+    while part := sock.recv(65536):
+        data += part
+        while data[:1] >= _MESSAGE and b"\0" in data:
+            from scrun.commands.messages import show
+
+            message, _, data = data.partition(b"\0")
+            show(message, parsed)
+    if not data or data[:1] >= _MESSAGE:
+        raise ConnectionResetError("the supervisor closed the connection")
+    return data[0], data[1:]
 
 
 def _request(pid: int, argv: "list[str]") -> "list[bytes]":

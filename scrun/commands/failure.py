@@ -3,34 +3,86 @@
 import os
 
 from scrun.cli.parse import Parsed
-from scrun.cli.report import report
-from scrun.errors import ScrunError
+from scrun.cli.report import append, one_line, printable, report
+from scrun.errors import ScrunError, UsageError
 
 
 def explain(error: Exception, parsed: "Parsed | None") -> int:
     """Report an exception, and return the exit status that goes with it."""
+    if parsed is None and isinstance(error, UsageError):
+        parsed = Parsed()  # what was read before it did not make sense: perhaps `--log`
+        parsed.options = error.options or {}
+    has_place = True
     if isinstance(error, ScrunError):
-        status, text = error.exit_code, str(error)
+        status, text, has_place = error.exit_code, str(error), error.show_traceback
     elif isinstance(error, OSError):
         names = ", ".join(str(name) for name in (error.filename, error.filename2) if name)
         status, text = 1, f"{names}: {error.strerror}" if names else str(error)
     else:
         status = 1
         text = f"internal error: {type(error).__name__}: {error}; run it again with --debug"
-    if parsed is not None and parsed.options.get("debug"):
+    details = ""
+    if has_place and parsed is not None and parsed.options.get("debug"):
         import traceback
 
-        text += "".join(["\n", *traceback.format_exception(error)])
-    return report_failure(os.fsencode(text), status, parsed)
+        details = "".join(traceback.format_exception(error))
+    return report_failure(os.fsencode(text), status, parsed, details)
 
 
-def report_failure(answer: bytes, status: int, parsed: "Parsed | None") -> int:
-    """Write the reason to standard error and to `--log`; return the exit status."""
-    options = parsed.options if parsed is not None else {}
-    log, log_format = options.get("log"), options.get("log-format")
-    report(
-        answer.decode(errors="replace"),
-        log=log if isinstance(log, str) else None,
-        log_format=log_format if isinstance(log_format, str) else "text",
-    )
+def report_failure(answer: bytes, status: int, parsed: "Parsed | None", details: str = "") -> int:
+    """Write the reason to standard error, `--log` and SCRUN_LOG_FILE; return the exit status.
+
+    Args:
+        answer: The reason.
+        status: The exit status.
+        parsed: What the caller asked for, as far as it is known.
+        details: A traceback: for the logs, or for standard error if there is none.
+    """
+    text = answer.decode(errors="replace")
+    log = parsed.text("log") if parsed is not None else None
+    log_format = (parsed.text("log-format") if parsed is not None else None) or "text"
+    file, form = _file(parsed)
+    if details:
+        if log:
+            append(log, "debug", details, log_format)
+        elif not file:
+            _show(details)
+    if file:
+        about = f"container {parsed.id}: " if parsed is not None and parsed.id else ""
+        if details:
+            append(f"file:{file}", "debug", about + details, form, 0o600)
+        append(f"file:{file}", "error", about + one_line(text), form, 0o600)
+    report(text, log=log, log_format=log_format)
     return status
+
+
+def _file(parsed: "Parsed | None") -> "tuple[str, str]":
+    """Find SCRUN_LOG_FILE, if errors belong there, and its format.
+
+    The settings have both; to read them takes a while, so it is done only with the variable set.
+    A file that is named in scrun.toml alone has what the supervisor says.
+    """
+    named = os.environ.get("SCRUN_LOG_FILE", "")
+    if not named.startswith("/"):
+        return "", ""
+    options = parsed.options if parsed is not None else {}
+    given, config = options.get("log-format"), options.get("config-file")
+    # with --log, that is what the format is for
+    form = given if isinstance(given, str) and "log" not in options else None
+    from scrun.settings.load import LEVELS, load
+
+    try:
+        log = load(os.environ, config if isinstance(config, str) else None).log
+    except ScrunError:  # perhaps the very error that is to be told
+        return named, form or "text"
+    if LEVELS.index(log.file_level or log.level) < LEVELS.index("error"):
+        return "", ""
+    return named, form or log.format
+
+
+def _show(details: str) -> None:
+    for line in details.splitlines():
+        try:
+            os.write(2, f"scrun: debug: {printable(line)}\n".encode(errors="backslashreplace"))
+        except OSError:
+            return

@@ -2,12 +2,13 @@
 
 Read are `/etc/scrun/scrun.toml` and then `.config/scrun/scrun.toml` in the home of the real
 user, which counts more, key by key; or the one file that `--config-file` or SCRUN_CONFIG
-names. Above the files stand SCRUN_ENGINE, SCRUN_ROOT, SCRUN_DEBUG and SLURM_CONF, above those
-the command line. Engines do not pass the environment on (`delete` of podman gets
+names. Above the files stand the variables of `_ENVIRONMENT` (SCRUN_ROOT, SCRUN_DEBUG, …), above
+those the command line. Engines do not pass the environment on (`delete` of podman gets
 XDG_RUNTIME_DIR alone), so what has to hold for every command belongs into a file.
 
 A wrong key, type or value is an error that names the file and the key. The keys are
-documented on the classes `Settings`, `Log`, `Slurm`, `Local` and `Staging`.
+documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `Staging` and
+`Lua`.
 """
 
 import difflib
@@ -34,6 +35,10 @@ _ENVIRONMENT = {
     "SCRUN_ENGINE": "engine",
     "SCRUN_ROOT": "root",
     "SCRUN_DEBUG": "log.level",
+    "SCRUN_STDERR_DEBUG": "log.stderr_level",
+    "SCRUN_SYSLOG_DEBUG": "log.syslog_level",
+    "SCRUN_FILE_DEBUG": "log.file_level",
+    "SCRUN_LOG_FILE": "log.file",
     "SLURM_CONF": "slurm.conf",
 }
 
@@ -45,11 +50,20 @@ class Log(msgspec.Struct, frozen=True):
         level: How much is written: one of Slurm's level names, `quiet` to `debug5`.
         format: `text`, or `json` for the lines that runc writes and podman reads.
         file: Where to, besides the log in the container's record.
+        file_level: How much is written there; as `level` when not set.
+        stderr_level: How much `create` says on standard error while it works, besides the error
+            that it ends with. From `start` on that is the container's alone.
+        syslog_level: How much goes to syslog.
+        syslog: The socket of syslog's daemon.
     """
 
     level: Level = "info"
     format: Literal["text", "json"] = "text"
     file: Path | None = None
+    file_level: Level | None = None
+    stderr_level: Level = "quiet"
+    syslog_level: Level = "quiet"
+    syslog: Path = "/dev/log"
 
 
 class Slurm(msgspec.Struct, frozen=True):
@@ -101,6 +115,26 @@ class Staging(msgspec.Struct, frozen=True):
     timeout: Seconds = 3600
 
 
+class Lua(msgspec.Struct, frozen=True):
+    """`[lua]`: scrun.lua, the script that stages bundles where a site has one.
+
+    Attributes:
+        script: The script; `none` for no script. When not set: the scrun.lua beside the
+            slurm.conf in use, or else /etc/slurm/scrun.lua, if it exists and the container goes
+            to Slurm.
+        version: The version of Lua.
+        output_limit: MiB of output that a command of the script may print.
+        memory: MiB that the script's own data may take.
+        cpu_limit: Seconds of processor time that the script may take, its commands apart.
+    """
+
+    script: Annotated[str, msgspec.Meta(pattern="^(/|none$)")] | None = None
+    version: Literal["5.1", "5.2", "5.3", "5.4", "5.5"] = "5.4"
+    output_limit: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 64
+    memory: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 1024
+    cpu_limit: Annotated[int, msgspec.Meta(ge=1)] = 60
+
+
 class Settings(msgspec.Struct, frozen=True):
     """The keys of scrun.toml that are in no table.
 
@@ -116,6 +150,7 @@ class Settings(msgspec.Struct, frozen=True):
         slurm: See `Slurm`.
         local: See `Local`.
         staging: See `Staging`.
+        lua: See `Lua`.
     """
 
     engine: Literal["auto", "slurm", "local"] = "auto"
@@ -126,6 +161,7 @@ class Settings(msgspec.Struct, frozen=True):
     slurm: Slurm = Slurm()
     local: Local = Local()
     staging: Staging = Staging()
+    lua: Lua = Lua()
 
 
 def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:
@@ -201,12 +237,14 @@ def _convert(table: Mapping[str, object], name: str) -> Settings:
 
 
 def _explain(error: msgspec.ValidationError) -> str:
-    return explain(error).replace("string matching regex '^/'", "an absolute path")
+    reason = explain(error).replace("string matching regex '^/'", "an absolute path")
+    return reason.replace("string matching regex '^(/|none$)'", "an absolute path, or none")
 
 
 def _replace(settings: Settings, setting: str, value: str, source: str) -> Settings:
     """Set one setting, named with dots, from text."""
-    layer: object = level(value) if setting == "log.level" else value
+    is_level = setting.startswith("log.") and setting.endswith("level")
+    layer: object = level(value) if is_level else value
     for part in reversed(setting.split(".")):
         layer = {part: layer}
     assert isinstance(layer, dict)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.cli.report import log_line, report
+from scrun.cli import syslog
+from scrun.cli.report import append, log_line, log_lines, report
 
 NOON = 1767268800.0  # 2026-01-01T12:00:00Z
 RFC3339 = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(Z|[+-]\d\d:\d\d)"
@@ -76,6 +78,20 @@ def test_a_log_line_is_one_line_and_keeps_the_message(text: str) -> None:
     assert "\n" not in log_line("error", text, NOON, "text")
 
 
+def test_as_text_each_line_is_an_entry_and_json_has_one(zone: Callable[[str], None]) -> None:
+    zone("UTC")
+    head = 'time="2026-01-01T12:00:00Z" level=debug msg='
+    assert log_lines("debug", "a\n  b\n", NOON, "text") == f'{head}"a"\n{head}"  b"'
+    assert log_lines("debug", "", NOON, "text") == f'{head}""'
+    assert json.loads(log_lines("debug", "a\n  b\n", NOON, "json"))["msg"] == "a\n  b\n"
+
+
+def test_more_than_errors(tmp_path: Path) -> None:
+    append(f"file:{tmp_path}/log", "info", "it is there", "json", 0o600)
+    assert json.loads((tmp_path / "log").read_text())["level"] == "info"
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
 def test_the_real_runc_writes_the_same_shape(tmp_path: Path, told: Callable[..., str]) -> None:
     theirs, ours = tmp_path / "runc", tmp_path / "ours"
     for log_format in ("json", "text"):
@@ -107,6 +123,22 @@ def test_the_log_is_appended_to(tmp_path: Path, told: Callable[..., str]) -> Non
 @pytest.mark.parametrize("log", ["/nonexistent/log", "/", "", "a\0b", "syslog:x", "journald:x"])
 def test_a_log_that_cannot_be_written_is_no_error(told: Callable[..., str], log: str) -> None:
     assert told("it failed", log) == "scrun: it failed\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "name"), [("syslog:", "scrun"), ("syslog:x", "x"), ("journald:y", "y")]
+)
+def test_syslog(
+    tmp_path: Path, told: Callable[..., str], monkeypatch: pytest.MonkeyPatch, log: str, name: str
+) -> None:
+    monkeypatch.setattr(syslog, "DEV_LOG", str(tmp_path / "dev-log"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(str(tmp_path / "dev-log"))
+        daemon.settimeout(5)
+        assert told("it failed", log) == "scrun: it failed\n"
+        got = daemon.recv(9000).decode()
+    assert got.startswith("<27>")
+    assert got.endswith(f" {name}[{os.getpid()}]: it failed")
 
 
 def test_a_named_pipe_that_nobody_reads_does_not_hang(
