@@ -1,0 +1,337 @@
+"""Python trees (what `json.loads` gives) as Lua tables, and Lua values as Python trees.
+
+A script reads a config.json, changes some members and writes it. What it did not touch must come
+out as it went in, which a bare Lua table cannot hold: whether an empty table is a list, which
+order the members had, null, integers of more than 64 bits. The metatables know that. They have
+no metamethods for tables of a document, so `pairs`, `#`, `table.insert` are those of any table.
+
+It runs in the script's own process, beside one LuaRuntime of any version with `encoding=None`.
+Nothing of Python is left in a value that a script gets.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from supervisor.lua.values_source import LUA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LuaValue: TypeAlias = Any  # lupa has no types: None, bool, int, float, bytes or one of its proxies
+Tree: TypeAlias = "bool | int | float | str | bytes | list[Tree] | dict[str, Tree] | None"
+Number: TypeAlias = "int | float"
+
+MAX_DEPTH = 1000
+
+# Arguments of one call into Lua; a C function of 5.1 has at most 8000 places on its stack.
+_ARGUMENTS = 200
+
+_OPERATIONS: dict[bytes, Callable[[Any, Any], Number | bool]] = {
+    b"add": operator.add,
+    b"sub": operator.sub,
+    b"mul": operator.mul,
+    b"div": operator.truediv,
+    b"mod": operator.mod,
+    b"idiv": operator.floordiv,
+    b"pow": math.pow,  # as in Lua, always of floats: no huge results
+    b"lt": operator.lt,
+    b"le": operator.le,
+}
+
+
+class Runtime(Protocol):
+    """What is used of a lupa.luaXX.LuaRuntime."""
+
+    def execute(self, lua_code: bytes, /, *args: object) -> LuaValue:
+        """Run a chunk with arguments."""
+
+
+class ValuesError(Exception):
+    """A value has no counterpart on the other side; for the script, as a string.
+
+    Attributes:
+        steps: The member names and the indices (from 1) that lead to the value.
+    """
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.steps: list[bytes | int] = []
+
+    def __str__(self) -> str:
+        path = ""
+        for step in self.steps[:8]:
+            if isinstance(step, int):
+                path += f"[{step}]"
+            elif step.replace(b"_", b"a").isalnum() and not step[:1].isdigit():
+                path += f".{step.decode()}" if path else step.decode()
+            else:
+                path += f'["{step.decode("utf-8", "backslashreplace")}"]'
+        path += "..." if len(self.steps) > 8 else ""
+        return f"{path}: {self.args[0]}" if path else str(self.args[0])
+
+
+class _Shape(NamedTuple):
+    """What is remembered of an array or an object of a document.
+
+    Attributes:
+        is_array: Which of them it was.
+        members: Of an object, the names in their order; with the shape where it was a table.
+        element: Of an array, the shape that all elements had.
+    """
+
+    is_array: bool
+    members: dict[bytes, int | None]
+    element: int | None
+
+
+_ARRAY, _OBJECT = 0, 1  # the shapes of which nothing but the kind is known
+
+
+@contextmanager
+def room() -> Iterator[None]:
+    """Let recursive functions go down MAX_DEPTH levels, here and in json and yaml.
+
+    A level takes up to 5 frames (yaml's representer); the default limit is 1000 of them.
+    """
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + 6 * MAX_DEPTH)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+class Values:
+    """Converts values for one Lua runtime. There is one per runtime: it owns the null.
+
+    Attributes:
+        null: What stands for null in Lua: true, and equal to itself only.
+        mark_array: A Lua function: it says of a table that it is an array when it is empty.
+        mark_object: The same for an object.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._shapes = [_Shape(True, {}, None), _Shape(False, {}, None)]
+        self._ids: dict[object, int] = {}
+        lua = runtime.execute(LUA, self._compute)
+        self.null: LuaValue = lua[b"null"]
+        self.mark_array: LuaValue = lua[b"mark_array"]
+        self.mark_object: LuaValue = lua[b"mark_object"]
+        self._array = lua[b"array"]
+        self._object = lua[b"object"]
+        self._integer = lua[b"integer"]
+        self._reset = lua[b"reset"]
+        self._enter = lua[b"enter"]
+        self._leave = lua[b"leave"]
+        self._type_name = lua[b"type"]
+        self._table_type: type = type(lua)
+        self._least: int = lua[b"least"]
+        self._most: int = lua[b"most"]
+
+    def to_lua(self, tree: Tree) -> LuaValue:
+        """Make a Lua value of a tree.
+
+        Args:
+            tree: As of `json.loads`. Bytes become strings too: a path need not be UTF-8. The
+                same list at two places becomes two tables.
+
+        Raises:
+            ValuesError: It is nested too deeply, or something else is in it.
+        """
+        with room():
+            return self._give(tree, 0)[0]
+
+    def to_python(self, value: LuaValue) -> Tree:
+        """Make a tree of a Lua value, reading the tables without their metamethods.
+
+        An empty table without a memory of its own is what stood at its place in the document;
+        where nothing stood it is an array: lists are what scripts reset (`config.mounts = {}`),
+        and `json.object` is there for the rest. In any other table the content decides.
+
+        Raises:
+            ValuesError: Something in it has no counterpart in JSON.
+        """
+        self._reset()
+        with room():
+            return self._take(value, None, 0)
+
+    def type_name(self, value: LuaValue) -> str:
+        """What Lua's `type` says."""
+        return str(self._type_name(value), "ascii")
+
+    # -- to Lua -------------------------------------------------------------------------------
+
+    def _give(self, tree: Tree, depth: int) -> tuple[LuaValue, int | None]:
+        """Return the Lua value, and the shape if it is a table."""
+        if isinstance(tree, str):
+            return tree.encode("utf-8", "surrogatepass"), None
+        if tree is None:
+            return self.null, None
+        if isinstance(tree, int) and not self._least <= tree <= self._most:
+            return self._integer(str(tree).encode()), None
+        if isinstance(tree, (bool, int, float, bytes)):
+            return tree, None
+        if depth == MAX_DEPTH:
+            raise ValuesError(f"nested deeper than {MAX_DEPTH} levels")
+        if isinstance(tree, dict):
+            return self._give_object(tree, depth + 1)
+        if isinstance(tree, (list, tuple)):
+            return self._give_array(tree, depth + 1)
+        raise ValuesError(f"a Python {type(tree).__name__} has no counterpart in Lua")
+
+    def _give_array(self, tree: list[Tree], depth: int) -> tuple[LuaValue, int]:
+        given = [self._give(element, depth) for element in tree]
+        known = {shape for _, shape in given}
+        if len(known) > 1 and None not in known:
+            # of different shapes, but perhaps all arrays or all objects
+            known = {_ARRAY if self._shapes[shape or 0].is_array else _OBJECT for shape in known}
+        element = known.pop() if len(known) == 1 else None
+        shape = self._shape(_Shape(True, {}, element), element)
+        table = None
+        for start in range(0, len(given) or 1, _ARGUMENTS):
+            values = [value for value, _ in given[start : start + _ARGUMENTS]]
+            table = self._array(table, shape, start, *values)
+        return table, shape
+
+    def _give_object(self, tree: dict[str, Tree], depth: int) -> tuple[LuaValue, int]:
+        members: dict[bytes, int | None] = {}
+        flat: list[LuaValue] = []
+        for key, member in tree.items():
+            name = key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")
+            value, members[name] = self._give(member, depth)
+            flat += name, value
+        shape = self._shape(_Shape(False, members, None), tuple(members.items()))
+        table = None
+        for start in range(0, len(flat) or 1, _ARGUMENTS):
+            table = self._object(table, shape, *flat[start : start + _ARGUMENTS])
+        return table, shape
+
+    def _shape(self, shape: _Shape, key: object) -> int:
+        """Return the number of a shape; equal ones, as of many mounts, share it."""
+        if not shape.members and shape.element is None:
+            return _ARRAY if shape.is_array else _OBJECT
+        number = self._ids.setdefault(key, len(self._shapes))
+        if number == len(self._shapes):
+            self._shapes.append(shape)
+        return number
+
+    # -- to Python ----------------------------------------------------------------------------
+
+    def _take(self, value: LuaValue, expected: int | None, depth: int) -> Tree:
+        """Read a value.
+
+        Args:
+            value: The value.
+            expected: The shape of what stood at its place.
+            depth: How many tables it is in.
+        """
+        if isinstance(value, bytes):
+            return _text(value)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValuesError(f"{value} is not a number of JSON")
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if not isinstance(value, self._table_type):
+            raise ValuesError(f"a {self.type_name(value)} has no counterpart in JSON")
+        known = self._enter(value)
+        if isinstance(known, bytes):
+            return _special(known)
+        if depth == MAX_DEPTH:
+            raise ValuesError(f"nested deeper than {MAX_DEPTH} levels")
+        tree = self._take_table(value, expected if known is None else known, depth + 1)
+        self._leave(value)
+        return tree
+
+    def _take_table(self, table: LuaValue, known: int | None, depth: int) -> Tree:
+        pairs = list(table.items())
+        is_array = _is_array([key for key, _ in pairs]) if pairs else None
+        items: dict[LuaValue, LuaValue] = dict(pairs)
+        # the number is out of the metatable, where a script could write
+        valid = isinstance(known, int) and 0 <= known < len(self._shapes)
+        shape = self._shapes[known if valid and known is not None else _ARRAY]
+        if is_array is None:
+            is_array = shape.is_array
+        elif is_array != shape.is_array:
+            # the script made something else of it: what there is counts, not what there was
+            shape = self._shapes[_ARRAY if is_array else _OBJECT]
+        if is_array:
+            steps = range(1, len(items) + 1)
+            return [self._take_member(items, step, shape.element, depth) for step in steps]
+        return {
+            _text(name): self._take_member(items, name, shape.members.get(name), depth)
+            for name in _in_order(items, shape.members)
+        }
+
+    def _take_member(
+        self, items: dict[LuaValue, LuaValue], step: bytes | int, expected: int | None, depth: int
+    ) -> Tree:
+        try:
+            return self._take(items[step], expected, depth)
+        except ValuesError as error:
+            error.steps.insert(0, step)
+            raise
+
+    # -- integers that are no Lua numbers -----------------------------------------------------
+
+    def _compute(self, operation: bytes, left: LuaValue, right: LuaValue) -> tuple[bool, LuaValue]:
+        """Compute for the metamethods of large integers, which raise what is no success."""
+        try:
+            result = _OPERATIONS[operation](self._number(left), self._number(right))
+            return True, self._give(result, 0)[0]
+        except Exception as error:  # an exception would be a Python object in the script's hands
+            return False, str(error).encode("utf-8", "backslashreplace")
+
+    def _number(self, value: LuaValue) -> Number:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return value
+        if isinstance(value, self._table_type):
+            self._reset()
+            known = self._enter(value)
+            number = _special(known) if isinstance(known, bytes) else None
+            if isinstance(number, int):
+                return number
+        raise ValuesError(f"attempt to compute with a {self.type_name(value)}")
+
+
+def _special(known: bytes) -> int | None:
+    """Read what `enter` says of tables that are no arrays or objects."""
+    if known == b"null":
+        return None
+    if known == b"cycle":
+        raise ValuesError("a table that contains itself")
+    try:
+        return int(known)
+    except ValueError:
+        raise ValuesError("a large integer that was written to") from None
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise ValuesError(f"a string that is not UTF-8, at its byte {error.start + 1}") from None
+
+
+def _is_array(keys: list[LuaValue]) -> bool:
+    """Tell an array (keys 1 to n) from an object (keys are strings); refuse the rest."""
+    types = {type(key) for key in keys}
+    if types == {bytes}:
+        return False
+    if types == {int}:
+        missing = set(range(1, len(keys) + 1)).difference(keys)
+        if missing:
+            raise ValuesError(f"a list without its element {min(missing)}")
+        return True
+    if types == {bytes, int}:
+        raise ValuesError("a table with both names and indices")
+    raise ValuesError("a table with keys that are neither names nor indices")
+
+
+def _in_order(items: dict[bytes, LuaValue], members: dict[bytes, int | None]) -> list[bytes]:
+    """Put names in the order of the document; new ones follow by name: tables have no order."""
+    return [name for name in members if name in items] + sorted(items.keys() - members.keys())
