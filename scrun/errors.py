@@ -28,6 +28,11 @@ supervisor's socket as a class name and a line.
 """
 
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
 class ScrunError(Exception):
     """An error that scrun expects, explains in one line and ends with.
 
@@ -160,3 +165,12 @@ class SupervisorLost(ScrunError):
     Raised by whoever talks to its socket. ``state`` answers from the record instead,
     ``delete`` finishes the business of the dead one; others report it.
     """
+
+
+def leaves(error: BaseException) -> "Iterator[BaseException]":
+    """List the errors in a group, and in groups within it; of one that is none, itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

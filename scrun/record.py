@@ -21,6 +21,32 @@ from scrun.oci.state import render_state
 LIMIT = 16 * 1024 * 1024
 
 
+class Moved(msgspec.Struct, frozen=True):
+    """What a script's stage_out has to know.
+
+    Attributes:
+        script: The scrun.lua.
+        bundle: The bundle that the step runs.
+        original_bundle: The submitted one.
+        root: Its root file system.
+        original_root: The submitted one's.
+        spool: The script's directory for temporary files.
+        config_file: The submitted config.json.
+        user: The real uid of the job's user.
+        group: Its gid.
+    """
+
+    script: str
+    bundle: str
+    original_bundle: str
+    root: str
+    original_root: str
+    spool: str
+    config_file: str
+    user: int
+    group: int
+
+
 class Record(msgspec.Struct, frozen=True):
     """What is on disk about one container.
 
@@ -34,6 +60,7 @@ class Record(msgspec.Struct, frozen=True):
         job_id: The job, as soon as it is known; pending ones included.
         owns_job: Whether the job ends with the container.
         staged: The directory that stage in made and stage out removes, or "".
+        moved: What a script has staged in and not yet staged out.
         annotations: config.json's, and ours (`org.scrun.*`).
         engine_settings: What the engine needs to release the job later (slurm.conf and so on).
     """
@@ -47,6 +74,7 @@ class Record(msgspec.Struct, frozen=True):
     job_id: str = ""
     owns_job: bool = True
     staged: str = ""
+    moved: Moved | None = None
     annotations: dict[str, str] = {}
     engine_settings: dict[str, str] = {}
 

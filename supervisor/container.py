@@ -3,26 +3,27 @@
 ::
 
     container                   record, log, anchor
-    └── allocation              the job; left = released, whatever happened
-        └── staging             the staged bundle; left = removed
-            └── step            waits for `start`, runs the container
+    └── stager                  the script, loaded
+        └── allocation          the job; left = released, whatever happened
+            └── staging         the staged bundle; left = staged out
+                └── step        waits for `start`, runs the container
 
 All ends are one: `end` cancels the tree and keeps the reason; the levels undo themselves in
 order. The first reason counts.
 """
 
 import signal
-from collections.abc import Iterator
 
 import msgspec
 import trio
 
-from scrun.errors import BundleError, EngineError, ScrunError, StateError
+from scrun.errors import BundleError, EngineError, ScrunError, StagingError, StateError, leaves
 from scrun.oci.config import Bundle, load_bundle
 from scrun.oci.lookup import Found, NotFound, find_program
 from scrun.oci.signals import signal_name
 from scrun.oci.state import render_state
 from scrun.record import Record, write_record
+from scrun.settings.request_sources import asked_by
 from scrun.states import (
     FATAL,
     TAKEN,
@@ -39,7 +40,9 @@ from supervisor.engines.base import Engine, Job, Request, Step
 from supervisor.journal import Journal
 from supervisor.orders import Order
 from supervisor.records import remove_record
-from supervisor.staging.stage import directory_for, staged
+from supervisor.staging.place import directory_for
+from supervisor.staging.stage import Stager, stager_for
+from supervisor.staging.variables import script_variables
 from supervisor.stdio import Stdio
 
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
@@ -91,6 +94,7 @@ class Container:
         self._anchor = anchor
         self._stdio = stdio
         self._scope = trio.CancelScope()
+        self._hurry = trio.Event()
         self._asked_to_start = trio.Event()
         self._left_created = trio.Event()
         self._removing = trio.Lock()
@@ -130,8 +134,14 @@ class Container:
     async def run(self) -> None:
         """Live: from the check of the bundle to the end of the job. Never raises."""
         try:
-            with self._scope:
-                await self._live()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._obey_anchor)
+                try:
+                    with self._scope:
+                        await self._live()
+                except Exception as error:
+                    self._fail(error)
+                nursery.cancel_scope.cancel()
         except Exception as error:
             self._fail(error)
         try:
@@ -148,22 +158,21 @@ class Container:
         self.settled.set()
 
     async def _live(self) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._obey_anchor, nursery)
-            bundle = await self._read_bundle()
-            request = self._request()
+        bundle = await self._read_bundle()
+        request = self._request(bundle)
+        async with (
+            trio.open_nursery() as self._deliveries,
+            stager_for(bundle, self._order.settings, self._engine, request, self._hurry) as stager,
+            self._engine.allocate(request) as job,
+        ):
+            self._job = job
             try:
-                async with self._engine.allocate(request) as job:
-                    self._job = job
-                    try:
-                        ending = await self._stage_and_run(bundle, job, request)
-                        self._ending = self._ending or ending
-                    finally:
-                        # The engine that waits for the anchor need not wait for the job's end.
-                        if self._ending is not None and self.settled.is_set():
-                            self._finish(self._ending)
+                await self._stage_and_run(stager, bundle, job, request)
             finally:
-                nursery.cancel_scope.cancel()
+                # The engine that waits for the anchor need not wait for the job's end.
+                if self._ending is not None and self.settled.is_set():
+                    self._finish(self._ending)
+                self._deliveries.cancel_scope.cancel()
 
     async def _read_bundle(self) -> Bundle:
         """Check what can be known before a job is asked for."""
@@ -196,9 +205,11 @@ class Container:
                 f"{bundle.config_file}: process.terminal: is false, so --console-socket has no use"
             )
 
-    def _request(self) -> Request:
+    def _request(self, bundle: Bundle) -> Request:
         def known(job_id: str, owned: bool) -> None:
             annotations = {"org.scrun.job_id": job_id}
+            if job_id != self._record.job_id:
+                self._journal.write("verbose", f"the job is {job_id}")
             self._note(job_id=job_id, owns_job=owned, annotations=annotations)
 
         return Request(
@@ -209,35 +220,50 @@ class Container:
             journal=self._journal,
             known=known,
             lost=self.end,
+            asked=asked_by(bundle.config.annotations, bundle.config.process.env),
         )
 
-    async def _stage_and_run(self, bundle: Bundle, job: Job, request: Request) -> Ending:
-        settings = self._order.settings.staging
-        directory = directory_for(settings, request)
-        self._note(staged=directory)
-        async with staged(bundle, directory, settings, self._engine, request) as place:
-            self._become(Phase.CREATED)
-            self.settled.set()
-            await self._asked_to_start.wait()
-            self._become(Phase.STARTING)
-            self._left_created.set()
-            step = Step(
-                bundle=place.bundle,
-                arguments=bundle.config.process.args,
-                stdio=self._stdio.fds,
-                terminal=bundle.config.process.terminal,
-                program_is_known=self._program_is_known,
-                running=lambda: self._become(Phase.RUNNING),
-            )
-            ending = await job.run(step)
-            self._become(Phase.STOPPING)
-            return ending
+    async def _stage_and_run(
+        self, stager: Stager, bundle: Bundle, job: Job, request: Request
+    ) -> None:
+        self._note(staged=directory_for(self._order.settings.staging, request))
+        try:
+            variables = script_variables(self._order, bundle, self._directory, job.environment)
+            async with stager.staged(job, variables) as place:
+                self._note(moved=place.moved)
+                for note in place.notes:
+                    self._journal.write("info", note)
+                self._become(Phase.CREATED)
+                self.settled.set()
+                await self._asked_to_start.wait()
+                self._become(Phase.STARTING)
+                self._left_created.set()
+                step = Step(
+                    bundle=place.bundle,
+                    arguments=place.arguments,
+                    stdio=self._stdio.fds,
+                    terminal=bundle.config.process.terminal,
+                    program_is_known=self._program_is_known,
+                    running=lambda: self._become(Phase.RUNNING),
+                )
+                ending = await job.run(step)
+                self._ending = self._ending or ending
+                self._become(Phase.STOPPING)
+        except* StagingError as group:
+            if self._ending is None:
+                raise
+            error = next(leaves(group))
+            # What the container wrote may not have come back: that is no success.
+            self._journal.write("error", str(error))
+            status = self._ending.status or TAKEN["scrun-failure"]
+            self._ending = Ending(status, "scrun-failure", str(error))
 
-    async def _obey_anchor(self, nursery: trio.Nursery) -> None:
+    async def _obey_anchor(self) -> None:
         """Do what signals to the anchor mean; when it dies, so does the container.
 
         They are for the container. But who asks for an end shall have one: what is not over
-        some seconds later, or when asked again, is cancelled.
+        some seconds later, or when asked again, is cancelled. Then there may be a script that
+        stages out; who asks once more does not want to wait for that either.
         """
         asked = False
         async for number in self._anchor.signals():
@@ -245,11 +271,16 @@ class Container:
             if number == signal.SIGWINCH:
                 if self._job is not None:
                     self._job.resized()
+            elif number in FATAL and (self._scope.cancel_called or self.phase is Phase.STOPPING):
+                if asked:
+                    self._hurry.set()
+                asked = True
             elif number in FATAL and (asked or self.phase is not Phase.RUNNING):
+                asked = True
                 self.end(killed(number, f"the anchor got {number.name}"))
             elif self.phase is Phase.RUNNING:
                 asked = asked or number in FATAL
-                nursery.start_soon(self._pass_on, number)
+                self._deliveries.start_soon(self._pass_on, number)
         if self.phase is not Phase.STOPPED:
             self.end(killed(signal.SIGKILL, "the anchor was killed"))
 
@@ -337,6 +368,7 @@ class Container:
             if phase is Phase.RUNNING:
                 self._stdio.keep_error_only()
             self._note(status=phase.status)
+            self._journal.write("verbose", f"it is {phase.name.lower()}")
 
     def _note(self, *, annotations: dict[str, str] | None = None, **changes: object) -> None:
         """Put something down in the record, on disk."""
@@ -353,18 +385,19 @@ class Container:
 
     def _fail(self, error: Exception) -> None:
         """Take the ending from an error of the tree."""
-        known = [leaf for leaf in _leaves(error) if isinstance(leaf, ScrunError)]
+        known = [leaf for leaf in leaves(error) if isinstance(leaf, ScrunError)]
         if known:
             self.failure = known[0]
             text = str(known[0])
         else:
-            leaf = next(_leaves(error))
+            leaf = next(leaves(error))
             text = f"internal error: {type(leaf).__name__}: {leaf}"
             self.failure = ScrunError(text)
             import traceback
 
             self._journal.write("debug", "".join(traceback.format_exception(error)))
-        self._journal.write("error", text)
+        # while `create` waits it ends with this, and tells
+        self._journal.write("error", text, reported=not self.settled.is_set())
         self._ending = self._ending or taken("scrun-failure", text)
 
     def _finish(self, ending: Ending) -> None:
@@ -381,13 +414,5 @@ class Container:
         }
         if ending.text:
             annotations["org.scrun.message"] = ending.text
-        self._note(status="stopped", annotations=annotations)
+        self._note(status="stopped", moved=None, annotations=annotations)
         self._anchor.end(ending.status)
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error

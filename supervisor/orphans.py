@@ -4,12 +4,15 @@ import os
 
 import trio
 
-from scrun.errors import ScrunError
-from scrun.record import Record, read_record
-from scrun.settings.load import load, merge
+from scrun.errors import EngineError, ScrunError
+from scrun.record import Moved, Record, read_record
+from scrun.settings.load import Settings, load, merge
+from supervisor.engines.base import Request
 from supervisor.engines.choose import Engines
+from supervisor.journal import Journal
 from supervisor.processes import Setting
 from supervisor.records import remove_record
+from supervisor.staging import scripted
 from supervisor.staging.place import stage_out
 
 
@@ -32,15 +35,47 @@ async def delete(directory: str, engines: Engines) -> bool:
         record = read_record(directory)
     except ScrunError:
         record = Record(id=os.path.basename(directory))  # it died before it wrote one
+    options = {"engine": record.engine or "auto"}
+    if conf := record.engine_settings.get("slurm_conf"):
+        options["slurm.conf"] = conf
+    environment = dict(os.environ)
+    settings = merge(load(environment), options=options, env=environment)
     if record.job_id and record.owns_job:
-        options = {"engine": record.engine}
-        if conf := record.engine_settings.get("slurm_conf"):
-            options["slurm.conf"] = conf
-        environment = dict(os.environ)
-        settings = merge(load(environment), options=options, env=environment)
         engine = engines.choose(settings, environment)
         await engine.release(record.job_id, Setting(environment), directory)
+    if record.moved:
+        await _stage_out(record, record.moved, settings, environment, directory)
     if record.staged:
         await trio.to_thread.run_sync(stage_out, record.staged)
     await trio.to_thread.run_sync(remove_record, directory)
     return True
+
+
+async def _stage_out(
+    record: Record, moved: Moved, settings: Settings, environment: dict[str, str], directory: str
+) -> None:
+    """Have the script fetch what the container wrote, and clean up. The job is gone by now."""
+
+    async def remote(script: str, output: int) -> int:
+        raise EngineError(f"job {record.job_id} is gone")
+
+    def ignore(*_: object) -> None:
+        pass
+
+    journal = Journal(os.path.join(directory, "log"), settings.log, record.id)
+    request = Request(
+        container=record.id,
+        setting=Setting(environment),
+        directory=record.bundle,
+        record=directory,
+        journal=journal,
+        known=ignore,
+        lost=ignore,
+    )
+    variables = {"SLURM_JOB_ID": record.job_id}
+    try:
+        await scripted.stage_out(
+            moved, record.job_id, variables, settings, request, remote, trio.Event()
+        )
+    finally:
+        journal.close()

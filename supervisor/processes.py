@@ -55,9 +55,12 @@ class Child:
         name: What to call it in the log.
     """
 
-    def __init__(self, process: "subprocess.Popen[bytes]", name: str) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", name: str, *, whole_group: bool = False
+    ) -> None:
         self.pid = process.pid
         self.name = name
+        self._whole_group = whole_group
         self._process = process
         self._pidfd = os.pidfd_open(process.pid)
         self._lock = trio.Lock()
@@ -71,6 +74,8 @@ class Child:
         async with self._lock:
             if self._process.returncode is None:
                 await trio.lowlevel.wait_readable(self._pidfd)
+                if self._whole_group:  # until it is reaped the number is nobody else's
+                    self._signal_group(SIGKILL)
                 self._process.wait()
         return self._process.returncode
 
@@ -80,9 +85,19 @@ class Child:
         return self._process.returncode is not None
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process; none when it has ended."""
-        if not self.ended:
+        """Send a signal to the process, or its whole group; none when it has ended."""
+        if self.ended:
+            return
+        if self._whole_group:
+            self._signal_group(number)
+        else:
             pidfd_send_signal(self._pidfd, number)
+
+    def _signal_group(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass  # only the ended leader is in it; or only processes of other users
 
     async def end(self, *, grace: float, by: int = SIGTERM) -> int:
         """Make it end: a signal, `grace` seconds, SIGKILL. Never returns before it is reaped."""
@@ -110,6 +125,8 @@ async def child(
     pass_fds: Sequence[int] = (),
     grace: float = 5.0,
     dies_with_us: bool = True,
+    whole_group: bool = False,
+    directory: str = "/",
 ) -> AsyncIterator[Child]:
     """Run a child for as long as the block lasts.
 
@@ -124,6 +141,9 @@ async def child(
         pass_fds: Further descriptors, kept under their numbers.
         grace: Seconds between SIGTERM and SIGKILL.
         dies_with_us: Whether it gets SIGTERM when the supervisor dies.
+        whole_group: Whether signals are for all processes of its group, and those that are left
+            there when it has ended are killed.
+        directory: Where it works.
 
     Raises:
         OSError: The program cannot be executed.
@@ -136,10 +156,10 @@ async def child(
         pass_fds=pass_fds,
         env=dict(setting.environment),
         umask=setting.umask,
-        cwd="/",
+        cwd=directory,
         start_new_session=True,
     )
-    running = Child(process, os.path.basename(argv[0]))
+    running = Child(process, os.path.basename(argv[0]), whole_group=whole_group)
     try:
         yield running
     finally:

@@ -188,7 +188,7 @@ def load_bundle(bundle: str, config_file: str | None = None) -> Bundle:
     if not bundle.startswith("/"):
         raise BundleError(f"bundle: {bundle}: is not an absolute path")
     name = os.path.join(bundle, config_file or "config.json")
-    raw, config = parse(_read(name), name)
+    raw, config = read_config(name)
     rootfs = os.path.normpath(os.path.join(bundle, config.root.path))
     try:
         if not stat.S_ISDIR(os.stat(rootfs).st_mode):
@@ -198,6 +198,15 @@ def load_bundle(bundle: str, config_file: str | None = None) -> Bundle:
     except OSError as error:
         raise BundleError(f"{name}: root.path: {rootfs}: {error.strerror}") from error
     return Bundle(path=bundle, config_file=name, config=config, raw=raw, rootfs=rootfs)
+
+
+def read_config(name: str) -> tuple[dict[str, Any], Config]:
+    """Read and check a config.json, as `parse` does.
+
+    Raises:
+        BundleError: It cannot be read, or is wrong.
+    """
+    return parse(_read(name), name)
 
 
 def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Config]:

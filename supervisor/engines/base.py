@@ -29,6 +29,8 @@ class Request(msgspec.Struct, frozen=True):
         known: Called with the job's id as soon as there is one, pending ones included, and
             whether the job ends with the container; both are on disk before the engine goes on.
         lost: Called at most once, when the job is taken away.
+        asked: What config.json asks for, by SCRUN_* variable; an image may have written it
+            (`scrun.settings.request_sources`).
     """
 
     container: str
@@ -38,6 +40,7 @@ class Request(msgspec.Struct, frozen=True):
     journal: Journal
     known: Callable[[str, bool], None]
     lost: Callable[[Ending], None]
+    asked: Mapping[str, str] = {}
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -91,6 +94,21 @@ class Job(Protocol):
 
     def resized(self) -> None:
         """Take notice of a new size of the terminal."""
+        ...
+
+    async def command(self, script: str, output: int) -> int:
+        """Run a shell script beside the container, on all nodes of the job.
+
+        Args:
+            script: For `sh -c`.
+            output: The descriptor that gets its standard output and error.
+
+        Returns:
+            The highest exit status; 128+n for a signal.
+
+        Raises:
+            EngineError: It could not be started.
+        """
         ...
 
 

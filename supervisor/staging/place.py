@@ -7,6 +7,7 @@ of mount sources in `files`. Everything here blocks: call it in a worker thread.
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.errors import StagingError
+from scrun.record import Moved
+from scrun.settings.ociconf import substitute
 from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from supervisor.staging.mounts import FILES
 from supervisor.staging.policy import fit
@@ -22,6 +25,8 @@ from supervisor.staging.survey import mount_of, read_mounts, survey
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from scrun.settings.load import Staging
+    from supervisor.engines.base import Request
     from supervisor.staging.plan import Target
 
 _CONFIG = "config.json"
@@ -29,11 +34,30 @@ _ROOTFS = "rootfs"
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """A staged bundle: its path, that of its root file system, and lines for the log."""
+    """A staged bundle.
+
+    Attributes:
+        bundle: Its directory.
+        rootfs: Its root file system.
+        notes: Lines for the log.
+        arguments: The command that it runs: process.args.
+        moved: What a script's stage_out has to know, if there is one.
+    """
 
     bundle: str
     rootfs: str
     notes: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    moved: Moved | None = None
+
+
+def directory_for(settings: Staging, request: Request) -> str:
+    """Return the directory of a container's staged bundle, on disk before stage in begins."""
+    if settings.scratch is None:
+        return os.path.join(request.record, "bundle")
+    uid = os.getuid()
+    values = {"u": pwd.getpwuid(uid).pw_name, "U": str(uid)}
+    return os.path.join(substitute(settings.scratch, values, shell=False), request.container)
 
 
 def run(command: Sequence[str]) -> None:

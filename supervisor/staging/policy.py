@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from scrun.settings.request_sources import names_of_requests
 from supervisor.staging.mounts import fit_mounts
 from supervisor.staging.plan import Copy, Notes, Plan, Source, Target
 
@@ -21,6 +22,7 @@ __all__ = ["Copy", "Plan", "Source", "Target", "fit"]
 _OTHER_MACHINE = "it belongs to this machine"
 _ROOT_ONLY = "only root may set it"
 _SLURM_LIMITS = "Slurm propagates the user's limits, the node's may be lower than these"
+_FOR_SCRUN = "they ask for the job, and are for scrun alone"
 _NO_CGROUPS = "the runtime there makes no cgroups, the job has its own"
 
 # sysctl names are per namespace; runc and crun refuse those whose namespace is the node's
@@ -84,6 +86,7 @@ def fit(
 
 def _fit_process(process: dict[str, Any], target: Target, notes: Notes) -> None:
     """Remove what the process there cannot have, and lower what it can have less of."""
+    _without_requests(process, notes)
     if target.elsewhere or target.rootless:
         notes.drop(process, "process.", "apparmorProfile", _OTHER_MACHINE)
         notes.drop(process, "process.", "selinuxLabel", _OTHER_MACHINE)
@@ -101,6 +104,17 @@ def _fit_process(process: dict[str, Any], target: Target, notes: Notes) -> None:
         notes.drop(process.get("user") or {}, "process.user.", "additionalGids", _ROOT_ONLY)
     if target.capabilities is not None:
         _limit_capabilities(process.get("capabilities") or {}, target.capabilities, notes)
+
+
+def _without_requests(process: dict[str, Any], notes: Notes) -> None:
+    """Take out the variables with which config.json asks for the job.
+
+    A scrun in the container would ask with them once more, and trust them as its caller's own.
+    """
+    env = process.get("env") or []
+    if names := names_of_requests(env):
+        process["env"] = [entry for entry in env if entry.partition("=")[0] not in names]
+        notes.add(f"process.env without {', '.join(names)}: {_FOR_SCRUN}")
 
 
 def _become_root(user: dict[str, Any], notes: Notes) -> None:

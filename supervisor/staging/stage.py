@@ -1,67 +1,99 @@
-"""Stage in, and when the block is left stage out, whatever happened."""
+"""Stage in, and when the block is left stage out, whatever happened.
 
-import os
-import pwd
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+Who stages is decided before there is a job: a site's scrun.lua, or the built-in policy.
+"""
 
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+import msgspec
 import trio
 
 from scrun.errors import StagingError
 from scrun.oci.config import Bundle
-from scrun.settings.load import Staging
-from scrun.settings.ociconf import substitute
-from supervisor.engines.base import Engine, Request
+from scrun.settings.load import Settings, Staging
+from supervisor.engines.base import Engine, Job, Request
+from supervisor.lua.find import find_script
 from supervisor.processes import child
 from supervisor.pumps import messages
-from supervisor.staging.place import Staged, stage_in, stage_out
+from supervisor.staging.place import Staged, directory_for, stage_in, stage_out
+from supervisor.staging.scripted import scripted
 
 _CLEAN_UP = 60.0
 
 
-def directory_for(settings: Staging, request: Request) -> str:
-    """Return the directory of a container's staged bundle, on disk before stage in begins."""
-    if settings.scratch is None:
-        return os.path.join(request.record, "bundle")
-    uid = os.getuid()
-    values = {"u": pwd.getpwuid(uid).pw_name, "U": str(uid)}
-    return os.path.join(substitute(settings.scratch, values, shell=False), request.container)
+class Stager(Protocol):
+    """Makes one bundle ready for the nodes of a job."""
+
+    def staged(
+        self, job: Job, environment: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[Staged]:
+        """Make a bundle that the job's nodes can run, for as long as the block lasts.
+
+        Raises:
+            StagingError: It cannot be done, took too long, or could not be undone.
+        """
+        ...
 
 
 @asynccontextmanager
-async def staged(
-    bundle: Bundle, directory: str, settings: Staging, engine: Engine, request: Request
-) -> AsyncIterator[Staged]:
-    """Make a bundle that the engine's nodes can run, for as long as the block lasts.
+async def stager_for(
+    bundle: Bundle, settings: Settings, engine: Engine, request: Request, hurry: trio.Event
+) -> AsyncIterator[Stager]:
+    """Find out who stages, and have it ready. There is no job yet.
 
     Args:
         bundle: The submitted bundle.
-        directory: Where the staged one goes.
-        settings: The section [staging] of the settings.
+        settings: The container's.
         engine: Where it will run.
-        request: What the job was asked for with.
+        request: What the job will be asked for with.
+        hurry: Set when nobody wants to wait for the end of a script's stage_out.
 
     Raises:
-        StagingError: It cannot be done, or took too long.
+        StagingError: The script cannot be loaded.
+        SettingsError: It must not be.
     """
-    target = await engine.target(request.setting)
+    script = await trio.to_thread.run_sync(find_script, settings, engine.name)
+    if script is None:
+        yield BuiltIn(bundle, settings.staging, engine, request)
+        return
+    async with scripted(script, bundle, settings, engine, request, hurry) as stager:
+        yield stager
 
-    def execute(command: Sequence[str]) -> None:
-        trio.from_thread.run(_execute, command, request)
 
-    try:
-        with trio.move_on_after(settings.timeout) as patience:
-            done = await trio.to_thread.run_sync(
-                lambda: stage_in(bundle.raw, bundle.path, directory, target, execute=execute)
-            )
-        if patience.cancelled_caught:
-            raise StagingError(f"stage in took longer than {settings.timeout:g} s")
-        for note in done.notes:
-            request.journal.write("info", note)
-        yield done
-    finally:
-        with trio.move_on_after(_CLEAN_UP, shield=True):
-            await trio.to_thread.run_sync(stage_out, directory, abandon_on_cancel=True)
+class BuiltIn:
+    """The built-in policy."""
+
+    def __init__(
+        self, bundle: Bundle, settings: Staging, engine: Engine, request: Request
+    ) -> None:
+        self._bundle = bundle
+        self._settings = settings
+        self._engine = engine
+        self._request = request
+
+    @asynccontextmanager
+    async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
+        """See `Stager`."""
+        bundle, settings, request = self._bundle, self._settings, self._request
+        directory = directory_for(settings, request)
+        target = await self._engine.target(request.setting)
+
+        def execute(command: Sequence[str]) -> None:
+            trio.from_thread.run(_execute, command, request)
+
+        try:
+            with trio.move_on_after(settings.timeout) as patience:
+                done = await trio.to_thread.run_sync(
+                    lambda: stage_in(bundle.raw, bundle.path, directory, target, execute=execute)
+                )
+            if patience.cancelled_caught:
+                raise StagingError(f"stage in took longer than {settings.timeout:g} s")
+            yield msgspec.structs.replace(done, arguments=tuple(bundle.config.process.args))
+        finally:
+            with trio.move_on_after(_CLEAN_UP, shield=True):
+                await trio.to_thread.run_sync(stage_out, directory, abandon_on_cancel=True)
 
 
 async def _execute(command: Sequence[str], request: Request) -> None:

@@ -28,8 +28,9 @@ class Podman:
     settings are in the user's own file meanwhile.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, settings: str = "") -> None:
         self.site = site
+        self._more_settings = settings
         self._runtime_dir = site.base / "x"
         self._runtime_dir.mkdir(mode=0o700)
         site.user.give(self._runtime_dir)
@@ -87,7 +88,7 @@ class Podman:
     def __enter__(self) -> Self:
         root = self._runtime_dir / "scrun"
         text = f'engine = "slurm"\nroot = "{root}"\nidle_timeout = 20\n'
-        text += f'[slurm]\nconf = "{cluster.slurm_conf()}"\n'
+        text += f'[slurm]\nconf = "{cluster.slurm_conf()}"\n{self._more_settings}'
         self._before = self._settings.read_bytes() if self._settings.exists() else None
         for directory in (self._settings.parents[1], self._settings.parent):
             if not directory.exists():

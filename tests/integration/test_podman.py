@@ -6,11 +6,13 @@ import pty
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from tests.harness import cluster, users
 from tests.harness.podman import Podman
+from tests.harness.script import manual
 from tests.harness.site import Site
 from tests.harness.terminal import Terminal
 from tests.harness.wait import wait_until, wait_while
@@ -144,3 +146,30 @@ def test_cancelled_from_outside(podman: Podman) -> None:
     assert process.returncode == 122
     assert out == b""
     assert b"cancel" in err
+
+
+@pytest.mark.parametrize("form", ["require", "slurm"])
+def test_the_manuals_script(form: str) -> None:
+    """scrun(1), "Example scrun.lua", under rootless podman: changes come back, scratch goes."""
+    site = Site("slurm", users.ordinary())
+    path = site.base / "scrun.lua"
+    path.write_text(manual(form))
+    source = site.base / "source"
+    source.write_text("bound\n")
+    site.user.give(source)
+    scratch = Path(f"/run/user/{site.user.uid}/slurm/scrun")
+    try:
+        with Podman(site, f'[lua]\nscript = "{path}"\n') as podman:
+            volume = ("--volume", f"{source}:/bound")
+            script = "cat /bound; echo changed > /result; echo $SLURM_JOB_ID"
+            done = podman.run(*RUN, "--name", "one", *volume, "busybox", "sh", "-c", script)
+            assert done.returncode == 0, done.stderr
+            bound, job = done.stdout.split()
+            assert bound == "bound"
+            assert job.isdecimal()
+            podman.must("cp", "one:/result", str(site.base / "b" / "result"))
+            assert (site.base / "b" / "result").read_text() == "changed\n"
+            assert not scratch.exists() or list(scratch.iterdir()) == []
+            podman.must("rm", "one")
+    finally:
+        site.close()

@@ -5,7 +5,7 @@ import pytest
 from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.site import Site
-from tests.harness.wait import wait_while
+from tests.harness.wait import wait_until
 
 on_slurm = pytest.mark.parametrize("site", ["slurm-root", "slurm-user"], indirect=True)
 as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
@@ -57,8 +57,9 @@ def test_cancelled_while_pending(site: Site) -> None:
     with cluster.full(site.user):
         life = site.life("true")
         life.wait_for("creating")
-        wait_while("no job", lambda: not [j for j in cluster.jobs(site.user) if "PENDING" in j])
-        [job] = [j for j in cluster.jobs(site.user) if "PENDING" in j]
+        name = site.base.name
+        [job] = wait_until("a job", lambda: cluster.jobs(site.user, name))
+        assert "PENDING" in job
         cluster.slurm("scancel", job.split()[0])
         assert "cancel" in life.refused()
         assert life.status == "gone"

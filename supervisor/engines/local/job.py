@@ -12,7 +12,7 @@ from scrun.errors import EngineError
 from scrun.states import Ending, exited, taken
 from supervisor.engines.base import Request, Step
 from supervisor.engines.local.commands import Commands
-from supervisor.processes import Child, child
+from supervisor.processes import Child, Setting, child
 from supervisor.pumps import messages
 from supervisor.runtimes import program_failure
 
@@ -120,6 +120,22 @@ class LocalJob:
         ):
             status = await kill.wait()
         return "; ".join(said) or f"status {status}" if status else ""
+
+    async def command(self, script: str, output: int) -> int:
+        """Run a shell script here, the only node (see `supervisor.engines.base.Job`)."""
+        request = self._request
+        environment = {**request.setting.environment, **self.environment}
+        async with child(
+            ["/bin/sh", "-c", script],
+            Setting(environment, request.setting.umask),
+            stdout=output,
+            stderr=output,
+            whole_group=True,
+            grace=0.5,
+            directory=request.directory,
+        ) as running:
+            status = await running.wait()
+        return status if status >= 0 else 128 - status
 
     def resized(self) -> None:
         """Pass a new size of the terminal on; the runtime looks when it is told."""

@@ -1,0 +1,82 @@
+"""The SCRUN_* variables that tell scripts about a container.
+
+After scrun(1), "OUTPUT ENVIRONMENT VARIABLES". They are for scrun.lua and the commands that it
+runs; the container gets none of them.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What scripts are told; the names are the variables', without SCRUN_ and in lower case.
+
+    Attributes:
+        oci_version: `ociVersion` of config.json.
+        container_id: The container's id.
+        pid: The anchor's pid, as in the pid file.
+        bundle: The bundle that will run: the staged one, or what a script has set.
+        submission_bundle: The one that `create` was given.
+        annotations: config.json's.
+        pid_file: The pid file; None without `--pid-file`.
+        socket: The socket that controls the container: its supervisor's.
+        spool_dir: A directory for the container's temporary files, removed with it.
+        submission_config_file: The config.json that was read.
+        user: The name of the user who called `create`.
+        user_id: Its number.
+        group: The name of that user's primary group.
+        group_id: Its number.
+        root: The directory of the records (`--root`).
+        rootfs_path: The root file system that will run.
+        submission_rootfs_path: The one that the submitted config.json names.
+        log_file: The log; None when there is none but the record's own.
+        log_format: Its format.
+    """
+
+    oci_version: str
+    container_id: str
+    pid: int
+    bundle: str
+    submission_bundle: str
+    annotations: Mapping[str, str]
+    pid_file: str | None
+    socket: str
+    spool_dir: str
+    submission_config_file: str
+    user: str
+    user_id: int
+    group: str
+    group_id: int
+    root: str
+    rootfs_path: str
+    submission_rootfs_path: str
+    log_file: str | None
+    log_format: Literal["text", "json"]
+
+
+def output_variables(told: Told) -> dict[str, str]:
+    """Make the variables, in the order of the manual.
+
+    What is None has no variable. Nor has an annotation that cannot be one: an equals sign in its
+    key, which would end the name there, or a NUL; exec(2) knows no such variable, and a command
+    that could not be started because of one would be no help. Any other key stays as it is,
+    although a shell cannot name most: `env`, Lua and jq can.
+    """
+    variables: dict[str, str] = {}
+    for field in told.__struct_fields__:
+        value = getattr(told, field)
+        if field == "annotations":
+            variables.update(_annotations(value))
+        elif value is not None:
+            variables[f"SCRUN_{field.upper()}"] = str(value)
+    return variables
+
+
+def _annotations(annotations: Mapping[str, str]) -> dict[str, str]:
+    return {
+        f"SCRUN_ANNOTATION_{key}": value
+        for key, value in annotations.items()
+        if "=" not in key and "\0" not in key + value
+    }

@@ -1,0 +1,58 @@
+"""Shell commands on all nodes of a job."""
+
+from collections.abc import Callable, Mapping
+
+from scrun.errors import EngineError
+from supervisor.engines.slurm.tools import Tools
+from supervisor.processes import Setting, child
+from supervisor.pumps import messages
+
+_GRACE = 0.5  # srun ends its step at once when it is told
+
+
+async def run_on_nodes(
+    tools: Tools,
+    setting: Setting,
+    job_id: str,
+    environment: Mapping[str, str],
+    script: str,
+    output: int,
+    log: Callable[[str], None],
+) -> int:
+    """Run a shell script once on each node of a job, as a step of its own.
+
+    Args:
+        tools: Slurm's tools.
+        setting: Their surroundings.
+        job_id: The job.
+        environment: The job's variables, for the number of nodes.
+        script: For `sh -c`.
+        output: What gets the standard output and error of the tasks. srun's own messages, which
+            it writes to its standard error, go to `log` instead.
+        log: Called with each of its lines.
+
+    Returns:
+        The highest exit status; 128+n for a signal.
+
+    Raises:
+        EngineError: The step could not be started.
+    """
+    nodes = environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
+    argv = [tools.srun, "--jobid", job_id, "--job-name", "scrun", "--overlap"]
+    argv += ["--nodes", nodes, "--ntasks", nodes, "--ntasks-per-node", "1", "--mem", "0"]
+    argv += ["--chdir", "/", "--input", "none", f"--error=/proc/self/fd/{output}"]
+    argv += ["--", "/bin/sh", "-c", script]
+    said: list[str] = []
+
+    def hear(line: str) -> None:
+        said.append(line)
+        log(line)
+
+    async with (
+        messages(hear) as own,
+        child(argv, setting, stdout=output, stderr=own, pass_fds=(output,), grace=_GRACE) as srun,
+    ):
+        status = await srun.wait()
+    if status and any("nable to create step" in line for line in said):
+        raise EngineError(said[-1].removeprefix("srun: error: "))
+    return status if status >= 0 else 128 - status

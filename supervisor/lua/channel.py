@@ -1,0 +1,82 @@
+"""Our end of the socket to a worker: frames, and descriptors beside them."""
+
+import os
+import socket
+import struct
+from collections import deque
+
+import trio
+
+from scrun.wire import LIMIT, frame
+
+_ROOM = socket.CMSG_SPACE(16 * 4)
+
+
+class Hangup(Exception):
+    """The worker is gone."""
+
+
+class Channel:
+    """Sends and receives the frames of `scrun.wire`; owns its socket and what comes with it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = trio.socket.from_stdlib_socket(sock)
+        self._data = bytearray()
+        self._fds: deque[int] = deque()
+
+    async def send(self, *fields: str | bytes) -> None:
+        """Send one frame.
+
+        Raises:
+            Hangup: Nobody is there.
+        """
+        rest = memoryview(frame([os.fsencode(field) for field in fields]))
+        try:
+            while rest:
+                rest = rest[await self._sock.send(rest) :]
+        except OSError as error:
+            raise Hangup from error
+
+    async def receive(self) -> list[bytes]:
+        """Wait for one frame.
+
+        Raises:
+            Hangup: There will be none, or what comes is no frame.
+        """
+        while True:
+            length = 4 + int.from_bytes(self._data[:4], "big")
+            if 4 <= len(self._data) >= length:
+                body = bytes(self._data[4:length])
+                del self._data[:length]
+                return body.split(b"\0")
+            if len(self._data) >= 4 and length > LIMIT:
+                raise Hangup
+            await self._receive_more()
+
+    async def _receive_more(self) -> None:
+        try:
+            part, ancillary, _, _ = await self._sock.recvmsg(65536, _ROOM, socket.MSG_CMSG_CLOEXEC)
+        except OSError as error:
+            raise Hangup from error
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self._fds.extend(fd for (fd,) in struct.iter_unpack("i", content))
+        if not part:
+            raise Hangup
+        self._data += part
+
+    def take_descriptor(self) -> int:
+        """Hand over the descriptor that came with the last frame.
+
+        Raises:
+            Hangup: None came.
+        """
+        if not self._fds:
+            raise Hangup
+        return self._fds.popleft()
+
+    def close(self) -> None:
+        """Close the socket and what nobody took."""
+        self._sock.close()
+        while self._fds:
+            os.close(self._fds.popleft())

@@ -1,0 +1,56 @@
+"""Which scrun.lua stages a container's bundle, if any."""
+
+import os
+import stat
+
+from scrun.errors import SettingsError
+from scrun.settings.load import Settings
+from scrun.settings.slurmconf import find_slurm_conf, read_slurm_conf
+
+NAME = "scrun.lua"
+USUAL = "/etc/slurm/scrun.lua"
+
+
+def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | None:
+    """Find the script; it may lie on a file system that hangs, so do it in a thread.
+
+    Args:
+        settings: The one that they name comes first, and must be there; `none` is none.
+        engine: The engine's name. Without Slurm there is a script only if it is named.
+        usual: Where it is when it is not beside the slurm.conf in use.
+
+    Returns:
+        Its path; None: the built-in policy stages.
+
+    Raises:
+        SettingsError: Anybody could have written it.
+    """
+    named = settings.lua.script
+    if named == "none" or (named is None and engine != "slurm"):
+        return None
+    if named is not None:
+        path = named
+    else:
+        conf = find_slurm_conf(settings)
+        places = [os.path.join(os.path.dirname(conf), NAME)] if conf else []
+        found = next((place for place in (*places, usual) if os.path.lexists(place)), None)
+        if found is None:
+            return None
+        path = found
+    try:
+        if os.stat(path).st_mode & stat.S_IWOTH:
+            raise SettingsError(f"{path}: everybody may write to it (chmod o-w)")
+    except OSError as error:
+        raise SettingsError(
+            f"{path}: {error.strerror}; it is the scrun.lua that [lua] script names"
+        ) from error
+    return path
+
+
+def cluster_name(settings: Settings) -> str:
+    """Return the cluster's name by the slurm.conf in use, or an empty text."""
+    conf = find_slurm_conf(settings)
+    try:
+        return read_slurm_conf(conf).get("clustername", "") if conf else ""
+    except SettingsError:
+        return ""

@@ -1,0 +1,36 @@
+"""Slurm's notation of time spans. Pure."""
+
+import re
+
+UNLIMITED = -1
+NOT_A_TIME = -2
+
+_DAYS = re.compile(r"(\d+)-(?:(\d+)(?::(\d+)(?::(\d+))?)?)?", re.ASCII)
+_CLOCK = re.compile(r"(\d+)(?::(\d+)(?::(\d+))?)?", re.ASCII)
+_DIGITS = 9  # in a number: what is longer is no time, and would not fit Slurm's 32 bits
+
+
+def minutes(text: str) -> int:
+    """Read a time span as scrun(1) has it for `slurm.time_str2mins`.
+
+    The formats are `days-[hours[:minutes[:seconds]]]`, `hours:minutes:seconds`,
+    `minutes[:seconds]`, `-1`, `INFINITE` and `UNLIMITED`, these in any case. Seconds round up.
+
+    Returns:
+        Minutes; `UNLIMITED`; or `NOT_A_TIME` for anything else.
+    """
+    if text.upper() in ("-1", "INFINITE", "UNLIMITED"):
+        return UNLIMITED
+    if max(map(len, re.findall(r"\d+", text)), default=0) > _DIGITS:
+        return NOT_A_TIME
+    if found := _DAYS.fullmatch(text):
+        days, hours, mins, seconds = (int(part or 0) for part in found.groups())
+    elif found := _CLOCK.fullmatch(text):
+        first, second, third = found.groups()
+        days = 0
+        hours, mins, seconds = (
+            (int(first), int(second), int(third)) if third else (0, int(first), int(second or 0))
+        )
+    else:
+        return NOT_A_TIME
+    return (days * 24 + hours) * 60 + mins + -(-seconds // 60)

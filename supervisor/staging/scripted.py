@@ -1,0 +1,241 @@
+"""Staging by a site's scrun.lua."""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import trio
+
+from scrun.errors import BundleError, StagingError, leaves
+from scrun.oci.config import Bundle, read_config
+from scrun.record import Moved
+from scrun.settings.load import Settings
+from supervisor.engines.base import Engine, Job, Request
+from supervisor.lua.find import cluster_name
+from supervisor.lua.host import Remote, Script, loaded
+from supervisor.staging.files import write
+from supervisor.staging.place import Staged, directory_for
+from supervisor.staging.place import stage_out as clean
+
+_IN = "slurm_scrun_stage_in"
+_OUT = "slurm_scrun_stage_out"
+
+
+class Scripted:
+    """A loaded script that stages one bundle (see `supervisor.staging.stage.Stager`)."""
+
+    def __init__(
+        self,
+        script: Script,
+        done: trio.Event,
+        bundle: Bundle,
+        settings: Settings,
+        engine: Engine,
+        request: Request,
+        hurry: trio.Event,
+    ) -> None:
+        """Take a script over.
+
+        Args:
+            script: The script, loaded.
+            done: To be set when its worker may go.
+            bundle: The submitted bundle.
+            settings: The container's.
+            engine: Where it will run.
+            request: What the job is asked for with.
+            hurry: Set when nobody wants to wait for the end of stage_out.
+        """
+        self._script = script
+        self._done = done
+        self._bundle = bundle
+        self._settings = settings
+        self._engine = engine
+        self._request = request
+        self._hurry = hurry
+
+    @asynccontextmanager
+    async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
+        """Have the script stage in, and stage out when the block is left.
+
+        After a stage_in that failed, or was cancelled, there is no stage_out: a script that
+        fetches the root file system back would fetch half of one.
+
+        Args:
+            job: The job.
+            environment: The variables for the script: the job's, and SCRUN_*.
+
+        Raises:
+            StagingError: One of the functions failed, or took too long.
+        """
+        timeout = self._settings.staging.timeout
+        moved: Moved | None = None
+        try:
+            with trio.move_on_after(timeout):
+                moved = await self._stage_in(job, environment)
+        finally:
+            self._done.set()
+        if moved is None:
+            raise StagingError(f"{self._script.path}: {_IN} took longer than {timeout:g} s")
+        variables = {
+            **environment,
+            "SCRUN_BUNDLE": moved.bundle,
+            "SCRUN_ROOTFS_PATH": moved.root,
+        }
+        try:
+            yield await self._describe(moved)
+        finally:
+            with trio.CancelScope(shield=True):
+                try:
+                    await stage_out(
+                        moved, job.id, variables, self._settings, self._request, job.command,
+                        self._hurry,
+                    )  # fmt: skip
+                finally:
+                    await trio.to_thread.run_sync(clean, self._shadow)
+
+    async def _stage_in(self, job: Job, environment: Mapping[str, str]) -> Moved:
+        bundle, request = self._bundle, self._request
+        target = await self._engine.target(request.setting)
+        spool = os.path.join(request.record, "spool")
+        os.mkdir(spool, 0o700)
+        arguments = (
+            request.container, bundle.path, spool, bundle.config_file, _number(job.id),
+            target.uid, target.gid, None,
+        )  # fmt: skip
+        originals = (bundle.path, bundle.rootfs)
+        new_bundle, new_root = await self._script.call(
+            _IN, arguments, originals, environment, job.command
+        )
+        return Moved(
+            script=self._script.path,
+            bundle=os.path.join(request.directory, new_bundle or bundle.path),
+            original_bundle=bundle.path,
+            root=new_root or bundle.rootfs,
+            original_root=bundle.rootfs,
+            spool=spool,
+            config_file=bundle.config_file,
+            user=target.uid,
+            group=target.gid,
+        )
+
+    @property
+    def _shadow(self) -> str:
+        return directory_for(self._settings.staging, self._request)
+
+    async def _describe(self, moved: Moved) -> Staged:
+        """Look at the bundle that the script has made, where it can be seen from here."""
+        target = await self._engine.target(self._request.setting)
+        shadow = self._shadow if target.link_rootfs else None
+        return await trio.to_thread.run_sync(_look, moved, self._bundle, shadow)
+
+
+def _look(moved: Moved, bundle: Bundle, shadow: str | None) -> Staged:
+    name = os.path.join(moved.bundle, "config.json")
+    if not os.path.exists(name):  # it may lie on a file system of the nodes
+        return Staged(moved.bundle, moved.root, (), tuple(bundle.config.process.args), moved)
+    try:
+        raw, config = read_config(name)
+    except BundleError as error:
+        raise StagingError(f"{moved.script}: {_IN} left a wrong config.json: {error}") from error
+    root = os.path.join(moved.bundle, config.root.path)
+    path = moved.bundle
+    if shadow is not None and not os.path.lexists(os.path.join(path, "rootfs")):
+        try:
+            _write_shadow(raw, path, root, shadow)
+        except OSError as error:
+            raise StagingError(f"{shadow}: {error.strerror}") from error
+        path = shadow
+    return Staged(path, root, (), tuple(config.process.args), moved)
+
+
+def _write_shadow(config: dict[str, Any], bundle: str, root: str, shadow: str) -> None:
+    """Write a bundle in which slurmstepd 22.05, which looks for `rootfs` only, finds the root."""
+    os.makedirs(shadow, mode=0o700, exist_ok=True)
+    mounts = [
+        {**mount, "source": os.path.join(bundle, mount["source"])}
+        if mount.get("source") and "bind" in (mount.get("type"), *(mount.get("options") or ()))
+        else mount
+        for mount in config.get("mounts") or []
+    ]
+    os.symlink(os.path.realpath(root), os.path.join(shadow, "rootfs"))
+    write(os.path.join(shadow, "config.json"), msgspec.json.encode({**config, "mounts": mounts}))
+
+
+async def stage_out(
+    moved: Moved,
+    job_id: str,
+    environment: Mapping[str, str],
+    settings: Settings,
+    request: Request,
+    remote: Remote,
+    hurry: trio.Event,
+) -> None:
+    """Have the script stage out. Nothing but `hurry` and the time limit ends it.
+
+    Raises:
+        StagingError: It failed, or was not let finish.
+    """
+    arguments = (
+        request.container, moved.bundle, moved.original_bundle, moved.root, moved.original_root,
+        moved.spool, moved.config_file, _number(job_id), moved.user, moved.group,
+    )  # fmt: skip
+    failure = f"{moved.script}: {_OUT} did not finish: it took too long"
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when, hurry, nursery.cancel_scope)
+            nursery.cancel_scope.deadline = trio.current_time() + settings.staging.timeout
+            async with loaded(
+                moved.script, settings.lua, request.setting, request.directory, request.journal,
+                cluster_name(settings),
+            ) as script:  # fmt: skip
+                originals = (moved.original_bundle, moved.original_root)
+                await script.call(_OUT, arguments, originals, environment, remote)
+                failure = ""
+            nursery.cancel_scope.cancel()
+    except* StagingError as group:
+        failure = str(next(leaves(group)))
+    if failure and hurry.is_set():
+        failure = f"{moved.script}: {_OUT} did not finish: it was asked to hurry"
+    if failure:
+        raise StagingError(failure)
+
+
+async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+def _number(job_id: str) -> int:
+    return int(job_id) if job_id.isdecimal() else 0
+
+
+@asynccontextmanager
+async def scripted(
+    path: str,
+    bundle: Bundle,
+    settings: Settings,
+    engine: Engine,
+    request: Request,
+    hurry: trio.Event,
+) -> AsyncIterator[Scripted]:
+    """Load the script, before there is a job; its worker goes when it has staged in.
+
+    Raises:
+        StagingError: It cannot be loaded.
+    """
+    cluster = await trio.to_thread.run_sync(cluster_name, settings)
+
+    async def keep(task_status: trio.TaskStatus[Script]) -> None:
+        async with loaded(
+            path, settings.lua, request.setting, request.directory, request.journal, cluster
+        ) as script:
+            task_status.started(script)
+            await done.wait()
+
+    done = trio.Event()
+    async with trio.open_nursery() as nursery:
+        script = await nursery.start(keep)
+        yield Scripted(script, done, bundle, settings, engine, request, hurry)
+        nursery.cancel_scope.cancel()
