@@ -1,0 +1,92 @@
+"""A scrun.lua in its worker, without a container around it."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from scrun.settings.load import Level, Log, Lua
+from supervisor.journal import Journal
+from supervisor.lua.host import Remote, Script, loaded
+from supervisor.processes import Setting
+from tests.harness import users
+
+VERSIONS = ("5.1", "5.2", "5.3", "5.4", "5.5")
+OUT = "function slurm_scrun_stage_out() return slurm.SUCCESS end\n"
+HEAD = "function slurm_scrun_stage_in(id, bundle, spool, file, job, uid, gid, env)\n"
+ARGUMENTS = ("c1", "/b", "/spool", "/b/config.json", 7, 1000, 100, None)
+JOB = {"SLURM_JOB_ID": "7", "SCRUN_ANNOTATION_a=b": "c"}
+
+
+class Said(Journal):
+    """A journal that keeps what is written."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(str(directory / "log"), Log(), "c1")
+        self.lines: list[tuple[Level, str]] = []
+
+    def write(self, level: Level, text: str, *, reported: bool = False) -> None:
+        """Keep one message."""
+        del reported
+        self.lines.append((level, text))
+
+    def texts(self, level: Level | None = None) -> list[str]:
+        """The script's own words, without what stands before them."""
+        return [
+            text.removeprefix("scrun.lua: ")
+            for kind, text in self.lines
+            if level is None or kind == level
+        ]
+
+
+class Bench:
+    """Runs scripts."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.said = Said(directory)
+        self.setting = Setting({"PATH": users.PATH, "FROM_CREATE": "yes"}, 0o027)
+
+    def write(self, script: str | bytes) -> str:
+        """Write a script down."""
+        path = self.directory / "scrun.lua"
+        path.write_bytes(script if isinstance(script, bytes) else script.encode())
+        return str(path)
+
+    @asynccontextmanager
+    async def loaded(
+        self, script: str | bytes, settings: Lua | None = None
+    ) -> AsyncIterator[Script]:
+        """Load a script."""
+        path = self.write(script)
+        async with loaded(
+            path, settings or Lua(), self.setting, str(self.directory), self.said, "tux"
+        ) as script_:
+            yield script_
+
+    async def stage_in(
+        self,
+        body: str,
+        settings: Lua | None = None,
+        remote: Remote | None = None,
+        job: Mapping[str, str] | None = None,
+        before: str = "",
+    ) -> tuple[str, str]:
+        """Call a stage_in that has a body, which begins in line 2 and may lack the return."""
+        script = f"{HEAD}{body}\nreturn slurm.SUCCESS end\n{OUT}{before}"
+        async with self.loaded(script, settings) as loaded_script:
+            return await loaded_script.call(
+                "slurm_scrun_stage_in",
+                ARGUMENTS,
+                ("/b", "/b/rootfs"),
+                JOB if job is None else job,
+                remote or _no_remote,
+            )
+
+    async def says(self, body: str, settings: Lua | None = None, **how: object) -> list[str]:
+        """What such a stage_in prints and logs."""
+        await self.stage_in(body, settings, **how)  # type: ignore[arg-type]
+        return self.said.texts()
+
+
+async def _no_remote(script: str, output: int) -> int:
+    raise AssertionError(f"remote_command({script!r}, {output})")
