@@ -27,7 +27,6 @@ Every class is made from its message alone, so that an error can cross the
 supervisor's socket as a class name and a line.
 """
 
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator

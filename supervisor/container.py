@@ -17,9 +17,8 @@ import signal
 import msgspec
 import trio
 
-from scrun.errors import BundleError, EngineError, ScrunError, StagingError, StateError, leaves
-from scrun.oci.config import Bundle, load_bundle
-from scrun.oci.lookup import Found, NotFound, find_program
+from scrun.errors import EngineError, ScrunError, StagingError, StateError, leaves
+from scrun.oci.config import Bundle
 from scrun.oci.signals import signal_name
 from scrun.oci.state import render_state
 from scrun.record import Record, write_record
@@ -35,6 +34,7 @@ from scrun.states import (
     may_become,
     taken,
 )
+from supervisor.admission import ProgramNotFound, admit
 from supervisor.anchors import Anchor
 from supervisor.engines.base import Engine, Job, Request, Step
 from supervisor.journal import Journal
@@ -46,7 +46,6 @@ from supervisor.staging.variables import script_variables
 from supervisor.stdio import Stdio
 
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
-_READING = 30.0
 _GRACE = 5.0
 _DELETING = 20.0
 
@@ -176,34 +175,15 @@ class Container:
 
     async def _read_bundle(self) -> Bundle:
         """Check what can be known before a job is asked for."""
-        order = self._order
-        with trio.move_on_after(_READING):
-            bundle = await trio.to_thread.run_sync(
-                load_bundle, order.bundle, order.config_file, abandon_on_cancel=True
-            )
-            program = await trio.to_thread.run_sync(find_program, bundle, abandon_on_cancel=True)
-            self._program_is_known = isinstance(program, Found)
-            if isinstance(program, NotFound):
-                self._ending = Ending(program.exit_status, "not-found", program.message)
-                raise BundleError(program.message)
-            self._check_terminal(bundle)
-            config = bundle.config
-            annotations = {**config.annotations, **self._record.annotations}
-            self._note(annotations=annotations, oci_version=config.oci_version)
-            return bundle
-        raise BundleError(f"{order.bundle}: the file system did not answer for {_READING:g} s")
-
-    def _check_terminal(self, bundle: Bundle) -> None:
-        """Terminal and console socket go together (runc's terminals.md, detached mode)."""
-        if bundle.config.process.terminal and not self._order.has_console:
-            raise BundleError(
-                f"{bundle.config_file}: process.terminal: is true, but there is no "
-                "--console-socket to send the terminal to"
-            )
-        if self._order.has_console and not bundle.config.process.terminal:
-            raise BundleError(
-                f"{bundle.config_file}: process.terminal: is false, so --console-socket has no use"
-            )
+        try:
+            bundle, self._program_is_known = await admit(self._order)
+        except ProgramNotFound as error:
+            self._ending = Ending(error.status, "not-found", str(error))
+            raise
+        config = bundle.config
+        annotations = {**config.annotations, **self._record.annotations}
+        self._note(annotations=annotations, oci_version=config.oci_version)
+        return bundle
 
     def _request(self, bundle: Bundle) -> Request:
         def known(job_id: str, owned: bool) -> None:
@@ -350,9 +330,13 @@ class Container:
         with trio.move_on_after(_DELETING):
             await self.gone.wait()
         if self.alive:
+            moved = self._record.moved
+            what = f"job {self._record.job_id} is not given back yet, Slurm does not answer"
+            if moved is not None:
+                what = f"stage_out of {moved.script} is not done yet"
             raise StateError(
-                f"container {self.id}: job {self._record.job_id} is not given back yet, Slurm "
-                "does not answer; it and the record will go as soon as that is possible"
+                f"container {self.id}: {what}; it and the record will go as soon as that is "
+                "possible"
             )
 
     async def remove(self) -> None:

@@ -77,7 +77,7 @@ class Slurm(msgspec.Struct, frozen=True):
             without its answer. (To be granted one, a job may wait for ever.)
         defaults: `[slurm.defaults]`: requests for every job, by the names of the SCRUN_*
             variables in lower case, without SCRUN_: `partition = "long"`, `job_num_nodes = 2`,
-            `exclusive = true`. In memory they have the variables' own names.
+            `exclusive = true`.
     """
 
     conf: Path | None = None
@@ -103,8 +103,8 @@ class Staging(msgspec.Struct, frozen=True):
 
     Attributes:
         scratch: The directory for staged bundles, on a file system that the nodes share; `%u`
-            stands for the user's name, `%U` for the uid, `%%` for a percent sign (to be filled
-            in by `ociconf.substitute`). The container's record directory when not set.
+            stands for the user's name, `%U` for the uid, `%%` for a percent sign. The container's
+            record directory when not set.
         host_only: Mounts whose source is under one of these paths exist only on the submit
             host, besides those where engines keep what they make for one container.
         timeout: Seconds that staging in or out may take.

@@ -20,7 +20,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         bundle: The bundle that will run: the staged one, or what a script has set.
         submission_bundle: The one that `create` was given.
         annotations: config.json's.
-        pid_file: The pid file; None without `--pid-file`.
+        pid_file: The pid file; not set without `--pid-file`.
         socket: The socket that controls the container: its supervisor's.
         spool_dir: A directory for the container's temporary files, removed with it.
         submission_config_file: The config.json that was read.
@@ -31,7 +31,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
         root: The directory of the records (`--root`).
         rootfs_path: The root file system that will run.
         submission_rootfs_path: The one that the submitted config.json names.
-        log_file: The log; None when there is none but the record's own.
+        log_file: The log.
         log_format: Its format.
     """
 

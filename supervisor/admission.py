@@ -1,0 +1,53 @@
+"""What can be known of a bundle before a job is asked for: whether it can run at all."""
+
+import trio
+
+from scrun.errors import BundleError
+from scrun.oci.config import Bundle, load_bundle
+from scrun.oci.lookup import Found, NotFound, find_program
+from supervisor.orders import Order
+
+_READING = 30.0
+
+
+class ProgramNotFound(BundleError):
+    """The program is not in the bundle, or cannot be executed; with a shell's exit status."""
+
+    def __init__(self, message: str, status: int = 127) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+async def admit(order: Order) -> tuple[Bundle, bool]:
+    """Read and check a bundle. It is the user's file system, which may hang: in a thread.
+
+    Returns:
+        The bundle, and whether its program was seen in it.
+
+    Raises:
+        BundleError: It cannot be run.
+    """
+    with trio.move_on_after(_READING):
+        bundle = await trio.to_thread.run_sync(
+            load_bundle, order.bundle, order.config_file, abandon_on_cancel=True
+        )
+        program = await trio.to_thread.run_sync(find_program, bundle, abandon_on_cancel=True)
+        if isinstance(program, NotFound):
+            raise ProgramNotFound(program.message, program.exit_status)
+        _check_terminal(bundle, has_console=order.has_console)
+        return bundle, isinstance(program, Found)
+    raise BundleError(f"{order.bundle}: the file system did not answer for {_READING:g} s")
+
+
+def _check_terminal(bundle: Bundle, *, has_console: bool) -> None:
+    """Terminal and console socket go together (runc's terminals.md, detached mode)."""
+    terminal = bundle.config.process.terminal
+    if terminal and not has_console:
+        raise BundleError(
+            f"{bundle.config_file}: process.terminal: is true, but there is no "
+            "--console-socket to send the terminal to"
+        )
+    if has_console and not terminal:
+        raise BundleError(
+            f"{bundle.config_file}: process.terminal: is false, so --console-socket has no use"
+        )
