@@ -3,12 +3,10 @@
 After scrun(1), "INPUT ENVIRONMENT VARIABLES", and srun(1). Which tool has an option was read
 from the sources of 22.05, 24.11 and 26.05, and every one was given to salloc and srun 22.05.8.
 
-Requests come from the caller's environment (`from_environment`) and from `[slurm.defaults]` of
-scrun.toml. Those of config.json's `process.env` and annotations come from an image, which
-nobody has to trust: of them only the ones marked `safe` may count. (Merging these sources
-belongs here too.)
+Where requests come from, and which source counts more, is in `scrun.settings.request_sources`.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
@@ -29,8 +27,11 @@ class Request(msgspec.Struct, frozen=True):
             on by an empty value, `yes`, `true` or `1`, and off by `no`, `false` or `0`.
         scope: Who needs it: `job` shapes the job (salloc), `step` the container's step (srun,
             and salloc does not have it), `both` is for both.
-        safe: Whether it only asks for resources, so that it may come from an image. What names
-            a program, a file, a plugin, or who pays, is not.
+        safe: Whether it may come from an image: it only says how much, of what kind and in which
+            arrangement the container's own job gets, within what its user may have anyway. What
+            names a program, a file, a plugin, another job or who pays does not; nor what changes
+            how a node is run or how Slurm itself works (see `request_sources`, which looks at
+            the values too).
         since: The first version that has the option.
         until: The first version that does not have it any more.
     """
@@ -59,9 +60,11 @@ _REQUESTS = (
     Request("SCRUN_CLUSTER_CONSTRAINT", "--cluster-constraint", scope="job", safe=False),
     Request("SCRUN_CLUSTERS", "--clusters", scope="job", safe=False),
     Request("SCRUN_CONSTRAINT", "--constraint", scope="job"),
-    Request("SCRUN_CORE_SPEC", "--core-spec", scope="job"),
+    # cores that the node keeps for its own daemons, where the site lets users change that
+    Request("SCRUN_CORE_SPEC", "--core-spec", scope="job", safe=False),
     Request("SCRUN_CPU_BIND", "--cpu-bind", scope="step"),
-    Request("SCRUN_CPU_FREQ_REQ", "--cpu-freq"),
+    # neither is a resource; a core's frequency is its neighbours', too
+    Request("SCRUN_CPU_FREQ_REQ", "--cpu-freq", safe=False),
     Request("SCRUN_CPUS_PER_GPU", "--cpus-per-gpu"),
     # srun no longer takes it over from the job's environment (RELEASE_NOTES 22.05)
     Request("SCRUN_CPUS_PER_TASK", "--cpus-per-task"),
@@ -73,7 +76,7 @@ _REQUESTS = (
     # for a step it means something else: CPUs of its own among the job's
     Request("SCRUN_EXCLUSIVE", "--exclusive", "optional", scope="job"),
     Request("SCRUN_GPU_BIND", "--gpu-bind"),
-    Request("SCRUN_GPU_FREQ", "--gpu-freq"),
+    Request("SCRUN_GPU_FREQ", "--gpu-freq", safe=False),
     Request("SCRUN_GPUS", "--gpus"),
     Request("SCRUN_GPUS_PER_NODE", "--gpus-per-node"),
     Request("SCRUN_GPUS_PER_SOCKET", "--gpus-per-socket"),
@@ -116,7 +119,7 @@ _REQUESTS = (
     Request("SCRUN_SPREAD_JOB", "--spread-job", "none", scope="job"),
     Request("SCRUN_TASK_EPILOG", "--task-epilog", scope="step", safe=False),
     Request("SCRUN_TASK_PROLOG", "--task-prolog", scope="step", safe=False),
-    Request("SCRUN_THREAD_SPEC", "--thread-spec", scope="job"),
+    Request("SCRUN_THREAD_SPEC", "--thread-spec", scope="job", safe=False),
     # of srun itself, on the submit host
     Request("SCRUN_THREADS", "--threads", scope="step", safe=False),
     Request("SCRUN_THREADS_PER_CORE", "--threads-per-core"),
@@ -135,6 +138,16 @@ _REQUESTS = (
 TABLE: Mapping[str, Request] = {request.variable: request for request in _REQUESTS}
 """All requests, by variable."""
 
+# salloc and srun answer these on their standard output, and end with success
+_QUESTIONS = {
+    "SCRUN_CPU_BIND": "help",
+    "SCRUN_GRES": "help",
+    "SCRUN_HINT": "help",
+    "SCRUN_MEM_BIND": "help",
+    "SCRUN_MPI_TYPE": "list",
+}
+_CONTROL = re.compile(r"[\0-\x1f\x7f]")
+
 _ON = ("", "1", "yes", "true", "on", "y", "t")
 _OFF = ("0", "no", "false", "off", "n", "f")
 
@@ -152,8 +165,8 @@ def salloc_arguments(requests: Mapping[str, str], version: Release) -> list[str]
         version: Slurm's: (22, 5).
 
     Raises:
-        SettingsError: The version does not know a variable; nobody knows it; or it is for a
-            switch and neither says on nor off.
+        SettingsError: The version does not know a variable; nobody knows it; it is for a switch
+            and neither says on nor off; or its value is none that could be meant.
     """
     return list(_arguments(requests, version, ("job", "both")))
 
@@ -184,6 +197,7 @@ def _arguments(
         if not request.known(version):
             release = f"{version[0]}.{version[1]:02}"
             raise SettingsError(f"{variable}: Slurm {release} has no {request.option}")
+        _check_value(variable, value)
         if request.scope not in scopes or variable == "SCRUN_WAIT4SWITCH":
             continue
         if variable == "SCRUN_REQ_SWITCH" and requests.get("SCRUN_WAIT4SWITCH"):
@@ -197,3 +211,19 @@ def _arguments(
             yield request.option
         elif word not in _OFF:
             raise SettingsError(f"{variable}={value}: yes or no expected")
+
+
+def _check_value(variable: str, value: str) -> None:
+    """Refuse what makes a tool do something else than ask for a job.
+
+    A line break would forge lines of srun's messages, which scrun reads (`srun -v` repeats the
+    options).
+    """
+    if _CONTROL.search(value):
+        raise SettingsError(f"{variable}={value!r}: has a control character: leave it out")
+    question = _QUESTIONS.get(variable)
+    if question and question in value.lower().split(","):
+        option = TABLE[variable].option
+        raise SettingsError(
+            f"{variable}={value}: is a question, not a request: ask srun {option}={question}"
+        )

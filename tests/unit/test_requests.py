@@ -72,11 +72,34 @@ def test_every_request_goes_somewhere() -> None:
         ({"SCRUN_POWER": "level"}, NEW, "SCRUN_POWER: Slurm 24.11 has no --power"),
         ({"SCRUN_OVERCOMMIT": "maybe"}, OLD, "SCRUN_OVERCOMMIT=maybe: yes or no"),
         ({"SCRUN_PARTITON": "x"}, OLD, "SCRUN_PARTITON: is no request"),
+        ({"SCRUN_JOB_NAME": "a\nb"}, OLD, r"SCRUN_JOB_NAME='a\\nb': has a control character"),
+        ({"SCRUN_WCKEY": "\x1b[1m"}, OLD, "SCRUN_WCKEY=.*: has a control character"),
+        ({"SCRUN_HINT": "help"}, OLD, "SCRUN_HINT=help: is a question, .* ask srun --hint=help"),
+        ({"SCRUN_CPU_BIND": "verbose,HELP"}, OLD, "SCRUN_CPU_BIND=verbose,HELP: is a question"),
+        ({"SCRUN_MPI_TYPE": "list"}, OLD, "ask srun --mpi=list"),
     ],
 )
 def test_refused(requests: dict[str, str], version: tuple[int, int], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        salloc_arguments(requests, version)
+    for arguments in (salloc_arguments, srun_arguments):
+        with pytest.raises(SettingsError, match=message):
+            arguments(requests, version)
+
+
+def test_every_version_s_unknown_variables_are_named() -> None:
+    for version in (OLD, NEW, NEWEST):
+        for variable, request in TABLE.items():
+            requests = {variable: "1", "SCRUN_REQ_SWITCH": "1"}
+            if request.known(version):
+                salloc_arguments(requests, version)
+                continue
+            release = f"{version[0]}.{version[1]:02}"
+            message = f"^{variable}: Slurm {release} has no {request.option}$"
+            with pytest.raises(SettingsError, match=message):
+                salloc_arguments(requests, version)
+
+
+def test_a_name_that_is_a_question_elsewhere_is_a_name() -> None:
+    assert salloc_arguments({"SCRUN_JOB_NAME": "help"}, OLD) == ["--job-name=help"]
 
 
 def test_from_environment() -> None:
@@ -84,12 +107,14 @@ def test_from_environment() -> None:
     assert from_environment(env) == {"SCRUN_NTASKS": "2"}
 
 
-def test_an_image_cannot_name_programs_files_or_who_pays() -> None:
-    unsafe = (
-        "PROLOG EPILOG TASK_PROLOG TASK_EPILOG WORKING_DIR REMOTE_CWD BURST_BUFFER MPI_TYPE"
-        " OPEN_MODE NETWORK PROFILE ACCOUNT QOS RESERVATION WCKEY CLUSTERS SLURMD_DEBUG"
-    )
-    for name in unsafe.split():
-        assert not TABLE[f"SCRUN_{name}"].safe
-    for name in ("JOB_NUM_NODES", "NTASKS", "MEM_PER_NODE", "TIMELIMIT", "GRES", "PARTITION"):
-        assert TABLE[f"SCRUN_{name}"].safe
+# Who names programs, files, plugins, other jobs, who pays; or changes how nodes and Slurm work.
+UNSAFE = """
+    ACCOUNT ACCTG_FREQ BURST_BUFFER CLUSTER_CONSTRAINT CLUSTERS CORE_SPEC CPU_FREQ_REQ DEPENDENCY
+    EPILOG GPU_FREQ MPI_TYPE NETWORK OPEN_MODE POWER PROFILE PROLOG QOS REMOTE_CWD RESERVATION
+    SIGNAL SLURMD_DEBUG TASK_EPILOG TASK_PROLOG THREADS THREAD_SPEC WCKEY WORKING_DIR
+"""
+
+
+def test_what_an_image_may_ask_for() -> None:
+    unsafe = {variable for variable, request in TABLE.items() if not request.safe}
+    assert unsafe == {f"SCRUN_{name}" for name in UNSAFE.split()}

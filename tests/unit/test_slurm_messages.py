@@ -15,8 +15,8 @@ def salloc(text: str) -> SallocHeard:
     return heard
 
 
-def srun(text: str) -> SrunHeard:
-    heard = SrunHeard()
+def srun(text: str, tasks: int = 1) -> SrunHeard:
+    heard = SrunHeard(tasks)
     for line in text.strip().splitlines():
         heard.hear(line)
     return heard
@@ -270,6 +270,102 @@ def test_step_of_several_tasks_has_the_highest_status() -> None:
     assert step_exit(heard, 0) == Exit(137, launched=True)
 
 
+TWO = """
+srun: jobid 6760: nodes(2):`node[1-2]', cpu counts: 1(x2)
+srun: launching StepId=6760.0 on host node1, 1 tasks: 0
+srun: launching StepId=6760.0 on host node2, 1 tasks: 1
+srun: route/default: init: route default plugin loaded
+"""
+ONE_STARTED = "srun: launch/slurm: _task_start: Node node2, 1 tasks started\n"
+BOTH_STARTED = ONE_STARTED + "srun: launch/slurm: _task_start: Node node1, 1 tasks started\n"
+
+
+def test_step_of_two_nodes_runs_when_both_do() -> None:
+    assert not srun(TWO, 2).started
+    assert not srun(TWO + ONE_STARTED, 2).started
+    assert srun(TWO + BOTH_STARTED, 2).started
+
+
+def test_step_of_two_tasks_on_a_node_runs_when_both_do() -> None:
+    """As 23.02 and newer can have them; src/srun/launch.c says it without a plugin's name."""
+    heard = srun(
+        "srun: launching StepId=7.0 on host n1, 2 tasks: [0-1]\nsrun: Node n1, 2 tasks started", 2
+    )
+    assert heard.started
+    assert heard.running == {"n1": [0, 1]}
+
+
+def test_a_node_that_started_nothing() -> None:
+    assert not srun(TWO + ONE_STARTED + "srun: error: Node node1, 0 tasks started", 2).started
+
+
+@pytest.mark.parametrize(
+    ("lines", "running"),
+    [
+        ("", {"node1": [0], "node2": [0]}),
+        ("srun: launch/slurm: _task_finish: node1: task 0: Completed", {"node2": [0]}),
+        ("srun: error: node2: task 1: Exited with exit code 4", {"node1": [0]}),
+        ("srun: error: node2: task 1: Killed", {"node1": [0]}),
+        ("srun: error: node[1-2]: tasks 0-1: Exited with exit code 4", {}),
+        ("srun: error: Some node: task unknown: x", {"node1": [0], "node2": [0]}),
+    ],
+)
+def test_where_tasks_run(lines: str, running: dict[str, list[int]]) -> None:
+    heard = srun(TWO + BOTH_STARTED + lines, 2)
+    assert heard.running == running
+    if "unknown" not in lines:
+        assert heard.complaints == []
+
+
+def test_tasks_of_a_node_are_counted_from_0() -> None:
+    heard = srun(
+        "srun: launching StepId=7.0 on host n1, 3 tasks: [0-2]\n"
+        "srun: launching StepId=7.0 on host n2, 3 tasks: 3,[5-6]\n"
+        "srun: error: n2: tasks 3,6: Exited with exit code 1",
+        6,
+    )
+    assert heard.running == {"n1": [0, 1, 2], "n2": [1]}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "highest"),
+    [(("0000", "0300"), 3), (("0900", "0009"), 137), (("ff00", "000f"), 255)],
+)
+def test_the_highest_of_two_nodes(statuses: tuple[str, str], highest: int) -> None:
+    heard = srun(TWO + BOTH_STARTED + "".join(finished(status) for status in statuses), 2)
+    assert step_exit(heard, 0) == Exit(highest, launched=True)
+
+
+def test_two_tasks_in_one_notification() -> None:
+    both = finished("0000").replace("for 1 task of", "for 2 tasks of")
+    heard = srun(TWO + BOTH_STARTED + both, 2)
+    assert heard.missing == 0
+    assert step_exit(heard, 0) == Exit(0, launched=True)
+
+
+@pytest.mark.parametrize(("returned", "status"), [(0, 1), (1, 1), (9, 9), (-15, 1)])
+def test_one_task_succeeded_and_the_other_was_lost(returned: int, status: int) -> None:
+    heard = srun(TWO + BOTH_STARTED + finished("0000") + "srun: error: Node failure on node2", 2)
+    assert step_exit(heard, returned) == Exit(status, launched=True)
+
+
+def test_one_node_could_not_launch() -> None:
+    """srun kills what the other one had begun."""
+    heard = srun(
+        TWO
+        + "srun: error: Task launch for StepId=6761.4 failed on node node1: Unspecified error\n"
+        + "srun: error: Application launch failed: Unspecified error\n"
+        + "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.\n"
+        + ONE_STARTED
+        + finished("0009")
+        + "srun: error: node2: task 1: Killed",
+        2,
+    )
+    assert step_exit(heard, 137) == Exit(137, launched=False)
+    assert "failed on node node1: Unspecified error" in heard.complaints[0]
+    assert len(heard.complaints) == 2
+
+
 def test_step_ended_with_its_job() -> None:
     heard = srun(
         RUNNING
@@ -362,7 +458,9 @@ WORDS = st.sampled_from(
         "exceeded its time limit", "has been revoked", "launching StepId=", "7.0", " ", "\n",
         "1 tasks started", "task exit notification ", "(status=0x0700)", "(status=0x0009)",
         "task exit notification (status=0x137f)", "task exit notification (status=0xfffffffe)",
-        "Job step aborted", ": task ", "Relinquishing job allocation", "٣", "\x00", "\udcff",
+        "Job step aborted", ": task ", ": tasks [0-3]: ", " on host n, 2 tasks: [0-1]",
+        "Task launch for", " failed on node",
+        "Relinquishing job allocation", "٣", "\x00", "\udcff",
     ]
 )  # fmt: skip
 LINES = st.lists(st.one_of(st.text(), st.lists(WORDS).map("".join)), max_size=8)
@@ -377,11 +475,12 @@ def test_salloc_may_say_anything(lines: list[str]) -> None:
     assert heard.reason
 
 
-@given(LINES, st.integers(-64, 255))
-def test_srun_may_say_anything(lines: list[str], returned: int) -> None:
-    heard = SrunHeard()
+@given(LINES, st.integers(-64, 255), st.integers(1, 3))
+def test_srun_may_say_anything(lines: list[str], returned: int, tasks: int) -> None:
+    heard = SrunHeard(tasks)
     for line in lines:
         heard.hear(line)
+    assert all(heard.running.values())
     ended = step_exit(heard, returned)
     assert 0 <= ended.status <= 255
     if not ended.launched:

@@ -1,25 +1,13 @@
 """The command by which the runtime on a node signals a container."""
 
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from scrun.errors import SettingsError
-from supervisor.engines.slurm.signals import KillCommand, first_node, read_kill_command
-
-
-@pytest.mark.parametrize(
-    ("listed", "first"),
-    [
-        ("node1", "node1"),
-        ("node1,node2", "node1"),
-        ("node[3-5,9],other", "node3"),
-        ("rack1-node[07,09]", "rack1-node07"),
-        ("n[1-2]", "n1"),
-    ],
-)
-def test_first_node(listed: str, first: str) -> None:
-    assert first_node({"SLURM_JOB_NODELIST": listed}) == first
+from supervisor.engines.slurm.signals import KillCommand, Running, kill_scripts, read_kill_command
 
 
 @pytest.mark.parametrize(
@@ -47,6 +35,72 @@ def test_no_command_where_none_is_known(tmp_path: Path, content: str | None) -> 
 def test_filled_in() -> None:
     command = KillCommand("crun kill %j.%s.%t.%n").command("12.3", "node 1", 10)
     assert command == "crun kill 12.3.0.'node 1' USR1"
+
+
+def test_filled_in_for_another_task_of_the_node() -> None:
+    assert KillCommand("crun kill %s.%t").command("12.3", "node1", 10, 2) == "crun kill 3.2 USR1"
+
+
+def only_script(kill: KillCommand, running: Running, tries: int = 30) -> str:
+    [(nodes, script)] = kill_scripts(kill, "12.3", running, 10, tries)
+    assert nodes == list(running)
+    return script
+
+
+def run(script: str, node: str) -> list[str]:
+    """What a script says on a node, sorted."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", script],
+        env={"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": node},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stderr == ""
+    return sorted(done.stdout.splitlines())
+
+
+RUNNING = {"node1": [0], "node 2'": [0, 1, 3], "*": [7]}
+
+
+def test_each_node_signals_its_own(tmp_path: Path) -> None:
+    kill = KillCommand(f"echo >>{tmp_path}/got kill %n %t")
+    script = only_script(kill, RUNNING)
+    for node, tasks in RUNNING.items():
+        assert run(script, node) == ["delivered"] * len(tasks)
+        lines = sorted((tmp_path / "got").read_text().splitlines())
+        assert lines == [f"kill {node} {task} USR1" for task in tasks]
+        (tmp_path / "got").unlink()
+    assert run(script, "node9") == []
+
+
+def test_it_is_tried_until_the_runtime_knows_the_container(tmp_path: Path) -> None:
+    count = f"echo >>{tmp_path}/tries x; test $(wc -l <{tmp_path}/tries) -ge 3 || exit 9; : %t"
+    assert run(only_script(KillCommand(count), {"n": [0]}), "n") == ["delivered"]
+    assert (tmp_path / "tries").read_text() == "x\n" * 3
+
+
+def test_it_is_not_tried_for_ever() -> None:
+    begun = time.monotonic()
+    assert run(only_script(KillCommand("false"), {"n": [0, 1]}, tries=3), "n") == []
+    assert 0.2 < time.monotonic() - begun < 3
+
+
+def test_a_large_step_fits_into_command_lines() -> None:
+    kill = KillCommand("/usr/local/bin/crun --root=/run/slurm-cluster/oci/%u kill %u.%j.%s.%t.%n")
+    running = {f"a-long-name-of-a-node-{number:04}": [*range(8)] for number in range(1000)}
+    parts = list(kill_scripts(kill, "1234567.0", running, 10))
+    assert [node for nodes, _ in parts for node in nodes] == list(running)
+    assert 1 < len(parts) < 20
+    for nodes, script in parts:
+        assert len(script) < 128 << 10
+        assert script.count("try '") == 8 * len(nodes)
+
+
+def test_no_script_where_nothing_runs() -> None:
+    assert list(kill_scripts(KillCommand("x"), "1.0", {}, 10)) == []
 
 
 def test_what_only_the_node_knows_is_refused() -> None:

@@ -6,12 +6,22 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.errors import EngineUnavailable
-from scrun.settings.requests import from_environment, salloc_arguments, srun_arguments
+from scrun.settings.request_sources import gather
+from scrun.settings.requests import salloc_arguments, srun_arguments
 from scrun.settings.versions import SlurmVersion, features, parse_version
 from supervisor.engines.base import Job, Request
 from supervisor.engines.slurm.allocation import Held, hold
 from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.job import SlurmJob
+from supervisor.engines.slurm.layout import (
+    SHAPE,
+    Layout,
+    OneNode,
+    check,
+    layout_of_own_job,
+    layout_within,
+    nodes_of_salloc,
+)
 from supervisor.engines.slurm.signals import read_kill_command
 from supervisor.engines.slurm.tools import Tools, outer_id
 from supervisor.processes import Setting, output_of
@@ -86,32 +96,44 @@ class SlurmEngine:
 
         Raises:
             AllocationRefused: Slurm gives none.
-            SettingsError: This version of Slurm does not know a request.
+            SettingsError: This version of Slurm does not know a request, or cannot do it.
         """
         version = await self.version(request.setting)
-        wanted = {**self._defaults, **from_environment(request.setting.environment)}
+        what_it_does = features(version)
+        one = OneNode(what_it_does.tasks_per_node, f"{version.major}.{version.minor:02}")
+        environment = request.setting.environment
+        wanted = self._wanted(request)
+        check(wanted, one)
         options = [
-            f"--job-name={wanted.pop('SCRUN_JOB_NAME', 'scrun')}",
-            *([] if "SCRUN_JOB_NUM_NODES" in wanted else ["--nodes=1"]),
-            f"--chdir={wanted.pop('SCRUN_WORKING_DIR', request.directory)}",
+            f"--job-name={wanted.pop('SCRUN_JOB_NAME', '') or 'scrun'}",
+            *nodes_of_salloc(wanted),
+            f"--chdir={wanted.pop('SCRUN_WORKING_DIR', '') or request.directory}",
             *salloc_arguments(wanted, version.release),
         ]
-        step_options = srun_arguments(wanted, version.release)
-        environment = request.setting.environment
-        if job_id := environment.get("SLURM_JOB_ID"):  # we are called within a job: use that one
-            request.known(job_id, False)
-            theirs = {key: text for key, text in environment.items() if key.startswith("SLURM_")}
-            yield SlurmJob(
-                self._tools,
-                features(version),
-                self._kill,
-                request,
-                Held(job_id, theirs),
-                step_options,
+        of_the_step = {key: value for key, value in wanted.items() if key not in SHAPE}
+        step_options = srun_arguments(of_the_step, version.release)
+
+        def job(held: Held, layout: Layout) -> SlurmJob:
+            return SlurmJob(
+                self._tools, what_it_does, self._kill, request, held, layout, step_options
             )
+
+        if job_id := environment.get("SLURM_JOB_ID"):  # we are called within a job: use that one
+            theirs = {key: text for key, text in environment.items() if key.startswith("SLURM_")}
+            layout = layout_within(wanted, theirs, one)
+            request.known(job_id, False)
+            yield job(Held(job_id, theirs), layout)
             return
         async with hold(self._tools, request, options, self._release_timeout) as held:
-            yield SlurmJob(self._tools, features(version), self._kill, request, held, step_options)
+            yield job(held, layout_of_own_job(wanted, held.environment, one))
+
+    def _wanted(self, request: Request) -> dict[str, str]:
+        """Take the requests of all sources together; what is ignored is told."""
+        environment = request.setting.environment
+        wanted = gather(environment, request.asked, self._defaults)
+        for note in wanted.notes:
+            request.journal.write("info", note)
+        return dict(wanted.requests)
 
     async def release(self, job_id: str, setting: Setting, record: str) -> None:
         """Cancel a job by its id.

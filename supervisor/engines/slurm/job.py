@@ -13,8 +13,10 @@ from scrun.states import Ending, exited, taken
 from supervisor.engines.base import Request, Step
 from supervisor.engines.slurm.allocation import Held
 from supervisor.engines.slurm.cancel import signal_step
+from supervisor.engines.slurm.layout import Layout
 from supervisor.engines.slurm.messages import SrunHeard, step_exit
-from supervisor.engines.slurm.signals import KillCommand, first_node, signal_container
+from supervisor.engines.slurm.remote import run_on_nodes
+from supervisor.engines.slurm.signals import KillCommand, signal_container
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Child, child
 from supervisor.pumps import can_be_opened_again, carried, messages, overheard
@@ -35,6 +37,7 @@ class SlurmJob:
         kill: KillCommand | None,
         request: Request,
         held: Held,
+        layout: Layout,
         options: list[str],
     ) -> None:
         """Take a job over.
@@ -45,6 +48,7 @@ class SlurmJob:
             kill: How the runtime on the nodes signals a container.
             request: What the job was asked for with.
             held: The job.
+            layout: How many nodes and tasks the container has.
             options: Options of srun that the caller asked for.
         """
         self._tools = tools
@@ -52,9 +56,10 @@ class SlurmJob:
         self._kill = kill
         self._request = request
         self._held = held
+        self._layout = layout
         self._options = options
         self._setting = tools.setting(request.setting)
-        self._heard = SrunHeard()
+        self._heard = SrunHeard(layout.tasks)
         self._started = trio.Event()
         self._srun: Child | None = None
         self._asked_to_kill = False
@@ -112,7 +117,7 @@ class SlurmJob:
 
     def _command(self, step: Step, error: int | None) -> list[str]:
         words = [self._tools.srun, "-v", "--jobid", self.id, "--job-name", "scrun"]
-        words += ["--nodes=1", "--ntasks=1", "--overlap", "--export=NONE"]
+        words += [*self._layout.arguments, "--overlap", "--export=NONE"]
         if self._features.container_id:
             words += ["--container-id", self._request.container]
         if step.terminal:
@@ -154,9 +159,10 @@ class SlurmJob:
         if self._srun.ended:
             return
         if number != signal.SIGKILL:
-            node = first_node(self.environment)
-            step_id = self._heard.step_id
-            await signal_container(self._tools, self._setting, self._kill, step_id, node, number)
+            heard = self._heard
+            await signal_container(
+                self._tools, self._setting, self._kill, heard.step_id, heard.running, number
+            )
             return
         self._asked_to_kill = True
         with trio.move_on_after(_KILL_BY_CONTROLLER):
@@ -167,6 +173,14 @@ class SlurmJob:
                 self._request.journal.write("verbose", str(error))
         # slurmctld does not answer; but srun can tell slurmstepd, in its own way
         self._srun.signal(signal.SIGTERM)
+
+    async def command(self, script: str, output: int) -> int:
+        """Run a shell script on all nodes of the job (see `supervisor.engines.base.Job`)."""
+        journal = self._request.journal
+        return await run_on_nodes(
+            self._tools, self._setting, self.id, self.environment, script, output,
+            lambda line: journal.write("verbose", line),
+        )  # fmt: skip
 
     def resized(self) -> None:
         """Pass a new size of the terminal on: srun looks at it when it is told."""

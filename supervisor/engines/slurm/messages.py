@@ -17,8 +17,12 @@ _JOB = re.compile(r"(?:[Jj]ob allocation|^job) (\d+)")
 _REFUSED = re.compile(r"Job submit/allocate failed: (.*)")
 _NODE_FAILURE = re.compile(r"Node failure on (\S+)")
 _LAUNCHING = re.compile(r"launching StepId=(\d+\.\d+)")
+_ON_HOST = re.compile(r"on host (\S+), \d+ tasks: ([\d,[\]-]+)", re.ASCII)
+_STARTED = re.compile(r"(\d{1,9}) tasks started", re.ASCII)
 _UNKNOWN_FAILURE = 0x0100
 _STATUS = re.compile(r"\(status=0x([0-9a-fA-F]+)\)")
+_COUNT = re.compile(r"notification for (\d{1,9}) tasks", re.ASCII)
+_ENDED = re.compile(r"^srun: .*: tasks? ([\d,[\]-]+): ", re.ASCII)
 
 
 class SallocHeard:
@@ -92,22 +96,47 @@ class SrunHeard:
 
     Attributes:
         step_id: JOB.STEP, "" until the step is launched.
-        started: Its tasks run.
+        started: All its tasks run.
         statuses: The wait statuses of tasks that ended (as waitpid(2) returns them).
+        missing: How many tasks did not tell theirs.
+        launch_failed: A node could not begin; srun ends the other ones' tasks then.
         aborted: The step was ended from outside; more will be heard from salloc.
         complaints: Its error messages, but for those that only repeat a task's exit status.
         runtime_status: 127 or 126 when the OCI runtime said that the program is not there or
             cannot be executed: slurmstepd reports a failure of the runtime as 1.
     """
 
-    def __init__(self) -> None:
-        """Nothing was said yet."""
+    def __init__(self, tasks: int = 1) -> None:
+        """Nothing was said yet.
+
+        Args:
+            tasks: How many there will be.
+        """
         self.step_id = ""
-        self.started = False
         self.statuses: list[int] = []
+        self.missing = tasks
+        self.launch_failed = False
         self.aborted = False
         self.complaints: list[str] = []
         self.runtime_status: int | None = None
+        self._not_started = tasks
+        self._hosts: dict[str, list[int]] = {}
+        self._ended: set[int] = set()
+
+    @property
+    def started(self) -> bool:
+        """Whether all tasks run, or ran."""
+        return self._not_started <= 0
+
+    @property
+    def running(self) -> dict[str, list[int]]:
+        """Where tasks are that have not ended: their numbers on each node, from 0."""
+        found = {}
+        for host, tasks in self._hosts.items():
+            left = [local for local, task in enumerate(tasks) if task not in self._ended]
+            if left:
+                found[host] = left
+        return found
 
     def hear_runtime(self, content: bytes | bytearray) -> None:
         """Take in what arrived on the container's standard error, where the runtime is first."""
@@ -116,21 +145,38 @@ class SrunHeard:
 
     def hear(self, line: str) -> None:
         """Take one line in."""
+        ended = _ENDED.search(line)
         if launching := _LAUNCHING.search(line):
             self.step_id = launching[1]
-        elif line.endswith("tasks started"):
-            self.started = True
+            if host := _ON_HOST.search(line):
+                self._hosts[host[1]] = _numbers(host[2])
+        elif started := _STARTED.search(line):
+            self._not_started -= int(started[1])
         elif "task exit notification" in line and (status := _STATUS.search(line)):
-            self._end_of_task(int(status[1], 16))
+            several = _COUNT.search(line)
+            self._end_of_tasks(int(several[1]) if several else 1, int(status[1], 16))
+        elif "Task launch for" in line and "failed on node" in line:
+            self.launch_failed = True
+        elif ended:
+            self._ended.update(_numbers(ended[1]))
         elif any(words in line for words in _ABORTED):
             self.aborted = True
-        if line.startswith("srun: error: ") and ": task " not in line:
+        if line.startswith("srun: error: ") and not ended:
             self.complaints.append(line.removeprefix("srun: error: "))
 
-    def _end_of_task(self, status: int) -> None:
+    def _end_of_tasks(self, count: int, status: int) -> None:
         """Keep a status; one that waitpid(2) has not, as NO_VAL or a stop, is a failure."""
         known = status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
         self.statuses.append(status if known else _UNKNOWN_FAILURE)
+        self.missing -= count
+
+
+def _numbers(text: str) -> list[int]:
+    """Read a list of tasks: `3`, `[0-1]`, `0,2-4`; nothing from what is none."""
+    found: list[int] = []
+    for first, last in re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", text, re.ASCII):
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 _ABORTED = (
@@ -158,12 +204,18 @@ class Exit(msgspec.Struct, frozen=True):
 def step_exit(heard: SrunHeard, srun_status: int) -> Exit:
     """Derive the container's exit status from what srun said and returned.
 
-    The task's own wait status is exact. srun's exit status is not: 0 for a step that was ended
-    with its job, 130 for a bundle that is missing (seen with 22.05).
+    The tasks' own wait statuses are exact, and the highest one counts. srun's exit status is not:
+    0 for a step that was ended with its job, 130 for a bundle that is missing (seen with 22.05).
     """
+    floor = max(srun_status, 1)  # of what is no success, whatever srun returned
+    if heard.launch_failed:
+        return Exit(floor, launched=False)
     if heard.statuses:
         codes = [os.waitstatus_to_exitcode(status) for status in heard.statuses]
-        return Exit(max(128 - code if code < 0 else code for code in codes), launched=True)
+        codes = [128 - code if code < 0 else code for code in codes]
+        if heard.missing > 0 and (heard.aborted or srun_status):
+            codes.append(floor)  # some succeeded, and nobody knows how the others ended
+        return Exit(max(codes), launched=True)
     if heard.started and not heard.aborted:
         return Exit(srun_status if srun_status >= 0 else 128 - srun_status, launched=True)
-    return Exit(srun_status if srun_status > 0 else 1, launched=heard.started)
+    return Exit(floor, launched=heard.started)

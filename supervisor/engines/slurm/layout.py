@@ -1,0 +1,171 @@
+"""How many nodes and tasks the step of a container has. Pure.
+
+A container is one task on one node unless it is asked for otherwise. With a number of nodes and
+none of tasks there is one task on each node, as srun has it; with a number of tasks and none of
+nodes salloc chooses the nodes. Slurm 22.05 can run one container of a step on a node, no more;
+what cannot work there is refused before the job is asked for, or, if only the grant tells how
+many nodes there are, before anything is staged.
+"""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from scrun.errors import SettingsError
+
+NODES, TASKS, PER_NODE = "SCRUN_JOB_NUM_NODES", "SCRUN_NTASKS", "SCRUN_NTASKS_PER_NODE"
+SHAPE = (NODES, TASKS)
+"""The requests that become a `Layout` for the step, and are not handed on to srun."""
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The shape of a step.
+
+    Attributes:
+        tasks: How many containers run.
+        nodes: On how many nodes; None leaves that to srun.
+    """
+
+    tasks: int = 1
+    nodes: int | None = 1
+
+    @property
+    def arguments(self) -> list[str]:
+        """Options of srun."""
+        nodes = [] if self.nodes is None else [f"--nodes={self.nodes}"]
+        return [*nodes, f"--ntasks={self.tasks}"]
+
+
+class OneNode(msgspec.Struct, frozen=True):
+    """What a version of Slurm can run on one node.
+
+    Attributes:
+        limit: How many tasks of a step can be containers there; None is any.
+        version: Slurm's, for messages.
+    """
+
+    limit: int | None
+    version: str
+
+    @property
+    def fact(self) -> str:
+        """The limit in words."""
+        count = "one container" if self.limit == 1 else f"{self.limit} containers"
+        return f"Slurm {self.version} runs {count} of a job on each node"
+
+
+def nodes_of_salloc(wanted: Mapping[str, str]) -> list[str]:
+    """Return the option of salloc for one node, unless the caller decides about nodes.
+
+    With a list of nodes salloc refuses a number that is smaller ("invalid number of nodes").
+    """
+    deciding = (NODES, TASKS, "SCRUN_JOB_NODELIST")
+    return [] if any(wanted.get(variable) for variable in deciding) else ["--nodes=1"]
+
+
+def check(wanted: Mapping[str, str], one: OneNode) -> None:
+    """Refuse what is known to fail before there is a job.
+
+    Raises:
+        SettingsError: It cannot work with this version, or a number is none.
+    """
+    tasks, per_node = _number(wanted, TASKS), _number(wanted, PER_NODE)
+    if one.limit is None:
+        return
+    if per_node is not None and per_node > one.limit:
+        raise SettingsError(f"{PER_NODE}={per_node}: {one.fact}: ask for no more")
+    span = _span(wanted)
+    if tasks is not None and span is not None and tasks > span[1] * one.limit:
+        raise SettingsError(
+            f"{TASKS}={tasks}: {one.fact}, and {NODES} is {wanted[NODES]}: ask for "
+            f"{_needed(tasks, one.limit)} nodes"
+        )
+
+
+def layout_of_own_job(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNode) -> Layout:
+    """Fill a job that was allocated for the container.
+
+    Args:
+        wanted: The requests that it was allocated with.
+        job: Its SLURM_* variables.
+        one: What a node can run.
+
+    Raises:
+        SettingsError: There are more tasks than it can run.
+    """
+    granted = _nodes(job) or 1
+    each = _number(wanted, PER_NODE) or 1
+    # salloc tells a number of tasks that follows from others, such as one for each GPU
+    tasks = _number(wanted, TASKS) or _number(job, "SLURM_NTASKS") or granted * each
+    if one.limit is not None and tasks > granted * one.limit:
+        raise SettingsError(
+            f"{tasks} tasks: {one.fact}, and job {job.get('SLURM_JOB_ID')} has {_said(granted)}: "
+            f"set {NODES} to {_needed(tasks, one.limit)}"
+        )
+    return Layout(tasks, min(granted, tasks))
+
+
+def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNode) -> Layout:
+    """Shape a step in a job that is somebody else's and may be larger.
+
+    Args:
+        wanted: The requests; those that would shape a job have no effect.
+        job: Its SLURM_* variables, as the caller has them: perhaps only its number.
+        one: What a node can run.
+
+    Raises:
+        SettingsError: The job is too small.
+    """
+    there = _nodes(job)
+    name = f"job {job.get('SLURM_JOB_ID')}"
+    span = _span(wanted)
+    if span is None and wanted.get(NODES):
+        raise SettingsError(f"{NODES}={wanted[NODES]}: {name} is there: a number expected")
+    least, most = span or (1, None)
+    tasks = _number(wanted, TASKS)
+    if there is not None and least > there:
+        raise SettingsError(f"{NODES}={wanted[NODES]}: {name} has {_said(there)}: ask for no more")
+    if most is not None:
+        nodes = most if there is None else min(most, there)
+        tasks = tasks or nodes * (_number(wanted, PER_NODE) or 1)
+    else:
+        tasks = tasks or _number(wanted, PER_NODE) or 1
+        if one.limit is None:
+            return Layout(tasks, 1 if tasks == 1 or not wanted.get(TASKS) else None)
+        nodes = _needed(tasks, one.limit)
+    most_tasks = None if one.limit is None else (there or nodes) * one.limit
+    if most_tasks is not None and tasks > most_tasks:
+        raise SettingsError(
+            f"{tasks} tasks: {one.fact}, and {name} has {_said(there or nodes)}: ask for no more "
+            f"than {most_tasks}"
+        )
+    return Layout(tasks, min(nodes, tasks))
+
+
+def _said(nodes: int) -> str:
+    return "1 node" if nodes == 1 else f"{nodes} nodes"
+
+
+def _needed(tasks: int, limit: int) -> int:
+    return -(-tasks // limit)
+
+
+def _nodes(job: Mapping[str, str]) -> int | None:
+    text = job.get("SLURM_JOB_NUM_NODES") or job.get("SLURM_NNODES") or ""
+    return int(text) if re.fullmatch("[1-9][0-9]{0,8}", text) else None
+
+
+def _span(wanted: Mapping[str, str]) -> tuple[int, int] | None:
+    """Read a number of nodes, or a range; None is not asked for, or for Slurm to understand."""
+    found = re.fullmatch("([1-9][0-9]{0,8})(?:-([1-9][0-9]{0,8}))?", wanted.get(NODES, ""))
+    return (int(found[1]), int(found[2] or found[1])) if found else None
+
+
+def _number(values: Mapping[str, str], variable: str) -> int | None:
+    text = values.get(variable)
+    if not text:
+        return None
+    if not re.fullmatch("[1-9][0-9]{0,8}", text):
+        raise SettingsError(f"{variable}={text}: a number expected, 1 or more")
+    return int(text)

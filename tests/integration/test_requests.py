@@ -1,0 +1,383 @@
+"""SCRUN_*: every request, given to the real tools and through scrun; and who may ask for what."""
+
+import re
+import subprocess
+from typing import Any
+
+import pytest
+
+from scrun.errors import SettingsError
+from scrun.settings.request_sources import asked_by
+from scrun.settings.requests import TABLE, Request, salloc_arguments, srun_arguments
+from scrun.settings.versions import parse_version
+from tests.conftest import MakeSite
+from tests.harness import cluster
+from tests.harness.life import Life
+from tests.harness.site import Site
+from tests.harness.wait import wait_until
+
+on_slurm = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+
+# For each variable, without SCRUN_, a value that makes sense to it, and if the test cluster does
+# not grant that (it has no GPUs, features, reservations and no accounting) what Slurm says.
+NO_GRES = "Invalid generic resource"
+VALUES: dict[str, tuple[str, str | None]] = {
+    "ACCOUNT": ("someone", None),
+    "ACCTG_FREQ": ("30", None),
+    "BURST_BUFFER": ("x", None),
+    "CLUSTER_CONSTRAINT": ("x", None),
+    "CLUSTERS": ("elsewhere", "it is an invalid entry for --cluster"),
+    "CONSTRAINT": ("[(x&y)*1|z]", "Invalid feature specification"),
+    "CORE_SPEC": ("1", None),
+    "CPU_BIND": ("none", None),
+    "CPU_FREQ_REQ": ("low", None),
+    "CPUS_PER_GPU": ("1", NO_GRES),
+    "CPUS_PER_TASK": ("2", None),
+    "DELAY_BOOT": ("1", None),
+    "DEPENDENCY": ("singleton", None),
+    "DISTRIBUTION": ("cyclic", None),
+    "EPILOG": ("/bin/true", None),
+    "EXACT": ("yes", None),
+    "EXCLUSIVE": ("user", None),
+    "GPU_BIND": ("none", None),
+    "GPU_FREQ": ("low", None),
+    "GPUS": ("1", NO_GRES),
+    "GPUS_PER_NODE": ("1", NO_GRES),
+    "GPUS_PER_SOCKET": ("1", NO_GRES),
+    "GPUS_PER_TASK": ("1", NO_GRES),
+    "GRES": ("none", None),
+    "GRES_FLAGS": ("enforce-binding", None),
+    "HINT": ("nomultithread", None),
+    "JOB_NAME": ("a name", None),
+    "JOB_NODELIST": ("node2", None),
+    "JOB_NUM_NODES": ("1-2", None),
+    "LABELIO": ("yes", None),
+    "MEM_BIND": ("none", None),
+    "MEM_PER_CPU": ("100M", None),
+    "MEM_PER_GPU": ("100M", NO_GRES),
+    "MEM_PER_NODE": ("100M", None),
+    "MPI_TYPE": ("none", None),
+    "NCORES_PER_SOCKET": ("1", None),
+    "NETWORK": ("x", None),
+    "NSOCKETS_PER_NODE": ("1", None),
+    "NTASKS": ("1", None),
+    "NTASKS_PER_CORE": ("1", None),
+    "NTASKS_PER_GPU": ("1", NO_GRES),
+    "NTASKS_PER_NODE": ("1", None),
+    "NTASKS_PER_TRES": ("1", NO_GRES),
+    "OPEN_MODE": ("append", None),
+    "OVERCOMMIT": ("yes", None),
+    "OVERLAP": ("yes", None),
+    "PARTITION": ("test", None),
+    "POWER": ("level", None),
+    "PROFILE": ("none", None),
+    "PROLOG": ("/bin/true", None),
+    "QOS": ("normal", None),
+    "REMOTE_CWD": ("/tmp", None),
+    "REQ_SWITCH": ("1", None),
+    "RESERVATION": ("nobody", "Requested reservation is invalid"),
+    "SIGNAL": ("USR1@60", None),
+    "SLURMD_DEBUG": ("info", None),
+    "SPREAD_JOB": ("yes", None),
+    "TASK_EPILOG": ("/bin/true", None),
+    "TASK_PROLOG": ("/bin/true", None),
+    "THREAD_SPEC": ("1", None),
+    "THREADS": ("4", None),
+    "THREADS_PER_CORE": ("1", None),
+    "TIMELIMIT": ("5", None),
+    "TRES_BIND": ("gres/gpu:none", NO_GRES),
+    "TRES_PER_TASK": ("cpu:1", None),
+    "UNBUFFEREDIO": ("yes", None),
+    "USE_MIN_NODES": ("yes", None),
+    "WAIT4SWITCH": ("1", None),
+    "WCKEY": ("x", None),
+    "WORKING_DIR": ("/tmp", None),
+}
+UNKNOWN = ("unrecognized option", "unknown option", "invalid option", "Usage:")
+
+each = pytest.mark.parametrize("request_", TABLE.values(), ids=list(VALUES))
+
+
+@pytest.fixture(scope="module")
+def version() -> tuple[int, int]:
+    return parse_version(cluster.slurm("salloc", "--version")).release
+
+
+def name_of(request: Request) -> str:
+    return request.variable.removeprefix("SCRUN_")
+
+
+def test_every_request_has_a_value() -> None:
+    assert list(VALUES) == [name_of(request) for request in TABLE.values()]
+
+
+# The tools
+
+
+def tool(site: Site, *words: str) -> str:
+    """Run salloc or srun with `true` as the ordinary user; return what it says."""
+    name = f"--job-name={site.base.name}"
+    done = subprocess.run(
+        [*site.user.prefix, words[0], "--immediate=5", name, *words[1:], "true"],
+        env=site.environment,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    return done.stdout + done.stderr
+
+
+@each
+@on_slurm
+def test_the_tools_know_what_the_table_says(
+    site: Site, request_: Request, version: tuple[int, int]
+) -> None:
+    value = VALUES[name_of(request_)][0]
+    takes_none = request_.argument != "required"
+    option = request_.option if takes_none else f"{request_.option}={value}"
+    for name in ("salloc", "srun"):
+        said = tool(site, name, option)
+        knows = not any(words in said for words in UNKNOWN)
+        if name == "salloc" and request_.variable == "SCRUN_THREADS":
+            continue  # it takes it for an abbreviation of --threads-per-core
+        assert knows == request_.accepted(name, version), said
+
+
+@each
+@on_slurm
+def test_the_tools_take_what_is_made_of_a_request(
+    site: Site, request_: Request, version: tuple[int, int]
+) -> None:
+    requests = {request_.variable: VALUES[name_of(request_)][0]}
+    if request_.variable == "SCRUN_WAIT4SWITCH":
+        requests["SCRUN_REQ_SWITCH"] = "1"
+    if not request_.known(version):
+        for arguments_of in (salloc_arguments, srun_arguments):
+            with pytest.raises(SettingsError, match=f"^{request_.variable}: Slurm .* has no --"):
+                arguments_of(requests, version)
+        return
+    assert salloc_arguments(requests, version) + srun_arguments(requests, version)
+    for name, arguments in (
+        ("salloc", salloc_arguments(requests, version)),
+        ("srun", srun_arguments(requests, version)),
+    ):
+        said = tool(site, name, *arguments)
+        assert not any(words in said for words in (*UNKNOWN, "nvalid --")), said
+
+
+@pytest.mark.parametrize("name", ["salloc", "srun"])
+def test_help_lists_nothing_that_the_table_does_not_know(
+    name: Any, version: tuple[int, int]
+) -> None:
+    listed = set(re.findall(r"--[a-z][a-z-]*", cluster.slurm(name, "--help")))
+    missing = [
+        request.variable
+        for request in TABLE.values()
+        if request.option in listed and not request.accepted(name, version)
+    ]
+    assert missing == []
+
+
+# Through scrun
+
+
+@each
+@on_slurm
+def test_every_request_through_scrun(
+    site: Site, request_: Request, version: tuple[int, int]
+) -> None:
+    value, refusal = VALUES[name_of(request_)]
+    environment = {"SCRUN_REQ_SWITCH": "1", request_.variable: value}
+    life = site.shell("exit 3", environment=environment)
+    if not request_.known(version):
+        release = f"{version[0]}.{version[1]:02}"
+        said = f"{request_.variable}: Slurm {release} has no {request_.option}"
+        assert said in life.refused()
+    elif refusal is not None:
+        assert refusal in life.refused()
+    else:
+        assert life.created().start().wait() == 3
+        life.delete()
+    site.settle()
+
+
+def job_of(life: Life) -> dict[str, str]:
+    """What slurmctld knows about a container's job, as it names it."""
+    number = life.state()["annotations"]["org.scrun.job_id"]
+    shown = cluster.slurm("scontrol", "-o", "show", "job", number)
+    return dict(word.split("=", 1) for word in shown.split() if "=" in word)
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        ({}, {"NumNodes": "1", "NumTasks": "1", "Partition": "test", "OverSubscribe": "OK"}),
+        ({"PARTITION": "test"}, {"Partition": "test"}),
+        ({"JOB_NAME": "some-name"}, {"JobName": "some-name"}),
+        ({"JOB_NUM_NODES": "2"}, {"NumNodes": "2", "NumCPUs": "2"}),
+        ({"JOB_NUM_NODES": "2", "NTASKS": "2"}, {"NumNodes": "2", "NumTasks": "2"}),
+        ({"TIMELIMIT": "7"}, {"TimeLimit": "00:07:00"}),
+        ({"TIMELIMIT": "1-2:3"}, {"TimeLimit": "1-02:03:00"}),
+        ({"MEM_PER_NODE": "123M"}, {"MinMemoryNode": "123M"}),
+        ({"MEM_PER_CPU": "45M"}, {"MinMemoryCPU": "45M"}),
+        ({"CPUS_PER_TASK": "3"}, {"CPUs/Task": "3", "NumCPUs": "3"}),
+        ({"EXCLUSIVE": "yes"}, {"OverSubscribe": "NO", "NumCPUs": "64"}),
+        ({"EXCLUSIVE": "user"}, {"OverSubscribe": "USER"}),
+        ({"JOB_NODELIST": "node2"}, {"NodeList": "node2", "NumNodes": "1"}),
+        ({"JOB_NODELIST": "node[1-2]"}, {"NodeList": "node[1-2]", "NumNodes": "2"}),
+        ({"NTASKS": "2", "NTASKS_PER_NODE": "1"}, {"NumNodes": "2", "NumTasks": "2"}),
+        ({"ACCOUNT": "someone"}, {"Account": "someone"}),
+        ({"REQ_SWITCH": "1", "WAIT4SWITCH": "3"}, {"Switches": "1@00:03:00"}),
+        ({"DELAY_BOOT": "3"}, {"DelayBoot": "00:03:00"}),
+        ({"NETWORK": "sn_single"}, {"Network": "sn_single"}),
+        ({"NCORES_PER_SOCKET": "1"}, {"ReqB:S:C:T": "0:0:1:*"}),
+    ],
+)
+@on_slurm
+def test_the_job_has_what_was_asked_for(
+    site: Site, requests: dict[str, str], expected: dict[str, str]
+) -> None:
+    environment = {f"SCRUN_{name}": value for name, value in requests.items()}
+    life = site.life("true", environment=environment).created()
+    job = job_of(life)
+    assert {key: job.get(key) for key in expected} == expected
+    assert life.start().wait() == 0
+
+
+@on_slurm
+def test_a_dependency_is_waited_for(site: Site) -> None:
+    first = site.life("sleep", "600").created()
+    number = first.state()["annotations"]["org.scrun.job_id"]
+    second = site.life("true", environment={"SCRUN_DEPENDENCY": f"afterany:{number}"})
+    second.wait_for("creating")
+    wait_until("it has a job", lambda: "org.scrun.job_id" in second.state()["annotations"])
+    job = job_of(second)
+    assert (job["JobState"], job["Reason"]) == ("PENDING", "Dependency")
+    first.kill("KILL")
+    assert second.created().start().wait() == 0
+
+
+# Who asks
+
+
+@pytest.fixture
+def with_defaults(make_site: MakeSite) -> Site:
+    return make_site(
+        "slurm-user", settings="idle_timeout = 20\n[slurm.defaults]\ntimelimit = 11\n"
+    )
+
+
+def test_sources_in_their_order(with_defaults: Site) -> None:
+    site = with_defaults
+
+    def limit(env: list[str], annotations: dict[str, str], environment: dict[str, str]) -> str:
+        config = site.config("true")
+        config["process"]["env"] += env
+        config["annotations"] |= annotations
+        life = site.life(config=config, environment=environment).created()
+        found = job_of(life)["TimeLimit"]
+        life.delete()
+        return found
+
+    env, annotations = ["SCRUN_TIMELIMIT=12"], {"SCRUN_TIMELIMIT": "13"}
+    caller = {"SCRUN_TIMELIMIT": "14"}
+    assert limit([], {}, {}) == "00:11:00"
+    assert limit(env, {}, {}) == "00:12:00"
+    assert limit(env, annotations, {}) == "00:13:00"
+    assert limit(env, annotations, caller) == "00:14:00"
+    # nothing instead of the default: the partition's own limit
+    assert limit([], {}, {"SCRUN_TIMELIMIT": ""}) == "01:00:00"
+
+
+def asking(site: Site, how: str, requests: dict[str, str], *args: str) -> dict[str, Any]:
+    """A config.json that asks."""
+    config = site.config(*args)
+    if how == "annotations":
+        config["annotations"] |= requests
+    else:
+        config["process"]["env"] += [f"{key}={value}" for key, value in requests.items()]
+    return config
+
+
+by_config = pytest.mark.parametrize("how", ["annotations", "process.env"])
+
+
+@by_config
+@on_slurm
+def test_config_json_asks_for_two_nodes(site: Site, how: str) -> None:
+    requests = {"SCRUN_JOB_NUM_NODES": "2", "SCRUN_NTASKS": "2", "SCRUN_LABELIO": "yes"}
+    config = asking(site, how, requests, "env")
+    life = site.life(config=config).created()
+    assert job_of(life)["NumNodes"] == "2"
+    assert life.start().wait() == 0
+    lines = life.output().splitlines()
+    assert {line[:3] for line in lines} == {"0: ", "1: "}
+    assert not [line for line in lines if "SCRUN_" in line]
+
+
+@by_config
+@pytest.mark.parametrize("variable", [v for v, r in TABLE.items() if not r.safe])
+@on_slurm
+def test_an_image_cannot_ask_for_it(site: Site, how: str, variable: str) -> None:
+    """Not even where that would be refused: nothing of it reaches Slurm."""
+    config = asking(site, how, {variable: "/no/such/thing"}, "env")
+    life = site.life(config=config).created()
+    log = (site.root / life.id / "log").read_text()
+    assert log.count(f"{variable} of config.json is ignored") == 1
+    job = job_of(life)
+    assert "/no/such/thing" not in str(job)
+    assert life.start().wait() == 0
+    assert "SCRUN_" not in life.output()
+    assert asked_by(config["annotations"], config["process"]["env"]) == {
+        variable: "/no/such/thing"
+    }
+
+
+@pytest.mark.parametrize("name", ["PROLOG", "EPILOG", "TASK_PROLOG", "TASK_EPILOG"])
+@on_slurm
+def test_programs_run_for_the_caller_and_not_for_an_image(site: Site, name: str) -> None:
+    places = site.base / "b" / f"hook-{name}"
+    places.mkdir()
+    site.user.give(places)
+    program, mark = places / "program", places / "mark"
+    program.write_text(f"#!/bin/sh\necho ran >>{mark}\n")
+    program.chmod(0o755)
+    requests = {f"SCRUN_{name}": str(program)}
+    for how in ("annotations", "process.env"):
+        life = site.life(config=asking(site, how, requests, "true")).created().start()
+        assert life.wait() == 0
+        life.delete()
+    site.settle()
+    assert not mark.exists()
+    assert site.life("true", environment=requests).created().start().wait() == 0
+    wait_until("the program ran", mark.exists)
+
+
+@by_config
+@on_slurm
+def test_an_image_cannot_have_a_file_read(site: Site, how: str) -> None:
+    """salloc takes a node list with a slash for the name of a file, and reads it."""
+    hosts = site.base / "b" / "hosts"
+    hosts.write_text("node2\n")
+    site.user.give(hosts)
+    requests = {"SCRUN_JOB_NODELIST": str(hosts)}
+    said = site.life(config=asking(site, how, requests, "true")).refused()
+    assert f"SCRUN_JOB_NODELIST={hosts}: is not accepted from an image" in said
+    life = site.life("true", environment=requests).created()
+    assert job_of(life)["NodeList"] == "node2"
+
+
+@on_slurm
+def test_a_question_is_no_request(site: Site) -> None:
+    said = site.life("true", environment={"SCRUN_HINT": "help"}).refused()
+    assert "SCRUN_HINT=help: is a question" in said
+
+
+@pytest.mark.parametrize("site", ["local-user"], indirect=True)
+def test_this_machine_needs_no_requests(site: Site) -> None:
+    requests = {"SCRUN_JOB_NUM_NODES": "2", "SCRUN_PROLOG": "/x", "SCRUN_TRES_BIND": "/x"}
+    life = site.life(config=asking(site, "process.env", requests, "env")).created().start()
+    assert life.wait() == 0
+    assert "SCRUN_" not in life.output()

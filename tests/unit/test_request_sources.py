@@ -1,0 +1,203 @@
+"""Where requests come from, and what of config.json counts."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrun.errors import SettingsError
+from scrun.settings.request_sources import Wanted, asked_by, gather, names_of_requests
+from scrun.settings.requests import TABLE, salloc_arguments, srun_arguments
+from supervisor.staging.plan import Target
+from supervisor.staging.policy import fit
+
+SAFE = [variable for variable, request in TABLE.items() if request.safe]
+UNSAFE = [variable for variable, request in TABLE.items() if not request.safe]
+
+
+def test_config_json_s_own_order() -> None:
+    env = ["PATH=/bin", "SCRUN_NTASKS=1", "SCRUN_NTASKS=2", "SCRUN_PARTITION=a", "SCRUN_GRES", "X"]
+    assert asked_by({}, env) == {"SCRUN_NTASKS": "2", "SCRUN_PARTITION": "a"}
+    annotations = {"SCRUN_PARTITION": "b", "scrun_qos": "x", "org.scrun.SCRUN_QOS": "x"}
+    assert asked_by(annotations, env) == {"SCRUN_NTASKS": "2", "SCRUN_PARTITION": "b"}
+
+
+def test_values_may_have_equals_signs() -> None:
+    assert asked_by({}, ["SCRUN_DISTRIBUTION=plane=4"]) == {"SCRUN_DISTRIBUTION": "plane=4"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "asked", "defaults", "value"),
+    [
+        ({}, {}, {}, None),
+        ({}, {}, {"SCRUN_PARTITION": "c"}, "c"),
+        ({}, {"SCRUN_PARTITION": "b"}, {"SCRUN_PARTITION": "c"}, "b"),
+        (
+            {"SCRUN_PARTITION": "a"},
+            {"SCRUN_PARTITION": "b"},
+            {"SCRUN_PARTITION": "c"},
+            "a",
+        ),
+        ({"SCRUN_PARTITION": ""}, {"SCRUN_PARTITION": "b"}, {"SCRUN_PARTITION": "c"}, ""),
+        ({"SLURM_PARTITION": "a", "PARTITION": "a"}, {}, {}, None),
+    ],
+)
+def test_order(
+    environment: dict[str, str],
+    asked: dict[str, str],
+    defaults: dict[str, str],
+    value: str | None,
+) -> None:
+    assert gather(environment, asked, defaults).requests.get("SCRUN_PARTITION") == value
+
+
+def test_an_empty_value_takes_a_request_back() -> None:
+    wanted = gather({"SCRUN_PARTITION": ""}, {}, {"SCRUN_PARTITION": "c"})
+    assert salloc_arguments(wanted.requests, (22, 5)) == []
+
+
+@pytest.mark.parametrize("variable", UNSAFE)
+def test_an_image_cannot_ask_for_what_is_not_safe(variable: str) -> None:
+    for asked in (asked_by({variable: "/x"}, []), asked_by({}, [f"{variable}=/x"])):
+        wanted = gather({}, asked, {})
+        assert wanted.requests == {}
+        [note] = wanted.notes
+        assert note.startswith(f"{variable} of config.json is ignored")
+        assert "environment of create" in note
+        assert "\n" not in note
+
+
+@pytest.mark.parametrize("variable", UNSAFE)
+def test_the_caller_and_the_settings_can(variable: str) -> None:
+    assert gather({variable: "/x"}, {}, {}) == Wanted({variable: "/x"})
+    assert gather({}, {}, {variable: "/x"}) == Wanted({variable: "/x"})
+    ignored = gather({variable: "/x"}, {variable: "/y"}, {variable: "/z"})
+    assert ignored.requests == {variable: "/x"}
+    assert len(ignored.notes) == 1
+    assert gather({}, {variable: "/y"}, {variable: "/z"}).requests == {variable: "/z"}
+
+
+BAD = [
+    "/etc/passwd",
+    "a,/etc/passwd",
+    "../hosts",
+    "%j",
+    "a\nb",
+    "a\0b",
+    "a\rb",
+    "\x1b[1m",
+    "a'b",
+    'a"b',
+    "$(id)",
+    "`id`",
+    "a;b",
+    "a\\b",
+    "~root",
+    "a<b",
+    "a>b",
+    "ä",
+    "\u0661",
+    "a b\u2028",
+    "x" * 5000,
+]
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("variable", ["SCRUN_JOB_NODELIST", "SCRUN_JOB_NAME", "SCRUN_GRES"])
+def test_values_that_are_not_plain(variable: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"^config.json: {variable}=.*create$") as refused:
+        gather({}, {variable: value}, {})
+    assert len(str(refused.value)) < 400
+    assert str(refused.value).isascii()
+
+
+@pytest.mark.parametrize("variable", SAFE)
+def test_no_safe_request_takes_any_bad_value(variable: str) -> None:
+    for value in ("%j", "a\nb", "a'b", "ä", "a b\u2028"):
+        with pytest.raises(SettingsError):
+            gather({}, {variable: value}, {})
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_a_value_that_does_not_count_is_no_error(value: str) -> None:
+    wanted = gather({"SCRUN_JOB_NODELIST": "n1"}, {"SCRUN_JOB_NODELIST": value}, {})
+    assert wanted == Wanted({"SCRUN_JOB_NODELIST": "n1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("JOB_NODELIST", "node[1-3,7],rack-2.x_y"),
+        ("CONSTRAINT", "[(a&b)*2|c]"),
+        ("GRES", "gpu:a100:2(S:0-1),mps"),
+        ("TIMELIMIT", "1-02:03:04"),
+        ("MEM_PER_NODE", "4G"),
+        ("DISTRIBUTION", "*:cyclic:plane=4,NoPack"),
+        ("GPU_BIND", "mask_gpu:0x3*4,0xc"),
+        ("CPU_BIND", "verbose,map_cpu:0,1"),
+        ("JOB_NUM_NODES", "2-4"),
+        ("REQ_SWITCH", "1"),
+        ("WAIT4SWITCH", "12:30"),
+        ("JOB_NAME", "my job +1"),
+        ("TRES_PER_TASK", "cpu:2,gres/gpu:a100:1"),
+        ("TRES_BIND", "gres/gpu:map:0,1"),
+        ("LABELIO", "yes"),
+        ("LABELIO", ""),
+    ],
+)
+def test_plain_values(name: str, value: str) -> None:
+    assert gather({}, {f"SCRUN_{name}": value}, {}) == Wanted({f"SCRUN_{name}": value})
+
+
+@given(st.dictionaries(st.sampled_from([*TABLE]), st.text(max_size=30)))
+def test_whatever_an_image_says(asked: dict[str, str]) -> None:
+    try:
+        wanted = gather({}, asked, {})
+        arguments = salloc_arguments(wanted.requests, (24, 11))
+        arguments += srun_arguments(wanted.requests, (24, 11))
+    except SettingsError:
+        return
+    options = {TABLE[variable].option for variable in SAFE}
+    for argument in arguments:
+        option, _, value = argument.partition("=")
+        assert option in options
+        assert "/" not in value or option.startswith("--tres")
+        assert value.isprintable()
+        assert value.isascii()
+
+
+# Staging
+
+
+@pytest.mark.parametrize("engine", ["slurm", "local"])
+def test_requests_do_not_stay_in_the_container(engine: Any) -> None:
+    env = ["A=1", "SCRUN_NTASKS=2", "SCRUN_PROLOG=/x", "SCRUN_ROOT=/r", "SCRUN_NTASKS=3", "B"]
+    assert names_of_requests(env) == ["SCRUN_NTASKS", "SCRUN_PROLOG"]
+    plan = fit(
+        {"ociVersion": "1.0.2", "process": {"args": ["x"], "cwd": "/", "env": env}},
+        bundle="/b",
+        staged="/s",
+        rootfs="/b/rootfs",
+        target=Target(engine=engine, uid=1, gid=1, rootless=True),
+        sources={},
+    )
+    assert plan.config["process"]["env"] == ["A=1", "SCRUN_ROOT=/r", "B"]
+    assert [note for note in plan.notes if note.startswith("process.env without")] == [
+        "process.env without SCRUN_NTASKS, SCRUN_PROLOG: they ask for the job, and are for scrun "
+        "alone"
+    ]
+
+
+@pytest.mark.parametrize("process", [{}, {"env": None}, {"env": []}, {"env": ["A=1"]}])
+def test_an_environment_without_requests_stays(process: dict[str, Any]) -> None:
+    plan = fit(
+        {"process": process},
+        bundle="/b",
+        staged="/s",
+        rootfs="/b/rootfs",
+        target=Target(engine="local", uid=0, gid=0, rootless=False),
+        sources={},
+    )
+    assert plan.config["process"] == process
+    assert plan.notes == ()
