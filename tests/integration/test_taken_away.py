@@ -1,5 +1,7 @@
 """Containers whose job is taken away from them: cancelled, out of time, without its node."""
 
+import time
+
 import pytest
 
 from tests.harness import cluster
@@ -67,8 +69,10 @@ def test_cancelled_while_pending(site: Site) -> None:
 
 @as_user
 def test_refused_by_the_cluster(site: Site) -> None:
+    began = time.monotonic()
     life = site.life("true", environment={"SCRUN_PARTITION": "nowhere"})
     assert "artition" in life.refused()
+    assert time.monotonic() - began < 3
     assert life.status == "gone"
 
 

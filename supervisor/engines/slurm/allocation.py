@@ -174,7 +174,17 @@ async def _cancel_in_the_end(tools: Tools, request: Request, job_id: str) -> Non
 async def _give_up(tools: Tools, setting: Setting, allocation: _Allocation, salloc: Child) -> None:
     """Cancel a job that has not been granted; perhaps it is, at this moment."""
     with trio.move_on_after(_FIRST_WORDS, shield=True):
-        await allocation.known.wait()
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def end() -> None:  # a refusal closes the line a moment before it
+                await salloc.wait()
+                nursery.cancel_scope.cancel()
+
+            await allocation.known.wait()
+            nursery.cancel_scope.cancel()
+    if salloc.ended:
+        return
     with trio.CancelScope(shield=True):
         if allocation.heard.job_id:
             try:
