@@ -219,7 +219,19 @@ def sleepers(*seconds: str) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("how", ["delete", "INT", "TERM", "HUP"])
+def create_of(life: Life) -> int:
+    """The pid of the `create` that waits."""
+    [found] = [
+        process.pid
+        for process in life.site.processes()
+        if "create" in process.argv
+        and life.id in process.argv[-1:]
+        and not any("PR_SET_CHILD_SUBREAPER" in argument for argument in process.argv)
+    ]
+    return found
+
+
+@pytest.mark.parametrize("how", ["delete", "INT", "TERM", "HUP", "create INT", "create TERM"])
 @pytest.mark.parametrize("place", PLACES)
 def test_ended_while_a_command_of_stage_in_runs(
     with_script: WithScript, place: str, how: str
@@ -231,11 +243,13 @@ def test_ended_while_a_command_of_stage_in_runs(
     if how == "delete":
         assert site.run("delete", "--force", life.id).returncode == 0
     else:
-        os.kill(life.state()["pid"], signal.Signals[f"SIG{how}"])
+        pid = create_of(life) if "create" in how else life.state()["pid"]
+        os.kill(pid, signal.Signals["SIG" + how.split()[-1]])
         wait_while("the command", lambda: sleepers("612", "613"))
     assert sleepers("612", "613") == []
     assert time.monotonic() - began < (2 if how == "delete" else 1.5)
     assert life.create_status() != 0
+    assert "Traceback" not in life.errors()
     assert marks(site) == ["in"]  # half a stage in is nothing to fetch back
     site.settle()
 
