@@ -39,6 +39,10 @@ def run(argv: "list[str]") -> int:
             return create.run(parsed, argv)
         if parsed.command in _FORWARDED:
             return forward(parsed)
+        if parsed.command == "lua":
+            from scrun.commands import lua
+
+            return lua.run(parsed, argv)
         from scrun.commands import information
 
         return information.run(parsed)

@@ -87,6 +87,15 @@ COMMANDS: dict[str, Command] = {
             ("regex", "r", None, IGNORED, ONCE, "Take the id for a pattern"),
         ),
     ),
+    "lua": (
+        "Check a scrun.lua, or run it on a bundle; needs no cluster",
+        ("<check|run>", "<file>"),
+        (
+            ("bundle", "b", "DIR", USED, ONCE, "Bundle to run it on (default: here)"),
+            ("config", "f", "FILE", USED, ONCE, "Instead of the bundle's config.json"),
+            ("stage-out", "", None, USED, ONCE, "Run slurm_scrun_stage_out as well"),
+        ),
+    ),
     "version": ("Show the version", (), ()),
     "help": ("Show help, for all or for one command", ("[command]",), ()),
 }

@@ -8,8 +8,8 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from signal import SIGXCPU, Signals
+from contextlib import AsyncExitStack, asynccontextmanager
+from signal import SIGKILL, SIGXCPU, Signals
 from typing import get_args
 
 import trio
@@ -27,6 +27,7 @@ highest exit status."""
 
 _LOADING = 30.0
 _GRACE = 0.5
+_DYING = 1.0
 _LEVELS: tuple[Level, ...] = get_args(Level)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PROGRAM = """import sys
@@ -36,7 +37,12 @@ main()"""
 
 
 class Script:
-    """A loaded script, in its worker."""
+    """A loaded script, in its worker.
+
+    Attributes:
+        path: Where it is.
+        missing: The functions that it does not define.
+    """
 
     def __init__(
         self,
@@ -45,20 +51,34 @@ class Script:
         worker: Child,
         setting: Setting,
         directory: str,
+        printed: int,
         journal: Journal,
     ) -> None:
+        """Describe one that is not loaded yet.
+
+        Args:
+            path: The script.
+            channel: Our end of the socket to its worker.
+            worker: The worker.
+            setting: Environment and umask for its commands.
+            directory: Where they work.
+            printed: The descriptor of the worker's standard output and error.
+            journal: Where messages go.
+        """
         self.path = path
+        self.missing: tuple[str, ...] = ()
         self._channel = channel
         self._worker = worker
         self._setting = setting
         self._directory = directory
+        self._printed = printed
         self._journal = journal
 
     async def load(self, settings: Lua, cluster: str) -> None:
-        """Load it.
+        """Load it, and find out what it lacks.
 
         Raises:
-            StagingError: It cannot be, lacks a function, or did not return slurm.SUCCESS.
+            StagingError: It cannot be, or did not return slurm.SUCCESS.
         """
         with trio.move_on_after(_LOADING):
             numbers = str(settings.memory << 20), str(settings.output_limit << 20)
@@ -66,9 +86,21 @@ class Script:
                 await self._channel.send("load", settings.version, *numbers, self.path, cluster)
             except Hangup:
                 pass  # `_serve` says why
-            await self._serve(b"loaded", None)
+            missing = await self._serve(b"loaded", None)
+            self.missing = tuple(os.fsdecode(name) for name in missing)
             return
         raise self._failure(f"was not loaded within {_LOADING:g} s")
+
+    def check_complete(self) -> None:
+        """Refuse a script that lacks a function.
+
+        Raises:
+            StagingError: It does.
+        """
+        if len(self.missing) == 1:
+            raise self._failure(f"function {self.missing[0]} is missing")
+        if self.missing:
+            raise self._failure(f"functions {' and '.join(self.missing)} are missing")
 
     async def call(
         self,
@@ -93,13 +125,16 @@ class Script:
         Raises:
             StagingError: It failed; with its reason.
         """
-        variables = [f"{name}={value}" for name, value in environment.items()]
+        entries = [f"{name}={value}" for name, value in environment.items()]
+        # a name may come from config.json, where it can be anything
+        entries = [entry for entry in entries if entry[0] != "=" and "\0" not in entry]
         words = [_field(argument) for argument in arguments]
-        merged = {**self._setting.environment, **environment}
+        variables = dict(entry.split("=", 1) for entry in entries)
+        merged = {**self._setting.environment, **variables}
         self._setting = Setting(merged, self._setting.umask)
         try:
             await self._channel.send(
-                "call", function, *originals, str(len(words)), *words, *variables
+                "call", function, *originals, str(len(words)), *words, *entries
             )
         except Hangup:
             pass
@@ -125,7 +160,10 @@ class Script:
                 elif kind in (b"command", b"output", b"remote"):
                     await self._answer(kind, os.fsdecode(fields[0]), remote)
         except Hangup:
-            raise self._failure(_death(await self._worker.wait())) from None
+            with trio.move_on_after(_DYING):
+                await self._worker.wait()
+            # what still runs says what is no frame
+            raise self._failure(_death(await self._worker.end(grace=0, by=SIGKILL))) from None
 
     def _log(self, level: bytes, text: bytes) -> None:
         known = [name for name in _LEVELS if name.encode() == level]
@@ -150,8 +188,10 @@ class Script:
                 nursery.start_soon(self._wait_for_stop, nursery.cancel_scope)
                 try:
                     await run()
-                except (EngineError, OSError) as error:
+                except EngineError as error:
                     answer[:] = ["refused", str(error)]
+                except OSError as error:
+                    answer[:] = ["refused", _why(error)]
                 nursery.cancel_scope.cancel()
         finally:
             os.close(output)
@@ -166,18 +206,15 @@ class Script:
 
     async def _run(self, script: str, output: int, *, apart: bool) -> int:
         """Run a shell command here; the descriptor gets its output."""
-        async with (
-            messages(lambda line: self._journal.write("info", line)) as own,
-            child(
-                ["/bin/sh", "-c", script],
-                self._setting,
-                stdout=output,
-                stderr=own if apart else output,
-                grace=_GRACE,
-                whole_group=True,
-                directory=self._directory,
-            ) as running,
-        ):
+        async with child(
+            ["/bin/sh", "-c", script],
+            self._setting,
+            stdout=output,
+            stderr=self._printed if apart else output,
+            grace=_GRACE,
+            whole_group=True,
+            directory=self._directory,
+        ) as running:
             status = await running.wait()
         return status if status >= 0 else 128 - status
 
@@ -193,6 +230,8 @@ async def loaded(
     directory: str,
     journal: Journal,
     cluster: str = "",
+    *,
+    complete: bool = True,
 ) -> AsyncIterator[Script]:
     """Load a script, for as long as the block lasts.
 
@@ -203,9 +242,10 @@ async def loaded(
         directory: `create`'s working directory, likewise.
         journal: Where messages go, and what the script prints.
         cluster: For slurm.CLUSTER_NAME.
+        complete: Whether it must have both functions.
 
     Raises:
-        StagingError: It cannot be loaded.
+        StagingError: It cannot be loaded, or lacks a function.
     """
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
@@ -219,25 +259,33 @@ async def loaded(
         journal.write("info", f"scrun.lua: {line}")
 
     try:
-        with theirs:
-            async with (
-                messages(printed) as output,
-                child(
-                    argv,
-                    surroundings,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(theirs.fileno(),),
-                    grace=_GRACE,
-                    directory=directory,
-                ) as worker,
-            ):
-                theirs.close()
-                script = Script(path, channel, worker, surroundings, directory, journal)
-                await script.load(settings, cluster)
-                yield script
+        async with messages(printed) as output, AsyncExitStack() as stack:
+            with theirs:
+                try:
+                    worker = await stack.enter_async_context(
+                        child(
+                            argv,
+                            surroundings,
+                            stdout=output,
+                            stderr=output,
+                            pass_fds=(theirs.fileno(),),
+                            grace=_GRACE,
+                            directory=directory,
+                        )
+                    )
+                except OSError as error:
+                    raise StagingError(f"{path}: cannot be run: {_why(error)}") from error
+            script = Script(path, channel, worker, surroundings, directory, output, journal)
+            await script.load(settings, cluster)
+            if complete:
+                script.check_complete()
+            yield script
     finally:
         channel.close()
+
+
+def _why(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def _field(argument: str | int | None) -> str:

@@ -1,25 +1,37 @@
 -- The Lua side of what a scrun.lua finds. Runs once, before the script, in Lua 5.1 to 5.5.
 --
--- `host` holds Python functions. They stay in the closures of this file: a script sees Lua
--- functions only. Host functions never raise; what a caller did wrong is raised here, so that
--- it has the script's line in front.
+-- `host` holds functions of the worker; what a caller did wrong is raised here, so that it has the
+-- script's line in front. `room` and `limit` lift and set the limit of memory: it holds for the
+-- script's code only (see runtime.py). Whatever is needed later is kept in locals here, because a
+-- script may replace any global.
 
-local host, constants, documents = ...
+local host, constants, documents, room, limit = ...
 local unpack = table.unpack or unpack
-local select, type, tostring, error, pcall = select, type, tostring, error, pcall
-local format = string.format
-local tmpfile, traceback = io.tmpfile, debug.traceback
+local select, type, tostring, tonumber, error = select, type, tostring, tonumber, error
+local pcall, xpcall, setmetatable, getmetatable = pcall, xpcall, setmetatable, getmetatable
+local collectgarbage, rawget, pairs, globals = collectgarbage, rawget, pairs, _G
+local format, floor, traceback = string.format, math.floor, debug.traceback
+local tmpfile, close_file, file_type = io.tmpfile, io.close, io.type
+local load_chunk = loadstring or load
+local before_5_2 = _VERSION == "Lua 5.1"
 
-local function text(value, name, number)
+-- Called by what the functions of the script's share: the script is four levels up.
+local function text(value, name)
 	if type(value) == "string" then return value end
-	error(format("bad argument #%d to '%s' (string expected, got %s)", number, name, type(value)), 3)
+	error(format("bad argument #1 to '%s' (string expected, got %s)", name, type(value)), 4)
+end
+
+-- In 5.1 __tostring may return anything.
+local function shown(value)
+	local words = tostring(value)
+	return type(words) == "string" and words or type(value)
 end
 
 local function message(...)
 	local count = select("#", ...)
 	if count == 0 then return "" end
 	-- a lone string with a % in it is no format
-	if count == 1 then return tostring((...)) end
+	if count == 1 then return shown((...)) end
 	local done, result = pcall(format, ...)
 	if done then return result end
 	error(result, 3)
@@ -37,8 +49,8 @@ local levels = { [0] = "info", "verbose", "debug", "debug2", "debug3", "debug4" 
 function slurm.log(first, second)
 	local level, words = second, first
 	if type(first) == "number" and type(second) ~= "number" then level, words = first, second end
-	level = math.floor(tonumber(level) or 0)
-	host.log(levels[level] or (level < 0 and "error" or "debug4"), tostring(words))
+	level = floor(tonumber(level) or 0)
+	host.log(levels[level] or (level < 0 and "error" or "debug4"), shown(words))
 end
 
 function slurm.log_error(...) host.log("error", message(...)) end
@@ -51,7 +63,7 @@ function slurm.log_debug4(...) host.log("debug4", message(...)) end
 slurm.error = slurm.log_error
 
 local function run(kind, script, name)
-	local failure, status, output = host.run(kind, text(script, name, 1))
+	local failure, status, output = host.run(kind, text(script, name))
 	if failure then error(name .. ": " .. failure, 3) end
 	return status, output
 end
@@ -66,32 +78,40 @@ function slurm.remote_command(script)
 	return status, output
 end
 
+local function set_path(which, path, name)
+	local failure, original = host.set_path(which, text(path, name))
+	if failure then error(name .. ": " .. failure, 3) end
+	return original
+end
+
 function slurm.set_bundle_path(path)
-	return host.set_path("bundle", text(path, "set_bundle_path", 1))
+	local original = set_path("bundle", path, "set_bundle_path")
+	return original
 end
 
 function slurm.set_root_path(path)
-	return host.set_path("root", text(path, "set_root_path", 1))
+	local original = set_path("root", path, "set_root_path")
+	return original
 end
 
-function slurm.time_str2mins(time) return host.minutes(tostring(time)) end
+function slurm.time_str2mins(time) return host.minutes(shown(time)) end
 
-_G.slurm = slurm
-_G.SLURM = slurm -- the manual writes SLURM.success in places
+globals.slurm = slurm
+globals.SLURM = slurm -- the manual writes SLURM.success in places
 
 -- What would reach around us
 
 -- Ends the script, as any other error.
 function os.exit(code)
-	error(format("os.exit(%s) called: return slurm.SUCCESS or slurm.ERROR instead", tostring(code)), 2)
+	error(format("os.exit(%s) called: return slurm.SUCCESS or slurm.ERROR instead", shown(code)), 2)
 end
 
 -- system(3) and popen(3) would make children that nobody could end.
 function os.execute(command)
-	if command == nil then return true end
+	if command == nil then return before_5_2 and 1 or true end
 	local status, output = run("command", command, "os.execute")
 	if output ~= "" then host.log("info", output) end
-	if _VERSION == "Lua 5.1" then return status * 256 end
+	if before_5_2 then return status * 256 end
 	if status == 0 then return true, "exit", 0 end
 	return nil, "exit", status
 end
@@ -103,52 +123,70 @@ function Pipe:read(...) return self.file:read(...) end
 function Pipe:lines(...) return self.file:lines(...) end
 function Pipe:close()
 	self.file:close()
-	if _VERSION == "Lua 5.1" then return true end
+	if before_5_2 then return true end
 	return self.status == 0 or nil, "exit", self.status
 end
 
 function io.popen(command, mode)
-	if mode ~= nil and string.sub(text(mode, "io.popen", 2), 1, 1) ~= "r" then
+	if mode ~= nil and mode ~= "r" and mode ~= "rb" then
 		return nil, "io.popen: only mode \"r\"; slurm.allocator_command takes a here-document"
 	end
 	local status, output = run("output", command, "io.popen")
-	local file = tmpfile()
+	local file, problem = tmpfile()
+	if not file then return nil, problem end
 	file:write(output)
 	file:seek("set")
 	return setmetatable({ file = file, status = status }, Pipe)
 end
 
--- Anybody's upvalues, and the registry, are in its reach.
-debug = { traceback = debug.traceback, getinfo = debug.getinfo, sethook = debug.sethook }
+function io.close(...)
+	local file = ...
+	if getmetatable(file) == Pipe then return file:close() end
+	return close_file(...)
+end
+
+function io.type(value)
+	if getmetatable(value) == Pipe then value = value.file end
+	return file_type(value)
+end
+
+-- Anybody's upvalues, the registry and the functions that are being called are in its reach.
+debug = { traceback = debug.traceback, getinfo = debug.getinfo }
 package.loaded.debug = debug
 python, package.loaded.python = nil, nil
+
+-- A script's worker is killed in the end: nobody would flush what it has printed.
+io.stdout:setvbuf("line")
 
 -- How the host calls
 
 local function explain(reason)
-	if type(reason) ~= "string" then reason = "error: " .. tostring(reason) end
-	return reason, traceback("", 2)
+	local words = type(reason) == "string" and reason or "error: " .. shown(reason)
+	return words, traceback("", 2)
 end
 
 local function guarded(called, ...)
 	local arguments, count = { ... }, select("#", ...)
 	local reason, trace
-	local results = { xpcall(
-		function() return called(unpack(arguments, 1, count)) end,
-		function(raised) reason, trace = explain(raised) end
-	) }
-	if results[1] then return true, results[2] end
-	return false, reason, trace
+	local function call() return called(unpack(arguments, 1, count)) end
+	local function failed(raised) reason, trace = explain(raised) end
+	limit()
+	local done, result = xpcall(call, failed)
+	if not done then collectgarbage() end
+	room()
+	if done then return true, result end
+	-- without memory, or when an error is raised by an error, the handler is not heard
+	return false, reason or shown(result), trace or ""
 end
 
-local function call(name, ...) return guarded(_G[name], ...) end
+local function call(name, ...) return guarded(rawget(globals, name), ...) end
 
 local function load_script(content, name)
-	local chunk, reason = (loadstring or load)(content, name)
+	local chunk, reason = load_chunk(content, name)
 	if not chunk then return false, reason, "" end
 	return guarded(chunk)
 end
 
-local function is_function(name) return type(_G[name]) == "function" end
+local function is_function(name) return type(rawget(globals, name)) == "function" end
 
 return load_script, call, is_function

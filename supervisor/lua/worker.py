@@ -19,7 +19,7 @@ To it::
     command TEXT          beside it the descriptor of its output; likewise `output`, without
                           its standard error, and `remote`, on the job's nodes
     stop                  the command's output is too long
-    loaded
+    loaded  MISSING-FUNCTION...
     done    BUNDLE ROOT   what the script has set, or empty
     failed  TEXT TRACEBACK
 
@@ -29,23 +29,22 @@ is started for each container.
 
 from __future__ import annotations
 
-import importlib
+import io
+import math
 import os
 import resource
 import select
 import socket
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+import time
+from typing import TYPE_CHECKING
 
 from scrun.wire import frame
+from supervisor.lua.runtime import Runtime, Value
 from supervisor.lua.times import minutes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-# lupa has no types
-Runtime = Any
-Value = Any
 
 SUCCESS = 0
 CONSTANTS: dict[str, int | float] = {
@@ -65,7 +64,13 @@ CONSTANTS: dict[str, int | float] = {
 _FUNCTIONS = ("slurm_scrun_stage_in", "slurm_scrun_stage_out")
 _PRELUDE = os.path.join(os.path.dirname(__file__), "prelude.lua")
 _PIECE = 1 << 20
-_STRAGGLERS = 100  # ms without output after a command's end: whoever still holds the pipe keeps it
+_LONGEST_TEXT = 1 << 17
+_LONGEST_COMMAND = _LONGEST_TEXT - 1  # execve(2): MAX_ARG_STRLEN, of which one byte is the NUL
+_LONGEST_PATH = 4095
+# After a command's end a process that left its group may keep the pipe. It is heard until there
+# are so many milliseconds without output, and no longer than so many seconds.
+_SILENCE = 100
+_STRAGGLERS = 1.0
 
 
 class Failed(Exception):
@@ -87,7 +92,8 @@ class Supervisor:
     def tell(self, *fields: str | bytes, fd: int | None = None) -> None:
         """Send a frame."""
         texts = [field if isinstance(field, bytes) else _encoded(field) for field in fields]
-        data = frame([text.replace(b"\0", b"\\0") for text in texts])  # NUL parts the fields
+        # NUL parts the fields, and a frame has a limit
+        data = frame([_shortened(text).replace(b"\0", b"\\0") for text in texts])
         if fd is not None:
             sent = socket.send_fds(self._sock, [data], [fd])
             data = data[sent:]
@@ -120,7 +126,7 @@ class Supervisor:
 
 
 class Host:
-    """What the prelude calls. Nothing here raises: Lua would see a Python object."""
+    """What the prelude calls."""
 
     def __init__(self, supervisor: Supervisor, output_limit: int) -> None:
         self._supervisor = supervisor
@@ -135,10 +141,14 @@ class Host:
             self.last_error = text.decode(errors="replace")
         self._supervisor.tell("log", level, text)
 
-    def set_path(self, which: bytes, path: bytes) -> bytes:
-        """Note a new path; return the original one."""
+    def set_path(self, which: bytes, path: bytes) -> tuple[bytes | None, bytes]:
+        """Note a new path; return why not, or the original one."""
+        if b"\0" in path:
+            return b"a path cannot contain a NUL", b""
+        if len(path) > _LONGEST_PATH:
+            return b"a path cannot have more than %d bytes" % _LONGEST_PATH, b""
         self.paths[which] = path
-        return self.originals[which]
+        return None, self.originals[which]
 
     def minutes(self, text: bytes) -> int:
         """Read a time span."""
@@ -148,6 +158,9 @@ class Host:
         """Run a shell script; return why not, or its exit status and its output."""
         if b"\0" in script:
             return b"a command cannot contain a NUL", 0, b""
+        if len(script) > _LONGEST_COMMAND:
+            words = b"a command cannot have more than %d bytes: write it to a file, and run that"
+            return words % _LONGEST_COMMAND, 0, b""
         readable, writable = os.pipe()
         try:
             self._supervisor.tell(kind, script, fd=writable)
@@ -161,32 +174,38 @@ class Host:
         if answer[0] == b"refused":
             return answer[1], 0, b""
         if output is None:
-            return b"more than %d bytes of output: write it to a file" % self._limit, 0, b""
-        return None, int(answer[1]), bytes(output)
+            size = self._limit >> 20
+            words = b"more than %d MiB of output (output_limit in the section [lua] of scrun.toml)"
+            return words % size + b": write it to a file", 0, b""
+        return None, int(answer[1]), output
 
-    def _read(self, readable: int) -> bytearray | None:
+    def _read(self, readable: int) -> bytes | None:
         """Read a command's output, to its end or the command's; None when it is too long."""
-        output = bytearray()
+        output = io.BytesIO()  # its value is not copied, a bytearray's would be
         poller = self._supervisor.poll(readable)
-        patience: int | None = None
-        while events := poller.poll(patience):
+        deadline, patience = math.inf, None
+        while time.monotonic() < deadline and (events := poller.poll(patience)):
             if all(self._supervisor.is_me(fd) for fd, _ in events):
-                poller = select.poll()  # the command has ended: what is there now is all
+                poller = select.poll()  # the command has ended
                 poller.register(readable, select.POLLIN)
-                patience = _STRAGGLERS
+                deadline, patience = time.monotonic() + _STRAGGLERS, _SILENCE
                 continue
             part = os.read(readable, _PIECE)
             if not part:
                 break
-            output += part
-            if len(output) > self._limit:
+            output.write(part)
+            if output.tell() > self._limit:
                 self._supervisor.tell("stop")
                 return None
-        return output
+        return output.getvalue()
 
 
 class Script:
-    """A loaded script."""
+    """A loaded script.
+
+    Attributes:
+        missing: The functions that it does not define.
+    """
 
     def __init__(self, supervisor: Supervisor, orders: list[bytes]) -> None:
         """Load it.
@@ -196,22 +215,21 @@ class Script:
         """
         version, memory, limit, path, cluster = (os.fsdecode(field) for field in orders)
         self._host = Host(supervisor, int(limit))
-        self._runtime = new_runtime(version, int(memory))
+        self._runtime = Runtime(version, int(memory))
         load, self._call, is_function = _prelude(self._runtime, self._host, cluster)
         try:
             with open(path, "rb") as file:
                 content = file.read()
         except OSError as error:
-            raise Failed(f"{path}: {error.strerror}") from error
+            raise Failed(error.strerror or str(error)) from error
+        content = content.removeprefix(b"\xef\xbb\xbf")
         if content.startswith(b"#"):
             content = b"--" + content  # as lua(1) does
         name = "@" + os.path.basename(path)
         result = _checked(load(content, name.encode()))
         if result is not None and not _is_success(result):
-            raise Failed(self._reason(f"the script returned {_shown(result)}"))
-        for function in _FUNCTIONS:
-            if not is_function(function.encode()):
-                raise Failed(f"function {function} is missing")
+            raise Failed(self._reason(f"the script returned {self._shown(result)}"))
+        self.missing = [name for name in _FUNCTIONS if not is_function(name.encode())]
 
     def call(
         self,
@@ -229,59 +247,50 @@ class Script:
         self._host.last_error = ""
         values = [
             # from 1: it begins at 0 in Slurm's scrun, so that ipairs loses the first one
-            self._runtime.table_from(environment) if argument == b"e:" else _argument(argument)
+            self._runtime.lua.table_from(environment) if argument == b"e:" else _argument(argument)
             for argument in arguments
         ]
-        result = _checked(self._call(function.encode(), *values))
+        try:
+            result = _checked(self._call(function.encode(), *values))
+        finally:
+            _flush()
         if not _is_success(result):
-            raise Failed(self._reason(f"{function} returned {_shown(result)}"))
+            raise Failed(self._reason(f"{function} returned {self._shown(result)}"))
         return [self._host.paths[b"bundle"], self._host.paths[b"root"]]
 
     def _reason(self, what: str) -> str:
         said = self._host.last_error
         return f"{what}: {said}" if said else f"{what}, not slurm.SUCCESS"
 
-
-def new_runtime(version: str, memory: int) -> Runtime:
-    """Make a Lua runtime without a way into Python.
-
-    Args:
-        version: "5.1" to "5.5".
-        memory: How much it may take, in bytes.
-    """
-    lupa = importlib.import_module("lupa.lua" + version.replace(".", ""))
-
-    def nothing(owner: object, name: object, setting: bool) -> NoReturn:
-        raise AttributeError("no way to Python")
-
-    return lupa.LuaRuntime(
-        encoding=None,
-        source_encoding="utf-8",
-        register_eval=False,
-        register_builtins=False,
-        unpack_returned_tuples=True,
-        attribute_filter=nothing,
-        max_memory=memory,
-    )
+    def _shown(self, result: Value) -> str:
+        if result is None:
+            return "nothing"
+        if isinstance(result, (bool, int, float)):
+            return str(result).lower()
+        if isinstance(result, bytes):
+            return repr(result.decode(errors="replace"))
+        return f"a {self._runtime.type_name(result)}"
 
 
-def _prelude(runtime: Runtime, host: Host, cluster: str) -> tuple[Callable[..., Any], ...]:
+def _prelude(runtime: Runtime, host: Host, cluster: str) -> tuple[Callable[..., Value], ...]:
     """Run the prelude; return its functions for loading, calling and asking."""
     from supervisor.lua.documents import install
 
-    functions = {"log": host.log, "run": host.run, "set_path": host.set_path}
-    tables: list[dict[str, Any]] = [
-        {**functions, "minutes": host.minutes},
-        {**CONSTANTS, "CLUSTER_NAME": cluster.encode()},
-        install(runtime)._asdict(),
-    ]
+    functions: dict[str, object] = {
+        "log": host.log,
+        "run": host.run,
+        "set_path": host.set_path,
+        "minutes": host.minutes,
+    }
     with open(_PRELUDE, "rb") as file:
-        prelude = runtime.compile(file.read(), name=b"=scrun")
-    loaded: tuple[Callable[..., Any], ...] = prelude(
-        *(
-            runtime.table_from({name.encode(): value for name, value in table.items()})
-            for table in tables
-        )
+        prelude = runtime.lua.compile(file.read(), name=b"=scrun")
+    loaded: tuple[Callable[..., Value], ...] = prelude(
+        runtime.table(functions),
+        runtime.table({**CONSTANTS, "CLUSTER_NAME": cluster.encode()}),
+        runtime.table(install(runtime)._asdict()),
+        # not guarded: these are what the guard is made of
+        runtime.room,
+        runtime.limit,
     )
     return loaded
 
@@ -298,20 +307,28 @@ def _checked(results: tuple[Value, ...]) -> Value:
     return results[1]
 
 
+def _flush() -> None:
+    """Write out what the C library holds back.
+
+    A script may have left files open; soon we are killed.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).fflush(None)
+
+
+def _shortened(text: bytes) -> bytes:
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    return text[:_LONGEST_TEXT] + b"... (%d bytes)" % len(text)
+
+
 def _encoded(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
 def _is_success(result: object) -> bool:
     return result == SUCCESS and not isinstance(result, bool)
-
-
-def _shown(result: object) -> str:
-    if result is None:
-        return "nothing"
-    if isinstance(result, (bool, int, float)):
-        return str(result).lower()
-    return repr(bytes(result).decode(errors="replace")) if isinstance(result, bytes) else "a table"
 
 
 def _argument(field: bytes) -> int | bytes:
@@ -326,7 +343,7 @@ def serve(supervisor: Supervisor) -> None:
         Failed: The script did.
     """
     script = Script(supervisor, supervisor.hear()[1:])
-    supervisor.tell("loaded")
+    supervisor.tell("loaded", *script.missing)
     while True:
         function, bundle, root, count, *rest = supervisor.hear()[1:]
         arguments, environment = rest[: int(count)], rest[int(count) :]

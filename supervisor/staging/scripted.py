@@ -73,7 +73,7 @@ class Scripted:
         moved: Moved | None = None
         try:
             with trio.move_on_after(timeout):
-                moved = await self._stage_in(job, environment)
+                moved = await self.stage_in(job, environment)
         finally:
             self._done.set()
         if moved is None:
@@ -84,7 +84,7 @@ class Scripted:
             "SCRUN_ROOTFS_PATH": moved.root,
         }
         try:
-            yield await self._describe(moved)
+            yield await self.describe(moved)
         finally:
             with trio.CancelScope(shield=True):
                 try:
@@ -95,7 +95,12 @@ class Scripted:
                 finally:
                     await trio.to_thread.run_sync(clean, self._shadow)
 
-    async def _stage_in(self, job: Job, environment: Mapping[str, str]) -> Moved:
+    async def stage_in(self, job: Job, environment: Mapping[str, str]) -> Moved:
+        """Have the script stage in, and no more.
+
+        Raises:
+            StagingError: It failed.
+        """
         bundle, request = self._bundle, self._request
         target = await self._engine.target(request.setting)
         spool = os.path.join(request.record, "spool")
@@ -124,7 +129,7 @@ class Scripted:
     def _shadow(self) -> str:
         return directory_for(self._settings.staging, self._request)
 
-    async def _describe(self, moved: Moved) -> Staged:
+    async def describe(self, moved: Moved) -> Staged:
         """Look at the bundle that the script has made, where it can be seen from here."""
         target = await self._engine.target(self._request.setting)
         shadow = self._shadow if target.link_rootfs else None

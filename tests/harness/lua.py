@@ -1,9 +1,10 @@
 """A scrun.lua in its worker, without a container around it."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from scrun.errors import StagingError, leaves
 from scrun.settings.load import Level, Log, Lua
 from supervisor.journal import Journal
 from supervisor.lua.host import Remote, Script, loaded
@@ -36,6 +37,17 @@ class Said(Journal):
             for kind, text in self.lines
             if level is None or kind == level
         ]
+
+
+@contextmanager
+def failing(into: list[str]) -> Iterator[None]:
+    """Expect one StagingError, in whatever groups; put its text into the list."""
+    before = len(into)
+    try:
+        yield
+    except* StagingError as group:
+        into += [str(error) for error in leaves(group)]
+    assert len(into) == before + 1
 
 
 class Bench:

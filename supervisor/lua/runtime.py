@@ -1,0 +1,100 @@
+"""A Lua runtime whose script can neither reach Python nor break it.
+
+Lua reports a lack of memory by longjmp(3). When that goes through a frame of lupa, the interpreter
+lock is never released, and the process hangs. So the limit of memory holds only while code of the
+script runs; a value that does not fit is there for a moment, and the next allocation fails.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Value = Any  # lupa has no types
+
+# What goes wrong in Python is an object of Python: for the script, a text is made of it.
+_GUARD = b"""
+local room, limit = ...
+local pcall, tostring, error = pcall, tostring, error
+return function(call)
+    return function(...)
+        room()
+        local done, first, second, third = pcall(call, ...)
+        limit()
+        if done then
+            return first, second, third
+        end
+        error("internal error: " .. tostring(first), 0)
+    end
+end
+"""
+
+
+class Runtime:
+    """A runtime of one of the versions of Lua.
+
+    Attributes:
+        lua: lupa's own.
+    """
+
+    def __init__(self, version: str, memory: int) -> None:
+        """Make one.
+
+        Args:
+            version: "5.1" to "5.5".
+            memory: How much a script may take, in bytes.
+        """
+        self._lupa = importlib.import_module("lupa.lua" + version.replace(".", ""))
+        self._memory = memory
+        self._depth = 1  # how many frames of ours are on the stack
+        self.lua: Value = self._lupa.LuaRuntime(
+            encoding=None,
+            source_encoding="utf-8",
+            register_eval=False,
+            register_builtins=False,
+            unpack_returned_tuples=True,
+            attribute_filter=_nothing,
+            max_memory=memory,
+        )
+        self.lua.set_max_memory(0)
+        self._guard = self.lua.execute(_GUARD, self.room, self.limit)
+
+    def room(self) -> None:
+        """Lift the limit: code of ours begins."""
+        self._depth += 1
+        self.lua.set_max_memory(0)
+
+    def limit(self) -> None:
+        """Set the limit again: code of the script goes on."""
+        self._depth -= 1
+        if not self._depth:
+            self.lua.set_max_memory(self._memory)
+
+    def execute(self, code: bytes, /, *arguments: object) -> Value:
+        """Run a chunk of ours; functions among its arguments become Lua functions."""
+        return self.lua.execute(code, *map(self._given, arguments))
+
+    def table(self, members: dict[str, object]) -> Value:
+        """Make a table by names; functions in it become Lua functions."""
+        given = {name.encode(): self._given(member) for name, member in members.items()}
+        return self.lua.table_from(given)
+
+    def function(self, call: Callable[..., object]) -> Value:
+        """Make a Lua function of a Python function: what it raises is a string in Lua."""
+        return self._guard(call)
+
+    def type_name(self, value: Value) -> str:
+        """Return what Lua's `type` says of a value that is not None."""
+        names = {bool: "boolean", int: "number", float: "number", bytes: "string"}
+        return names.get(type(value)) or str(self._lupa.lua_type(value))
+
+    def _given(self, value: object) -> object:
+        is_ours = callable(value) and self._lupa.lua_type(value) is None
+        return self._guard(value) if is_ours else value
+
+
+def _nothing(owner: object, name: object, setting: bool) -> NoReturn:
+    raise AttributeError("no way to Python")

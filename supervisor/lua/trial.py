@@ -1,0 +1,267 @@
+"""scrun lua check and scrun lua run: a site's script, tried without a container.
+
+All that `create` would do for the script is done, by the same code, and all that the script does
+is done really; only the job is a name, and nothing is run in it. What the script says goes to
+standard error, what is found out about it to standard output.
+"""
+
+import difflib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import trio
+
+from scrun._fast import write
+from scrun.cli.parse import parse
+from scrun.commands.failure import explain
+from scrun.errors import BundleError, leaves
+from scrun.oci.config import Bundle, Config, load_bundle, read_config
+from scrun.oci.lookup import NotFound, find_program
+from scrun.settings.load import LEVELS, Level, Log
+from scrun.settings.request_sources import asked_by
+from scrun.states import Ending
+from supervisor.caller import stderr_lines
+from supervisor.engines.base import Job, Request
+from supervisor.engines.local.engine import LocalEngine
+from supervisor.journal import Journal, Shown
+from supervisor.lua.find import cluster_name, find_script
+from supervisor.lua.host import loaded
+from supervisor.orders import Order, read_order
+from supervisor.processes import Setting
+from supervisor.staging.place import Staged
+from supervisor.staging.scripted import Scripted, scripted
+from supervisor.staging.variables import script_variables
+
+_IN = "slurm_scrun_stage_in"
+_OUT = "slurm_scrun_stage_out"
+
+
+def main(argv: list[str]) -> int:
+    """Run one of the two commands; return the exit status."""
+    parsed = None
+    try:
+        parsed = parse(argv)
+        action, script = parsed.operands
+        order = _order(argv, os.path.abspath(script))
+        trio.run(_try, order, action, parsed.count("stage-out") > 0)
+    except BaseException as error:
+        first = next(leaves(error))
+        if isinstance(first, KeyboardInterrupt):
+            return 130
+        if not isinstance(first, Exception):
+            raise
+        return explain(first, parsed)
+    return 0
+
+
+async def _try(order: Order, action: str, stage_out: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True) as root:
+        record = os.path.join(root, order.id)
+        os.mkdir(record, 0o700)
+        journal = _journal(record, order)
+        try:
+            if action == "check":
+                await _check(order, journal)
+            else:
+                await _run(order, root, journal, stage_out=stage_out)
+        finally:
+            journal.close()
+
+
+def _order(argv: list[str], script: str) -> Order:
+    """Make what a `create` with these options and this script would send to its supervisor."""
+    os.umask(umask := os.umask(0o077))
+    fields = [b"%d" % os.getpid(), b"%o" % umask, os.fsencode(os.getcwd()), b"%d" % len(argv)]
+    fields += [os.fsencode(argument) for argument in argv]
+    fields += [name + b"=" + value for name, value in os.environb.items()]
+    order = read_order(fields)
+    os.umask(0o077)
+    settings = order.settings
+    lua = msgspec.structs.replace(settings.lua, script=script)
+    return msgspec.structs.replace(
+        order,
+        id=f"trial-{os.getpid()}",
+        settings=msgspec.structs.replace(settings, lua=lua),
+    )
+
+
+def _journal(record: str, order: Order) -> Journal:
+    """Show what is said on standard error: what -v or --debug ask for, or what matters."""
+    level = max("info", order.shown.stderr, key=LEVELS.index)
+    journal = Journal(os.path.join(record, "log"), Log(), order.id, Shown(stderr=level))
+
+    def show(level: Level, text: str) -> None:
+        for line in stderr_lines(level, text):
+            os.write(2, f"{line}\n".encode(errors="backslashreplace"))
+
+    journal.show_to(show)
+    return journal
+
+
+async def _find(order: Order) -> str:
+    """Find the script, as `create` does: it has to be there, and not for everybody to write."""
+    await trio.to_thread.run_sync(lambda: os.stat(order.settings.lua.script or ""))
+    found = await trio.to_thread.run_sync(find_script, order.settings, "local")
+    assert found is not None
+    return found
+
+
+async def _check(order: Order, journal: Journal) -> None:
+    """Load the script, and tell which functions it has."""
+    settings = order.settings
+    path = await _find(order)
+    cluster = cluster_name(settings)
+    async with loaded(
+        path, settings.lua, order.setting, order.directory, journal, cluster, complete=False
+    ) as script:
+        pass
+    _say(f"{path}: loaded by Lua {settings.lua.version}")
+    for name in (_IN, _OUT):
+        _say(f"{name}: {'missing' if name in script.missing else 'defined'}")
+    script.check_complete()
+
+
+async def _run(order: Order, root: str, journal: Journal, *, stage_out: bool) -> None:
+    """Have the script stage a bundle in, and out if that is asked for."""
+    bundle = await _bundle(order)
+    record = os.path.join(root, order.id)
+    engine = _Machine(root, order.settings.local)
+    async with trio.open_nursery() as nursery:
+
+        def lost(ending: Ending) -> None:
+            nursery.cancel_scope.cancel()
+
+        request = Request(
+            container=order.id,
+            setting=order.setting,
+            directory=order.directory,
+            record=record,
+            journal=journal,
+            known=lambda job_id, owned: None,
+            lost=lost,
+            asked=asked_by(bundle.config.annotations, bundle.config.process.env),
+        )
+        path = await _find(order)
+        async with (
+            scripted(path, bundle, order.settings, engine, request, trio.Event()) as stager,
+            engine.allocate(request) as job,
+        ):
+            variables = script_variables(order, bundle, record, job.environment)
+            await _stage(stager, job, variables, bundle, record, stage_out=stage_out)
+
+
+async def _bundle(order: Order) -> Bundle:
+    bundle = await trio.to_thread.run_sync(load_bundle, order.bundle, order.config_file)
+    program = await trio.to_thread.run_sync(find_program, bundle)
+    if isinstance(program, NotFound):
+        raise BundleError(program.message)
+    return bundle
+
+
+async def _stage(
+    stager: Scripted,
+    job: Job,
+    variables: dict[str, str],
+    bundle: Bundle,
+    record: str,
+    *,
+    stage_out: bool,
+) -> None:
+    if stage_out:
+        async with stager.staged(job, variables) as staged:
+            await _describe(staged, bundle)
+        _say("", f"{_OUT}: done")
+        return
+    # not `staged`, which stages out when it is left, whatever happened
+    staged = await stager.describe(await stager.stage_in(job, variables))
+    await _describe(staged, bundle)
+    _say("", *_left(staged, bundle, record))
+
+
+async def _describe(staged: Staged, bundle: Bundle) -> None:
+    """Tell what the step would get, and what the script has changed."""
+    name = os.path.join(staged.bundle, "config.json")
+    raw, config = await trio.to_thread.run_sync(_staged_config, name, bundle)
+    _say(
+        f"bundle: {staged.bundle}",
+        f"root file system: {staged.rootfs}",
+        f"process.args: {json.dumps(staged.arguments, ensure_ascii=False)}",
+        f"process.cwd: {config.process.cwd}",
+        f"terminal: {'yes' if bundle.config.process.terminal else 'no'}",
+    )
+    moved = staged.moved
+    assert moved is not None
+    for function, path, original in (
+        ("set_bundle_path", moved.bundle, moved.original_bundle),
+        ("set_root_path", moved.root, moved.original_root),
+    ):
+        _say(f"slurm.{function}: {path if path != original else 'the submitted one'}")
+    changes = list(
+        difflib.unified_diff(
+            _pretty(bundle.raw), _pretty(raw), bundle.config_file, name, lineterm=""
+        )
+    )
+    _say("", *(changes or ["config.json: not changed"]))
+
+
+def _staged_config(name: str, bundle: Bundle) -> tuple[dict[str, Any], Config]:
+    """Read what the script has written, or what was submitted if that is not to be seen here."""
+    if os.path.exists(name):
+        return read_config(name)
+    _say(f"{name}: is not there, at least not on this machine")
+    return bundle.raw, bundle.config
+
+
+def _left(staged: Staged, bundle: Bundle, record: str) -> Iterator[str]:
+    """Tell where the staged files are, now that nothing removes them."""
+    if staged.bundle == bundle.path and staged.rootfs == bundle.rootfs:
+        yield "staged files: none, the submitted bundle is used as it is"
+        return
+    for what, path, original in (
+        ("bundle", staged.bundle, bundle.path),
+        ("root file system", staged.rootfs, bundle.rootfs),
+    ):
+        if os.path.normpath(path).startswith(record + os.sep):
+            yield f"staged {what}: was in the spool directory, which is removed"
+        elif os.path.normpath(path) != os.path.normpath(original):
+            yield f"staged {what}: left in {path}"
+
+
+def _pretty(config: dict[str, Any]) -> list[str]:
+    return json.dumps(config, indent=2, ensure_ascii=False).splitlines()
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        write(f"{line}\n".encode(errors="backslashreplace"))
+
+
+class _Nothing:
+    """The commands of no runtime: no container is ever run."""
+
+    cgroups = False
+    maps_root = False
+
+    def run(self, container: str, bundle: str, log: str) -> list[str]:
+        """See `supervisor.engines.local.commands.Commands`."""
+        raise NotImplementedError
+
+    def kill(self, container: str, bundle: str, number: int) -> list[str]:
+        """See there."""
+        raise NotImplementedError
+
+    def delete(self, container: str, bundle: str) -> list[str]:
+        """See there: the job's end."""
+        return ["true"]
+
+
+class _Machine(LocalEngine):
+    """The embedded engine without a runtime, which need not be installed."""
+
+    async def commands(self, setting: Setting) -> _Nothing:
+        """See `LocalEngine`."""
+        return _Nothing()
