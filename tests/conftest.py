@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +12,10 @@ pytest.register_assert_rewrite("tests.harness")
 
 from tests.harness import users  # noqa: E402  (rewritten only when imported after that line)
 from tests.harness.site import Site  # noqa: E402
+
+# A shell that runs the tests in the background has SIGINT ignored; what we start inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PLACES = ("local-root", "local-user", "slurm-root", "slurm-user")
 MakeSite = Callable[..., Site]

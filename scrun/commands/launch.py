@@ -29,6 +29,11 @@ def launch(root: str, name: str) -> _socket.socket:
         os.close(lock)
 
 
+# What the first caller ignores (a shell's background job has SIGINT ignored) or blocks is its own
+# matter, and not that of everybody's containers. 32 and 33 are the C library's.
+_SIGNALS = tuple({*range(1, 65)} - {9, 19, 32, 33})
+
+
 def own_directory(path: str) -> None:
     """Make the root directory if it is missing; refuse one that others could write to.
 
@@ -74,7 +79,15 @@ def _start(root: str, name: str) -> None:
     actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
     ready = out_of_the_way(writable)
     actions.append((os.POSIX_SPAWN_DUP2, ready, 3))
-    pid = os.posix_spawn(argv[0], argv, _environment(), file_actions=actions, setsid=True)
+    pid = os.posix_spawn(
+        argv[0],
+        argv,
+        _environment(),
+        file_actions=actions,
+        setsid=True,
+        setsigmask=(),
+        setsigdef=_SIGNALS,
+    )
     os.close(null)
     os.close(writable)
     os.close(ready)

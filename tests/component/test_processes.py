@@ -287,7 +287,7 @@ import sys, trio
 sys.path.insert(0, sys.argv[1])
 from supervisor.processes import Setting, child
 
-SCRIPT = "trap 'echo TERM; kill $!; exit' TERM; echo $$; sleep 60 & wait"
+SCRIPT = "sleep 60 & trap 'echo TERM; kill $!; exit' TERM; echo $$; wait"
 
 async def main():
     setting = Setting({"PATH": sys.argv[2]})

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,19 @@ def test_no_runtime_is_said_with_the_remedy(make_site: MakeSite) -> None:
     assert "no-such-runtime" in said
     assert "install" in said
     site.settle()
+
+
+def test_what_the_first_caller_ignores_is_its_own_matter(make_site: MakeSite) -> None:
+    site = make_site("local-user")
+    ignoring = "trap '' HUP INT QUIT USR1 TERM; exec \"$@\""
+    site.command = ["/bin/sh", "-c", ignoring, "sh", *site.command]
+    life = site.shell("trap 'exit 9' INT; echo up; while :; do sleep 0.1; done").created().start()
+    life.says("up")
+    [supervisor] = site.supervisors()
+    status = Path(f"/proc/{supervisor}/status").read_text()
+    [ignored] = [line.split()[1] for line in status.splitlines() if line.startswith("SigIgn")]
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGTERM):
+        assert not int(ignored, 16) & 1 << number - 1, number
+    life.kill("INT")
+    assert life.wait() == 9
+    life.delete()
