@@ -13,9 +13,13 @@ pytest.register_assert_rewrite("tests.harness")
 from tests.harness import users  # noqa: E402  (rewritten only when imported after that line)
 from tests.harness.site import Site  # noqa: E402
 
-# A shell that runs the tests in the background has SIGINT ignored; what we start inherits that.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that runs the tests in the background has these ignored; what we start inherits that.
+for _number, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 PLACES = ("local-root", "local-user", "slurm-root", "slurm-user")
 MakeSite = Callable[..., Site]

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from scrun.settings.load import Lua
-from tests.harness.lua import HEAD, OUT, VERSIONS, Bench, failing
+from tests.harness.lua import EXTREMES, HEAD, OUT, VERSIONS, Bench, failing
 
 IN = f"{HEAD}return slurm.SUCCESS end\n"
 FINE = IN + OUT
@@ -17,7 +17,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=EXTREMES)
 def lua(request: pytest.FixtureRequest) -> Lua:
     return Lua(version=request.param)
 
@@ -44,6 +44,7 @@ async def fails(bench: Bench, body: str, settings: Lua | None = None) -> str:
 # --- loading
 
 
+@pytest.mark.parametrize("lua", VERSIONS, indirect=True)
 @pytest.mark.parametrize(
     "script",
     [

@@ -11,7 +11,7 @@ import trio
 
 from scrun.errors import EngineError
 from scrun.settings.load import Lua
-from tests.harness.lua import ARGUMENTS, HEAD, OUT, VERSIONS, Bench, failing
+from tests.harness.lua import ARGUMENTS, EXTREMES, HEAD, OUT, Bench, failing
 from tests.harness.wait import wait_while
 
 
@@ -20,7 +20,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=EXTREMES)
 def lua(request: pytest.FixtureRequest) -> Lua:
     return Lua(version=request.param)
 

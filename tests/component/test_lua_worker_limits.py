@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from scrun.settings.load import Lua
-from tests.harness.lua import ARGUMENTS, HEAD, OUT, VERSIONS, Bench, failing
+from tests.harness.lua import ARGUMENTS, EXTREMES, HEAD, OUT, Bench, failing
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=EXTREMES)
 def lua(request: pytest.FixtureRequest) -> Lua:
     return Lua(version=request.param)
 

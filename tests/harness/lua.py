@@ -12,6 +12,8 @@ from supervisor.processes import Setting
 from tests.harness import users
 
 VERSIONS = ("5.1", "5.2", "5.3", "5.4", "5.5")
+EXTREMES = ("5.1", "5.4", "5.5")
+"""For what depends on the version little: each row costs a process."""
 OUT = "function slurm_scrun_stage_out() return slurm.SUCCESS end\n"
 HEAD = "function slurm_scrun_stage_in(id, bundle, spool, file, job, uid, gid, env)\n"
 ARGUMENTS = ("c1", "/b", "/spool", "/b/config.json", 7, 1000, 100, None)

@@ -308,16 +308,6 @@ def test_the_script_beside_slurm_conf_is_found(make_site: MakeSite, tmp_path: Pa
     )
 
 
-@pytest.mark.timeout(90)
-def test_a_delete_that_waits_for_stage_out_says_so(with_script: WithScript) -> None:
-    script = "function slurm_scrun_stage_out() slurm.allocator_command('sleep 24') return 0 end"
-    site = with_script("local-user", FINE + script)
-    life = life_of(site, "sleep 600").created()
-    assert "stage_out of" in site.fails("delete", life.id)
-    site.settle(10)
-    assert life.status == "gone"
-
-
 VARIABLES = (
     "SLURM_JOB_ID", "SCRUN_OCI_VERSION", "SCRUN_CONTAINER_ID", "SCRUN_PID", "SCRUN_BUNDLE",
     "SCRUN_SUBMISSION_BUNDLE", "SCRUN_ANNOTATION_org.test.one", "SCRUN_PID_FILE", "SCRUN_SOCKET",
