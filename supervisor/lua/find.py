@@ -42,7 +42,8 @@ def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | No
             raise SettingsError(f"{path}: everybody may write to it (chmod o-w)")
     except OSError as error:
         raise SettingsError(
-            f"{path}: {error.strerror}; it is the scrun.lua that [lua] script names"
+            f"{path}: {error.strerror}; name another script, or none, by `script` in the section "
+            "[lua] of scrun.toml"
         ) from error
     return path
 

@@ -294,3 +294,11 @@ def test_podman_debug(podman: Podman) -> None:
     done = podman.run("--runtime-flag", "debug", *RUN, "busybox", "no-such-program")
     assert done.returncode == 127
     assert "not found in $PATH" in done.stderr
+
+
+@one_each
+def test_a_containers_status_is_no_error_of_ours(site: Site) -> None:
+    life = site.shell("exit 3").created().start()
+    assert life.wait() == 3
+    assert "level=error" not in (site.root / life.id / "log").read_text()
+    life.delete()

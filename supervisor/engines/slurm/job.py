@@ -79,8 +79,9 @@ class SlurmJob:
         heard = self._heard
 
         def hear(line: str) -> None:
+            complaints = len(heard.complaints)
             heard.hear(line)
-            level: Level = "error" if line.startswith("srun: error:") else "debug"
+            level: Level = "error" if len(heard.complaints) > complaints else "debug"
             self._request.journal.write(level, line)
             if heard.started and not self._started.is_set():
                 self._started.set()
