@@ -36,7 +36,8 @@ def podman(_podman: Podman) -> Iterator[Podman]:
     yield _podman
     try:
         assert _podman.must("ps", "--all", "--quiet") == ""
-        wait_while("jobs", lambda: cluster.jobs(_podman.site.user), 5)
+        # what is told to end while it is being launched is killed after KillWait + 5 s
+        wait_while("jobs", lambda: cluster.jobs(_podman.site.user), 15)
         records = _podman.site.base / "x" / "scrun"
         if records.exists():
             wait_while("records", lambda: [r for r in os.listdir(records) if r[0] != "@"], 5)

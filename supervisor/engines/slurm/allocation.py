@@ -25,6 +25,7 @@ from scrun.errors import AllocationRefused, EngineError
 from scrun.states import taken
 from supervisor.engines.base import Request
 from supervisor.engines.slurm.cancel import cancel_job
+from supervisor.engines.slurm.fate import ask_fate
 from supervisor.engines.slurm.messages import SallocHeard
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Child, Setting, child
@@ -69,7 +70,7 @@ class _Allocation:
         if self.heard.revoked:
             self._revoked.set()
 
-    async def watch(self, salloc: Child) -> None:
+    async def watch(self, salloc: Child, tools: Tools) -> None:
         """Tell when the job is lost. Whoever releases it ends this first."""
         async with trio.open_nursery() as nursery:
 
@@ -82,7 +83,11 @@ class _Allocation:
             await trio.sleep(_LAST_WORDS)  # the cause may stand in the next line
             nursery.cancel_scope.cancel()
         if self.heard.revoked:
-            self._request.lost(self.heard.ending)
+            ending = self.heard.ending
+            if ending.reason == "cancelled":
+                setting = tools.setting(self._request.setting)
+                ending = await ask_fate(tools, setting, self.heard.job_id) or ending
+            self._request.lost(ending)
         else:
             text = f"job {self.heard.job_id} is given up: salloc ended unexpectedly"
             self._request.lost(taken("scrun-failure", text))
@@ -140,7 +145,7 @@ async def hold(
                         held = Held(environment["SLURM_JOB_ID"], environment)
                         request.known(held.job_id, True)
                         async with trio.open_nursery() as watching:
-                            watching.start_soon(allocation.watch, salloc)
+                            watching.start_soon(allocation.watch, salloc, tools)
                             try:
                                 yield held
                             finally:

@@ -21,6 +21,7 @@ class Tools(msgspec.Struct, frozen=True):
         scancel: See salloc.
         conf: The slurm.conf in use, or None for Slurm's own default.
         prefix: The words that enter a user namespace in which the tools see the real user.
+        squeue: Its path, or None: it only makes reasons more exact.
     """
 
     salloc: str
@@ -28,6 +29,7 @@ class Tools(msgspec.Struct, frozen=True):
     scancel: str
     conf: str | None
     prefix: tuple[str, ...]
+    squeue: str | None = None
 
     def setting(self, of_create: Setting) -> Setting:
         """Return the surroundings for a tool, from those of a container's `create`.
@@ -66,7 +68,8 @@ def find_tools(directory: str | None, conf: str | None, environment: Mapping[str
             "name their directory as `bin` in the section [slurm] of scrun.toml"
         )
     salloc, srun, scancel = (str(place) for place in found.values())
-    return Tools(salloc, srun, scancel, conf, tuple(real_user_prefix()))
+    squeue = shutil.which("squeue", path=path)
+    return Tools(salloc, srun, scancel, conf, tuple(real_user_prefix()), squeue)
 
 
 def real_user_prefix() -> Sequence[str]:
