@@ -35,20 +35,25 @@ async def delete(directory: str, engines: Engines) -> bool:
         record = read_record(directory)
     except ScrunError:
         record = Record(id=os.path.basename(directory))  # it died before it wrote one
-    options = {"engine": record.engine or "auto"}
-    if conf := record.engine_settings.get("slurm_conf"):
-        options["slurm.conf"] = conf
     environment = dict(os.environ)
-    settings = merge(load(environment), options=options, env=environment)
     if record.job_id and record.owns_job:
-        engine = engines.choose(settings, environment)
+        engine = engines.choose(_settings(record, environment), environment)
         await engine.release(record.job_id, Setting(environment), directory)
     if record.moved:
+        settings = _settings(record, environment)
         await _stage_out(record, record.moved, settings, environment, directory)
     if record.staged:
         await trio.to_thread.run_sync(stage_out, record.staged)
     await trio.to_thread.run_sync(remove_record, directory)
     return True
+
+
+def _settings(record: Record, environment: dict[str, str]) -> Settings:
+    """Read the settings again, with what the record has kept of them."""
+    options = {"engine": record.engine}
+    if conf := record.engine_settings.get("slurm_conf"):
+        options["slurm.conf"] = conf
+    return merge(load(environment), options=options, env=environment)
 
 
 async def _stage_out(

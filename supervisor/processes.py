@@ -21,6 +21,7 @@ import msgspec
 import trio
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SHELL_GRACE = 0.5
 _nofile_soft, _nofile_hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
@@ -182,6 +183,34 @@ def _before(dies_with_us: bool) -> list[str]:
     if dies_with_us:
         words += [own_program("setpriv"), "--pdeathsig", "TERM", "--"]
     return words
+
+
+def shell_status(status: int) -> int:
+    """Return the status of a child as a shell would: 128+n for signal n."""
+    return status if status >= 0 else 128 - status
+
+
+async def run_shell(
+    script: str, setting: Setting, *, stdout: int, stderr: int, directory: str
+) -> int:
+    """Run a shell script to its end; what it leaves in its process group ends with it.
+
+    Returns:
+        Its exit status; 128+n for signal n.
+
+    Raises:
+        OSError: The shell or the directory is not there.
+    """
+    async with child(
+        ["/bin/sh", "-c", script],
+        setting,
+        stdout=stdout,
+        stderr=stderr,
+        grace=_SHELL_GRACE,
+        whole_group=True,
+        directory=directory,
+    ) as running:
+        return shell_status(await running.wait())
 
 
 async def output_of(argv: Sequence[str], setting: Setting) -> str:

@@ -18,7 +18,7 @@ from scrun.errors import EngineError, StagingError
 from scrun.settings.load import Level, Lua
 from supervisor.journal import Journal
 from supervisor.lua.channel import Channel, Hangup
-from supervisor.processes import SYSTEM_PATH, Child, Setting, child
+from supervisor.processes import SYSTEM_PATH, Child, Setting, child, run_shell
 from supervisor.pumps import messages
 
 Remote = Callable[[str, int], Awaitable[int]]
@@ -177,7 +177,14 @@ class Script:
 
         async def run() -> None:
             if kind != b"remote":
-                answer[1] = str(await self._run(script, output, apart=kind == b"output"))
+                status = await run_shell(
+                    script,
+                    self._setting,
+                    stdout=output,
+                    stderr=self._printed if kind == b"output" else output,
+                    directory=self._directory,
+                )
+                answer[1] = str(status)
             elif remote is None:
                 answer[:] = ["refused", "there is no job yet"]
             else:
@@ -203,20 +210,6 @@ class Script:
         except Hangup:
             pass  # the next frame will not come either, and that is seen then
         scope.cancel()
-
-    async def _run(self, script: str, output: int, *, apart: bool) -> int:
-        """Run a shell command here; the descriptor gets its output."""
-        async with child(
-            ["/bin/sh", "-c", script],
-            self._setting,
-            stdout=output,
-            stderr=self._printed if apart else output,
-            grace=_GRACE,
-            whole_group=True,
-            directory=self._directory,
-        ) as running:
-            status = await running.wait()
-        return status if status >= 0 else 128 - status
 
     def _failure(self, reason: str) -> StagingError:
         return StagingError(f"{self.path}: {reason}")

@@ -193,7 +193,7 @@ async def stage_out(
             nursery.cancel_scope.deadline = trio.current_time() + settings.staging.timeout
             async with loaded(
                 moved.script, settings.lua, request.setting, request.directory, request.journal,
-                cluster_name(settings),
+                await trio.to_thread.run_sync(cluster_name, settings),
             ) as script:  # fmt: skip
                 originals = (moved.original_bundle, moved.original_root)
                 await script.call(_OUT, arguments, originals, environment, remote)

@@ -4,11 +4,12 @@ import contextlib
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.harness import cluster
+from tests.harness import cluster, users
 from tests.harness.site import Site
 
 _TIMEOUT = 60.0
@@ -19,6 +20,17 @@ def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
     return member
+
+
+@contextlib.contextmanager
+def rootless_podman() -> Iterator["Podman"]:
+    """Podman of the ordinary user, on Slurm, at a place of its own."""
+    site = Site("slurm", users.ordinary())
+    try:
+        with Podman(site) as podman:
+            yield podman
+    finally:
+        site.close()
 
 
 class Podman:

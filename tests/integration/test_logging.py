@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness import cluster, users
-from tests.harness.podman import Podman
+from tests.harness import cluster
+from tests.harness.podman import Podman, rootless_podman
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
@@ -267,12 +267,8 @@ def test_a_create_that_is_killed_while_it_listens(site: Site, stopped: bool) -> 
 
 @pytest.fixture(scope="module")
 def podman() -> Iterator[Podman]:
-    site = Site("slurm", users.ordinary())
-    try:
-        with Podman(site) as podman:
-            yield podman
-    finally:
-        site.close()
+    with rootless_podman() as podman:
+        yield podman
 
 
 RUN = ("run", "--rm", "--network", "host")

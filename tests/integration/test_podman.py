@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import cluster, users
-from tests.harness.podman import Podman
+from tests.harness.podman import Podman, rootless_podman
 from tests.harness.script import manual
 from tests.harness.site import Site
 from tests.harness.terminal import Terminal
@@ -22,12 +22,8 @@ RUN = ("run", "--network", "host", "--ulimit", "nofile=1024:1024", "--ulimit", "
 
 @pytest.fixture(scope="module")
 def _podman() -> Iterator[Podman]:
-    site = Site("slurm", users.ordinary())
-    try:
-        with Podman(site) as podman:
-            yield podman
-    finally:
-        site.close()
+    with rootless_podman() as podman:
+        yield podman
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from scrun.errors import EngineError
 from scrun.states import Ending, exited, taken
 from supervisor.engines.base import Request, Step
 from supervisor.engines.local.commands import Commands
-from supervisor.processes import Child, Setting, child
+from supervisor.processes import Child, Setting, child, run_shell, shell_status
 from supervisor.pumps import messages
 from supervisor.runtimes import program_failure
 
@@ -92,7 +92,7 @@ class LocalJob:
             self._request.journal.write("error", reason)
         if status == _FAILED and reason:
             return _not_started(reason)
-        return exited(status if status >= 0 else 128 - status)
+        return exited(shell_status(status))
 
     async def signal(self, number: int) -> None:
         """Send a signal to the container's first process.
@@ -125,17 +125,10 @@ class LocalJob:
         """Run a shell script here, the only node (see `supervisor.engines.base.Job`)."""
         request = self._request
         environment = {**request.setting.environment, **self.environment}
-        async with child(
-            ["/bin/sh", "-c", script],
-            Setting(environment, request.setting.umask),
-            stdout=output,
-            stderr=output,
-            whole_group=True,
-            grace=0.5,
-            directory=request.directory,
-        ) as running:
-            status = await running.wait()
-        return status if status >= 0 else 128 - status
+        setting = Setting(environment, request.setting.umask)
+        return await run_shell(
+            script, setting, stdout=output, stderr=output, directory=request.directory
+        )
 
     def resized(self) -> None:
         """Pass a new size of the terminal on; the runtime looks when it is told."""

@@ -72,16 +72,9 @@ class _Allocation:
 
     async def watch(self, salloc: Child, tools: Tools) -> None:
         """Tell when the job is lost. Whoever releases it ends this first."""
-        async with trio.open_nursery() as nursery:
-
-            @nursery.start_soon
-            async def end() -> None:
-                await salloc.wait()
-                nursery.cancel_scope.cancel()
-
+        async with _until_the_end_of(salloc):
             await self._revoked.wait()
             await trio.sleep(_LAST_WORDS)  # the cause may stand in the next line
-            nursery.cancel_scope.cancel()
         if self.heard.revoked:
             ending = self.heard.ending
             if ending.reason == "cancelled":
@@ -164,6 +157,20 @@ async def hold(
         raise AllocationRefused(f"no job for container {request.container}: {heard.reason}")
 
 
+@asynccontextmanager
+async def _until_the_end_of(salloc: Child) -> AsyncIterator[None]:
+    """Cancel what waits in the block when salloc ends."""
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def end() -> None:
+            await salloc.wait()
+            nursery.cancel_scope.cancel()
+
+        yield
+        nursery.cancel_scope.cancel()
+
+
 async def _cancel_in_the_end(tools: Tools, request: Request, job_id: str) -> None:
     """Cancel a job that salloc could not give back, however long Slurm does not answer."""
     pause = _FIRST_PAUSE
@@ -179,15 +186,8 @@ async def _cancel_in_the_end(tools: Tools, request: Request, job_id: str) -> Non
 async def _give_up(tools: Tools, setting: Setting, allocation: _Allocation, salloc: Child) -> None:
     """Cancel a job that has not been granted; perhaps it is, at this moment."""
     with trio.move_on_after(_FIRST_WORDS, shield=True):
-        async with trio.open_nursery() as nursery:
-
-            @nursery.start_soon
-            async def end() -> None:  # a refusal closes the line a moment before it
-                await salloc.wait()
-                nursery.cancel_scope.cancel()
-
+        async with _until_the_end_of(salloc):  # a refusal closes the line a moment before it
             await allocation.known.wait()
-            nursery.cancel_scope.cancel()
     if salloc.ended:
         return
     with trio.CancelScope(shield=True):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from scrun.errors import EngineError
 from supervisor.engines.slurm.tools import Tools
-from supervisor.processes import Setting, child
+from supervisor.processes import Setting, child, shell_status
 from supervisor.pumps import messages
 
 _GRACE = 0.5  # srun ends its step at once when it is told
@@ -55,4 +55,4 @@ async def run_on_nodes(
         status = await srun.wait()
     if status and any("nable to create step" in line for line in said):
         raise EngineError(said[-1].removeprefix("srun: error: "))
-    return status if status >= 0 else 128 - status
+    return shell_status(status)
