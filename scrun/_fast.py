@@ -12,7 +12,8 @@ import sys
 from scrun import wire
 from scrun.cli.parse import Parsed, parse
 
-_FORWARDED = ("state", "start", "kill", "delete")
+_FORWARDED = ("state", "start", "kill", "delete", "pause", "resume")
+_INFORMATION = ("help", "usage", "version")
 
 
 def main() -> "None":
@@ -33,23 +34,23 @@ def run(argv: "list[str]") -> int:
     parsed = None
     try:
         parsed = parse(argv)
-        if parsed.command == "create":
-            from scrun.commands import create
-
-            return create.run(parsed, argv)
         if parsed.command in _FORWARDED:
             return forward(parsed)
-        if parsed.command == "lua":
-            from scrun.commands import lua
-
-            return lua.run(parsed, argv)
-        from scrun.commands import information
-
-        return information.run(parsed)
+        return _module(parsed.command).run(parsed, argv)  # type: ignore[attr-defined, no-any-return]
     except Exception as error:
         from scrun.commands.failure import explain
 
         return explain(error, parsed)
+
+
+def _module(command: str) -> object:
+    """Import what carries a command out: the module of that name."""
+    name = "information" if command in _INFORMATION else command
+    if name == "list":
+        name = "listing"
+    package = __import__("scrun.commands", fromlist=[name])
+    __import__("scrun.commands." + name)
+    return getattr(package, name)
 
 
 def forward(parsed: Parsed) -> int:

@@ -20,6 +20,9 @@ from scrun.oci.state import render_state
 
 LIMIT = 16 * 1024 * 1024
 
+OUTPUT = "output"
+"""The file in a record with what the container has written, if `run --detach` keeps it."""
+
 
 class Moved(msgspec.Struct, frozen=True):
     """What a script's stage_out has to know.
@@ -62,6 +65,9 @@ class Record(msgspec.Struct, frozen=True):
         staged: The directory that stage in made and stage out removes, or "".
         moved: What a script has staged in and not yet staged out.
         annotations: config.json's, and ours (`org.scrun.*`).
+        created: When `create` was called, in UTC as RFC 3339 has it; "" in older records.
+        rootfs: The submitted root file system, absolute.
+        pod: What its pod is called, if it is in one; "" otherwise.
         engine_settings: What the engine needs to release the job later (slurm.conf and so on).
     """
 
@@ -76,6 +82,9 @@ class Record(msgspec.Struct, frozen=True):
     staged: str = ""
     moved: Moved | None = None
     annotations: dict[str, str] = {}
+    created: str = ""
+    rootfs: str = ""
+    pod: str = ""
     engine_settings: dict[str, str] = {}
 
 

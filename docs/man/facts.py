@@ -72,6 +72,8 @@ def usage(command: str) -> str:
 def _operand(written: str) -> str:
     if written == CONTAINER:
         return "*ID*"
+    if "|" in written:
+        return _choices(written.strip("<>"))
     name = f"*{written.strip('<[.]>').upper()}*"
     many = r"\ ..." if "..." in written else ""
     return f"{name}{many}" if written[0] == "<" else rf"[{name}{many}]"
@@ -89,7 +91,8 @@ def names(long: str, letters: str, metavar: str | None) -> str:
 
 
 def _choices(metavar: str) -> str:
-    words = metavar.strip("[]").split("|")
+    inner = metavar[1:-1] if metavar[0] == "[" else metavar
+    words = inner.split("|")
     return r"\ \|\ ".join(f"`{word}`" for word in words) if len(words) > 1 else f"*{words[0]}*"
 
 
@@ -155,6 +158,8 @@ def values(field: inspected.Field) -> str:
         default = field.default_factory()
     if default in (None, (), [], {}):
         end = "not set by default"
+    elif isinstance(default, bool):
+        end = f"default `{str(default).lower()}`"
     else:
         end = f'default `"{default}"`' if isinstance(default, str) else f"default `{default}`"
     kind = _kind(field.type)

@@ -53,21 +53,46 @@ GLOBAL: tuple[Option, ...] = (
     *ASKED,
 )
 
+_BUNDLE: Option = ("bundle", "b", "DIR", USED, ONCE, "Bundle (default: the working directory)")
+_CONFIG: Option = ("config", "f", "FILE", USED, ONCE, "Instead of the bundle's config.json")
+_CONSOLE: Option = (
+    "console-socket", "", "SOCKET", USED, ONCE, "Send the terminal's master to SOCKET",
+)  # fmt: skip
+_PID_FILE: Option = ("pid-file", "", "FILE", USED, ONCE, "Lock FILE and write the pid to it")
+_PRESERVE: Option = ("preserve-fds", "", "N", IGNORED, ONCE, "Pass N more file descriptors")
+
+_CREATE: tuple[Option, ...] = (
+    _BUNDLE,
+    _CONFIG,
+    _CONSOLE,
+    ("no-new-keyring", "", None, IGNORED, ONCE, "Keep the session keyring"),
+    ("no-pivot", "", None, IGNORED, ONCE, "Do not use pivot_root"),
+    ("no-subreaper", "", None, IGNORED, ONCE, "Do not reap orphans"),
+    _PID_FILE,
+    ("pidfd-socket", "", "SOCKET", IGNORED, ONCE, "Send a pidfd to SOCKET"),
+    _PRESERVE,
+)
+
+# of what there is no checkpoint of: read, so that the answer is why
+_CRIU: tuple[Option, ...] = (
+    ("auto-dedup", "", None, IGNORED, ONCE, "Deduplicate memory images"),
+    ("empty-ns", "", "KIND", IGNORED, MANY, "Leave a namespace out"),
+    ("ext-unix-sk", "", None, IGNORED, ONCE, "Allow external sockets"),
+    ("file-locks", "", None, IGNORED, ONCE, "Allow file locks"),
+    ("image-path", "", "DIR", IGNORED, ONCE, "Where the images are"),
+    ("lazy-pages", "", None, IGNORED, ONCE, "Copy memory later"),
+    ("manage-cgroups-mode", "", "MODE", IGNORED, ONCE, "How to treat cgroups"),
+    ("parent-path", "", "DIR", IGNORED, ONCE, "Where earlier images are"),
+    ("shell-job", "", None, IGNORED, ONCE, "Allow shell jobs"),
+    ("tcp-established", "", None, IGNORED, ONCE, "Allow open TCP connections"),
+    ("work-path", "", "DIR", IGNORED, ONCE, "Where logs go"),
+)
+
 COMMANDS: dict[str, Command] = {
     "create": (
         "Prepare a new container: allocate its job and stage it in",
         (CONTAINER,),
-        (
-            ("bundle", "b", "DIR", USED, ONCE, "Bundle (default: the working directory)"),
-            ("config", "f", "FILE", USED, ONCE, "Instead of the bundle's config.json"),
-            ("console-socket", "", "SOCKET", USED, ONCE, "Send the terminal's master to SOCKET"),
-            ("no-new-keyring", "", None, IGNORED, ONCE, "Keep the session keyring"),
-            ("no-pivot", "", None, IGNORED, ONCE, "Do not use pivot_root"),
-            ("no-subreaper", "", None, IGNORED, ONCE, "Do not reap orphans"),
-            ("pid-file", "", "FILE", USED, ONCE, "Lock FILE and write the pid to it"),
-            ("pidfd-socket", "", "SOCKET", IGNORED, ONCE, "Send a pidfd to SOCKET"),
-            ("preserve-fds", "", "N", IGNORED, ONCE, "Pass N more file descriptors"),
-        ),
+        _CREATE,
     ),
     "start": ("Start the program of a created container", (CONTAINER,), ()),
     "state": ("Print the state of a container as JSON", (CONTAINER,), ()),
@@ -86,6 +111,162 @@ COMMANDS: dict[str, Command] = {
             ("force", "f", None, USED, ONCE, "Succeed if there is no such container, too"),
             ("regex", "r", None, IGNORED, ONCE, "Take the id for a pattern"),
         ),
+    ),
+    "run": (
+        "Create a container, start it, and stay with it to its end",
+        (CONTAINER,),
+        (
+            ("detach", "d", None, USED, ONCE, "Return as soon as it is started"),
+            ("keep", "", None, USED, ONCE, "Leave its record when it has ended"),
+            *_CREATE,
+        ),
+    ),
+    "exec": (
+        "Run one more program in a running container",
+        (CONTAINER, "[command...]"),
+        (
+            ("additional-gids", "g", "GID", USED, MANY, "One more group for the program"),
+            ("apparmor", "", "PROFILE", IGNORED, ONCE, "AppArmor profile"),
+            ("cap", "c", "CAPABILITY", USED, MANY, "One more capability for the program"),
+            ("cgroup", "", "PATH", IGNORED, MANY, "Which of the container's cgroups"),
+            _CONSOLE,
+            ("cwd", "", "DIR", USED, ONCE, "Working directory in the container"),
+            ("detach", "d", None, USED, ONCE, "Return as soon as it is started"),
+            ("env", "e", "NAME=VALUE", USED, MANY, "Set a variable"),
+            ("ignore-paused", "", None, IGNORED, ONCE, "Also in a paused container"),
+            ("no-new-privs", "", None, USED, ONCE, "The program cannot gain privileges"),
+            _PID_FILE,
+            _PRESERVE,
+            ("process", "p", "FILE", USED, ONCE, "The program, as `process` in config.json"),
+            ("process-label", "", "LABEL", IGNORED, ONCE, "SELinux label"),
+            ("tty", "t", None, USED, ONCE, "Give it a terminal"),
+            ("user", "u", "UID[:GID]", USED, ONCE, "Who runs it, by number"),
+        ),
+    ),
+    "shell": (
+        "Open a shell in a running container, the best one found there",
+        (CONTAINER, "[shell...]"),
+        (
+            ("cwd", "", "DIR", USED, ONCE, "Working directory in the container"),
+            ("env", "e", "NAME=VALUE", USED, MANY, "Set a variable"),
+            ("user", "u", "UID[:GID]", USED, ONCE, "Who runs it, by number"),
+        ),
+    ),
+    "attach": (
+        "Connect this terminal to a container that was started detached",
+        (CONTAINER,),
+        (("no-stdin", "", None, USED, ONCE, "Only watch"),),
+    ),
+    "logs": (
+        "Print what a container that was started detached has written",
+        (CONTAINER,),
+        (
+            ("follow", "f", None, USED, ONCE, "Go on until the container ends"),
+            ("messages", "", None, USED, ONCE, "What Slurm and scrun said about it instead"),
+        ),
+    ),
+    "list": (
+        "List the containers under the root directory",
+        (),
+        (
+            ("format", "f", "table|json", USED, ONCE, "How to print them (default: table)"),
+            ("quiet", "q", None, USED, ONCE, "Only their ids"),
+        ),
+    ),
+    "ps": (
+        "List the processes in a container",
+        (CONTAINER, "[ps-option...]"),
+        (("format", "f", "table|json", USED, ONCE, "How to print them (default: table)"),),
+    ),
+    "pause": ("Stop all processes of a container, for a while", (CONTAINER,), ()),
+    "resume": ("Let the processes of a paused container go on", (CONTAINER,), ()),
+    "events": (
+        "Print what a container uses, as JSON, now and then",
+        (CONTAINER,),
+        (
+            ("interval", "", "SECONDS", USED, ONCE, "How often (default: 5)"),
+            ("stats", "", None, USED, ONCE, "Once, and no more"),
+        ),
+    ),
+    "update": (
+        "Change the limits of a running container, as far as its job allows",
+        (CONTAINER,),
+        (
+            ("blkio-weight", "", "N", USED, ONCE, "Share of input and output"),
+            ("cpu-idle", "", "N", USED, ONCE, "Run only when nothing else does"),
+            ("cpu-period", "", "USEC", USED, ONCE, "Period of the limit of processor time"),
+            ("cpu-quota", "", "USEC", USED, ONCE, "Processor time in each period"),
+            ("cpu-rt-period", "", "USEC", USED, ONCE, "Likewise, real time"),
+            ("cpu-rt-runtime", "", "USEC", USED, ONCE, "Likewise, real time"),
+            ("cpu-share", "", "N", USED, ONCE, "Share of processor time"),
+            ("cpuset-cpus", "", "LIST", USED, ONCE, "Which processors"),
+            ("cpuset-mems", "", "LIST", USED, ONCE, "Which memory nodes"),
+            ("kernel-memory", "", "BYTES", USED, ONCE, "Limit of kernel memory"),
+            ("kernel-memory-tcp", "", "BYTES", USED, ONCE, "Limit of network buffers"),
+            ("l3-cache-schema", "", "TEXT", USED, ONCE, "Share of the cache"),
+            ("mem-bw-schema", "", "TEXT", USED, ONCE, "Share of memory bandwidth"),
+            ("memory", "", "BYTES", USED, ONCE, "Limit of memory"),
+            ("memory-reservation", "", "BYTES", USED, ONCE, "Memory to leave it"),
+            ("memory-swap", "", "BYTES", USED, ONCE, "Limit of memory and swap"),
+            ("pids-limit", "", "N", USED, ONCE, "Limit of processes"),
+            ("resources", "r", "FILE", USED, ONCE, "Read them from FILE, as JSON; -: stdin"),
+            ("time-limit", "", "TIME", USED, ONCE, "The job's, as salloc --time has it"),
+        ),
+    ),
+    "features": ("Print what scrun supports, as JSON", (), ()),
+    "spec": (
+        "Write a config.json to begin with",
+        (),
+        (
+            ("bundle", "b", "DIR", USED, ONCE, "Where to (default: the working directory)"),
+            ("file", "f", "FILE", USED, ONCE, "What to call it (default: config.json)"),
+            ("rootless", "", None, USED, ONCE, "For a user without privileges"),
+        ),
+    ),
+    "checkpoint": (
+        "Not possible: tell why",
+        (CONTAINER,),
+        (
+            *_CRIU,
+            ("leave-running", "", None, IGNORED, ONCE, "Let it go on"),
+            ("page-server", "", "ADDRESS:PORT", IGNORED, ONCE, "Who gets the memory"),
+            ("pre-dump", "", None, IGNORED, ONCE, "Memory only"),
+            ("status-fd", "", "FD", IGNORED, ONCE, "Tell when lazy pages are ready"),
+        ),
+    ),
+    "restore": (
+        "Not possible: tell why",
+        (CONTAINER,),
+        (
+            *_CRIU,
+            ("detach", "d", None, IGNORED, ONCE, "Return as soon as it runs"),
+            ("lsm-mount-context", "", "CONTEXT", IGNORED, ONCE, "For mounts"),
+            ("lsm-profile", "", "PROFILE", IGNORED, ONCE, "For the processes"),
+            *_CREATE,
+        ),
+    ),
+    "install": (
+        "Make podman or docker use scrun",
+        ("<podman|docker>",),
+        (
+            ("default", "", None, USED, ONCE, "Also for calls that name no runtime"),
+            ("dry-run", "n", None, USED, ONCE, "Only show what would be written"),
+            ("system", "", None, USED, ONCE, "For all users, where it would be for this one"),
+            ("undo", "", None, USED, ONCE, "Take it back"),
+        ),
+    ),
+    "doctor": (
+        "Check whether containers can run here, and say what to do",
+        (),
+        (
+            ("format", "f", "text|json", USED, ONCE, "How to print it (default: text)"),
+            ("no-job", "", None, USED, ONCE, "Do not run a test job"),
+        ),
+    ),
+    "completion": (
+        "Print the script by which a shell completes scrun's command line",
+        ("<bash|zsh|fish>",),
+        (),
     ),
     "lua": (
         "Check a scrun.lua, or run it on a bundle; needs no cluster",

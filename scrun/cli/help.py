@@ -8,7 +8,7 @@ from scrun.errors import UsageError
 from scrun.version import SPEC, VERSION
 
 # where the right column begins, beside options and beside commands
-_OPTIONS, _COMMANDS = 30, 12
+_OPTIONS, _COMMANDS = 30, 14
 
 
 def help_text(topic: str | None = None) -> str:

@@ -46,6 +46,11 @@ class Parsed:
         value = self.options.get(name)
         return value if isinstance(value, str) else None
 
+    def texts(self, name: str) -> list[str]:
+        """Return the values of an option that may be given many times."""
+        value = self.options.get(name)
+        return [str(item) for item in value] if isinstance(value, list) else []
+
     def count(self, name: str) -> int:
         """Return how often a flag was given: 0, 1, or more for one that counts."""
         value = self.options.get(name)

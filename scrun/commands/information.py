@@ -5,8 +5,9 @@ from scrun.cli import help as texts
 from scrun.cli.parse import Parsed
 
 
-def run(parsed: Parsed) -> int:
+def run(parsed: Parsed, argv: "list[str]") -> int:
     """Print one of the texts on standard output."""
+    del argv
     topic = parsed.operands[0] if parsed.operands else None
     if parsed.command == "version":
         text = texts.version_text()

@@ -146,7 +146,9 @@ def test_all_settings(built: Path, web: dict[str, Page]) -> None:
         for key in msgspec.structs.fields(field.type):
             assert f"\n.B {key.name}\n" in section, f"{field.name}.{key.name}"
             assert f"setting-{field.name}-{key.name}" in web["scrun.toml.5"].ids
-            if isinstance(key.default, int | float):
+            if isinstance(key.default, bool):
+                assert f"default {str(key.default).lower()}." in section
+            elif isinstance(key.default, int | float):
                 assert f"default {key.default:g}." in section
 
 
@@ -164,8 +166,8 @@ def test_all_of_the_table_slurm(built: Path) -> None:
 def test_nothing_that_scrun_does_not_have(built: Path) -> None:
     known = {f"--{option[0]}" for _, option in every_option()}
     known |= {request.option for request in requests.TABLE.values()}
-    # of podman, in examples
-    known |= {"--annotation", "--network", "--rm", "--runtime"}
+    # of podman and docker
+    known |= {"--annotation", "--network", "--rm", "--runtime", "--cpus", "--memory", "--gpus"}
     for page in PAGES:
         text = man(built, page)
         assert {*re.findall(r"(?<![\w-])--[a-z][\w-]*", text)} <= known, page

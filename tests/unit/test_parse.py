@@ -228,7 +228,7 @@ def test_nothing_but_a_usage_error_comes_out(argv: list[str]) -> None:
     else:
         message = ""
         assert parsed.command in (*COMMANDS, "usage")
-        acts = parsed.command in ("create", "start", "state", "kill", "delete")
+        acts = COMMANDS.get(parsed.command, ("", (), ()))[1][:1] == (CONTAINER,)
         assert (parsed.id is not None) is acts
     assert "\n" not in message
     assert argv == before

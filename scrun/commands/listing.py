@@ -1,0 +1,272 @@
+"""scrun list: the containers under the root directory.
+
+It reads their records, and asks each supervisor for nothing but a connection: a container whose
+supervisor is gone is stopped (docs/design.md), whatever its record says. What cannot be known is
+not taken for an end: where connecting fails in another way, the record counts. A record that
+cannot be read is a row as well, with the status `unknown`.
+
+The members of the JSON are runc's, and `annotations`. Without containers it is an empty list, and
+so it is without a root directory: nobody has created one yet.
+
+Errors: OSError, when the root directory cannot be read.
+"""
+
+import os
+
+from scrun import wire
+from scrun._fast import record_root, write
+from scrun.cli.parse import Parsed
+from scrun.errors import UsageError
+from scrun.oci.ids import check_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scrun.record import Record
+
+Row = dict[str, object]
+"""One container: the members that runc prints, and `annotations`."""
+
+HEAD = ("ID", "PID", "STATUS", "JOB", "NODES", "CREATED", "OWNER", "BUNDLE", "INFO")
+
+
+def run(parsed: Parsed, argv: list[str]) -> int:
+    """Print them on standard output.
+
+    Raises:
+        OSError: The root directory cannot be read.
+    """
+    del argv
+    root = record_root(parsed)
+    ids = containers(root)
+    if parsed.options.get("quiet"):
+        # shells complete ids with it: nothing is imported and no record read for that
+        text = "".join(f"{container}\n" for container in ids)
+    elif parsed.text("format") == "json":
+        import json
+
+        text = json.dumps(rows(root, ids), indent=2, ensure_ascii=False) + "\n"
+    else:
+        text = table(rows(root, ids))
+    # a path need not be UTF-8, and JSON cannot say one that is not
+    write(text.encode("utf-8", "replace"))
+    return 0
+
+
+def containers(root: str) -> list[str]:
+    """Return the ids under a root directory, sorted.
+
+    Raises:
+        OSError: It cannot be read; but it need not be there.
+    """
+    try:
+        with os.scandir(root) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    return sorted(filter(_is_id, names))
+
+
+def _is_id(name: str) -> bool:
+    """Tell records from what a supervisor keeps beside them: `@` begins no id."""
+    try:
+        check_id(name)
+    except UsageError:
+        return False
+    return True
+
+
+def rows(root: str, ids: list[str]) -> list[Row]:
+    """Return what there is to say about each container; one that is deleted meanwhile is left out.
+
+    Args:
+        root: The root directory.
+        ids: Of the containers.
+    """
+    served: dict[str, bool] = {}
+    found = (_row(os.path.join(root, container), served) for container in ids)
+    return [row for row in found if row is not None]
+
+
+def _row(directory: str, served: dict[str, bool]) -> Row | None:
+    """Read a record; None when it is gone."""
+    from scrun.errors import StateError
+    from scrun.record import read_record
+
+    try:
+        owner = _owner(os.stat(directory).st_uid)
+        record = read_record(directory)
+        state = _state(record)
+        if record.status != "stopped" and not _is_served(directory, served):
+            # it may just have ended, and its supervisor after it
+            record = read_record(directory)
+            state = _state(record, lost=record.status != "stopped")
+    except (OSError, StateError) as error:
+        if not os.path.isdir(directory):
+            return None
+        state = {
+            "ociVersion": "",
+            "id": os.path.basename(directory),
+            "pid": 0,
+            "status": "unknown",
+            "bundle": "",
+            "annotations": {"org.scrun.message": str(error)},
+        }
+        return _complete(state, "", "", _owner_or_nobody(directory))
+    return _complete(state, record.rootfs, record.created, owner)
+
+
+def _complete(state: "Mapping[str, object]", rootfs: str, created: str, owner: str) -> Row:
+    """Put the members into runc's order (`runc list`, type containerState)."""
+    return {
+        "ociVersion": state["ociVersion"],
+        "id": state["id"],
+        "pid": state["pid"],
+        "status": state["status"],
+        "bundle": state["bundle"],
+        "rootfs": rootfs,
+        "created": created,
+        "annotations": state["annotations"],
+        "owner": owner,
+    }
+
+
+def _state(record: "Record", *, lost: bool = False) -> "Mapping[str, object]":
+    """Return what `state` would say.
+
+    Args:
+        record: The container's.
+        lost: Nobody serves it any more, and it had not ended before.
+    """
+    import json
+
+    from scrun.oci.state import render_state
+    from scrun.record import stopped_state
+
+    if lost:
+        text = stopped_state(record)
+    else:
+        text = render_state(
+            record.oci_version,
+            record.id,
+            record.status,
+            record.pid,
+            record.bundle,
+            record.annotations,
+        )
+    state: dict[str, object] = json.loads(text)
+    return state
+
+
+def _is_served(directory: str, known: dict[str, bool]) -> bool:
+    """Tell whether a container's supervisor takes connections; in doubt, it does.
+
+    Args:
+        directory: The container's record.
+        known: What has been found out about supervisors, by the link to their socket: most
+            containers share one.
+    """
+    try:
+        socket = os.readlink(os.path.join(directory, "supervisor"))
+    except OSError:
+        socket = directory
+    if socket not in known:
+        try:
+            wire.connect_supervisor(directory, "supervisor").close()
+            known[socket] = True
+        except (ConnectionRefusedError, FileNotFoundError):
+            known[socket] = False
+        except OSError:  # not to be known: no permission, no descriptors left
+            known[socket] = True
+    return known[socket]
+
+
+def _owner_or_nobody(directory: str) -> str:
+    try:
+        return _owner(os.stat(directory).st_uid)
+    except OSError:
+        return ""
+
+
+def _owner(uid: int) -> str:
+    """Return a user's name; as runc has it, `#UID` for one without."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"#{uid}"
+
+
+# The table
+
+
+def table(found: list[Row]) -> str:
+    """Lay rows out in columns; nothing is cut, and an empty cell is a dash.
+
+    The last column, which is for people, may have blanks in it.
+    """
+    from scrun.cli.report import printable
+
+    lines = [HEAD, *(tuple(map(printable, _cells(row))) for row in found)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ""
+    for line in lines:
+        padded = (f"{cell or '-':{width}}" for cell, width in zip(line, widths, strict=True))
+        text += "  ".join(padded).rstrip() + "\n"
+    return text
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    annotations = row["annotations"]
+    assert isinstance(annotations, dict)
+    return (
+        str(row["id"]),
+        str(row["pid"]),
+        str(row["status"]),
+        annotations.get("org.scrun.job_id", ""),
+        annotations.get("org.scrun.nodes", ""),
+        str(row["created"]),
+        str(row["owner"]),
+        str(row["bundle"]),
+        information(str(row["status"]), annotations),
+    )
+
+
+def information(status: str, annotations: "Mapping[str, str]") -> str:
+    """Say what a person wants to know of a container in this state, if there is anything.
+
+    Args:
+        status: The container's.
+        annotations: Of its state: why the job waits and when it may start, or how it ended.
+    """
+    if status == "creating":
+        from scrun.waiting import ESTIMATED_START, PENDING
+
+        reason = annotations.get(PENDING, "")
+        start = annotations.get(ESTIMATED_START, "")
+        parts = [f"pending: {reason}"] if reason else []
+        if start:
+            parts.append(f"starts about {_moment(start)}")
+        return ", ".join(parts)
+    if status == "unknown":
+        return annotations.get("org.scrun.message", "")
+    if status != "stopped":
+        return ""
+    ended = " ".join(
+        filter(None, (annotations.get(f"org.scrun.{key}") for key in ("reason", "exit_status")))
+    )
+    return ": ".join(filter(None, (ended, annotations.get("org.scrun.message"))))
+
+
+def _moment(stamp: str) -> str:
+    """Write a time in RFC 3339 as people here do: local, and without the day when it is today."""
+    from datetime import datetime
+
+    try:
+        moment = datetime.fromisoformat(stamp).astimezone()
+    except (ValueError, OverflowError):
+        return stamp  # whatever it is, it is what there is to say
+    today = moment.date() == datetime.now().astimezone().date()
+    return moment.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")
