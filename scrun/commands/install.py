@@ -1,0 +1,240 @@
+"""scrun install: make podman or docker know scrun as a runtime, or forget it.
+
+Wire: nothing; the engines' own configuration is edited, and only what is needed of it. For a user
+it is that of the user, for root and with `--system` the machine's:
+
+* podman: a file of its own, `containers.conf.d/scrun.conf`;
+* docker: `runtimes.scrun` in `daemon.json`, the rest of which stays as it is;
+* `scrun.toml`, if the slurm.conf in use is only named by SLURM_CONF or `-f`, which engines do not
+  pass on: the key `conf` between two marks.
+
+Errors: what cannot be read is not touched, nor is what somebody else named scrun. Nothing is
+written before all is known to be possible.
+"""
+
+import difflib
+import os
+import pwd
+import sys
+from collections.abc import Mapping
+
+import scrun
+from scrun._fast import write
+from scrun.cli.parse import Parsed
+from scrun.cli.report import printable
+from scrun.errors import SettingsError, UsageError
+from scrun.install import docker, files, launcher, podman, settings
+from scrun.install.files import Change
+from scrun.settings import load, quick
+from scrun.settings.slurmconf import PLACES
+
+ENGINES = ("podman", "docker")
+_DOCKER = "/etc/docker"
+
+
+class Site:
+    """For whom it is done, and where their files are.
+
+    Attributes:
+        home_config: The user's directory of settings; None: for all users.
+    """
+
+    def __init__(self, home_config: str | None) -> None:
+        self.home_config = home_config
+        self.docker = f"{home_config}/docker" if home_config else _DOCKER
+        self.podman = podman.drop_in(podman.directory(home_config))
+        self.daemon = f"{self.docker}/daemon.json"
+        if home_config is None:
+            self.settings = quick.SYSTEM_FILE
+        else:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+            self.settings = f"{home.rstrip('/')}/{quick.USER_FILE}"
+
+    def base(self, path: str) -> str:
+        """Return the directory that stays, and all above it, when a file below it goes."""
+        if self.home_config is None:
+            return os.path.dirname(os.path.dirname(path)) if path == self.podman else path
+        return (
+            self.home_config
+            if path != self.settings
+            else os.path.dirname(os.path.dirname(self.settings))
+        )
+
+    def has(self, engine: str) -> bool:
+        """Tell whether an engine's configuration names us."""
+        if engine == "podman":
+            return podman.is_ours(files.read(self.podman) or "")
+        text = files.read(self.daemon)
+        return text is not None and launcher.is_ours(docker.entry(text, self.daemon) or "")
+
+
+def run(parsed: Parsed, argv: list[str]) -> int:
+    """Do it, or show what would be done.
+
+    Raises:
+        UsageError: It cannot be meant like this.
+        SettingsError: See the module.
+    """
+    del argv
+    engine = parsed.operands[0]
+    if engine not in ENGINES:
+        raise UsageError(f"install cannot {engine!r}, only podman or docker")
+    if parsed.options.get("system") and os.geteuid() != 0:
+        raise UsageError("install --system: only root can; leave it out to install for yourself")
+    site = Site(None if os.geteuid() == 0 else home_config(os.environ))
+    undo, default = bool(parsed.options.get("undo")), bool(parsed.options.get("default"))
+    changes = _undo(engine, site) if undo else _install(engine, site, default=default)
+    notes: list[str] = []
+    if not undo:
+        conf_change, notes = _slurm_conf(parsed, site)
+        changes += conf_change
+    if parsed.options.get("dry-run"):
+        _say(*(line for change in changes for line in _shown(change)))
+    else:
+        for change in changes:
+            files.apply(change, site.base(change.path))
+    changed = [change.path for change in changes if change.before != change.after]
+    if not parsed.options.get("dry-run"):
+        _say(_outcome(engine, site, changed, undo=undo, default=default))
+    elif not changed:
+        _say("nothing would be written")
+    _say(*notes)
+    return 0
+
+
+def home_config(env: Mapping[str, str]) -> str:
+    """Return the user's directory of settings, as podman and rootless docker find it."""
+    given = env.get("XDG_CONFIG_HOME", "")
+    if given.startswith("/"):
+        return given.rstrip("/") or "/"
+    return (env.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir).rstrip("/") + "/.config"
+
+
+def _install(engine: str, site: Site, *, default: bool) -> list[Change]:
+    program = launcher.find(sys.argv[0], os.environ.get("PATH"))
+    if site.home_config is None:
+        launcher.check_for_all(program, scrun.__file__ or program)
+    if engine == "podman":
+        return [_install_podman(site, program, default=default)]
+    before = files.read(site.daemon)
+    there = docker.entry(before, site.daemon) if before is not None else None
+    if there is not None and there != program and not launcher.is_ours(there):
+        raise SettingsError(
+            f"{site.daemon}: runtimes.scrun is {there or 'an entry'!r}, not of our making; "
+            "rename or remove it"
+        )
+    after = docker.add(before, program, site.daemon, default=default)
+    return [Change(site.daemon, before, after)]
+
+
+def _install_podman(site: Site, program: str, *, default: bool) -> Change:
+    before = files.read(site.podman)
+    if before is not None and not podman.is_ours(before):
+        raise SettingsError(f"{site.podman}: not of our making; move it away, or rename it")
+    others = [path for path in podman.files({}, site.home_config) if path != site.podman]
+    engine = podman.merged(others)
+    for named in podman.programs(engine):
+        if named != program and os.path.lexists(named) and not launcher.is_ours(named):
+            raise SettingsError(
+                f"{engine['scrun named by']}: names another program scrun, {named}; rename or "
+                "remove that"
+            )
+    return Change(site.podman, before, podman.text(program, default=default))
+
+
+def _undo(engine: str, site: Site) -> list[Change]:
+    changes = []
+    if engine == "podman":
+        before = files.read(site.podman)
+        if before is not None and podman.is_ours(before):
+            changes.append(Change(site.podman, before, None))
+    elif site.has("docker"):
+        before = files.read(site.daemon)
+        assert before is not None
+        changes.append(Change(site.daemon, before, docker.remove(before, site.daemon)))
+    other = ENGINES[1 - ENGINES.index(engine)]
+    text = files.read(site.settings)
+    if text is not None and not site.has(other):  # which may need it still
+        changes.append(Change(site.settings, text, settings.remove(text)))
+    return changes
+
+
+def _slurm_conf(parsed: Parsed, site: Site) -> tuple[list[Change], list[str]]:
+    """Put the slurm.conf in use into scrun.toml, if nothing but this call's surroundings names it.
+
+    Returns:
+        The change, and what to tell about it.
+    """
+    conf = parsed.text("slurm-conf") or os.environ.get("SLURM_CONF")
+    if not conf:
+        return [], []
+    conf = os.path.abspath(conf)
+    text = files.read(site.settings)
+    clean = None if text is None else settings.remove(text)
+    there = _named(site, clean)
+    if there == conf or (there is None and conf == next(filter(os.path.isfile, PLACES), None)):
+        return [Change(site.settings, text, clean)] if clean != text else [], []
+    if there is not None:
+        return [], [f"note: under engines {there} is used, as scrun.toml says, and not {conf}"]
+    after = settings.add(text, conf)
+    if after is None:
+        return [], [
+            f'note: engines pass no SLURM_CONF on: put conf = "{conf}" into the section [slurm] '
+            f"of {site.settings}"
+        ]
+    return [Change(site.settings, text, after)], []
+
+
+def _named(site: Site, own: str | None) -> str | None:
+    """Return the slurm.conf that the settings files name, with `own` for the one we may edit.
+
+    Raises:
+        SettingsError: One of them cannot be used.
+    """
+    for path in dict.fromkeys((site.settings, quick.SYSTEM_FILE)):
+        text = own if path == site.settings else files.read(path)
+        table = load.parse(text.encode(), path) if text is not None else {}
+        slurm = table.get("slurm")
+        if isinstance(slurm, dict) and isinstance(slurm.get("conf"), str):
+            return str(slurm["conf"])
+    return None
+
+
+def _outcome(engine: str, site: Site, changed: list[str], *, undo: bool, default: bool) -> str:
+    done = ", ".join(changed)
+    user = "" if site.home_config is None else "--user "
+    # measured with 20.10: at a reload dockerd takes new runtimes in, and forgets none
+    reload, restart = (f"systemctl {user}{word} docker" for word in ("reload", "restart"))
+    if undo and not changed:
+        return f"{engine} does not know scrun: nothing to undo"
+    if undo:
+        further = f"; next: {restart}" if engine == "docker" else ""
+        return f"{engine} no longer knows scrun (changed: {done}){further}"
+    runtime = "" if default else "--runtime scrun "
+    # podman takes the option before `run`, docker after it
+    words = f"podman {runtime}run" if engine == "podman" else f"docker run {runtime}".rstrip()
+    try_it = f"{words} --network host IMAGE"
+    if not changed:
+        return f"{engine} knows scrun already; try: {try_it}"
+    if engine == "docker" and site.daemon in changed:
+        return f"docker will know scrun (changed: {done}); next: {reload}, then: {try_it}"
+    return f"{engine} knows scrun (changed: {done}); try: {try_it}"
+
+
+def _shown(change: Change) -> list[str]:
+    """Show a change as diff(1) -u does."""
+    return list(
+        difflib.unified_diff(
+            (change.before or "").splitlines(),
+            (change.after or "").splitlines(),
+            "/dev/null" if change.before is None else change.path,
+            "/dev/null" if change.after is None else change.path,
+            lineterm="",
+        )
+    )
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        text = "\t".join(map(printable, line.split("\t")))  # files that are shown may have them
+        write(f"{text}\n".encode(errors="backslashreplace"))

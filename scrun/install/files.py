@@ -1,0 +1,109 @@
+"""Configuration files, read and replaced."""
+
+import os
+import tempfile
+
+import msgspec
+
+from scrun.errors import SettingsError
+
+_LIMIT = 4 * 1024 * 1024
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What becomes of one file.
+
+    Attributes:
+        path: The file.
+        before: Its text; None: there is none.
+        after: See `before`.
+    """
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+def read(path: str) -> str | None:
+    """Read a file; None when there is none.
+
+    Raises:
+        SettingsError: It cannot be read, or is not text.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            text = file.read(_LIMIT + 1)
+    except FileNotFoundError:
+        if os.path.islink(path):
+            raise SettingsError(f"{path}: a symbolic link to nothing; remove it") from None
+        return None
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8, so left alone") from error
+    if len(text) > _LIMIT:
+        raise SettingsError(f"{path}: too large to be a configuration file")
+    return text
+
+
+def apply(change: Change, base: str) -> None:
+    """Replace, make or remove a file; others see it as it was or as it is to be.
+
+    Args:
+        change: What to do.
+        base: With a file the directories above it go that are empty then, as far as they are
+            below this one.
+
+    Raises:
+        SettingsError: The file is not the caller's.
+        OSError: The file system is full, or does not let us.
+    """
+    if change.after == change.before:
+        return
+    real = _own(change.path)
+    if change.after is None:
+        os.unlink(change.path)
+        _remove_empty(os.path.dirname(change.path), base)
+        return
+    directory = os.path.dirname(real)
+    os.makedirs(directory, exist_ok=True)
+    fd, temporary = tempfile.mkstemp(prefix=".scrun-", dir=directory)
+    try:
+        with open(fd, "w", encoding="utf-8", newline="") as file:
+            file.write(change.after)
+            if change.before is None:
+                os.fchmod(fd, 0o644)
+            else:
+                status = os.stat(real)
+                os.fchown(fd, status.st_uid, status.st_gid)
+                os.fchmod(fd, status.st_mode & 0o7777)
+            file.flush()
+            os.fsync(fd)
+        os.replace(temporary, real)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _own(path: str) -> str:
+    """Return the file that is to be replaced: where a symbolic link leads, if that is ours.
+
+    Raises:
+        SettingsError: It belongs to somebody else.
+    """
+    real = os.path.realpath(path)
+    if os.path.lexists(path):
+        owner = os.stat(real).st_uid
+        if owner != os.geteuid():
+            leads = f" leads to {real}, which" if os.path.islink(path) else ""
+            raise SettingsError(f"{path}:{leads} belongs to uid {owner}; left alone")
+    return real
+
+
+def _remove_empty(directory: str, base: str) -> None:
+    while directory.startswith(base + os.sep):
+        try:
+            os.rmdir(directory)
+        except OSError:
+            return
+        directory = os.path.dirname(directory)

@@ -1,0 +1,117 @@
+"""podman's containers.conf: where it is, what it says of runtimes, and the file that we add.
+
+containers.conf(5) and containers-config(5); measured with podman 4.3.1, which reads the
+directories `containers.conf.d`, merges `[engine.runtimes]` key by key, and as root reads nothing
+of a home. Nothing else is needed there: staging drops the limits that podman writes into
+config.json where they do not hold, and its network where there is none.
+"""
+
+import glob
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+
+from scrun.errors import SettingsError
+
+NAME = "scrun"
+MARK = "# Written by `scrun install podman`; `scrun install podman --undo` removes it.\n"
+_SYSTEM = "/etc/containers"
+_VENDOR = "/usr/share/containers"
+
+
+def drop_in(directory: str) -> str:
+    """Return the file that is ours, below a directory such as /etc/containers."""
+    return f"{directory}/containers.conf.d/scrun.conf"
+
+
+def directory(home_config: str | None) -> str:
+    """Return the directory of podman's files.
+
+    Args:
+        home_config: The user's directory of settings; None for all users.
+    """
+    return _SYSTEM if home_config is None else f"{home_config}/containers"
+
+
+def text(program: str, *, default: bool = False) -> str:
+    """Write the file.
+
+    Args:
+        program: scrun, absolute.
+        default: Whether podman uses it where no runtime is named.
+    """
+    engine = f'[engine]\nruntime = "{NAME}"\n\n' if default else ""
+    # JSON's strings are TOML's; `launcher.find` lets no control character pass
+    return (
+        f"{MARK}{engine}[engine.runtimes]\n{NAME} = [{json.dumps(program, ensure_ascii=False)}]\n"
+    )
+
+
+def is_ours(content: str) -> bool:
+    """Tell whether a file at our place is of our making."""
+    return content.startswith(MARK)
+
+
+def files(
+    env: Mapping[str, str],
+    home_config: str | None,
+    vendor: str = _VENDOR,
+    system: str = _SYSTEM,
+) -> list[str]:
+    """List the files that podman reads, the one that counts more later.
+
+    Args:
+        env: podman's environment.
+        home_config: The user's directory of settings; None for root's podman.
+        vendor: Where the distribution's are.
+        system: Where the administrator's are.
+    """
+    if env.get("CONTAINERS_CONF"):
+        found = [env["CONTAINERS_CONF"]]
+    else:
+        found = []
+        for place in (vendor, system, *([f"{home_config}/containers"] if home_config else ())):
+            found.append(f"{place}/containers.conf")
+            found += sorted(glob.glob(f"{glob.escape(place)}/containers.conf.d/*.conf"))
+    if env.get("CONTAINERS_CONF_OVERRIDE"):
+        found.append(env["CONTAINERS_CONF_OVERRIDE"])
+    return [path for path in found if os.path.isfile(path)]
+
+
+def merged(paths: Sequence[str]) -> dict[str, object]:
+    """Read the section [engine] of these files, as podman puts them together.
+
+    Returns:
+        Its keys; `runtimes` is an object of lists, and `runtimes.scrun` is in it with the file
+        that named it under the key `scrun named by`.
+
+    Raises:
+        SettingsError: A file cannot be read, or is not TOML.
+    """
+    engine: dict[str, object] = {}
+    runtimes: dict[str, object] = {}
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                table = tomllib.load(file).get("engine", {})
+        except OSError as error:
+            raise SettingsError(f"{path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{path}: not TOML: {error}") from error
+        if not isinstance(table, dict):
+            raise SettingsError(f"{path}: engine: not a table")
+        named = table.pop("runtimes", {})
+        engine.update(table)
+        if isinstance(named, dict):
+            runtimes.update(named)
+            if NAME in named:
+                engine["scrun named by"] = path
+    return {**engine, "runtimes": runtimes}
+
+
+def programs(engine: Mapping[str, object]) -> list[str]:
+    """Return the programs that podman tries for `--runtime scrun`, from what `merged` read."""
+    runtimes = engine.get("runtimes")
+    named = runtimes.get(NAME) if isinstance(runtimes, dict) else None
+    return [path for path in named if isinstance(path, str)] if isinstance(named, list) else []

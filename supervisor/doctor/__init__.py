@@ -1,0 +1,1 @@
+"""scrun doctor: whether containers can run here, one line for each thing, with the remedy."""

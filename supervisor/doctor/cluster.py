@@ -1,0 +1,324 @@
+"""Checks of Slurm as it is seen from here: nothing runs on the nodes."""
+
+import os
+import re
+import shlex
+
+import trio
+
+from scrun.errors import ScrunError, SettingsError
+from scrun.settings.load import Log, load
+from scrun.settings.ociconf import OciConf, parse_oci_conf
+from scrun.settings.slurmconf import PLACES, find_slurm_conf, read_slurm_conf
+from supervisor.doctor.findings import Finding
+from supervisor.doctor.place import Check, Place, Tell, run_tool
+from supervisor.journal import Journal
+from supervisor.lua.find import find_script
+from supervisor.lua.host import loaded
+
+_MUNGE = "/run/munge/munge.socket.2"
+_COMMANDS = (
+    ("RunTimeRun", "run_time_run"),
+    ("RunTimeCreate", "run_time_create"),
+    ("RunTimeStart", "run_time_start"),
+    ("RunTimeQuery", "run_time_query"),
+    ("RunTimeKill", "run_time_kill"),
+    ("RunTimeDelete", "run_time_delete"),
+)
+
+
+# --- what is judged
+
+
+def judge_ping(status: int, lines: tuple[str, ...]) -> Finding:
+    """Judge the answer of `scontrol ping`: `Slurmctld(primary) at HOST is UP`."""
+    name = "slurmctld"
+    heard = [line.strip() for line in lines if re.search(r" is (UP|DOWN)\s*$", line)]
+    if any(line.endswith("UP") for line in heard):
+        return Finding(name, "ok", ", ".join(heard))
+    text = ", ".join(heard) or (lines[-1].strip() if lines else f"scontrol ping: status {status}")
+    remedy = "start it, or see that its host and port (SlurmctldHost, SlurmctldPort) are reached"
+    return Finding(name, "fail", text, remedy)
+
+
+def judge_nodes(lines: tuple[str, ...]) -> Finding:
+    """Judge the answer of `sinfo -h -o '%R %a %D %t'`: partition, up or down, number, state."""
+    name = "nodes"
+    usable = total = 0
+    for fields in map(str.split, lines):
+        if len(fields) == 4 and fields[2].isdecimal():
+            total += int(fields[2])
+            state = fields[3].rstrip("*~#!%$@^-+")
+            # a star: the node does not answer
+            if fields[1] == "up" and "*" not in fields[3] and state in _USABLE:
+                usable += int(fields[2])
+    if usable:
+        return Finding(name, "ok", f"{usable} of {total} can run jobs")
+    remedy = "ask the administrator; `sinfo -R` tells why nodes are down"
+    return Finding(name, "warn", f"none of {total} can run jobs now", remedy)
+
+
+_USABLE = ("idle", "mix", "mixed", "alloc", "allocated", "comp", "completing", "planned", "plnd")
+
+
+def program_of(pattern: str) -> str | None:
+    """Return the program that a command of oci.conf runs; None when only a shell could tell."""
+    try:
+        words = shlex.split(pattern)
+    except ValueError:
+        return None
+    while words and (words[0] == "exec" or re.fullmatch(r"\w+=.*", words[0])):
+        words.pop(0)
+    plain = words and re.fullmatch(r"[\w./+-]+", words[0])
+    return words[0] if plain else None
+
+
+def judge_oci_conf(path: str, conf: OciConf, missing: dict[str, str]) -> Finding:
+    """Judge an oci.conf that could be read.
+
+    Args:
+        path: The file.
+        conf: What it says.
+        missing: Programs that are not on this machine, by key.
+    """
+    name = "oci.conf"
+    complaints = []
+    if conf.ignore_file_config_json:
+        text = f"{path}: IgnoreFileConfigJson is set, so Slurm runs no OCI runtime"
+        return Finding(name, "fail", text, "take it out, and set RunTimeRun")
+    run = (conf.run_time_run or "").split()
+    if conf.mode == "run" and run[:1] != ["exec"]:
+        # measured with 22.05: the shell around it gets the step's signals too, and dies first
+        complaints.append(("RunTimeRun does not begin with exec", "write exec before its command"))
+    if conf.unknown:
+        keys = ", ".join(conf.unknown)
+        complaints.append((f"{keys}: no key that Slurm has", "correct that, slurmd would stop"))
+    for key, program in missing.items():
+        complaints.append(
+            (f"{program} ({key}) is not on this machine", "install it on the nodes, if not there")
+        )
+    if complaints:
+        text = f"{path}: " + ", ".join(text for text, _ in complaints)
+        return Finding(name, "warn", text, ", ".join(remedy for _, remedy in complaints))
+    way = "RunTimeRun" if conf.mode == "run" else "RunTimeCreate and RunTimeStart"
+    return Finding(name, "ok", f"{path}: {way}")
+
+
+# --- what is read
+
+
+async def _engine(place: Place, tell: Tell) -> None:
+    if place.engine is None:
+        tell(Finding("engine", "fail", place.engine_error, "or use --engine local"))
+        return
+    asked = place.settings.engine
+    if asked != "auto":
+        text = f"{asked}, which the settings or the command line ask for"
+    elif place.tools is not None:
+        text = f"slurm, because {place.conf} and {place.tools.salloc} are there"
+    elif place.conf is None:
+        text = "local, because no slurm.conf is found"
+    else:
+        text = f"local, because Slurm's commands are not found (slurm.conf is {place.conf})"
+    tell(Finding("engine", "ok", text))
+
+
+async def _slurm_conf(place: Place, tell: Tell) -> None:
+    name = "slurm.conf"
+    if not place.by_slurm:
+        tell(Finding(name, "ok", "not needed"))
+    elif place.conf is None:
+        remedy = "name it by SLURM_CONF, -f, or `conf` in the section [slurm] of scrun.toml"
+        tell(Finding(name, "warn", "not found; Slurm's commands use their own default", remedy))
+    else:
+        tell(await trio.to_thread.run_sync(_read_conf, place, abandon_on_cancel=True))
+
+
+def _read_conf(place: Place) -> Finding:
+    name, conf = "slurm.conf", place.conf or ""
+    try:
+        found = read_slurm_conf(conf)
+    except SettingsError as error:
+        remedy = "name another one by SLURM_CONF, -f, or `conf` in the section [slurm]"
+        return Finding(name, "fail", str(error), remedy)
+    text = f"{conf}: cluster {found.get('clustername', 'without a name')}"
+    if _only_here(place, conf):
+        return Finding(
+            name,
+            "warn",
+            f"{text}; only SLURM_CONF or -f names it, which engines do not pass on",
+            "run `scrun install podman`, or name it as `conf` in [slurm] of scrun.toml",
+        )
+    return Finding(name, "ok", text)
+
+
+def _only_here(place: Place, conf: str) -> bool:
+    """Tell whether a call by an engine would find another slurm.conf, or none."""
+    if place.settings_error or not (place.which("podman") or place.which("dockerd")):
+        return False
+    try:
+        return find_slurm_conf(load({}), PLACES) != conf
+    except SettingsError:
+        return False
+
+
+async def _munge(place: Place, tell: Tell) -> None:
+    tell(await ask_munge(place))
+
+
+async def ask_munge(place: Place) -> Finding:
+    """Try munge at the socket that slurm.conf names, by making and reading a credential."""
+    name = "munge"
+    if not place.by_slurm:
+        return Finding(name, "ok", "not needed")
+    found: dict[str, str] = {}
+    if place.conf is not None:
+        try:
+            found = await trio.to_thread.run_sync(
+                read_slurm_conf, place.conf, abandon_on_cancel=True
+            )
+        except SettingsError:
+            pass  # the check of slurm.conf says so
+    kind = found.get("authtype", "auth/munge")
+    if kind != "auth/munge":
+        return Finding(name, "ok", f"not used: AuthType is {kind}")
+    socket = munge_socket(found.get("authinfo", ""))
+    remedy = "start munge (systemctl start munge), and see that all machines have the same key"
+    if not await trio.Path(socket).exists():
+        return Finding(name, "fail", f"{socket}: is not there", remedy)
+    munge, unmunge = place.which("munge"), place.which("unmunge")
+    if munge is None or unmunge is None:
+        return Finding(name, "ok", f"{socket} is there (no commands munge and unmunge to try it)")
+    script = '"$1" -n -S "$3" | "$2" -S "$3"'
+    command = ["/bin/sh", "-c", script, "sh", munge, unmunge, socket]
+    done = await run_tool(command, place.slurm_setting)
+    if done.status:
+        return Finding(name, "fail", done.first, remedy)
+    return Finding(name, "ok", f"{socket} answers")
+
+
+async def mute(place: Place) -> str:
+    """Say why it is of no use to call Slurm's commands: they would try for long; or ""."""
+    if await place.lacks_conf():
+        return f"{place.conf} cannot be read"
+    if (await ask_munge(place)).status == "fail":
+        return "munge does not work"
+    return ""
+
+
+def munge_socket(info: str) -> str:
+    """Return munge's socket from AuthInfo: `socket=PATH`, among other things with commas."""
+    for word in info.split(","):
+        if word.strip().startswith("socket="):
+            return word.strip().removeprefix("socket=")
+    return _MUNGE
+
+
+async def _controller(place: Place, tell: Tell) -> None:
+    names = ("slurmctld", "nodes")
+    if not place.by_slurm:
+        for name in names:
+            tell(Finding(name, "ok", "not needed"))
+        return
+    if (await ask_munge(place)).status == "fail":  # Slurm's commands try for half a minute then
+        tell(
+            Finding("slurmctld", "warn", "not asked: munge does not work", "put that right first")
+        )
+        return
+    scontrol, sinfo = place.slurm_tool("scontrol"), place.slurm_tool("sinfo")
+    if scontrol is None:
+        remedy = "install Slurm's client commands (apt install slurm-client)"
+        tell(Finding("slurmctld", "warn", "scontrol is not installed to ask it", remedy))
+    else:
+        done = await run_tool([scontrol, "ping"], place.slurm_setting)
+        finding = judge_ping(done.status, done.lines)
+        tell(finding)
+        if finding.status != "ok":
+            return
+    if sinfo is None:
+        remedy = "install Slurm's client commands (apt install slurm-client)"
+        tell(Finding("nodes", "warn", "sinfo is not installed to ask about them", remedy))
+    else:
+        done = await run_tool([sinfo, "-h", "-o", "%R %a %D %t"], place.slurm_setting)
+        if done.status:
+            tell(Finding("nodes", "fail", done.last, "see slurmctld's log"))
+        else:
+            tell(judge_nodes(done.lines))
+
+
+async def _oci_conf(place: Place, tell: Tell) -> None:
+    name = "oci.conf"
+    if not place.by_slurm:
+        tell(Finding(name, "ok", "not needed"))
+        return
+    tell(await trio.to_thread.run_sync(_read_oci_conf, place, abandon_on_cancel=True))
+
+
+def oci_conf_path(place: Place) -> str:
+    """Return where Slurm looks for oci.conf: beside slurm.conf."""
+    return os.path.join(os.path.dirname(place.conf) if place.conf else "/etc/slurm", "oci.conf")
+
+
+def read_oci_conf(place: Place) -> OciConf:
+    """Read it.
+
+    Raises:
+        SettingsError: It is wrong.
+        OSError: It cannot be read.
+    """
+    path = oci_conf_path(place)
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return parse_oci_conf(file.read(), path)
+
+
+def _read_oci_conf(place: Place) -> Finding:
+    path = oci_conf_path(place)
+    remedy = "write one as oci.conf(5) says, on this machine and on the nodes"
+    try:
+        conf = read_oci_conf(place)
+    except OSError as error:
+        return Finding("oci.conf", "fail", f"{path}: {error.strerror}", remedy)
+    except SettingsError as error:
+        return Finding("oci.conf", "fail", str(error), "correct that, here and on the nodes")
+    missing: dict[str, str] = {}
+    for key, field in _COMMANDS:
+        program = program_of(getattr(conf, field) or "")
+        if program and place.which(program) is None and program not in missing.values():
+            missing[key] = program
+    return judge_oci_conf(path, conf, missing)
+
+
+async def _script(place: Place, tell: Tell) -> None:
+    """Find scrun.lua and load it, as `create` does."""
+    name = "scrun.lua"
+    engine = place.engine.name if place.engine else "local"
+    try:
+        path = await trio.to_thread.run_sync(
+            find_script, place.settings, engine, abandon_on_cancel=True
+        )
+        if path is None:
+            tell(Finding(name, "ok", "none: the built-in staging"))
+            return
+        journal = Journal("/dev/null", Log(), "doctor")
+        try:
+            async with loaded(
+                path, place.settings.lua, place.setting, place.directory, journal, ""
+            ):
+                pass
+        finally:
+            journal.close()
+    except* ScrunError as group:
+        error = str(group.exceptions[0])
+        tell(Finding(name, "fail", error, "`scrun lua check FILE` tells more"))
+    else:
+        tell(Finding(name, "ok", f"{path}: loaded by Lua {place.settings.lua.version}"))
+
+
+CHECKS = (
+    Check(("engine",), _engine),
+    Check(("slurm.conf",), _slurm_conf),
+    Check(("munge",), _munge),
+    Check(("slurmctld", "nodes"), _controller),
+    Check(("oci.conf",), _oci_conf),
+    Check(("scrun.lua",), _script, deadline=30),
+)

@@ -1,0 +1,286 @@
+"""A container made of this machine's `true`, by the commands that an engine would call."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import trio
+
+from scrun.commands.launch import own_directory
+from scrun.errors import ScrunError
+from scrun.settings.ociconf import parse_oci_conf
+from supervisor.doctor.findings import Finding
+from supervisor.doctor.place import Check, Done, Place, Tell, run_tool
+from supervisor.processes import SYSTEM_PATH, Setting, child
+from supervisor.runtimes import find_runtime
+
+NAME = "container"
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_SCRUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scrun._fast import main; main()"
+_ID = "doctor"
+_LIFE = 60.0
+_REMEDY = "put right what else failed here; the container's log tells more with --debug"
+
+
+async def _runtime(place: Place, tell: Tell) -> None:
+    """Find the runtime of this machine, in a thread that is waited for: it has children."""
+    name = "runtime here"
+    if place.by_slurm:
+        tell(Finding(name, "ok", "not needed: containers run on the nodes"))
+        return
+    local = place.settings.local
+    if local.oci_conf is not None:
+        text = await trio.Path(local.oci_conf).read_text(encoding="utf-8", errors="replace")
+        parse_oci_conf(text, local.oci_conf)
+        tell(Finding(name, "ok", f"the commands of {local.oci_conf}"))
+        return
+    try:
+        found = await trio.to_thread.run_sync(
+            lambda: find_runtime(local.runtime, env=place.setting.environment)
+        )
+    except ScrunError as error:
+        tell(Finding(name, "fail", str(error), "put right what it says, or use --engine slurm"))
+        return
+    text = " ".join((found.path, *found.arguments))
+    text += "" if found.cgroups else ", which cannot apply limits here"
+    over = "".join(f"; passed over {reason}" for reason in found.passed_over)
+    tell(Finding(name, "ok", text + over))
+
+
+async def _container(place: Place, tell: Tell) -> None:
+    """Run the container where the engine of this machine does."""
+    tell(await try_container(place, {}))
+
+
+async def try_container(place: Place, variables: Mapping[str, str]) -> Finding:
+    """Create, start, await and delete a container.
+
+    Args:
+        place: Where it is called from.
+        variables: What its `create` gets beside the call's own environment.
+    """
+    if place.settings_error or not place.root or place.engine is None:
+        return Finding(NAME, "fail", "cannot be made", "put right what failed before it")
+    async with own_root(place) as root:
+        try:
+            bundle = await trio.to_thread.run_sync(_write_bundle, root)
+        except (OSError, subprocess.SubprocessError) as error:
+            return Finding(NAME, "warn", f"no bundle to try: {error}", "see whether ldd works")
+        trial = _Trial(place, root, bundle, variables)
+        try:
+            with trio.move_on_after(_LIFE):
+                return await trial.run()
+            text = f"did not end within {_LIFE:g} s"
+            return Finding(NAME, "fail", text, _REMEDY)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trial.clean_up()
+
+
+@asynccontextmanager
+async def own_root(place: Place) -> AsyncIterator[str]:
+    """Make a directory for records below the root directory, where that of others are too.
+
+    So it lies on the same file system. No container can have its name.
+    """
+    made = await trio.to_thread.run_sync(_make, place.root)
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix="@doctor-", dir=place.root, ignore_cleanup_errors=True
+        ) as root:
+            yield root
+    finally:
+        if made:
+            with contextlib.suppress(OSError):  # somebody else uses it by now
+                os.rmdir(place.root)
+
+
+def _make(root: str) -> bool:
+    """Make the root directory as `create` does; tell whether it was not there."""
+    made = not os.path.lexists(root)
+    own_directory(root)
+    return made
+
+
+class _Trial:
+    """One container, from `create` to the end of its supervisor."""
+
+    def __init__(self, place: Place, root: str, bundle: str, variables: Mapping[str, str]) -> None:
+        self._root, self._bundle = root, bundle
+        self._directory = place.directory
+        site = ["-S"] if sys.flags.no_site else []
+        self._command = [sys.executable, "-I", *site, "-c", _SCRUN, _PACKAGE]
+        for option in ("config-file", "engine", "slurm-conf"):
+            if value := place.parsed.text(option):
+                self._command.append(f"--{option}={value}")
+        self._command += ["--root", root]
+        environment = {**place.setting.environment, **variables}
+        self._setting = Setting(environment, place.setting.umask)
+
+    async def run(self) -> Finding:
+        """Bring it to its end, and judge that."""
+        pid_file, errors = os.path.join(self._root, "@pid"), os.path.join(self._root, "@errors")
+        arguments = ["create", "--bundle", self._bundle, "--pid-file", pid_file, _ID]
+        status = await self._with_stderr(arguments, errors)
+        if status:
+            text = _last_line(errors) or f"exit status {status}"
+            return Finding(NAME, "fail", f"create: {text.removeprefix('scrun: ')}", _REMEDY)
+        pidfd = os.pidfd_open(_pid(pid_file))
+        try:
+            done = await self._scrun("start", _ID)
+            if done.status:
+                return Finding(NAME, "fail", f"start: {done.last}", _REMEDY)
+            await trio.lowlevel.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
+        done = await self._scrun("state", _ID)
+        if done.status:
+            return Finding(NAME, "fail", f"state: {done.last}", _REMEDY)
+        finding = judge_state("\n".join(done.lines), _last_line(errors))
+        done = await self._scrun("delete", _ID)
+        if done.status:
+            return Finding(NAME, "fail", f"delete: {done.last}", _REMEDY)
+        return finding
+
+    async def _scrun(self, *arguments: str) -> Done:
+        return await run_tool(
+            [*self._command, *arguments], self._setting, directory=self._directory
+        )
+
+    async def _with_stderr(self, arguments: list[str], errors: str) -> int:
+        """Call a command whose standard error is the container's, too: a file, and no pipe."""
+        command = [*self._command, *arguments]
+        fd = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            async with child(
+                command, self._setting, stderr=fd, directory=self._directory
+            ) as create:
+                return await create.wait()
+        finally:
+            os.close(fd)
+
+    async def clean_up(self) -> None:
+        """Remove the container if it is there, and end its supervisor, which would wait."""
+        if _ID in os.listdir(self._root):
+            with trio.move_on_after(40):
+                await self._scrun("delete", "--force", _ID)
+        with trio.move_on_after(20):
+            for pidfd in _supervisors(self._root):
+                try:
+                    signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+                    await trio.lowlevel.wait_readable(pidfd)
+                except ProcessLookupError:
+                    pass
+                finally:
+                    os.close(pidfd)
+
+
+def judge_state(text: str, said: str) -> Finding:
+    """Judge the state of the ended container.
+
+    Args:
+        text: What `state` printed.
+        said: The last line of the container's standard error.
+    """
+    try:
+        annotations = json.loads(text)["annotations"]
+        status = annotations["org.scrun.exit_status"]
+    except (ValueError, LookupError, TypeError):
+        return Finding(NAME, "fail", "its state does not tell how it ended", _REMEDY)
+    if status == "0":
+        engine = annotations.get("org.scrun.engine", "")
+        return Finding(NAME, "ok", f"created, run to its end and deleted ({engine})")
+    reason = annotations.get("org.scrun.message") or said or annotations.get("org.scrun.reason")
+    return Finding(NAME, "fail", f"ended with status {status}: {reason}", _REMEDY)
+
+
+def _supervisors(root: str) -> list[int]:
+    """Open a pidfd of each process that listens below this root directory."""
+    found = []
+    directory = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    try:
+        for entry in os.listdir(root):
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(5)
+                sock.connect(f"/proc/self/fd/{directory}/{entry}")
+                size = struct.calcsize("3i")
+                peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+                found.append(os.pidfd_open(struct.unpack("3i", peer)[0]))
+    finally:
+        os.close(directory)
+    return found
+
+
+def _pid(path: str) -> int:
+    return int(Path(path).read_text())
+
+
+def _last_line(path: str) -> str:
+    try:
+        text = Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _write_bundle(root: str) -> str:
+    """Make a bundle of `true` and the libraries that it needs; some MiB, so that it can be copied.
+
+    A bundle of bind mounts would be smaller, but does not look like one of an engine.
+    """
+    bundle = os.path.join(root, "@bundle")
+    rootfs = os.path.join(bundle, "rootfs")
+    true = shutil.which("true", path=SYSTEM_PATH)
+    if true is None:
+        raise OSError("there is no `true`")
+    listed = subprocess.run(
+        ["ldd", true], env={"PATH": SYSTEM_PATH, "LC_ALL": "C"}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=10, check=False,
+    )  # fmt: skip
+    for path in (true, *libraries(listed.stdout)):
+        place = rootfs + path
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        shutil.copy(path, place)
+    for folder in ("proc", "dev", "sys", "tmp"):
+        os.makedirs(os.path.join(rootfs, folder), exist_ok=True)
+    config = {
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": {"uid": 0, "gid": 0},
+            "args": [true],
+            "env": ["PATH=/usr/bin:/bin"],
+            "cwd": "/",
+        },
+        "root": {"path": "rootfs"},
+        "hostname": "doctor",
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"]},
+        ],
+        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")]},
+    }
+    Path(bundle, "config.json").write_bytes(msgspec.json.encode(config))
+    return bundle
+
+
+def libraries(text: str) -> list[str]:
+    """Pick the files out of what ldd(1) printed: `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`."""
+    return re.findall(r"(?m)(?:^|=>)\s*(/\S+) \(0x", text)
+
+
+CHECKS = (
+    Check(("runtime here",), _runtime, deadline=60),
+    Check((NAME,), _container, deadline=150),
+)

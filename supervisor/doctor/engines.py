@@ -1,0 +1,98 @@
+"""Checks of podman's and docker's configuration: whether they know scrun."""
+
+import os
+
+import trio
+
+from scrun.commands.install import Site, home_config
+from scrun.errors import SettingsError
+from scrun.install import docker, files, podman
+from supervisor.doctor.findings import Finding
+from supervisor.doctor.place import Check, Place, Tell
+
+
+def judge_podman(engine: dict[str, object], usable: str | None) -> Finding:
+    """Judge what podman's files say.
+
+    Args:
+        engine: What `podman.merged` read.
+        usable: The program of `--runtime scrun` that is there and can be run, if any.
+    """
+    manager = engine.get("cgroup_manager")
+    further = f"; cgroup manager {manager}" if manager else ""
+    default = "; its default" if engine.get("runtime") == podman.NAME else ""
+    named = podman.programs(engine)
+    if usable is not None:
+        return Finding("podman", "ok", f"knows scrun as {usable}{default}{further}")
+    if named:
+        text = f"{engine.get('scrun named by')}: {', '.join(named)} cannot be run"
+        return Finding("podman", "warn", text, "run `scrun install podman` again")
+    return Finding("podman", "warn", f"does not know scrun{further}", "run `scrun install podman`")
+
+
+def judge_docker(path: str, program: str | None, *, usable: bool) -> Finding:
+    """Judge what docker's file says.
+
+    Args:
+        path: The daemon.json that was read, or would have been.
+        program: What it calls scrun; "" if that is unclear, None for nothing.
+        usable: Whether that is there and can be run.
+    """
+    if program is None:
+        return Finding(
+            "docker", "warn", f"does not know scrun ({path})", "run `scrun install docker`"
+        )
+    if not usable:
+        text = f"{path}: runtimes.scrun: {program or 'more than a path'} cannot be run"
+        return Finding(
+            "docker", "warn", text, "correct it, or remove it and run scrun install docker"
+        )
+    return Finding("docker", "ok", f"{path}: knows scrun as {program}")
+
+
+async def _podman(place: Place, tell: Tell) -> None:
+    if place.which("podman") is None:
+        tell(Finding("podman", "ok", "not installed"))
+        return
+    tell(await trio.to_thread.run_sync(_look_at_podman, place, abandon_on_cancel=True))
+
+
+def _look_at_podman(place: Place) -> Finding:
+    own = None if os.geteuid() == 0 else home_config(place.setting.environment)
+    try:
+        engine = podman.merged(podman.files(place.setting.environment, own))
+    except SettingsError as error:
+        return Finding("podman", "warn", str(error), "correct that file")
+    usable = (path for path in podman.programs(engine) if os.access(path, os.X_OK))
+    return judge_podman(engine, next(usable, None))
+
+
+async def _docker(place: Place, tell: Tell) -> None:
+    if place.which("dockerd") is None:
+        tell(Finding("docker", "ok", "not installed"))
+        return
+    tell(await trio.to_thread.run_sync(_look_at_docker, place, abandon_on_cancel=True))
+
+
+def _look_at_docker(place: Place) -> Finding:
+    """Look at the user's own file, for rootless docker, and at the machine's."""
+    own = None if os.geteuid() == 0 else home_config(place.setting.environment)
+    places = [Site(own).daemon] if own else []
+    places.append(Site(None).daemon)
+    try:
+        for path in places:
+            text = files.read(path)
+            program = docker.entry(text, path) if text is not None else None
+            if program is not None:
+                return judge_docker(path, program, usable=launcher_works(program))
+    except SettingsError as error:
+        return Finding("docker", "warn", str(error), "correct that file")
+    return judge_docker(" and ".join(places), None, usable=False)
+
+
+def launcher_works(program: str) -> bool:
+    """Tell whether a program is there and can be run."""
+    return os.path.isfile(program) and os.access(program, os.X_OK)
+
+
+CHECKS = (Check(("podman",), _podman), Check(("docker",), _docker))

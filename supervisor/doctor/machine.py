@@ -1,0 +1,329 @@
+"""Checks of this machine and of scrun's own files. What is judged is apart from what is read."""
+
+import os
+import platform
+import pwd
+import re
+import stat
+
+import msgspec
+import trio
+
+from scrun.commands.launch import own_directory
+from scrun.errors import ScrunError
+from scrun.settings import quick
+from scrun.settings.versions import features, parse_version
+from scrun.version import VERSION
+from supervisor.doctor.findings import Finding
+from supervisor.doctor.place import Check, Place, Tell, run_tool
+from supervisor.processes import own_program
+
+_WANTED_IDS = 65536
+_TOOLS = (
+    ("podman", "podman", re.compile(r"version (\S+)")),
+    ("docker", "docker", re.compile(r"version (\S+?),")),
+    ("crun", "crun", re.compile(r"version (\S+)")),
+    ("runc", "runc", re.compile(r"version (\S+)")),
+)
+
+
+# --- what is judged
+
+
+class Namespaces(msgspec.Struct, frozen=True):
+    """What was seen of user namespaces.
+
+    Attributes:
+        refusal: What the kernel said when one was to be made, or "".
+        most: /proc/sys/user/max_user_namespaces; None where it is missing, as the next two.
+        unprivileged: Debian's kernel.unprivileged_userns_clone.
+        restricted: Ubuntu's kernel.apparmor_restrict_unprivileged_userns.
+    """
+
+    refusal: str = ""
+    most: int | None = None
+    unprivileged: int | None = None
+    restricted: int | None = None
+
+
+def judge_namespaces(seen: Namespaces, *, needed: bool) -> Finding:
+    """Judge whether this user can make a user namespace.
+
+    Args:
+        seen: What was seen.
+        needed: Whether containers run on this machine, as an ordinary user.
+    """
+    name = "user namespaces"
+    if not seen.refusal:
+        return Finding(name, "ok", "can be made")
+    if seen.most == 0:
+        remedy = "sysctl user.max_user_namespaces=10000"
+    elif seen.unprivileged == 0:
+        remedy = "sysctl kernel.unprivileged_userns_clone=1"
+    elif seen.restricted == 1:
+        remedy = "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for AppArmor"
+    else:
+        remedy = "see what forbids it: seccomp, SELinux, or a container around all this"
+    if not needed:
+        remedy += " (rootless podman needs it)"
+    return Finding(name, "fail" if needed else "warn", f"not here: {seen.refusal}", remedy)
+
+
+def count_ranges(
+    user: str, uid: int, subuid: str | None, subgid: str | None
+) -> tuple[str, int, int]:
+    """Count a user's subordinate ids.
+
+    Args:
+        user: The user's name.
+        uid: Its number; lines may have either.
+        subuid: The text of /etc/subuid, or None.
+        subgid: The text of /etc/subgid, or None.
+
+    Returns:
+        The user's name, and how many of each there are.
+    """
+    return user, _count(subuid, user, uid), _count(subgid, user, uid)
+
+
+def _count(text: str | None, user: str, uid: int) -> int:
+    """Add a user's ranges up: lines `NAME:FIRST:COUNT`, subuid(5)."""
+    total = 0
+    for line in (text or "").splitlines():
+        fields = line.strip().split(":")
+        if len(fields) == 3 and fields[0] in (user, str(uid)) and fields[2].isdecimal():
+            total += int(fields[2])
+    return total
+
+
+def judge_ids(user: str, uids: int, gids: int) -> Finding:
+    """Judge what rootless podman can map."""
+    name = "subordinate ids"
+    if min(uids, gids) >= _WANTED_IDS:
+        return Finding(name, "ok", f"{uids} users, {gids} groups")
+    found = f"{uids} users and {gids} groups in /etc/subuid and /etc/subgid for {user}"
+    return Finding(
+        name,
+        "warn",
+        found,
+        f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}, with numbers "
+        "that are free (rootless podman needs them)",
+    )
+
+
+class Directory(msgspec.Struct, frozen=True):
+    """What was seen of a directory: its owner and permissions."""
+
+    uid: int
+    mode: int
+
+
+def judge_runtime_dir(value: str, seen: Directory | None, uid: int) -> Finding:
+    """Judge XDG_RUNTIME_DIR (basedir-spec: the user's own, 0700).
+
+    Args:
+        value: The variable, or "".
+        seen: What is there; None: no directory.
+        uid: The user.
+    """
+    name = "XDG_RUNTIME_DIR"
+    remedy = f"log in anew, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"
+    if not value:
+        if uid == 0:
+            return Finding(name, "ok", "not set, and root needs none")
+        return Finding(name, "warn", "not set", remedy + ", and set it")
+    if not value.startswith("/"):
+        return Finding(name, "fail", f"{value}: not an absolute path", remedy + ", and set it")
+    if seen is None:
+        return Finding(name, "fail", f"{value}: is not there", remedy)
+    if seen.uid != uid:
+        return Finding(name, "fail", f"{value}: belongs to uid {seen.uid}", remedy)
+    if seen.mode & 0o077:
+        found = f"{value}: mode {seen.mode & 0o777:o}: others can get in"
+        return Finding(name, "warn", found, f"chmod 700 {value}")
+    return Finding(name, "ok", value)
+
+
+# --- what is read
+
+
+async def _versions(place: Place, tell: Tell) -> None:
+    found = {"scrun": VERSION, "Python": platform.python_version()}
+    problem = ""
+
+    async def ask(name: str, program: str, pattern: re.Pattern[str]) -> None:
+        path = place.which(program)
+        if path is None:
+            return
+        with trio.move_on_after(8):
+            done = await run_tool([path, "--version"], place.setting)
+            number = pattern.search(" ".join(done.lines))
+            found[name] = number[1] if number else "?"
+
+    async def ask_slurm() -> None:
+        nonlocal problem
+        path = place.slurm_tool("salloc")
+        if path is None or await place.lacks_conf():
+            return
+        done = await run_tool([path, "--version"], place.slurm_setting)
+        try:
+            version = parse_version("\n".join(done.lines))
+            found["Slurm"] = str(version)
+            features(version)
+        except ScrunError as error:
+            problem = str(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_slurm)
+        for tool in _TOOLS:
+            nursery.start_soon(ask, *tool)
+    names = ("scrun", "Python", "Slurm", *(name for name, _, _ in _TOOLS))
+    text = ", ".join(f"{name} {found[name]}" for name in names if name in found)
+    if problem:
+        status = "fail" if place.by_slurm else "warn"
+        remedy = "install a Slurm that scrun knows, or use --engine local"
+        tell(Finding("versions", status, f"{text}; {problem}", remedy))  # type: ignore[arg-type]
+    else:
+        tell(Finding("versions", "ok", text))
+
+
+async def _settings(place: Place, tell: Tell) -> None:
+    if place.settings_error:
+        remedy = "correct that; until then no container can be made"
+        tell(Finding("settings", "fail", place.settings_error, remedy))
+        return
+    listed = quick.files(place.setting.environment, place.parsed.text("config-file"))
+    there = [path for path, _ in listed if await _in_thread_exists(path)]
+    text = ", ".join(there) or f"the defaults; there is no {' and no '.join(p for p, _ in listed)}"
+    tell(Finding("settings", "ok", text))
+
+
+async def _in_thread_exists(path: str) -> bool:
+    return await trio.to_thread.run_sync(os.path.exists, path, abandon_on_cancel=True)
+
+
+async def _root(place: Place, tell: Tell) -> None:
+    name = "root directory"
+    remedy = "name another one by --root, or `root` in scrun.toml"
+    if not place.root:
+        tell(Finding(name, "fail", place.root_error, remedy))
+        return
+    reason = await trio.to_thread.run_sync(_unusable, place.root, abandon_on_cancel=True)
+    if reason:
+        tell(Finding(name, "fail", reason, remedy))
+    else:
+        tell(Finding(name, "ok", place.root))
+
+
+def _unusable(root: str) -> str:
+    """Tell why there can be no records under a directory, or ""; makes nothing that stays."""
+    if os.path.lexists(root):
+        try:
+            own_directory(root)
+        except ScrunError as error:
+            return str(error).partition("; ")[0]
+        return "" if os.access(root, os.W_OK | os.X_OK) else f"{root}: cannot be written to"
+    above = os.path.dirname(root)
+    while not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if not os.access(above, os.W_OK | os.X_OK):
+        return f"{root}: is not there, and {above} cannot be written to"
+    return ""
+
+
+async def _runtime_dir(place: Place, tell: Tell) -> None:
+    value = place.environment.get("XDG_RUNTIME_DIR", "")
+    seen = await trio.to_thread.run_sync(_look, value, abandon_on_cancel=True)
+    tell(judge_runtime_dir(value, seen, os.geteuid()))
+
+
+def _look(path: str) -> Directory | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return Directory(status.st_uid, status.st_mode) if stat.S_ISDIR(status.st_mode) else None
+
+
+async def _namespaces(place: Place, tell: Tell) -> None:
+    """Try it: a site can forbid them in more ways than can be looked up."""
+    command = [own_program("unshare"), "--user", "--map-root-user", own_program("true")]
+    done = await run_tool(command, place.setting)
+    seen = Namespaces(
+        refusal=done.last.removeprefix("unshare: ") if done.status else "",
+        most=_number("/proc/sys/user/max_user_namespaces"),
+        unprivileged=_number("/proc/sys/kernel/unprivileged_userns_clone"),
+        restricted=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
+    )
+    tell(judge_namespaces(seen, needed=not place.by_slurm and os.geteuid() != 0))
+
+
+def _number(path: str) -> int | None:
+    text = _read(path)
+    return int(text) if text is not None and text.strip().isdecimal() else None
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+async def _subordinate(place: Place, tell: Tell) -> None:
+    names = ("subordinate ids", "newuidmap")
+    uid = os.geteuid()
+    if uid == 0:
+        for name in names:
+            tell(Finding(name, "ok", "root needs none"))
+        return
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    texts = [_read("/etc/subuid"), _read("/etc/subgid")]
+    if tool := place.which("getsubids"):  # they may be in LDAP (nsswitch.conf, subid)
+        for number, option in enumerate(([], ["-g"])):
+            done = await run_tool([tool, *option, user], place.setting)
+            ranges = (re.search(r"(\d+) (\d+)$", line) for line in done.lines)
+            asked = [f"{user}:{found[1]}:{found[2]}" for found in ranges if found]
+            texts[number] = "\n".join(asked) if asked else texts[number]
+    tell(judge_ids(*count_ranges(user, uid, *texts)))
+    tell(_newuidmap(place))
+
+
+def _newuidmap(place: Place) -> Finding:
+    """Look for the programs that write id maps, with the privilege that it takes."""
+    missing = []
+    for name in ("newuidmap", "newgidmap"):
+        path = place.which(name)
+        if path is None:
+            missing.append(f"{name} is not installed")
+        elif not _privileged(path):
+            missing.append(f"{path} has neither the setuid bit nor a capability")
+    if missing:
+        remedy = "apt install uidmap (rootless podman needs it)"
+        return Finding("newuidmap", "warn", ", ".join(missing), remedy)
+    return Finding("newuidmap", "ok", "installed, and newgidmap")
+
+
+def _privileged(path: str) -> bool:
+    if os.stat(path).st_mode & stat.S_ISUID:
+        return True
+    try:
+        return bool(os.getxattr(path, "security.capability"))
+    except OSError:
+        return False
+
+
+BASICS = (
+    Check(("versions",), _versions),
+    Check(("settings",), _settings),
+    Check(("root directory",), _root),
+    Check(("XDG_RUNTIME_DIR",), _runtime_dir),
+)
+NAMESPACES = (
+    Check(("user namespaces",), _namespaces),
+    Check(("subordinate ids", "newuidmap"), _subordinate),
+)

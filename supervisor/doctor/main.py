@@ -1,0 +1,122 @@
+"""The program: runs all checks at the same time, and prints what they find in a fixed order."""
+
+import os
+import signal
+import sys
+
+import trio
+
+from scrun._fast import write
+from scrun.cli.parse import parse
+from scrun.commands.failure import explain
+from scrun.errors import ScrunError, leaves
+from supervisor.doctor import cluster, containers, engines, machine, trial
+from supervisor.doctor.findings import Finding, Report, json_text, text_line
+from supervisor.doctor.place import Check, Place, examine
+
+CHECKS: tuple[Check, ...] = (
+    *machine.BASICS,
+    *cluster.CHECKS,
+    *machine.NAMESPACES,
+    *engines.CHECKS,
+)
+
+
+def main(argv: list[str]) -> int:
+    """Check everything; return the exit status."""
+    parsed = None
+    try:
+        parsed = parse(argv)
+        return trio.run(_main, examine(argv))
+    except BaseException as error:
+        first = next(leaves(error))
+        if isinstance(first, KeyboardInterrupt):
+            return 130
+        if not isinstance(first, Exception):
+            raise
+        return explain(first, parsed)
+
+
+async def _main(place: Place) -> int:
+    """Run the checks and print, until all is told or a signal says to stop."""
+    checks = [*CHECKS, *_trials(place)]
+    report = Report(name for check in checks for name in check.names)
+    status = 0
+    async with trio.open_nursery() as nursery:
+
+        async def obey() -> None:
+            nonlocal status
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as got:
+                async for number in got:
+                    status = 128 + number
+                    nursery.cancel_scope.cancel()
+
+        nursery.start_soon(obey)
+        for check in checks:
+            nursery.start_soon(_examine, check, place, report)
+        failed = await _print(report, as_json=place.parsed.text("format") == "json")
+        status = int(failed)
+        nursery.cancel_scope.cancel()
+    return status
+
+
+def _trials(place: Place) -> tuple[Check, ...]:
+    """Return the checks that run something where containers run."""
+    if not place.by_slurm:
+        return containers.CHECKS
+    return () if place.parsed.options.get("no-job") else trial.CHECKS
+
+
+async def _examine(check: Check, place: Place, report: Report) -> None:
+    """Run one check; whatever happens there is a finding for each of its names."""
+    with trio.move_on_after(check.deadline) as scope:
+        try:
+            await check.run(place, report.put)
+        except* Exception as group:
+            text = _reason(next(leaves(group)))
+            _missing(report, check, Finding("", "fail", text, "put that right first"))
+    if scope.cancelled_caught:
+        text = f"no answer within {check.deadline:g} s"
+        remedy = "see whether a file system or a daemon hangs"
+        _missing(report, check, Finding("", "fail", text, remedy))
+    for name in report.missing(check.names):
+        remedy = "put right what failed before it"
+        report.put(Finding(name, "warn", "not tried", remedy))
+
+
+def _reason(error: BaseException) -> str:
+    """Say in words what kept a check from its finding; the others go on in any case."""
+    if isinstance(error, OSError):
+        return f"{error.filename or ''}: {error.strerror}".removeprefix(": ")
+    if isinstance(error, ScrunError):
+        return str(error)
+    return f"internal error: {type(error).__name__}: {error}"
+
+
+def _missing(report: Report, check: Check, finding: Finding) -> None:
+    for name in report.missing(check.names)[:1]:
+        report.put(Finding(name, finding.status, finding.text, finding.remedy))
+
+
+async def _print(report: Report, *, as_json: bool) -> bool:
+    """Print the findings as they come; tell whether one of them failed."""
+    colour = not as_json and _coloured()
+    findings = []
+    for number in range(len(report)):
+        finding = await report.next(number)
+        findings.append(finding)
+        if not as_json:
+            _write(text_line(finding, colour=colour))
+    if as_json:
+        _write(json_text(findings))
+    return any(finding.status == "fail" for finding in findings)
+
+
+def _coloured() -> bool:
+    """Tell whether colour is welcome (no-color.org: NO_COLOR, and not empty)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    return not plain and sys.stdout is not None and os.isatty(1)
+
+
+def _write(line: str) -> None:
+    write(f"{line}\n".encode(errors="backslashreplace"))

@@ -1,0 +1,207 @@
+"""What is looked at: this call, its surroundings, and what they say of settings and engine."""
+
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import trio
+
+from scrun._fast import record_root
+from scrun.cli.parse import Parsed, parse
+from scrun.errors import EngineUnavailable, ScrunError
+from scrun.settings.load import Settings, merge
+from scrun.settings.slurmconf import find_slurm_conf
+from supervisor.doctor.findings import Finding
+from supervisor.engines.base import Engine
+from supervisor.engines.choose import Engines
+from supervisor.engines.slurm.engine import SlurmEngine
+from supervisor.engines.slurm.tools import Tools, find_tools
+from supervisor.orders import read_order
+from supervisor.processes import SYSTEM_PATH, Setting, child
+from supervisor.pumps import messages
+
+Tell = Callable[[Finding], None]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A call of doctor.
+
+    Attributes:
+        parsed: Its command line.
+        setting: Its environment and umask.
+        directory: Its working directory.
+        settings: What holds for it; defaults, where the files are wrong.
+        settings_error: What is wrong with the files, or "".
+        root: The root directory of the records, or "" when there is none.
+        root_error: Why there is none, or "".
+        engine: The engine of its containers, or None.
+        engine_error: Why there is none, or "".
+        tools: Slurm's, if that is the engine.
+        conf: The slurm.conf in use, if any.
+    """
+
+    parsed: Parsed
+    setting: Setting
+    directory: str
+    settings: Settings
+    settings_error: str
+    root: str
+    root_error: str
+    engine: Engine | None
+    engine_error: str
+    tools: Tools | None
+    conf: str | None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the call."""
+        return dict(self.setting.environment)
+
+    @property
+    def by_slurm(self) -> bool:
+        """Whether containers go to Slurm, or were to."""
+        return isinstance(self.engine, SlurmEngine) or self.settings.engine == "slurm"
+
+    def which(self, name: str) -> str | None:
+        """Find a program where scrun does."""
+        path = os.pathsep.join(filter(None, (self.setting.environment.get("PATH"), SYSTEM_PATH)))
+        return shutil.which(name, path=path)
+
+    def slurm_tool(self, name: str) -> str | None:
+        """Find one of Slurm's commands."""
+        if self.settings.slurm.bin:
+            return shutil.which(name, path=self.settings.slurm.bin)
+        return self.which(name)
+
+    async def lacks_conf(self) -> bool:
+        """Tell whether the slurm.conf in use cannot be read.
+
+        Measured with 22.05: Slurm's commands, `--version` too, try for a minute then.
+        """
+        return self.conf is not None and not await trio.to_thread.run_sync(
+            os.access, self.conf, os.R_OK, abandon_on_cancel=True
+        )
+
+    @property
+    def slurm_setting(self) -> Setting:
+        """The surroundings of Slurm's commands."""
+        return self.tools.setting(self.setting) if self.tools else self.setting
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Something that is looked at by itself.
+
+    Attributes:
+        names: The findings that it tells, in their order.
+        run: Does it. What it tells of no finding for is reported as its exception, or not tried.
+        deadline: Seconds that it may take.
+    """
+
+    names: tuple[str, ...]
+    run: Callable[[Place, Tell], Awaitable[None]]
+    deadline: float = 15.0
+
+
+class Done(msgspec.Struct, frozen=True):
+    """A command that has ended.
+
+    Attributes:
+        status: Its exit status, or the negative number of a signal.
+        lines: What it printed, to either of its outputs.
+    """
+
+    status: int
+    lines: tuple[str, ...]
+
+    @property
+    def last(self) -> str:
+        """The last line that says anything, or the status."""
+        spoken = [line.strip() for line in self.lines if line.strip()]
+        return spoken[-1] if spoken else f"exit status {self.status}"
+
+    @property
+    def first(self) -> str:
+        """The first line that says anything, or the status."""
+        spoken = [line.strip() for line in self.lines if line.strip()]
+        return spoken[0] if spoken else f"exit status {self.status}"
+
+
+async def run_tool(argv: Sequence[str], setting: Setting, *, directory: str = "/") -> Done:
+    """Run a command that prints little; cancelling it ends it.
+
+    Raises:
+        OSError: It cannot be executed.
+    """
+    lines: list[str] = []
+    async with (
+        messages(lines.append) as output,
+        child(
+            argv, setting, stdout=output, stderr=output, grace=0.5, directory=directory
+        ) as running,
+    ):
+        status = await running.wait()
+    return Done(status, tuple(lines))
+
+
+def examine(argv: list[str]) -> Place:
+    """Find out what is to be looked at. Reads the settings' files.
+
+    Raises:
+        UsageError: The command line cannot be meant like this.
+    """
+    os.umask(umask := os.umask(0o077))
+    environment = dict(os.environ)
+    parsed, here = parse(argv), os.getcwd()
+    setting = Setting(environment, umask)
+    settings, settings_error = _settings(parsed, argv, environment, umask, here)
+    root, root_error = "", ""
+    try:
+        root = record_root(parsed)
+    except ScrunError as error:
+        root_error = str(error)
+    except OSError as error:
+        root_error = f"{error.filename}: {error.strerror}"
+    engine, engine_error, tools = None, "", None
+    conf = find_slurm_conf(settings)
+    try:
+        engine = Engines(root or "/").choose(settings, environment)
+        if isinstance(engine, SlurmEngine):
+            tools = find_tools(settings.slurm.bin, conf, environment)
+    except EngineUnavailable as error:
+        engine_error = str(error)
+    return Place(
+        parsed=parsed,
+        setting=setting,
+        directory=here,
+        settings=settings,
+        settings_error=settings_error,
+        root=root,
+        root_error=root_error,
+        engine=engine,
+        engine_error=engine_error,
+        tools=tools,
+        conf=conf,
+    )
+
+
+def _settings(
+    parsed: Parsed, argv: list[str], environment: dict[str, str], umask: int, here: str
+) -> tuple[Settings, str]:
+    """Return the settings as `create` reads them, or without the files, and why."""
+    fields = [b"%d" % os.getpid(), b"%o" % umask, os.fsencode(here), b"%d" % len(argv)]
+    fields += [os.fsencode(argument) for argument in argv]
+    fields += [os.fsencode(f"{name}={value}") for name, value in environment.items()]
+    try:
+        return read_order(fields).settings, ""
+    except ScrunError as error:
+        reason = str(error)
+    options: dict[str, str] = {}
+    if engine := parsed.text("engine"):
+        options["engine"] = engine
+    if conf := parsed.text("slurm-conf"):
+        options["slurm.conf"] = os.path.join(here, conf)
+    try:
+        return merge(Settings(), options=options, env=environment), reason
+    except ScrunError:
+        return Settings(), reason

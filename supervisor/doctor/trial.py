@@ -1,0 +1,285 @@
+"""A test job: what runs on a node, in one job that is held by the engine's own code."""
+
+import contextlib
+import os
+import shlex
+import tempfile
+import uuid
+from collections.abc import Iterator
+
+import msgspec
+import trio
+
+from scrun.errors import EngineError, ScrunError, SettingsError, leaves
+from scrun.settings.load import Log
+from scrun.states import Ending
+from supervisor.doctor.cluster import judge_ping, mute, oci_conf_path, program_of, read_oci_conf
+from supervisor.doctor.containers import NAME as CONTAINER
+from supervisor.doctor.containers import own_root, try_container
+from supervisor.doctor.findings import Finding
+from supervisor.doctor.place import Check, Place, Tell, run_tool
+from supervisor.engines.base import Job, Request
+from supervisor.journal import Journal
+from supervisor.lua.find import find_script
+from supervisor.processes import Setting
+from supervisor.pumps import messages
+from supervisor.staging.place import directory_for
+
+NAMES = ("job", "step", "runtime on a node", "shared directory", CONTAINER)
+_PATIENCE = 60.0
+_STEP = 60.0
+_SCRATCH = "name a directory that the nodes share as `scratch` in the section [staging]"
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a step told of its node.
+
+    Attributes:
+        node: Its name.
+        runtime: The first line of the runtime's `--version`; "": it is not there.
+        token: What the file says there that was written here; "": it is not there.
+    """
+
+    node: str
+    runtime: str
+    token: str
+
+
+def script(program: str | None, file: str) -> str:
+    """Write the script that tells it."""
+    asked = ""
+    if program is not None:
+        asked = (
+            f"if command -v {shlex.quote(program)} >/dev/null 2>&1; then "
+            f'echo "runtime $({shlex.quote(program)} --version 2>&1 | head -n 1)"; fi\n'
+        )
+    return f'echo "node $SLURMD_NODENAME"\n{asked}echo "token $(cat {shlex.quote(file)})"\n'
+
+
+def read(lines: list[str]) -> Seen:
+    """Read what it printed; of several nodes the first one."""
+    found: dict[str, str] = {}
+    for line in lines:
+        word, _, rest = line.partition(" ")
+        if word in ("node", "runtime", "token"):
+            found.setdefault(word, rest.strip())
+    return Seen(found.get("node", "?"), found.get("runtime", ""), found.get("token", ""))
+
+
+def judge_runtime(program: str | None, seen: Seen, conf: str) -> Finding:
+    """Judge the OCI runtime of a node.
+
+    Args:
+        program: What oci.conf runs; None: not known here.
+        seen: What the node told.
+        conf: Where oci.conf is.
+    """
+    name = "runtime on a node"
+    if program is None:
+        return Finding(
+            name, "warn", f"which program it is does not stand in {conf}", "see oci.conf"
+        )
+    if not seen.runtime:
+        remedy = f"install it there (apt install {os.path.basename(program)}), or correct {conf}"
+        return Finding(name, "fail", f"{seen.node}: {program} is not there", remedy)
+    return Finding(name, "ok", f"{seen.node}: {program}, {seen.runtime}")
+
+
+def judge_directory(directory: str, seen: Seen, token: str, *, scripted: bool) -> Finding:
+    """Judge whether a staged bundle would be seen on a node.
+
+    Args:
+        directory: Where bundles are staged.
+        seen: What the node told.
+        token: What was written here.
+        scripted: Whether a scrun.lua stages, which may do so elsewhere.
+    """
+    name = "shared directory"
+    if seen.token == token:
+        return Finding(name, "ok", f"{directory} is on {seen.node}, too")
+    text = f"{directory} is not the same on {seen.node}"
+    if scripted:
+        return Finding(name, "warn", text, "see that scrun.lua stages somewhere else")
+    return Finding(name, "fail", text, _SCRATCH + " of scrun.toml")
+
+
+class _Words:
+    """What the engine tells of the job."""
+
+    def __init__(self, place: Place, directory: str) -> None:
+        self.job = ""
+        self.lost = trio.Event()
+        self.why_lost = ""
+        self.journal = Journal(os.path.join(directory, "@log"), Log(), "doctor")
+        environment = dict(place.setting.environment)
+        environment.setdefault("SCRUN_JOB_NAME", "scrun-doctor")
+        environment.setdefault("SCRUN_TIMELIMIT", "5")
+        self.request = Request(
+            container="doctor",
+            setting=Setting(environment, place.setting.umask),
+            directory=place.directory,
+            record=directory,
+            journal=self.journal,
+            known=self._known,
+            lost=self._lost,
+        )
+
+    def _known(self, job_id: str, owned: bool) -> None:
+        del owned
+        self.job = job_id
+
+    def _lost(self, ending: Ending) -> None:
+        self.why_lost = ending.text or ending.reason
+        self.lost.set()
+
+
+async def _trial(place: Place, tell: Tell) -> None:
+    if place.engine is None or not place.root:
+        tell(Finding("job", "fail", "cannot be asked for", "put right what failed before it"))
+        return
+    if reason := await _silent(place):
+        tell(Finding("job", "fail", f"not tried: {reason}", "put that right first"))
+        return
+    async with own_root(place) as directory:
+        words = _Words(place, directory)
+        try:
+            await _with_job(place, tell, words)
+        finally:
+            words.journal.close()
+
+
+async def _silent(place: Place) -> str:
+    """Say why salloc has no chance, or "": it would try for minutes."""
+    if reason := await mute(place):
+        return reason
+    scontrol = place.slurm_tool("scontrol")
+    if scontrol is None:
+        return ""
+    with trio.move_on_after(10):
+        done = await run_tool([scontrol, "ping"], place.slurm_setting)
+        if judge_ping(done.status, done.lines).status == "ok":
+            return ""
+    return "slurmctld does not answer"
+
+
+async def _with_job(place: Place, tell: Tell, words: _Words) -> None:
+    assert place.engine is not None
+    pending = ""
+    granted = trio.Event()
+    try:
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def give_up() -> None:
+                nonlocal pending
+                with trio.move_on_after(_PATIENCE):
+                    await granted.wait()
+                    return
+                pending = await _reason(place, words.job)
+                nursery.cancel_scope.cancel()
+
+            @nursery.start_soon
+            async def lose() -> None:
+                await words.lost.wait()
+                nursery.cancel_scope.cancel()
+
+            async with place.engine.allocate(words.request) as job:
+                granted.set()
+                where = job.environment.get("SLURM_JOB_NODELIST", "?")
+                tell(Finding("job", "ok", f"{job.id}, on {where}"))
+                await _in_job(place, tell, job, words.request)
+            nursery.cancel_scope.cancel()
+    except* ScrunError as group:
+        text = str(next(leaves(group)))
+        tell(Finding("job", "fail", text, "see what SCRUN_* and [slurm.defaults] ask for"))
+    if pending:
+        remedy = "wait for the queue, or try another partition (SCRUN_PARTITION)"
+        tell(Finding("job", "warn", f"pending after {_PATIENCE:g} s: {pending}", remedy))
+    elif words.lost.is_set():
+        tell(Finding("job", "fail", words.why_lost, "try again"))
+        tell(Finding("step", "fail", words.why_lost, "try again"))
+
+
+async def _in_job(place: Place, tell: Tell, job: Job, request: Request) -> None:
+    remedy = "see slurmd's log on that node"
+    status, lines = await _step(job, "true")
+    if status:
+        said = lines[-1] if lines else f"exit status {status}"
+        tell(Finding("step", "fail", said, remedy))
+        return
+    tell(Finding("step", "ok", "`true` ran there"))
+    conf = oci_conf_path(place)
+    program = await trio.to_thread.run_sync(_program, place, abandon_on_cancel=True)
+    with _token(place, request) as (directory, file, token):
+        _, lines = await _step(job, script(program, file))
+    seen = read(lines)
+    tell(judge_runtime(program, seen, conf))
+    tell(judge_directory(directory, seen, token, scripted=_scripted(place)))
+    tell(await try_container(place, job.environment))
+
+
+async def _step(job: Job, words: str) -> tuple[int, list[str]]:
+    """Run a script in the job; return the exit status and what it printed.
+
+    Raises:
+        EngineError: It does not begin, or does not end.
+    """
+    lines: list[str] = []
+    with trio.move_on_after(_STEP):
+        async with messages(lines.append) as output:
+            status = await job.command(words, output)
+        return status, lines
+    raise EngineError(f"a step did not end within {_STEP:g} s")
+
+
+def _program(place: Place) -> str | None:
+    """Return the OCI runtime that the nodes call, by the oci.conf that is here."""
+    try:
+        conf = read_oci_conf(place)
+    except (OSError, SettingsError):
+        return None
+    return program_of(conf.run_time_run or conf.run_time_create or "")
+
+
+def _scripted(place: Place) -> bool:
+    try:
+        return find_script(place.settings, "slurm") is not None
+    except SettingsError:
+        return True
+
+
+@contextlib.contextmanager
+def _token(place: Place, request: Request) -> Iterator[tuple[str, str, str]]:
+    """Write a file where a staged bundle would lie.
+
+    Yields:
+        The directory, the file, and what stands in it.
+    """
+    directory = os.path.dirname(directory_for(place.settings.staging, request))
+    made = not os.path.lexists(directory)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    token = uuid.uuid4().hex
+    fd, file = tempfile.mkstemp(prefix=".scrun-doctor-", dir=directory)
+    try:
+        os.write(fd, token.encode())
+        os.close(fd)
+        yield (place.root if directory == request.record else directory), file, token
+    finally:
+        os.unlink(file)
+        if made:
+            with contextlib.suppress(OSError):  # somebody else uses it by now
+                os.rmdir(directory)
+
+
+async def _reason(place: Place, job: str) -> str:
+    """Ask why a job is pending."""
+    squeue = place.slurm_tool("squeue")
+    if not job or squeue is None:
+        return "salloc did not say why"
+    with trio.move_on_after(5):
+        done = await run_tool([squeue, "-h", "-j", job, "-o", "%r"], place.slurm_setting)
+        return done.first
+    return "squeue did not answer"
+
+
+CHECKS = (Check(NAMES, _trial, deadline=300),)

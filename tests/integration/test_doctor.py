@@ -1,0 +1,225 @@
+"""scrun doctor, against the real cluster and this machine: what works, and what is broken."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import cluster
+from tests.harness.site import Site
+from tests.harness.terminal import Terminal
+from tests.harness.wait import wait_until
+
+everywhere = pytest.mark.parametrize(
+    "site", ["local-root", "local-user", "slurm-root", "slurm-user"], indirect=True
+)
+on_slurm = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+
+ON_NODES = ("job", "step", "runtime on a node", "shared directory")
+
+
+class Doctor:
+    """What one call said."""
+
+    def __init__(self, site: Site, *options: str, status: int = 0, **environment: str) -> None:
+        before, after = options[:-1], options[-1:]
+        if options and options[-1] != "--no-job":
+            before, after = options, ()
+        done = site.run(*before, "doctor", "--format", "json", *after, environment=environment)
+        assert done.returncode == status, f"{done.returncode}: {done.stdout} {done.stderr}"
+        assert done.stderr == ""
+        self.findings: dict[str, dict[str, str]] = {
+            found["name"]: found for found in json.loads(done.stdout)
+        }
+        for found in self.findings.values():
+            assert list(found) == ["name", "status", "finding", "remedy"]
+            assert bool(found["remedy"]) is (found["status"] != "ok"), found
+
+    def status(self, name: str) -> str:
+        return self.findings[name]["status"]
+
+    def text(self, name: str) -> str:
+        return self.findings[name]["finding"]
+
+    @property
+    def failed(self) -> set[str]:
+        return {name for name, found in self.findings.items() if found["status"] == "fail"}
+
+
+def nothing_left(site: Site) -> None:
+    """No job, no process, no supervisor and no file that was not there."""
+    site.settle()
+    assert site.supervisors() == []
+    assert not site.root.exists()
+
+
+@everywhere
+def test_all_is_well(site: Site) -> None:
+    # a root directory that nobody has used yet, which is not to stay
+    done = site.run("--root", str(site.base / "b" / "new"), "doctor")
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    assert not [line for line in lines if line[:6] not in ("ok    ", "warn  ")]
+    assert f"ok    engine: {site.engine}, which the settings or the command line ask for" in lines
+    assert f"ok    container: created, run to its end and deleted ({site.engine})" in lines
+    assert ("ok    step: `true` ran there" in lines) is (site.engine == "slurm")
+    assert "\033" not in done.stdout
+    site.settle()
+    assert os.listdir(site.base / "b") == []
+    assert not [process for process in site.processes() if "b/new" in str(process)]
+
+
+@on_slurm
+def test_without_a_job(site: Site) -> None:
+    doctor = Doctor(site, "--no-job")
+    assert not doctor.findings.keys() & {*ON_NODES, "container"}
+    assert doctor.status("slurmctld") == "ok"
+    assert doctor.status("munge") == "ok"
+    assert doctor.text("versions").startswith("scrun 0.")
+    assert " Slurm 2" in doctor.text("versions")
+
+
+def changed(site: Site, old: str, new: str, *, oci_conf: bool = True) -> str:
+    """A slurm.conf that differs from the cluster's; return its path."""
+    directory = site.base / "l" / f"etc{len(os.listdir(site.base / 'l'))}"
+    directory.mkdir()
+    original = Path(cluster.slurm_conf())
+    text = original.read_text()
+    assert old in text
+    (directory / "slurm.conf").write_text(text.replace(old, new))
+    if oci_conf:
+        (directory / "oci.conf").write_text(original.with_name("oci.conf").read_text())
+    return str(directory / "slurm.conf")
+
+
+@on_slurm
+def test_a_controller_that_does_not_answer(site: Site) -> None:
+    conf = changed(site, "SlurmctldPort=", "SlurmctldPort=1 #")
+    doctor = Doctor(site, "-f", conf, status=1)
+    assert doctor.failed == {"slurmctld", "job"}
+    assert doctor.text("slurmctld").endswith("is DOWN")
+    assert doctor.status("nodes") == "warn"
+    assert doctor.text("container") == "not tried"
+
+
+@on_slurm
+def test_munge_and_oci_conf_that_are_missing(site: Site) -> None:
+    conf = changed(site, "AuthInfo=socket=", "AuthInfo=socket=/nowhere", oci_conf=False)
+    doctor = Doctor(site, status=1, SLURM_CONF=conf)
+    assert doctor.failed == {"munge", "oci.conf", "job"}
+    assert doctor.text("slurmctld") == "not asked: munge does not work"
+    assert doctor.text("munge").startswith("/nowhere/")
+    assert doctor.text("oci.conf").endswith("oci.conf: No such file or directory")
+    for place, text in (("oci.conf", "RunTimeRun=crun\n"), ("slurm.conf", "")):
+        Path(conf).with_name(place).write_text(text)
+    doctor = Doctor(site, "--no-job", status=1, SLURM_CONF=conf)
+    assert "RunTimeKill is missing" in doctor.text("oci.conf")
+    doctor = Doctor(site, status=1, SLURM_CONF="/nowhere/slurm.conf")
+    assert doctor.failed >= {"slurm.conf", "oci.conf", "job"}
+    assert doctor.text("job") == "not tried: /nowhere/slurm.conf cannot be read"
+
+
+@on_slurm
+def test_a_runtime_and_a_directory_that_the_nodes_do_not_have(site: Site) -> None:
+    conf = changed(site, "ClusterName", "ClusterName")
+    oci_conf = Path(conf).with_name("oci.conf")
+    oci_conf.write_text(oci_conf.read_text().replace("crun", "no-such-runtime"))
+    # what only this mount namespace has is as good as another machine's
+    done = subprocess.run(
+        [
+            "unshare", "--mount", "sh", "-c",
+            'mount -t tmpfs none "$0" && chmod 1777 "$0" && exec "$@"', str(site.base / "b"),
+            *site.user.prefix, *site.command, "-f", conf, "--root", str(site.base / "b" / "r"),
+            "doctor", "-f", "json",
+        ],
+        env=site.environment, cwd=site.base, stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    failed = {name for name, finding in found.items() if finding["status"] == "fail"}
+    assert failed == {"runtime on a node", "shared directory", "container"}
+    assert "no-such-runtime is not there" in found["runtime on a node"]["finding"]
+    assert "scratch" in found["shared directory"]["remedy"]
+    assert "no-such-runtime (RunTimeRun) is not on this machine" in found["oci.conf"]["finding"]
+    site.settle()
+
+
+@on_slurm
+def test_requests_that_slurm_refuses(site: Site) -> None:
+    doctor = Doctor(site, status=1, SCRUN_PARTITION="nowhere")
+    assert doctor.failed == {"job"}
+    assert "partition" in doctor.text("job").lower()
+
+
+@pytest.mark.parametrize("site", ["local-user"], indirect=True)
+def test_settings_and_directories_that_are_wrong(site: Site) -> None:
+    broken = site.base / "l" / "broken.toml"
+    broken.write_text("engin = 'slurm'\n")
+    doctor = Doctor(site, "--config-file", "l/broken.toml", "--engine", "local", status=1)
+    assert doctor.failed == {"settings", "container"}
+    assert doctor.text("settings").endswith("engin: unknown key (is it engine?)")
+
+    doctor = Doctor(site, status=1, XDG_RUNTIME_DIR="/nonexistent")
+    assert doctor.failed == {"XDG_RUNTIME_DIR"}  # --root is given
+    done = site.run("--root", "/proc/scrun", "doctor", environment={"XDG_RUNTIME_DIR": ""})
+    assert done.returncode == 1
+    failed = [line for line in done.stdout.splitlines() if line.startswith("fail")]
+    assert [line.split()[1:3] for line in failed] == [
+        ["root", "directory:"],
+        ["container:", "root"],
+    ]
+    assert "warn  XDG_RUNTIME_DIR: not set" in done.stdout
+
+    settings = site.base / "l" / "other.toml"
+    settings.write_text('[slurm]\nbin = "/nonexistent"')
+    options = "--config-file", str(settings), "--engine", "slurm"
+    doctor = Doctor(site, *options, status=1)
+    assert doctor.failed >= {"engine", "job"}
+    assert "not found in /nonexistent" in doctor.text("engine")
+    script = site.base / "l" / "scrun.lua"
+    script.write_text("no Lua")
+    settings.write_text(
+        f'engine = "local"\n[lua]\nscript = "{script}"\n[local]\nruntime = "false"'
+    )
+    doctor = Doctor(site, "--config-file", str(settings), status=1)
+    assert doctor.failed == {"scrun.lua", "runtime here", "container"}
+    assert "no OCI runtime works" in doctor.text("runtime here")
+
+
+@on_slurm
+def test_interrupted_in_its_job(site: Site) -> None:
+    with subprocess.Popen(
+        [*site.user.prefix, *site.command, "--root", str(site.base / "b" / "r"), "doctor"],
+        env=site.environment, cwd=site.base, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        wait_until("the job", lambda: cluster.jobs(site.user, site.base.name))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == ""
+    site.settle()
+    assert os.listdir(site.base / "b") == []
+
+
+@pytest.mark.parametrize("site", ["local-root"], indirect=True)
+@pytest.mark.parametrize("plain", [False, True])
+def test_colour_on_a_terminal_only(site: Site, plain: bool) -> None:
+    master, slave = pty.openpty()
+    environment = {**site.environment, "TERM": "xterm", **({"NO_COLOR": "1"} if plain else {})}
+    with subprocess.Popen(
+        [*site.command, "doctor", "--no-job"],
+        env=environment, cwd=site.base, stdin=slave, stdout=slave, stderr=slave,
+    ) as process:  # fmt: skip
+        os.close(slave)
+        terminal = Terminal(master)
+        said = terminal.read_all()
+        assert process.wait(30) == 0
+    terminal.close()
+    assert ("\033[32mok" in said) is not plain

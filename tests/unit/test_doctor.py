@@ -1,0 +1,318 @@
+"""What scrun doctor makes of what it sees, without a machine around it."""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+import trio
+
+from scrun.errors import SettingsError
+from scrun.settings.ociconf import parse_oci_conf
+from supervisor.doctor import cluster, containers, engines, machine, main, trial
+from supervisor.doctor.findings import Finding, Report, json_text, text_line
+from supervisor.doctor.machine import Directory, Namespaces
+from supervisor.doctor.place import Check, Place, Tell, run_tool
+from supervisor.processes import Setting
+from tests.harness import users
+
+CONF = """
+RunTimeRun="exec crun run --bundle=%b %u.%j"
+RunTimeKill="crun kill %u.%j TERM"
+RunTimeDelete="FOO=1 /usr/bin/crun delete --force %u.%j"
+"""
+
+
+# --- how it is told
+
+
+def test_lines() -> None:
+    good, bad = Finding("a", "ok", "fine"), Finding("b\n", "fail", "x\n\033y", "do z")
+    assert text_line(good, colour=False) == "ok    a: fine"
+    assert text_line(bad, colour=False) == "fail  b; : x; \\x1by; do z"
+    assert text_line(good, colour=True) == "\033[32mok  \033[0m  a: fine"
+    assert json.loads(json_text([good, bad])) == [
+        {"name": "a", "status": "ok", "finding": "fine", "remedy": ""},
+        {"name": "b\n", "status": "fail", "finding": "x\n\033y", "remedy": "do z"},
+    ]
+
+
+async def test_a_report_keeps_its_order() -> None:
+    report = Report(["a", "b"])
+    report.put(Finding("b", "ok", "first"))
+    report.put(Finding("b", "fail", "second"))
+    got: list[Finding] = []
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def read() -> None:
+            got.extend([await report.next(number) for number in range(len(report))])
+
+        await trio.testing.wait_all_tasks_blocked()
+        assert got == []
+        assert report.missing(["a", "b"]) == ["a"]
+        report.put(Finding("a", "ok", ""))
+    assert [(found.name, found.text) for found in got] == [("a", ""), ("b", "first")]
+
+
+async def _nothing(place: Place, tell: Tell) -> None:
+    tell(Finding("a", "ok", "seen"))
+
+
+async def _hangs(place: Place, tell: Tell) -> None:
+    await trio.sleep_forever()
+
+
+async def _refused(place: Place, tell: Tell) -> None:
+    async with trio.open_nursery():
+        raise SettingsError("no sense")
+
+
+async def _missing(place: Place, tell: Tell) -> None:
+    open("/nonexistent").close()  # noqa: ASYNC230
+
+
+async def _fault(place: Place, tell: Tell) -> None:
+    raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("run", "status", "text"),
+    [
+        (_nothing, "ok", "seen"),
+        (_hangs, "fail", "no answer within 5 s"),
+        (_refused, "fail", "no sense"),
+        (_missing, "fail", "/nonexistent: No such file or directory"),
+        (_fault, "fail", "internal error: KeyError: 'x'"),
+    ],
+)
+async def test_a_check_always_tells_something(
+    autojump_clock: Any, run: Callable[[Place, Tell], Awaitable[None]], status: str, text: str
+) -> None:
+    report = Report(["a", "b"])
+    await main._examine(Check(("a", "b"), run, deadline=5), cast("Place", None), report)
+    first, second = await report.next(0), await report.next(1)
+    assert (first.status, first.text) == (status, text)
+    assert (second.status, second.text) == ("warn", "not tried")
+
+
+def test_every_finding_has_one_place() -> None:
+    for some in (containers.CHECKS, trial.CHECKS):
+        names = [name for check in (*main.CHECKS, *some) for name in check.names]
+        assert len(names) == len(set(names))
+
+
+async def test_a_tool_that_is_given_up_is_ended() -> None:
+    setting = Setting({"PATH": users.PATH})
+    with trio.move_on_after(0.2) as scope:
+        await run_tool(["sh", "-c", "trap '' TERM; exec sleep 60"], setting)
+    assert scope.cancelled_caught
+    done = await run_tool(["sh", "-c", "echo a; echo; echo b >&2; exit 3"], setting)
+    assert (done.status, done.first, done.last) == (3, "a", "b")
+    assert (await run_tool(["false"], setting)).first == "exit status 1"
+
+
+# --- this machine
+
+
+@pytest.mark.parametrize(
+    ("seen", "remedy"),
+    [
+        (Namespaces("no", most=0, unprivileged=0), "user.max_user_namespaces="),
+        (Namespaces("no", most=9, unprivileged=0, restricted=1), "unprivileged_userns_clone=1"),
+        (Namespaces("no", most=9, restricted=1), "apparmor_restrict_unprivileged_userns=0"),
+        (Namespaces("no"), "see what forbids it"),
+    ],
+)
+def test_namespaces(seen: Namespaces, remedy: str) -> None:
+    needed, other = (machine.judge_namespaces(seen, needed=need) for need in (True, False))
+    assert (needed.status, other.status) == ("fail", "warn")
+    assert remedy in needed.remedy
+    assert "podman" in other.remedy
+    assert machine.judge_namespaces(Namespaces(most=0), needed=True).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("subuid", "subgid", "status"),
+    [
+        ("u:100000:65536\n", "7:100000:65536", "ok"),
+        ("x:1:65536\nu:100000:30000\nu:200000:35536", "u:100000:65536", "ok"),
+        ("u:100000:65536", "", "warn"),
+        ("uu:100000:65536\nu:1\nu:1:x\n# u", None, "warn"),
+        (None, None, "warn"),
+    ],
+)
+def test_subordinate_ids(subuid: str | None, subgid: str | None, status: str) -> None:
+    finding = machine.judge_ids(*machine.count_ranges("u", 7, subuid, subgid))
+    assert finding.status == status
+    assert ("usermod" in finding.remedy) is (status == "warn")
+
+
+@pytest.mark.parametrize(
+    ("value", "seen", "uid", "status"),
+    [
+        ("", None, 7, "warn"),
+        ("", None, 0, "ok"),
+        ("run", None, 7, "fail"),
+        ("/run", None, 7, "fail"),
+        ("/run", Directory(8, 0o40700), 7, "fail"),
+        ("/run", Directory(7, 0o40750), 7, "warn"),
+        ("/run", Directory(7, 0o40700), 7, "ok"),
+    ],
+)
+def test_runtime_dir(value: str, seen: Directory | None, uid: int, status: str) -> None:
+    assert machine.judge_runtime_dir(value, seen, uid).status == status
+
+
+# --- Slurm
+
+
+@pytest.mark.parametrize(
+    ("status", "lines", "judged", "text"),
+    [
+        (0, ["Slurmctld(primary) at a is UP"], "ok", "Slurmctld(primary) at a is UP"),
+        (0, ["Slurmctld(primary) at a is DOWN", "Slurmctld(backup) at b is UP"], "ok", "b is UP"),
+        (1, ["Slurmctld(primary) at a is DOWN", "***", "** RESTORE", "***"], "fail", "a is DOWN"),
+        (1, ["scontrol: error: munge", "scontrol: fatal: x"], "fail", "scontrol: fatal: x"),
+        (1, [], "fail", "status 1"),
+    ],
+)
+def test_ping(status: int, lines: list[str], judged: str, text: str) -> None:
+    finding = cluster.judge_ping(status, tuple(lines))
+    assert finding.status == judged
+    assert finding.text.endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "text"),
+    [
+        (["test up 2 idle", "test up 1 down*"], "ok", "2 of 3 can run jobs"),
+        (["a up 1 mix-", "a up 1 drain", "b up 3 idle~"], "ok", "4 of 5 can run jobs"),
+        (["a down 2 idle", "a up 1 idle*", "a up 1 drng"], "warn", "none of 4 can run jobs now"),
+        (["nonsense"], "warn", "none of 0 can run jobs now"),
+    ],
+)
+def test_nodes(lines: list[str], status: str, text: str) -> None:
+    finding = cluster.judge_nodes(tuple(lines))
+    assert (finding.status, finding.text) == (status, text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "program"),
+    [
+        ("exec crun --root=/x run %b", "crun"),
+        ("A=1 exec B='2 3' /usr/bin/runc run", "/usr/bin/runc"),
+        ("", None),
+        ("exec", None),
+        ("$(which crun) run", None),
+        ("'crun", None),
+        ("(crun run)", None),
+    ],
+)
+def test_program_of_a_command(pattern: str, program: str | None) -> None:
+    assert cluster.program_of(pattern) == program
+
+
+@pytest.mark.parametrize(
+    ("text", "missing", "status", "complaint"),
+    [
+        (CONF, {}, "ok", "RunTimeRun"),
+        (CONF.replace("exec ", ""), {}, "warn", "does not begin with exec"),
+        (CONF + "EnvExclud=x\n", {}, "warn", "EnvExclud: no key"),
+        (CONF, {"RunTimeRun": "crun"}, "warn", "crun (RunTimeRun) is not on this machine"),
+        ("IgnoreFileConfigJson=true\n", {}, "fail", "runs no OCI runtime"),
+    ],
+)
+def test_oci_conf(text: str, missing: dict[str, str], status: str, complaint: str) -> None:
+    finding = cluster.judge_oci_conf("/oci.conf", parse_oci_conf(text), missing)
+    assert finding.status == status
+    assert complaint in finding.text
+    assert bool(finding.remedy) is (status != "ok")
+
+
+def test_munge_socket() -> None:
+    assert cluster.munge_socket("") == "/run/munge/munge.socket.2"
+    assert cluster.munge_socket("ttl=60, socket=/x/y") == "/x/y"
+
+
+# --- on a node
+
+
+def test_what_a_node_tells() -> None:
+    seen = trial.read(
+        ["node n1", "runtime crun version 1", "token t", "node n2", "noise", "token"]
+    )
+    assert seen == trial.Seen("n1", "crun version 1", "t")
+    assert trial.read([]) == trial.Seen("?", "", "")
+    assert trial.judge_runtime("crun", seen, "/oci.conf").status == "ok"
+    lacking = trial.judge_runtime("/opt/crun", trial.Seen("n1", "", ""), "/oci.conf")
+    assert (lacking.status, lacking.text) == ("fail", "n1: /opt/crun is not there")
+    assert trial.judge_runtime(None, seen, "/oci.conf").status == "warn"
+    assert trial.judge_directory("/d", seen, "t", scripted=False).status == "ok"
+    assert trial.judge_directory("/d", seen, "u", scripted=True).status == "warn"
+    elsewhere = trial.judge_directory("/d", seen, "u", scripted=False)
+    assert (elsewhere.status, "scratch" in elsewhere.remedy) == ("fail", True)
+
+
+async def test_the_script_of_a_node(tmp_path: Any) -> None:
+    file = tmp_path / "it's"
+    file.write_text("token-1")
+    setting = Setting({"PATH": users.PATH, "SLURMD_NODENAME": "n1"})
+    for program, runtime in (("sh", "-"), ("no such", ""), (None, "")):
+        done = await run_tool(["sh", "-c", trial.script(program, str(file))], setting)
+        seen = trial.read(list(done.lines))
+        assert (seen.node, seen.token, bool(seen.runtime)) == ("n1", "token-1", bool(runtime))
+
+
+# --- the container
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "status", "text"),
+    [
+        ({"org.scrun.exit_status": "0", "org.scrun.engine": "slurm"}, "", "ok", "deleted (slurm)"),
+        ({"org.scrun.exit_status": "1"}, "crun: no", "fail", "ended with status 1: crun: no"),
+        (
+            {"org.scrun.exit_status": "250", "org.scrun.message": "job 1 timed out"},
+            "crun: no", "fail", "ended with status 250: job 1 timed out",
+        ),
+        ({}, "", "fail", "its state does not tell how it ended"),
+    ],
+)  # fmt: skip
+def test_how_the_container_ended(state: dict[str, str], said: str, status: str, text: str) -> None:
+    finding = containers.judge_state(json.dumps({"annotations": state}), said)
+    assert finding.status == status
+    assert finding.text.endswith(text)
+    assert containers.judge_state("nonsense", "").status == "fail"
+
+
+def test_libraries() -> None:
+    text = (
+        "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => /lib/x86_64/libc.so.6 (0x00007f)\n"
+        "\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n\tlibx.so => not found\n"
+    )
+    assert containers.libraries(text) == ["/lib/x86_64/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]
+    assert containers.libraries("\tnot a dynamic executable\n") == []
+
+
+# --- engines
+
+
+def test_podman() -> None:
+    engine: dict[str, object] = {"runtimes": {"scrun": ["/a"]}, "scrun named by": "/c"}
+    assert engines.judge_podman({**engine, "cgroup_manager": "cgroupfs"}, "/a").text == (
+        "knows scrun as /a; cgroup manager cgroupfs"
+    )
+    assert engines.judge_podman({**engine, "runtime": "scrun"}, "/a").text.endswith("its default")
+    gone = engines.judge_podman(engine, None)
+    assert (gone.status, gone.text) == ("warn", "/c: /a cannot be run")
+    assert engines.judge_podman({"runtimes": {}}, None).remedy == "run `scrun install podman`"
+
+
+def test_docker() -> None:
+    assert engines.judge_docker("/d", "/a", usable=True).status == "ok"
+    assert engines.judge_docker("/d", "/a", usable=False).text == (
+        "/d: runtimes.scrun: /a cannot be run"
+    )
+    assert engines.judge_docker("/d", "", usable=False).status == "warn"
+    assert engines.judge_docker("/d", None, usable=False).remedy == "run `scrun install docker`"
