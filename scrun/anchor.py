@@ -12,8 +12,10 @@ weigh nothing. A shell that waits on a socket does all that in 0.1 MiB:
   the traps leave a mark;
 * the descriptor of the locked pid file stays open in it (number 9): the lock is the anchor's.
 
-With a terminal it is the leader of the session whose controlling terminal that is, so that a
-hang-up and a change of size arrive here as SIGHUP and SIGWINCH. Then it is a bare Python: bash,
+It leads a session of its own, as the first process of runc's and crun's containers does, so that
+neither a hang-up nor a key of the terminal on which `create` was typed ends it. With a terminal of
+the container's that is the session's controlling terminal, so that its hang-up and change of size
+arrive here as SIGHUP and SIGWINCH. Then it is a bare Python: bash,
 which is /bin/sh on some systems, restarts its `read` after SIGWINCH, and would pass a new size on
 only with the next signal. There are few containers with terminals, and people sit before them.
 """
@@ -91,7 +93,7 @@ def leave(sock: int, lock: "int | None", terminal: "str | None") -> int:
             ["scrun-anchor", *words],
             {},
             file_actions=actions,
-            setsid=terminal is not None,
+            setsid=True,
             # Ignored signals stay ignored over exec, and a shell cannot trap those: a job of
             # a non-interactive shell ignores INT and QUIT, one under nohup HUP.
             setsigdef=[getattr(_signal, "SIG" + name) for name in (*PASSED_ON, "PIPE")],

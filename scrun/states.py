@@ -73,6 +73,7 @@ TAKEN = {
     "cancelled": 122,
     "time-limit": 124,  # as timeout(1) has it
     "scrun-failure": 125,  # as docker(1) and podman(1) have it for faults of theirs
+    "out-of-memory": 137,  # as a process has it that the kernel has killed
 }
 """Exit statuses of containers that did not end by themselves. 126, 127 and 128 and up are those
 of shells: cannot be executed, not found, killed by a signal."""

@@ -16,8 +16,11 @@ Requests (`FIELDS` in brackets)::
     start  [ID]
     kill   [ID, SIGNAL]
     delete [ID, FORCE]                 FORCE: "1" or ""
+    pause  [ID]
+    resume [ID]
     create [PID, UMASK, CWD, COUNT, ARGUMENT..., NAME=VALUE...]
            with the descriptors 0, 1 and 2 of the container and the anchor's socket
+    exec   as create, for one more program
 """
 
 import _socket

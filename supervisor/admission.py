@@ -18,8 +18,12 @@ class ProgramNotFound(BundleError):
         self.status = status
 
 
-async def admit(order: Order) -> tuple[Bundle, bool]:
+async def admit(order: Order, *, at_terminal: bool) -> tuple[Bundle, bool]:
     """Read and check a bundle. It is the user's file system, which may hang: in a thread.
+
+    Args:
+        order: What is asked for.
+        at_terminal: Whether the caller's standard input and output are a terminal.
 
     Returns:
         The bundle, and whether its program was seen in it.
@@ -34,20 +38,24 @@ async def admit(order: Order) -> tuple[Bundle, bool]:
         program = await trio.to_thread.run_sync(find_program, bundle, abandon_on_cancel=True)
         if isinstance(program, NotFound):
             raise ProgramNotFound(program.message, program.exit_status)
-        _check_terminal(bundle, has_console=order.has_console)
+        _check_terminal(bundle, order, at_terminal=at_terminal)
         return bundle, isinstance(program, Found)
     raise BundleError(f"{order.bundle}: the file system did not answer for {_READING:g} s")
 
 
-def _check_terminal(bundle: Bundle, *, has_console: bool) -> None:
-    """Terminal and console socket go together (runc's terminals.md, detached mode)."""
-    terminal = bundle.config.process.terminal
-    if terminal and not has_console:
+def _check_terminal(bundle: Bundle, order: Order, *, at_terminal: bool) -> None:
+    """Terminal and console socket go together (runc's terminals.md), but for `run`."""
+    terminal, where = bundle.config.process.terminal, f"{bundle.config_file}: process.terminal"
+    if order.has_console and not terminal:
+        raise BundleError(f"{where}: is false, so --console-socket has no use")
+    if not terminal or order.has_console or order.keeps_output:
+        return
+    if not order.in_foreground:
         raise BundleError(
-            f"{bundle.config_file}: process.terminal: is true, but there is no "
-            "--console-socket to send the terminal to"
+            f"{where}: is true, but there is no --console-socket to send the terminal to"
         )
-    if has_console and not terminal:
+    if not at_terminal:
         raise BundleError(
-            f"{bundle.config_file}: process.terminal: is false, so --console-socket has no use"
+            f"{where}: is true, but standard input and output are no terminal: run it with "
+            "--detach, or set it to false"
         )

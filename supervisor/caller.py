@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.cli.report import printable
-from scrun.commands.messages import TO_LOG, TO_STDERR
+from scrun.commands.messages import LIVE, TO_LOG, TO_STDERR
 from scrun.settings.load import LEVELS, Level
 from supervisor.journal import Journal, Shown, as_runc
 
@@ -33,7 +33,7 @@ async def told(journal: Journal, send: Callable[[bytes], Awaitable[None]]) -> As
         send: Sends bytes to the caller.
     """
     shown = journal.shown
-    if shown.stderr == shown.log == "quiet":
+    if shown.stderr == shown.log == "quiet" and not shown.live:
         yield
         return
     sender, receiver = trio.open_memory_channel[bytes](_WAITING)
@@ -56,13 +56,22 @@ async def told(journal: Journal, send: Callable[[bytes], Awaitable[None]]) -> As
             except (trio.WouldBlock, trio.BrokenResourceError):
                 pass  # it is in the log
 
+    def tell_live(text: str) -> None:
+        try:
+            sender.send_nowait(_frame(LIVE, printable(text)[:_LONGEST_LINE]))
+        except (trio.WouldBlock, trio.BrokenResourceError):
+            pass  # it would have been replaced anyway
+
     journal.show_to(tell)
+    if shown.live:
+        journal.show_live(tell_live)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pump_until_gone)
         try:
             yield
         finally:
             journal.show_to(None)
+            journal.show_live(None)
             sender.close()
 
 

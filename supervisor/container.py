@@ -12,16 +12,18 @@ All ends are one: `end` cancels the tree and keeps the reason; the levels undo t
 order. The first reason counts.
 """
 
+import os
 import signal
+from datetime import UTC, datetime
+from typing import NamedTuple
 
-import msgspec
 import trio
 
 from scrun.errors import EngineError, ScrunError, StagingError, StateError, leaves
 from scrun.oci.config import Bundle
 from scrun.oci.signals import signal_name
-from scrun.oci.state import render_state
-from scrun.record import Record, write_record
+from scrun.record import OUTPUT, Record
+from scrun.settings.engine_flags import read_flags
 from scrun.settings.request_sources import asked_by
 from scrun.states import (
     FATAL,
@@ -36,11 +38,15 @@ from scrun.states import (
 )
 from supervisor.admission import ProgramNotFound, admit
 from supervisor.anchors import Anchor
+from supervisor.conmon import tell_out_of_memory
 from supervisor.engines.base import Engine, Job, Request, Step
 from supervisor.journal import Journal
+from supervisor.kept import Followed, KeptOutput
+from supervisor.ledger import Ledger
 from supervisor.orders import Order
+from supervisor.pods import Pods
 from supervisor.records import remove_record
-from supervisor.staging.place import directory_for
+from supervisor.staging.place import Staged, directory_for
 from supervisor.staging.stage import Stager, stager_for
 from supervisor.staging.variables import script_variables
 from supervisor.stdio import Stdio
@@ -48,6 +54,25 @@ from supervisor.stdio import Stdio
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _GRACE = 5.0
 _DELETING = 20.0
+_LAST_OUTPUT = 5.0
+
+
+class Inside(NamedTuple):
+    """What is needed to do something with a container while it runs.
+
+    Attributes:
+        job: Its job.
+        bundle: The submitted bundle.
+        place: The staged one.
+        journal: Its log.
+        nursery: For what ends with the container.
+    """
+
+    job: Job
+    bundle: Bundle
+    place: Staged
+    journal: Journal
+    nursery: trio.Nursery
 
 
 class Container:
@@ -60,6 +85,11 @@ class Container:
         gone: Set when the whole tree is undone.
         failure: Why it was not created.
         doomed: Somebody has asked for its deletion.
+        paused: Its processes are stopped for a while.
+        ended: Set when it has stopped, and `exit_status` is known.
+        exit_status: Its exit status, then.
+        kept: Its output, if that goes through us.
+        log: What is said about it, to be followed.
     """
 
     def __init__(
@@ -70,6 +100,7 @@ class Container:
         journal: Journal,
         anchor: Anchor,
         stdio: Stdio,
+        pods: Pods,
     ) -> None:
         """Make the record; nothing runs yet.
 
@@ -80,6 +111,7 @@ class Container:
             journal: Its log; owned from now on.
             anchor: The anchor; owned from now on.
             stdio: The container's descriptors; owned from now on.
+            pods: Whose jobs it may share.
         """
         self.id = order.id
         self.phase = Phase.CREATING
@@ -87,11 +119,18 @@ class Container:
         self.gone = trio.Event()
         self.failure: ScrunError | None = None
         self.doomed = False
+        self.paused = False
+        self.ended = trio.Event()
+        self.exit_status = 0
+        self.kept: KeptOutput | None = None
+        self.log = Followed(journal.path)
+        journal.when_written(self.log.grew)
         self._order = order
         self._engine = engine
         self._directory = directory
         self._anchor = anchor
         self._stdio = stdio
+        self._pods = pods
         self._scope = trio.CancelScope()
         self._hurry = trio.Event()
         self._asked_to_start = trio.Event()
@@ -100,17 +139,19 @@ class Container:
         self._removed = False
         self._ending: Ending | None = None
         self._job: Job | None = None
+        self._running: Inside | None = None
         self._program_is_known = False
         self._journal = journal
-        self._record = Record(
+        record = Record(
             id=order.id,
             pid=anchor.pid,
             bundle=order.bundle,
+            created=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
             engine=engine.name,
             annotations={"org.scrun.engine": engine.name},
             engine_settings={"slurm_conf": order.settings.slurm.conf or ""},
         )
-        self._write_record()
+        self._ledger = Ledger(directory, record, journal)
 
     @property
     def alive(self) -> bool:
@@ -118,20 +159,34 @@ class Container:
         return not self.gone.is_set()
 
     @property
+    def anchor_pid(self) -> int:
+        """The pid of its anchor."""
+        return self._anchor.pid
+
+    @property
+    def status(self) -> str:
+        """Its state in one word; "paused" is crun's and runc's, and not the specification's."""
+        return "paused" if self.paused and self.phase is Phase.RUNNING else self.phase.status
+
+    @property
     def state(self) -> bytes:
         """The answer to `state`."""
-        record = self._record
-        return render_state(
-            record.oci_version,
-            record.id,
-            self.phase.status,
-            record.pid,
-            record.bundle,
-            record.annotations,
-        )
+        return self._ledger.state(self.status)
 
     async def run(self) -> None:
         """Live: from the check of the bundle to the end of the job. Never raises."""
+        async with trio.open_nursery() as self._outputs:
+            await self._run()
+            with trio.move_on_after(_LAST_OUTPUT, shield=True):
+                while self.kept is not None and not self.kept.output.ended:
+                    await self.kept.output.more()
+            self._outputs.cancel_scope.cancel()
+        self._journal.close()
+        self.log.end()
+        self.gone.set()
+        self.settled.set()
+
+    async def _run(self) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._obey_anchor)
@@ -152,9 +207,6 @@ class Container:
         if not self.settled.is_set() and self.failure is None:
             text = self._ending.text if self._ending else ""
             self.failure = StateError(text or f"container {self.id} ended while it was created")
-        self._journal.close()
-        self.gone.set()
-        self.settled.set()
 
     async def _live(self) -> None:
         bundle = await self._read_bundle()
@@ -162,9 +214,11 @@ class Container:
         async with (
             trio.open_nursery() as self._deliveries,
             stager_for(bundle, self._order.settings, self._engine, request, self._hurry) as stager,
-            self._engine.allocate(request) as job,
+            self._pods.allocate(self._engine, request, bundle.config, self.anchor_pid) as job,
         ):
             self._job = job
+            nodes = job.environment.get("SLURM_JOB_NODELIST", "")
+            self._ledger.note(annotations={"org.scrun.nodes": nodes})
             try:
                 await self._stage_and_run(stager, bundle, job, request)
             finally:
@@ -176,41 +230,52 @@ class Container:
     async def _read_bundle(self) -> Bundle:
         """Check what can be known before a job is asked for."""
         try:
-            bundle, self._program_is_known = await admit(self._order)
+            bundle, self._program_is_known = await admit(
+                self._order, at_terminal=self._stdio.at_terminal
+            )
         except ProgramNotFound as error:
             self._ending = Ending(error.status, "not-found", str(error))
             raise
         config = bundle.config
-        annotations = {**config.annotations, **self._record.annotations}
-        self._note(annotations=annotations, oci_version=config.oci_version)
+        if self._order.keeps_output and not self._order.has_console:
+            kept = KeptOutput(os.path.join(self._directory, OUTPUT))
+            if kept.connect(self._stdio, terminal=config.process.terminal):
+                self.kept = kept
+                self._outputs.start_soon(kept.keep)
+        elif self._order.in_foreground and config.process.terminal:
+            self._stdio.become_terminal()
+        annotations = {**config.annotations, **self._ledger.record.annotations}
+        self._ledger.note(
+            annotations=annotations, oci_version=config.oci_version, rootfs=bundle.rootfs
+        )
         return bundle
 
     def _request(self, bundle: Bundle) -> Request:
-        def known(job_id: str, owned: bool) -> None:
-            annotations = {"org.scrun.job_id": job_id}
-            if job_id != self._record.job_id:
-                self._journal.write("verbose", f"the job is {job_id}")
-            self._note(job_id=job_id, owns_job=owned, annotations=annotations)
-
+        config = bundle.config
+        by_flags = self._order.settings.slurm.engine_flags
         return Request(
             container=self.id,
             setting=self._order.setting,
             directory=self._order.directory,
             record=self._directory,
             journal=self._journal,
-            known=known,
+            known=self._ledger.job_is_known,
             lost=self.end,
-            asked=asked_by(bundle.config.annotations, bundle.config.process.env),
+            asked=asked_by(config.annotations, config.process.env),
+            flags=read_flags(config, bundle.raw, resources=by_flags),
+            waiting=self._ledger.job_waits,
         )
 
     async def _stage_and_run(
         self, stager: Stager, bundle: Bundle, job: Job, request: Request
     ) -> None:
-        self._note(staged=directory_for(self._order.settings.staging, request))
+        self._ledger.note(staged=directory_for(self._order.settings.staging, request))
         try:
             variables = script_variables(self._order, bundle, self._directory, job.environment)
+            self._journal.live(f"job {job.id}: staging the bundle")
             async with stager.staged(job, variables) as place:
-                self._note(moved=place.moved)
+                self._running = Inside(job, bundle, place, self._journal, self._deliveries)
+                self._ledger.note(moved=place.moved)
                 for note in place.notes:
                     self._journal.write("info", note)
                 self._become(Phase.CREATED)
@@ -249,8 +314,7 @@ class Container:
         async for number in self._anchor.signals():
             self._journal.write("verbose", f"the anchor got {number.name}")
             if number == signal.SIGWINCH:
-                if self._job is not None:
-                    self._job.resized()
+                self.resized()
             elif number in FATAL and (self._scope.cancel_called or self.phase is Phase.STOPPING):
                 if asked:
                     self._hurry.set()
@@ -263,6 +327,11 @@ class Container:
                 self._deliveries.start_soon(self._pass_on, number)
         if self.phase is not Phase.STOPPED:
             self.end(killed(signal.SIGKILL, "the anchor was killed"))
+
+    def resized(self) -> None:
+        """Pass a new size of the terminal on."""
+        if self._job is not None:
+            self._job.resized()
 
     async def _pass_on(self, number: signal.Signals) -> None:
         try:
@@ -319,6 +388,25 @@ class Container:
                 f"{signal_name(number)}; TERM or KILL end it"
             )
 
+    def inside(self, purpose: str) -> Inside:
+        """Return what is needed to do something with the container while it runs.
+
+        Raises:
+            StateError: It does not.
+        """
+        if self.phase not in (Phase.STARTING, Phase.RUNNING) or self._running is None:
+            raise StateError(
+                f"container {self.id}: {purpose} is not possible: it is {self.phase.status}, not "
+                "running"
+            )
+        return self._running
+
+    def set_paused(self, paused: bool) -> None:
+        """Take notice that its processes were stopped, or go on."""
+        self.paused = paused
+        self._ledger.note(status=self.status)
+        self._journal.write("verbose", "it is paused" if paused else "it goes on")
+
     async def delete(self) -> None:
         """End the container if it is not, and wait until it is gone; then `remove` is left to do.
 
@@ -330,8 +418,8 @@ class Container:
         with trio.move_on_after(_DELETING):
             await self.gone.wait()
         if self.alive:
-            moved = self._record.moved
-            what = f"job {self._record.job_id} is not given back yet, Slurm does not answer"
+            moved = self._ledger.record.moved
+            what = f"job {self._ledger.record.job_id} is not given back yet, Slurm does not answer"
             if moved is not None:
                 what = f"stage_out of {moved.script} is not done yet"
             raise StateError(
@@ -351,21 +439,8 @@ class Container:
             self.phase = phase
             if phase is Phase.RUNNING:
                 self._stdio.keep_error_only()
-            self._note(status=phase.status)
+            self._ledger.note(status=phase.status)
             self._journal.write("verbose", f"it is {phase.name.lower()}")
-
-    def _note(self, *, annotations: dict[str, str] | None = None, **changes: object) -> None:
-        """Put something down in the record, on disk."""
-        if annotations is not None:
-            changes["annotations"] = {**self._record.annotations, **annotations}
-        self._record = msgspec.structs.replace(self._record, **changes)
-        self._write_record()
-
-    def _write_record(self) -> None:
-        try:
-            write_record(self._directory, self._record)
-        except OSError as error:  # a full disk ends no container
-            self._journal.write("error", f"{self._directory}/state.json: {error}")
 
     def _fail(self, error: Exception) -> None:
         """Take the ending from an error of the tree."""
@@ -398,5 +473,9 @@ class Container:
         }
         if ending.text:
             annotations["org.scrun.message"] = ending.text
-        self._note(status="stopped", moved=None, annotations=annotations)
+        self._ledger.note(status="stopped", moved=None, annotations=annotations)
+        if ending.reason == "out-of-memory":
+            tell_out_of_memory(self._order.bundle, self._order.setting.environment)
         self._anchor.end(ending.status)
+        self.exit_status = ending.status
+        self.ended.set()

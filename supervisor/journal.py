@@ -39,11 +39,13 @@ class Shown(msgspec.Struct, frozen=True):
         log: The level for its `--log`; the failure it ends with is there whatever this is.
         failure_in_file: Whether it writes that failure to the file of `[log]`, too: it does when
             the file is SCRUN_LOG_FILE.
+        live: Whether it shows on its terminal, in one line that changes, what is waited for.
     """
 
     stderr: Level = "quiet"
     log: Level = "quiet"
     failure_in_file: bool = False
+    live: bool = False
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -55,7 +57,11 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The open places."""
+    """The open places.
+
+    Attributes:
+        path: The container's own log.
+    """
 
     def __init__(
         self, path: str, settings: Log, container: str, shown: Shown | None = None
@@ -71,12 +77,15 @@ class Journal:
         Raises:
             SettingsError: The settings' file cannot be opened.
         """
+        self.path = path
+        self._when_written: Callable[[], None] | None = None
         self._shown = shown or Shown()
         self._about = f"container {container}: "
         self._form = settings.format
         self._fds = [os.open(path, _FLAGS, 0o600)]
         self._places = [_Place(LEVELS.index(settings.level), self._appending(self._fds[0], ""))]
         self._caller: _Place | None = None
+        self._live: Callable[[str], None] | None = None
         self._syslog: Syslog | None = None
         if settings.file is not None:
             try:
@@ -97,6 +106,15 @@ class Journal:
     def shown(self) -> Shown:
         """What `create` is to be told."""
         return self._shown
+
+    def show_live(self, caller: Callable[[str], None] | None) -> None:
+        """Tell `run` what is waited for from now on; None: not any more."""
+        self._live = caller
+
+    def live(self, text: str) -> None:
+        """Say what is waited for, in one line; "" is nothing."""
+        if self._live is not None:
+            self._live(text)
 
     def show_to(self, caller: Put | None) -> None:
         """Tell `create` from now on; None: not any more.
@@ -119,6 +137,12 @@ class Journal:
         for place in (*self._places, *([self._caller] if self._caller else ())):
             if number <= place.least and (place.gets_failures or not reported):
                 place.put(level, text)
+        if self._when_written is not None:
+            self._when_written()
+
+    def when_written(self, call: Callable[[], None]) -> None:
+        """Call somebody whenever something was written."""
+        self._when_written = call
 
     def _appending(self, fd: int, about: str) -> Put:
         def append(level: Level, text: str) -> None:

@@ -1,7 +1,7 @@
 """What a `create` asks for: its request, read again here."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -29,6 +29,8 @@ class Order(msgspec.Struct, frozen=True):
         settings: The settings that hold for it.
         shown: What its `create` writes of what is said about it.
         has_console: Whether a terminal was made and its master sent to the engine.
+        in_foreground: It is a `run` that stays: its own terminal is the container's.
+        keeps_output: It is a `run --detach`: output for a terminal is kept.
     """
 
     id: str
@@ -41,14 +43,31 @@ class Order(msgspec.Struct, frozen=True):
     settings: Settings
     shown: Shown
     has_console: bool
+    in_foreground: bool = False
+    keeps_output: bool = False
 
 
-def read_order(fields: Sequence[bytes]) -> Order:
-    """Read the fields of a request `create` (see `scrun.wire`). Reads the settings files.
+class Call(msgspec.Struct, frozen=True):
+    """A command line, and where it was typed.
+
+    Attributes:
+        parsed: What it says.
+        anchor: The pid of the anchor that goes with it.
+        directory: The caller's working directory.
+        setting: The caller's environment and umask.
+    """
+
+    parsed: Parsed
+    anchor: int
+    directory: str
+    setting: Setting
+
+
+def read_call(fields: Sequence[bytes]) -> Call:
+    """Read the fields of a request that carries a command line (see `scrun.wire`).
 
     Raises:
         UsageError: The request makes no sense.
-        SettingsError: The settings do not.
     """
     try:
         pid, umask, directory, count = fields[:4]
@@ -62,25 +81,37 @@ def read_order(fields: Sequence[bytes]) -> Order:
         raise UsageError(
             "a request that was not understood; is another scrun installed?"
         ) from error
-    parsed = parse(words)
-    here = os.fsdecode(directory)
+    return Call(parse(words), anchor, os.fsdecode(directory), caller)
+
+
+def read_order(fields: Sequence[bytes]) -> Order:
+    """Read the fields of a request `create`. Reads the settings files.
+
+    Raises:
+        UsageError: The request makes no sense.
+        SettingsError: The settings do not.
+    """
+    call = read_call(fields)
+    parsed, here, environment = call.parsed, call.directory, call.setting.environment
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
     settings = _settings(parsed, environment, here)
     return Order(
         id=parsed.id or "",
-        pid=anchor,
+        pid=call.anchor,
         bundle=os.path.normpath(os.path.join(here, parsed.text("bundle") or ".")),
         config_file=os.path.join(here, config_file) if config_file else None,
         directory=here,
         pid_file=os.path.join(here, pid_file) if pid_file else None,
-        setting=caller,
+        setting=call.setting,
         settings=settings,
         shown=_shown(parsed, environment, settings.log),
         has_console=parsed.text("console-socket") is not None,
+        in_foreground=parsed.command == "run" and not parsed.count("detach"),
+        keeps_output=parsed.command == "run" and bool(parsed.count("detach")),
     )
 
 
-def _settings(parsed: Parsed, environment: dict[str, str], here: str) -> Settings:
+def _settings(parsed: Parsed, environment: Mapping[str, str], here: str) -> Settings:
     config_file = parsed.text("config-file")
     settings = load(environment, os.path.join(here, config_file) if config_file else None)
     options: dict[str, str] = {}
@@ -105,7 +136,7 @@ def _typed_level(parsed: Parsed) -> str | None:
     return _OF_CRUN.get(log_level.lower(), log_level) if log_level else None
 
 
-def _shown(parsed: Parsed, environment: dict[str, str], log: Log) -> Shown:
+def _shown(parsed: Parsed, environment: Mapping[str, str], log: Log) -> Shown:
     """Tell what `create` writes itself.
 
     Engines always give `--log`, and their `create` has the container's standard error: so what
@@ -122,4 +153,5 @@ def _shown(parsed: Parsed, environment: dict[str, str], log: Log) -> Shown:
         stderr=stderr,
         log=(log.file_level or log.level) if to_log and asked else "quiet",
         failure_in_file=bool(environment.get("SCRUN_LOG_FILE")),
+        live=parsed.command == "run" and stderr == "quiet",
     )

@@ -243,15 +243,9 @@ def delete_command(
     return [*_global_options(runtime, root, log), "delete", "--force", id]
 
 
-def state_command(
-    runtime: Runtime,
-    *,
-    root: str,
-    id: str,  # noqa: A002
-    log: str | None = None,
-) -> list[str]:
-    """Return the command that prints the state of a container."""
-    return [*_global_options(runtime, root, log), "state", id]
+def command(runtime: Runtime, *words: str, root: str) -> list[str]:
+    """Return another command of a runtime: its words, for containers below a root."""
+    return [*_global_options(runtime, root, None), *words]
 
 
 def _global_options(runtime: Runtime, root: str, log: str | None) -> list[str]:

@@ -1,6 +1,7 @@
 """The supervisor's socket: who calls, which container, which request."""
 
 import fcntl
+import json
 import os
 import socket
 import struct
@@ -12,6 +13,7 @@ import trio
 from scrun import wire
 from scrun.errors import ScrunError, StateError, SupervisorLost, UnknownContainer, UsageError
 from scrun.oci.ids import check_id
+from scrun.oci.resources import changes
 from scrun.oci.signals import parse_signal
 from scrun.record import Record, read_record, stopped_state
 from scrun.settings.load import load
@@ -21,10 +23,14 @@ from supervisor.anchors import Anchor
 from supervisor.caller import told
 from supervisor.container import Container
 from supervisor.engines.choose import Engines
+from supervisor.inspection import processes, statistics
 from supervisor.journal import Journal
-from supervisor.orders import read_order
+from supervisor.operations import execute, hold
+from supervisor.orders import read_call, read_order
+from supervisor.pods import Pods
 from supervisor.records import make_record, remove_record
 from supervisor.stdio import Stdio
+from supervisor.viewers import attach, follow, kept_output
 
 _REQUEST_DEADLINE = 10.0
 _STOP_DEADLINE = 60.0
@@ -57,6 +63,7 @@ class Server:
     async def serve(self) -> None:
         """Serve until there is nothing to do, or `stop` was called."""
         async with trio.open_nursery() as self._nursery:
+            self._pods = Pods(self._nursery)
             self._nursery.start_soon(self._accept)
             await self._wait_until_idle()
             self._nursery.cancel_scope.cancel()
@@ -147,11 +154,24 @@ class Server:
             b"start": self._start,
             b"kill": self._kill,
             b"delete": self._delete,
+            b"pause": partial(self._hold, resume=False),
+            b"resume": partial(self._hold, resume=True),
+            b"ps": self._ps,
+            b"events": self._events,
+            b"update": self._update,
         }
         operation, *arguments = fields
         try:
             if operation == b"create":
                 return await self._create(arguments, fds, connection)
+            if operation == b"exec":
+                return await self._exec(arguments, fds)
+            if operation == b"follow":
+                return await self._follow(arguments, connection)
+            if operation == b"attach":
+                container = self._live(arguments, "attach")
+                await attach(container, trio.SocketStream(connection))
+                return b""
             if operation not in handlers:
                 raise UsageError(f"unknown request {operation!r}; is another scrun installed?")
             return b"\0" + await handlers[operation](arguments)
@@ -180,10 +200,7 @@ class Server:
         return stopped_state(found) if isinstance(found, Record) else found.state
 
     async def _start(self, arguments: list[bytes]) -> bytes:
-        found = self._container(arguments)
-        if isinstance(found, Record):
-            raise StateError(f"container {found.id} is stopped: its supervisor is gone; delete it")
-        await found.start()
+        await self._live(arguments, "start").start()
         return b""
 
     async def _kill(self, arguments: list[bytes]) -> bytes:
@@ -192,6 +209,68 @@ class Server:
         if isinstance(found, Container):
             await found.kill(number)
         return b""
+
+    def _live(self, arguments: list[bytes], purpose: str) -> Container:
+        """Find a container of ours.
+
+        Raises:
+            UnknownContainer: There is none.
+            StateError: Its supervisor is gone.
+        """
+        found = self._container(arguments)
+        if isinstance(found, Record):
+            raise StateError(
+                f"container {found.id}: {purpose} is not possible: it is stopped, its supervisor "
+                "is gone; delete it"
+            )
+        return found
+
+    async def _hold(self, arguments: list[bytes], *, resume: bool) -> bytes:
+        await hold(self._live(arguments, "resume" if resume else "pause"), resume=resume)
+        return b""
+
+    async def _ps(self, arguments: list[bytes]) -> bytes:
+        container = self._live(arguments, "ps")
+        form, *words = map(os.fsdecode, arguments[1:])
+        return await processes(container.inside("ps").job, container.anchor_pid, form, words)
+
+    async def _events(self, arguments: list[bytes]) -> bytes:
+        container = self._live(arguments, "events")
+        inside = container.inside("events")
+        resources = inside.bundle.config.linux.resources
+        return await statistics(inside.job, container.id, resources)
+
+    async def _update(self, arguments: list[bytes]) -> bytes:
+        container = self._live(arguments, "update")
+        job, bundle, *_ = container.inside("update")
+        limit, text = os.fsdecode(arguments[1]), arguments[2]
+        if wanted := changes(json.loads(text), bundle.config.linux.resources):
+            await job.update(text.decode(), wanted)
+        if limit:
+            await job.limit_time(limit)
+        return b""
+
+    async def _follow(self, arguments: list[bytes], connection: trio.socket.SocketType) -> bytes:
+        """Send what a container has written, or what was said about it, as it comes."""
+        container = self._live(arguments, "logs --follow")
+        output = arguments[1] == b"output"
+        followed = kept_output(container).output if output else container.log
+        await follow(followed, partial(_send, connection))
+        return b""
+
+    async def _exec(self, arguments: list[bytes], fds: list[int]) -> bytes:
+        """Run one more program; the caller's end of the connection is of no importance."""
+        call = read_call(arguments)
+        if len(fds) != _DESCRIPTORS:
+            raise UsageError("exec: standard input, output, error and the anchor are missing")
+        container = self._live([os.fsencode(call.parsed.id or "")], "exec")
+        *stdio, anchor = fds
+        has_terminal = bool(call.parsed.count("tty")) or call.parsed.command == "shell"
+        fds.clear()  # they are the session's now
+        await execute(
+            container, call, Anchor(call.anchor, anchor), Stdio(stdio, terminal=has_terminal)
+        )
+        return b"\0"
 
     async def _delete(self, arguments: list[bytes]) -> bytes:
         name = check_id(os.fsdecode(arguments[0]))
@@ -230,10 +309,11 @@ class Server:
             journal,
             Anchor(order.pid, anchor),
             Stdio(stdio, terminal=order.has_console),
+            self._pods,
         )
         fds.clear()  # they are the container's now
         self._containers[order.id] = container
-        self._nursery.start_soon(self._live, container)
+        self._nursery.start_soon(self._run, container)
         async with told(journal, partial(_send, connection)):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_end_with_caller, connection, container)
@@ -246,7 +326,7 @@ class Server:
         await self._forget(container)
         raise container.failure
 
-    async def _live(self, container: Container) -> None:
+    async def _run(self, container: Container) -> None:
         await container.run()
         self._changed.set()
         if container.doomed:  # perhaps nobody waits for that any more

@@ -22,10 +22,32 @@ class Stdio:
         self._line_end = "\r\n" if terminal else "\n"
 
     @property
+    def terminal(self) -> int | None:
+        """A descriptor of the terminal, if they are one."""
+        return self._fds[0] if self._line_end == "\r\n" else None
+
+    @property
+    def at_terminal(self) -> bool:
+        """Whether standard input and output are a terminal, whosever it is."""
+        return os.isatty(self._fds[0]) and os.isatty(self._fds[1])
+
+    @property
     def fds(self) -> tuple[int, int, int]:
         """The descriptors, for whoever starts the container."""
         stdin, stdout, stderr = self._fds
         return stdin, stdout, stderr
+
+    def replace(self, fds: dict[int, int], *, terminal: bool) -> None:
+        """Put other descriptors in the place of some, by number; those are closed."""
+        for number, fd in fds.items():
+            os.close(self._fds[number])
+            self._fds[number] = fd
+        if terminal:
+            self.become_terminal()
+
+    def become_terminal(self) -> None:
+        """Take notice that they are one."""
+        self._line_end = "\r\n"
 
     def keep_error_only(self) -> None:
         """Close standard input and output: the engine has its own by now."""

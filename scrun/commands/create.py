@@ -22,8 +22,8 @@ from scrun.cli.parse import Parsed
 from scrun.oci.ids import check_id
 from scrun.version import VERSION
 
-_MESSAGE = b"\xfe"
-"""The least byte that begins a message, `scrun.commands.messages.TO_LOG`; not imported yet."""
+_MESSAGE = b"\xfd"
+"""The least byte that begins a message, `scrun.commands.messages.LIVE`; not imported yet."""
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -38,19 +38,16 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         OSError: The pid file, the console socket or the root directory is at fault.
     """
     check_id(parsed.id or "")
-    _open_closed_descriptors()
-    root = record_root(parsed)
-    name = supervisor_name(setting(parsed, "group") or "user", parsed)
+    open_closed_descriptors()
     pid_file = anchor.PidFile(path) if (path := _text(parsed, "pid-file")) else None
     pid = 0
     try:
         console = _text(parsed, "console-socket")
-        stdio, terminal = _hand_over_terminal(console) if console else ([0, 1, 2], None)
+        stdio, terminal = hand_over_terminal(console) if console else ([0, 1, 2], None)
         ours, theirs = _socket.socketpair()
         pid = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
         theirs.close()
-        fields = _request(pid, argv)
-        status, answer = _ask(root, name, parsed, fields, [*stdio, ours.fileno()])
+        status, answer = submit(parsed, argv, pid, [*stdio, ours.fileno()])
         if status == 0 and pid_file:
             pid_file.publish(pid)
     finally:
@@ -61,6 +58,26 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
         return report_failure(answer, status, parsed)
     return 0
+
+
+def submit(parsed: Parsed, argv: "list[str]", pid: int, fds: "list[int]") -> "tuple[int, bytes]":
+    """Have a container created, by a supervisor that is started if need be.
+
+    Args:
+        parsed: The parsed command line, of `create` or `run`.
+        argv: The same as it came.
+        pid: The anchor's.
+        fds: Standard input, output and error, and the supervisor's end of the anchor's socket.
+
+    Returns:
+        The exit status, and the reason if it is not 0.
+
+    Raises:
+        ScrunError: There is no supervisor.
+    """
+    root = record_root(parsed)
+    name = supervisor_name(setting(parsed, "group") or "user", parsed)
+    return _ask(root, name, parsed, request("create", pid, argv), fds)
 
 
 def supervisor_name(group: str, parsed: Parsed) -> str:
@@ -131,6 +148,7 @@ def _hear(sock: _socket.socket, parsed: Parsed) -> "tuple[int, bytes]":
         ConnectionError: The supervisor went away without an answer.
     """
     data = b""
+    shown = False
     while part := sock.recv(65536):
         data += part
         while data[:1] >= _MESSAGE and b"\0" in data:
@@ -138,20 +156,27 @@ def _hear(sock: _socket.socket, parsed: Parsed) -> "tuple[int, bytes]":
 
             message, _, data = data.partition(b"\0")
             show(message, parsed)
+            shown = True
+    if shown:
+        from scrun.commands.messages import clear
+
+        clear()
     if not data or data[:1] >= _MESSAGE:
         raise ConnectionResetError("the supervisor closed the connection")
     return data[0], data[1:]
 
 
-def _request(pid: int, argv: "list[str]") -> "list[bytes]":
+def request(operation: str, pid: int, argv: "list[str]") -> "list[bytes]":
+    """Build a request that carries a command line, and where it was typed (see `scrun.wire`)."""
     os.umask(umask := os.umask(0o077))
-    fields = [b"create", b"%d" % pid, b"%o" % umask, os.fsencode(os.getcwd()), b"%d" % len(argv)]
+    fields = [operation.encode(), b"%d" % pid, b"%o" % umask, os.fsencode(os.getcwd())]
+    fields += [b"%d" % len(argv)]
     fields += [os.fsencode(argument) for argument in argv]
     fields += [name + b"=" + value for name, value in os.environb.items()]
     return fields
 
 
-def _open_closed_descriptors() -> None:
+def open_closed_descriptors() -> None:
     """Put /dev/null where standard input, output or error were closed.
 
     Else the next file that is opened takes that number, and a socket of ours would be handed to
@@ -162,7 +187,7 @@ def _open_closed_descriptors() -> None:
     os.close(fd)
 
 
-def _hand_over_terminal(console: str) -> "tuple[list[int], str]":
+def hand_over_terminal(console: str) -> "tuple[list[int], str]":
     """Make a terminal and send its master to the engine (runtime-spec, runc's terminals.md).
 
     Returns:

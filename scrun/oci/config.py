@@ -206,7 +206,7 @@ def read_config(name: str) -> tuple[dict[str, Any], Config]:
     Raises:
         BundleError: It cannot be read, or is wrong.
     """
-    return parse(_read(name), name)
+    return parse(read_file(name), name)
 
 
 def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Config]:
@@ -220,7 +220,7 @@ def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Co
     """
     try:
         raw = msgspec.json.decode(content)
-        config = msgspec.convert(_without_nulls(raw), Config)
+        config = msgspec.convert(without_nulls(raw), Config)
     except msgspec.ValidationError as error:
         raise BundleError(f"{name}: {explain(error)}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -270,16 +270,21 @@ def _complaints(config: Config) -> list[tuple[str, str]]:
     return found
 
 
-def _without_nulls(value: object) -> object:
+def without_nulls(value: object) -> object:
+    """Take out the members that are null: runc and crun take those for absent."""
     if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list):
-        return [_without_nulls(inner) for inner in value]
+        return [without_nulls(inner) for inner in value]
     return value
 
 
-def _read(name: str) -> bytes:
-    """Read a regular file of bounded size; never wait for a FIFO's writer."""
+def read_file(name: str) -> bytes:
+    """Read a regular file of bounded size; never wait for a FIFO's writer.
+
+    Raises:
+        BundleError: It cannot be read, is no regular file, or too large.
+    """
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:

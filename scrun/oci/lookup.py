@@ -209,6 +209,10 @@ class _Tree:
             fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here.fd)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                deeper = (point for point, _ in self.mounts[here.layer + 1 :])
+                if any(point[: len(place)] == place for point in deeper):
+                    where = "/".join(place)
+                    raise _OpaqueError(f"/{where}: is made for a mount below it") from None
                 raise _MissingError from None
             raise _UnclearError(f"/{'/'.join(place)}: {error.strerror}") from error
         return _Step(name, here.layer, fd)

@@ -7,8 +7,8 @@ those the command line. Engines do not pass the environment on (`delete` of podm
 XDG_RUNTIME_DIR alone), so what has to hold for every command belongs into a file.
 
 A wrong key, type or value is an error that names the file and the key. The keys are
-documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `Staging` and
-`Lua`.
+documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `Runtime`, `Staging`
+and `Lua`.
 """
 
 import difflib
@@ -75,6 +75,8 @@ class Slurm(msgspec.Struct, frozen=True):
         bin: The directory of salloc, srun and scancel; PATH without it.
         release_timeout: Seconds that Slurm may take to release a job before scrun goes on
             without its answer. (To be granted one, a job may wait for ever.)
+        engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are
+            requests for the job.
         defaults: `[slurm.defaults]`: requests for every job, by the names of the SCRUN_*
             variables in lower case, without SCRUN_: `partition = "long"`, `job_num_nodes = 2`,
             `exclusive = true`.
@@ -83,6 +85,7 @@ class Slurm(msgspec.Struct, frozen=True):
     conf: Path | None = None
     bin: Path | None = None
     release_timeout: Seconds = 30
+    engine_flags: bool = True
     defaults: dict[str, str] = {}
 
 
@@ -96,6 +99,28 @@ class Local(msgspec.Struct, frozen=True):
 
     runtime: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     oci_conf: Path | None = None
+
+
+Pattern = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """`[runtime]`: commands of the OCI runtime that oci.conf(5) has no place for.
+
+    Patterns as there (`%j` job, `%s` step, `%t` task, `%n` node, `%u` user, `%U` uid), run by a
+    shell on the container's node.
+
+    Attributes:
+        exec: Runs one more program in a container: the one that the JSON file `%f` describes, as
+            the spec's `process`. When not set: made from RunTimeQuery or RunTimeKill, for
+            runtimes with the command line of runc.
+        pause: Stops the container's processes. When not set: SIGSTOP to all of them.
+        resume: Lets them go on. When not set: SIGCONT.
+    """
+
+    exec: Pattern | None = None
+    pause: Pattern | None = None
+    resume: Pattern | None = None
 
 
 class Staging(msgspec.Struct, frozen=True):
@@ -149,6 +174,7 @@ class Settings(msgspec.Struct, frozen=True):
         log: See `Log`.
         slurm: See `Slurm`.
         local: See `Local`.
+        runtime: See `Runtime`.
         staging: See `Staging`.
         lua: See `Lua`.
     """
@@ -160,6 +186,7 @@ class Settings(msgspec.Struct, frozen=True):
     log: Log = Log()
     slurm: Slurm = Slurm()
     local: Local = Local()
+    runtime: Runtime = Runtime()
     staging: Staging = Staging()
     lua: Lua = Lua()
 

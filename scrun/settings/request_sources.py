@@ -5,11 +5,15 @@ Highest first:
 1. the environment of `create`,
 2. the annotations of config.json (`podman run --annotation SCRUN_PARTITION=gpu`),
 3. `process.env` of config.json (`podman run -e SCRUN_JOB_NUM_NODES=2`),
-4. `[slurm.defaults]` of scrun.toml.
+4. annotations `slurm.*` (`podman run --annotation slurm.partition=gpu`, see `engine_flags`),
+5. the engine's flags (`podman run --cpus 2`, see `engine_flags`),
+6. `[slurm.defaults]` of scrun.toml.
 
-The name is the variable's everywhere. An empty value counts too: it takes back what a lower
-source asks for. Annotations stand above `process.env` because an image sets its environment far
-more often than annotations, and whoever runs it can add either.
+The name is the variable's everywhere but in 4. An empty value counts too: it takes back what a
+lower source asks for. Annotations stand above `process.env` because an image sets its environment
+far more often than annotations, and whoever runs it can add either. A flag stands below what names
+Slurm's own thing, and above the defaults: it was typed for this container. It takes the place of
+all requests about the same resource, as Slurm refuses `--mem` beside `--mem-per-cpu`.
 
 config.json may come from an image, which nobody has to trust. Of its requests only those marked
 `safe` in `requests.TABLE` count, and of their values only plain ones. The others are *ignored*: an
@@ -24,6 +28,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from scrun.errors import SettingsError
+from scrun.settings.engine_flags import KINDS, NO_FLAGS, Flags, named_by
 from scrun.settings.requests import TABLE, from_environment
 
 # What names, numbers, times, node lists and lists of features or devices are made of. Not in it:
@@ -43,10 +48,13 @@ class Wanted(msgspec.Struct, frozen=True):
     Attributes:
         requests: Values by SCRUN_* variable.
         notes: A line for the log about each request that was ignored.
+        because: Which of them come from the engine's flags, for the message when Slurm refuses;
+            or "".
     """
 
     requests: dict[str, str]
     notes: tuple[str, ...] = ()
+    because: str = ""
 
 
 def asked_by(annotations: Mapping[str, str], env: Iterable[str]) -> dict[str, str]:
@@ -59,11 +67,15 @@ def asked_by(annotations: Mapping[str, str], env: Iterable[str]) -> dict[str, st
     """
     pairs = (entry.partition("=") for entry in env)
     variables = {name: value for name, equals, value in pairs if equals}
-    return {**from_environment(variables), **from_environment(annotations)}
+    own_names = {**from_environment(variables), **from_environment(annotations)}
+    return {**named_by(annotations), **own_names}
 
 
 def gather(
-    environment: Mapping[str, str], asked: Mapping[str, str], defaults: Mapping[str, str]
+    environment: Mapping[str, str],
+    asked: Mapping[str, str],
+    defaults: Mapping[str, str],
+    flags: Flags = NO_FLAGS,
 ) -> Wanted:
     """Take the sources together.
 
@@ -71,13 +83,14 @@ def gather(
         environment: Of `create`; the caller's own, so all of it counts.
         asked: What config.json asks for (`asked_by`).
         defaults: `[slurm.defaults]`, by variable.
+        flags: What the engine's flags ask for.
 
     Raises:
         SettingsError: config.json has a value that an image must not give.
     """
     own = from_environment(environment)
     counted: dict[str, str] = {}
-    notes: list[str] = []
+    notes = list(flags.notes)
     for variable, value in asked.items():
         if not TABLE[variable].safe:
             notes.append(
@@ -87,7 +100,12 @@ def gather(
         elif variable not in own:
             _check_plain(variable, value)
             counted[variable] = value
-    return Wanted({**defaults, **counted, **own}, tuple(notes))
+    named = {**counted, **own}
+    derived = {key: text for key, text in flags.requests.items() if not KINDS[key] & named.keys()}
+    replaced = frozenset().union(*(KINDS[variable] for variable in derived))
+    below = {key: text for key, text in defaults.items() if key not in replaced}
+    because = ", ".join(f"{key}={text} from {flags.origins[key]}" for key, text in derived.items())
+    return Wanted({**below, **derived, **named}, tuple(notes), because)
 
 
 def names_of_requests(env: Iterable[str]) -> list[str]:

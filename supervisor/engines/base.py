@@ -7,14 +7,20 @@ while somebody was in it.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
+from scrun.settings.engine_flags import NO_FLAGS, Flags
 from scrun.states import Ending
+from scrun.waiting import Waiting
 from supervisor.journal import Journal
 from supervisor.processes import Setting
 from supervisor.staging.plan import Target
+
+
+def _nobody(waiting: Waiting | None) -> None:
+    """Tell nobody."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -31,6 +37,9 @@ class Request(msgspec.Struct, frozen=True):
         lost: Called at most once, when the job is taken away.
         asked: What config.json asks for, by SCRUN_* variable; an image may have written it
             (`scrun.settings.request_sources`).
+        flags: What the engine's flags ask for (`scrun.settings.engine_flags`).
+        waiting: Called with what a pending job waits for, whenever that changes; with None when
+            it does not wait any more, if it was called before.
     """
 
     container: str
@@ -41,6 +50,8 @@ class Request(msgspec.Struct, frozen=True):
     known: Callable[[str, bool], None]
     lost: Callable[[Ending], None]
     asked: Mapping[str, str] = {}
+    flags: Flags = NO_FLAGS
+    waiting: Callable[[Waiting | None], None] = _nobody
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -62,6 +73,58 @@ class Step(msgspec.Struct, frozen=True):
     terminal: bool
     program_is_known: bool
     running: Callable[[], None]
+
+
+class Program(msgspec.Struct, frozen=True):
+    """One more program for a running container.
+
+    Attributes:
+        process: It, as `process` in config.json.
+        stdio: Descriptors for standard input, output and error, the same three if a terminal.
+        terminal: Whether those are a terminal.
+        program_is_known: Whether it was seen in the bundle (see `Step`).
+        running: Called when the engine knows that it runs.
+    """
+
+    process: Mapping[str, Any]
+    stdio: tuple[int, int, int]
+    terminal: bool
+    program_is_known: bool
+    running: Callable[[], None]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a script on a node has printed.
+
+    Attributes:
+        node: The node's name.
+        status: The script's exit status.
+        text: Its standard output and error.
+    """
+
+    node: str
+    status: int
+    text: str
+
+
+class Session(Protocol):
+    """One more program in a running container."""
+
+    async def run(self) -> Ending:
+        """Run it to its end; once. Cancelling it ends the program."""
+        ...
+
+    async def signal(self, number: int) -> None:
+        """Send it a signal.
+
+        Raises:
+            EngineError: It was not delivered.
+        """
+        ...
+
+    def resized(self) -> None:
+        """Take notice of a new size of the terminal."""
+        ...
 
 
 class Job(Protocol):
@@ -94,6 +157,60 @@ class Job(Protocol):
 
     def resized(self) -> None:
         """Take notice of a new size of the terminal."""
+        ...
+
+    async def session(self, program: Program) -> Session:
+        """Prepare to run one more program in the running container.
+
+        Raises:
+            StateError: The container does not run.
+            EngineError: The runtime there has no command for it.
+        """
+        ...
+
+    async def hold(self, *, resume: bool) -> None:
+        """Stop all processes of the running container, or let them go on.
+
+        Raises:
+            StateError: The container does not run.
+            EngineError: It was not done.
+        """
+        ...
+
+    async def inspect(self, script: Callable[[str], str]) -> list[Answer]:
+        """Run a shell script for each task of the running container, on its node.
+
+        Args:
+            script: Makes the script, from the runtime's command that prints the container's
+                state; that is "" where it is not known.
+
+        Raises:
+            StateError: The container does not run.
+            EngineError: The nodes cannot be asked.
+        """
+        ...
+
+    async def update(self, resources: str, wanted: Sequence[str]) -> None:
+        """Change the limits of the running container.
+
+        Args:
+            resources: `linux.resources`, as JSON.
+            wanted: What of it is not so already, for messages: `memory.limit=1024`.
+
+        Raises:
+            EngineError: They cannot be changed; nothing was.
+        """
+        ...
+
+    async def limit_time(self, limit: str) -> None:
+        """Change the job's time limit.
+
+        Args:
+            limit: As salloc(1) takes it for `--time`.
+
+        Raises:
+            EngineError: There is none, or it cannot be changed.
+        """
         ...
 
     async def command(self, script: str, output: int) -> int:

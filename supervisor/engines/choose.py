@@ -55,6 +55,7 @@ class Engines:
             settings.slurm.release_timeout,
             settings.staging.host_only,
             tuple(sorted(settings.slurm.defaults.items())),
+            settings.runtime,
         )
         if key not in self._known:
             self._known[key] = SlurmEngine(
@@ -62,11 +63,12 @@ class Engines:
                 release_timeout=settings.slurm.release_timeout,
                 host_only=(*HOST_ONLY, *settings.staging.host_only),
                 defaults=settings.slurm.defaults,
+                runtime=settings.runtime,
             )
         return self._known[key]
 
     def _local(self, settings: Settings) -> Engine:
-        key = settings.local
+        key = (settings.local, settings.runtime)
         if key not in self._known:
-            self._known[key] = LocalEngine(self._root, settings.local)
+            self._known[key] = LocalEngine(self._root, settings.local, settings.runtime)
         return self._known[key]

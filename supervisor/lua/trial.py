@@ -22,10 +22,13 @@ from scrun.errors import BundleError, leaves
 from scrun.oci.config import Bundle, Config, load_bundle, read_config
 from scrun.oci.lookup import NotFound, find_program
 from scrun.settings.load import LEVELS, Level, Log
+from scrun.settings.node_runtime import NodeRuntime
+from scrun.settings.ociconf import OciConf
 from scrun.settings.request_sources import asked_by
 from scrun.states import Ending
 from supervisor.caller import stderr_lines
 from supervisor.engines.base import Job, Request
+from supervisor.engines.local.commands import OciConfCommands
 from supervisor.engines.local.engine import LocalEngine
 from supervisor.journal import Journal, Shown
 from supervisor.lua.find import cluster_name, find_script
@@ -129,7 +132,7 @@ async def _run(order: Order, root: str, journal: Journal, *, stage_out: bool) ->
     """Have the script stage a bundle in, and out if that is asked for."""
     bundle = await _bundle(order)
     record = os.path.join(root, order.id)
-    engine = _Machine(root, order.settings.local)
+    engine = _Machine(root, order.settings.local, order.settings.runtime)
     async with trio.open_nursery() as nursery:
 
         def lost(ending: Ending) -> None:
@@ -240,28 +243,10 @@ def _say(*lines: str) -> None:
         write(f"{line}\n".encode(errors="backslashreplace"))
 
 
-class _Nothing:
-    """The commands of no runtime: no container is ever run."""
-
-    cgroups = False
-    maps_root = False
-
-    def run(self, container: str, bundle: str, log: str) -> list[str]:
-        """See `supervisor.engines.local.commands.Commands`."""
-        raise NotImplementedError
-
-    def kill(self, container: str, bundle: str, number: int) -> list[str]:
-        """See there."""
-        raise NotImplementedError
-
-    def delete(self, container: str, bundle: str) -> list[str]:
-        """See there: the job's end."""
-        return ["true"]
-
-
 class _Machine(LocalEngine):
     """The embedded engine without a runtime, which need not be installed."""
 
-    async def commands(self, setting: Setting) -> _Nothing:
-        """See `LocalEngine`."""
-        return _Nothing()
+    async def commands(self, setting: Setting) -> OciConfCommands:
+        """See `LocalEngine`. No container is ever run."""
+        nothing = OciConf(run_time_run="false", run_time_kill="false", run_time_delete="true")
+        return OciConfCommands(nothing, os.uname().nodename, "", os.geteuid(), NodeRuntime())

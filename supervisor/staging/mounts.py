@@ -17,6 +17,8 @@ DIRECTORY_LIMIT = 16 << 20
 FILES = "files"
 
 _BIND = frozenset(("bind", "rbind"))
+# where engines put an init of their installation, of which the nodes may have another, or none
+_INITS = frozenset(("/dev/init", "/run/podman-init", "/sbin/docker-init"))
 # what a place has by itself, so that a bind of it means the node's own
 _EVERYWHERE = frozenset(("/", "/dev/shm", "/run", "/tmp", "/var/run", "/var/tmp"))
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -54,11 +56,12 @@ def fit_mounts(
             continue
         path = mount["source"] = absolute(mount, bundle, index)
         source = sources.get(path, Source(kind="directory", real=path))
+        path = mount["source"] = source.there or path
         if source.kind == "missing":
             if "nofail" not in options(mount):
                 raise StagingError(f"mounts[{index}].source: {path} does not exist")
             notes.add(f"mount {mount['destination']} dropped: {path} does not exist")
-        elif not only_here(path, source, target, staged):
+        elif not (only_here(path, source, target, staged) or _is_init(mount, source, target)):
             kept.append(mount)
         elif source.kind == "directory" and mount["destination"].rstrip("/") == "/dev/shm":
             kept.append(_shared_memory(mount, source))
@@ -103,21 +106,28 @@ def absolute(mount: Mapping[str, Any], bundle: str, index: int) -> str:
 
 def only_here(path: str, source: Source, target: Target, staged: str) -> bool:
     """Tell whether another machine would not find this at the same path."""
-    if not target.elsewhere or _below(path, staged):
+    if not target.elsewhere or below(path, staged):
         return False
-    if path in _EVERYWHERE or any(_below(path, tree) for tree in ("/etc", "/proc", "/sys")):
+    if path in _EVERYWHERE or any(below(path, tree) for tree in ("/etc", "/proc", "/sys")):
         return False
-    if _below(path, "/dev") and not _below(path, "/dev/shm"):
+    if below(path, "/dev") and not below(path, "/dev/shm"):
         return False
     return source.private or any(
-        _below(place, prefix)
+        below(place, prefix)
         for place in (path, source.real)
         for prefix in target.host_only
         if place != prefix
     )
 
 
-def _below(path: str, directory: str) -> bool:
+def _is_init(mount: Mapping[str, Any], source: Source, target: Target) -> bool:
+    """Tell the program of `--init`, where it can be copied."""
+    ours = target.elsewhere and mount["destination"] in _INITS and source.kind == "file"
+    return ours and _not_copied(source) is None
+
+
+def below(path: str, directory: str) -> bool:
+    """Tell whether a path is a directory or in it; both are normal."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 

@@ -20,7 +20,7 @@ from scrun.settings.ociconf import substitute
 from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from supervisor.staging.mounts import FILES
 from supervisor.staging.policy import fit
-from supervisor.staging.survey import mount_of, read_mounts, survey
+from supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -127,16 +127,18 @@ def _fill(
     if root is None:
         raise StagingError("root: missing, a container needs a root file system")
     # runc takes no path with a link in it ("invalid rootfs: not an absolute path, or a symlink")
-    rootfs = os.path.realpath(os.path.join(bundle, root["path"]))
+    mounted = rootfs = os.path.realpath(os.path.join(bundle, root["path"]))
     staged_rootfs = os.path.join(directory, _ROOTFS)
-    why_copied = _why_copied(rootfs, target)
+    why_copied = None
+    if target.elsewhere:
+        rootfs, why_copied = _rootfs_for_nodes(rootfs, os.path.realpath(bundle), target)
     plan = fit(
         config,
         bundle=bundle,
         staged=directory,
         rootfs=staged_rootfs if why_copied else rootfs,
         target=target,
-        sources=survey(config, bundle, target, directory),
+        sources=survey(config, bundle, mounted, target, directory),
     )
     notes = list(plan.notes)
     mode = 0o700 if target.rootless or not _maps_users(plan.config) else 0o711
@@ -163,17 +165,21 @@ def _maps_users(config: Mapping[str, Any]) -> bool:
     return bool((config.get("linux") or {}).get("uidMappings"))
 
 
-def _why_copied(rootfs: str, target: Target) -> str | None:
-    """Say why the nodes cannot have a root file system where it is; None when they can."""
-    if not target.elsewhere:
-        return None
-    mount = mount_of(rootfs, read_mounts())
-    if mount.private:
-        return f"is on {mount.kind}, mounted only here"
+def _rootfs_for_nodes(rootfs: str, bundle: str, target: Target) -> tuple[str, str | None]:
+    """Find the path that a root file system may have on the nodes.
+
+    Returns:
+        That path; and why there is none, so that it has to be copied, or None.
+    """
+    mounts = read_mounts()
+    there = on_the_nodes(rootfs, bundle, rootfs, mounts)
+    mount = mount_of(there or rootfs, mounts)
+    if there is None or mount.private:
+        return rootfs, f"is on {mount.kind}, mounted only here"
     # podman's keep-id gives its store to a subordinate id, whom a map of one id does not have
-    if target.rootless and not _user_reaches(rootfs):
-        return "is not reachable for the job's user"
-    return None
+    if target.rootless and not _user_reaches(there):
+        return rootfs, "is not reachable for the job's user"
+    return there, None
 
 
 def _user_reaches(path: str) -> bool:

@@ -67,6 +67,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: "unreadable" when it cannot be known.
         real: The path without symbolic links.
+        there: The path under which the nodes may have it; empty: the same. They do not have
+            the mounts that an engine made for one container.
         private: It lies on a file system that only this machine, or only this mount
             namespace, has: tmpfs, overlay.
         size: Bytes in a file; bytes in the regular files of a directory, counted only where
@@ -76,6 +78,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["file", "directory", "fifo", "socket", "device", "missing", "unreadable"]
     real: str = ""
+    there: str = ""
     private: bool = False
     size: int = 0
     capacity: int = 0

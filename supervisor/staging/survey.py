@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from supervisor.staging.mounts import DIRECTORY_LIMIT, binds, only_here
+from supervisor.staging.mounts import DIRECTORY_LIMIT, below, binds, only_here
 from supervisor.staging.plan import Source, Target
 
 if TYPE_CHECKING:
@@ -40,10 +40,21 @@ _CAPABILITIES = """
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """One line of mountinfo, as far as it matters here."""
+    """One line of mountinfo, as far as it matters here.
+
+    Attributes:
+        point: Where it is mounted.
+        kind: The type of the file system.
+        device: Its number, the same for all mounts of one file system.
+        root: The directory of that file system that is seen at the point.
+        source: What was mounted: a block device, a server's directory, a name.
+    """
 
     point: str
     kind: str
+    device: str = ""
+    root: str = "/"
+    source: str = ""
 
     @property
     def private(self) -> bool:
@@ -64,10 +75,15 @@ def read_mounts(path: str = "/proc/self/mountinfo") -> list[Mount]:
 def parse_mount(line: str) -> Mount:
     """Parse one line of mountinfo; blanks in paths are octal escapes there."""
     before, _, after = line.partition(" - ")
-    point = before.split(" ")[4]
+    device, root, point = before.split(" ")[2:5]
+    kind, source = after.split(" ")[:2]
+    return Mount(_plain(point), kind, device, _plain(root), _plain(source))
+
+
+def _plain(text: str) -> str:
     for escape, plain in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        point = point.replace(escape, plain)
-    return Mount(point, after.split(" ")[0])
+        text = text.replace(escape, plain)
+    return text
 
 
 def mount_of(path: str, mounts: list[Mount]) -> Mount:
@@ -81,20 +97,73 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount:
     return found
 
 
+def on_the_nodes(path: str, bundle: str, rootfs: str, mounts: list[Mount]) -> str | None:
+    """Find what an engine mounted for one container where the nodes may see it, too.
+
+    containerd's shim mounts the root file system at `rootfs` of the bundle; buildah, in a mount
+    namespace of its own, binds it and the volumes below `mnt` of the bundle; docker's drivers
+    that have a file system for each container mount it where config.json says. The nodes have
+    none of these mounts, but perhaps what was bound.
+
+    Args:
+        path: An absolute path without symbolic links.
+        bundle: The bundle, likewise.
+        rootfs: The root file system, likewise.
+        mounts: Those of this mount namespace.
+
+    Returns:
+        The path itself when it is on no such mount. None when nothing else leads there.
+    """
+    mount = mount_of(path, mounts)
+    made_for_it = mount.point != bundle and any(below(mount.point, p) for p in (bundle, rootfs))
+    # a server's file system that is mounted as a whole is the site's work, not an engine's
+    whole = mount.root == "/" and not mount.source.startswith("/dev/")
+    if not made_for_it or (whole and not mount.private):
+        return path
+    inside = os.path.normpath(os.path.join(mount.root, os.path.relpath(path, mount.point)))
+    for other in sorted(mounts, key=lambda mount: len(mount.root)):
+        if other == mount or other.device != mount.device or not below(inside, other.root):
+            continue
+        found = os.path.normpath(os.path.join(other.point, os.path.relpath(inside, other.root)))
+        # a directory that is bound to its own place is there without the mount, too
+        if found == path or (mount_of(found, mounts) == other and _same(found, path)):
+            return found
+    return None
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
 def survey(
-    config: Mapping[str, Any], bundle: str, target: Target, staged: str
+    config: Mapping[str, Any], bundle: str, rootfs: str, target: Target, staged: str
 ) -> dict[str, Source]:
     """Look at every path of this machine that the policy has to decide about."""
     mounts = read_mounts()
     found: dict[str, Source] = {}
     for path in binds(config.get("mounts") or [], bundle):
         source = look(path, mounts)
+        if target.elsewhere and source.real:
+            source = _look_behind(source, os.path.realpath(bundle), rootfs, mounts)
         if source.kind == "directory" and only_here(path, source, target, staged):
             source = msgspec.structs.replace(source, size=_size(path))
         found[path] = source
     for device in (config.get("linux") or {}).get("devices") or []:
         found[device["path"]] = look(device["path"], mounts)
     return found
+
+
+def _look_behind(source: Source, bundle: str, rootfs: str, mounts: list[Mount]) -> Source:
+    """Look at what was mounted for the container, instead of at the mount."""
+    there = on_the_nodes(source.real, bundle, rootfs, mounts)
+    if there is None:
+        return msgspec.structs.replace(source, private=True)
+    if there == source.real:
+        return source
+    return msgspec.structs.replace(look(there, mounts), there=there)
 
 
 def look(path: str, mounts: list[Mount]) -> Source:

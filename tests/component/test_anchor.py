@@ -319,10 +319,10 @@ def test_its_name(leave: Leave) -> None:
     assert Path(f"/proc/{left.pid}/cmdline").read_bytes().startswith(b"scrun-anchor\0")
 
 
-def test_stays_in_the_session_of_its_parent(leave: Leave) -> None:
-    """Without a terminal: what ends the engine's session is meant for it too."""
+def test_leads_a_session_of_its_own(leave: Leave) -> None:
+    """A hang-up of the terminal on which `create` was typed does not end it."""
     left = leave().ready()
-    assert int(left.stat[3]) == os.getsid(0)
+    assert int(left.stat[3]) == left.pid
 
 
 def is_locked(path: Path) -> bool:

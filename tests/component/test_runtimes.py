@@ -12,11 +12,11 @@ import pytest
 from scrun.errors import RuntimeMissing
 from supervisor.runtimes import (
     Runtime,
+    command,
     delete_command,
     find_runtime,
     kill_command,
     run_command,
-    state_command,
     try_runtime,
 )
 from tests.harness import users
@@ -151,4 +151,4 @@ def test_commands() -> None:
     assert delete_command(crun, root="/r", id="c", log="/l") == [
         *(*start, *log, "delete", "--force", "c")
     ]
-    assert state_command(crun, root="/r", id="c") == [*start, "state", "c"]
+    assert command(crun, "state", "c", root="/r") == [*start, "state", "c"]

@@ -247,6 +247,29 @@ def test_a_root_file_system_of_this_mount_namespace_is_copied(bundle: Path, stag
         subprocess.run(["umount", bundle / "rootfs"], check=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_what_an_engine_bound_for_the_bundle_is_used_where_it_is(
+    bundle: Path, staged: Path
+) -> None:
+    # as containerd's shim does with the root file system, and buildah with the volumes too
+    snapshot, volume = bundle.parent / "snapshot", bundle.parent / "volume"
+    for source, point in ((snapshot, bundle / "rootfs"), (volume, bundle / "mnt")):
+        source.mkdir()
+        (source / "file").write_text("x")
+        point.mkdir(exist_ok=True)
+        subprocess.run(["mount", "--bind", source, point], check=True)
+    try:
+        result = stage(bundle, staged, bind(bundle / "mnt" / "file"), rootless=False)
+    finally:
+        for point in (bundle / "rootfs", bundle / "mnt"):
+            subprocess.run(["umount", point], check=True)
+    assert result.rootfs == str(snapshot)
+    assert os.readlink(staged / "rootfs") == str(snapshot)
+    config = json.loads((staged / "config.json").read_bytes())
+    assert config["mounts"][0]["source"] == str(volume / "file")
+    assert result.notes == ()
+
+
 def test_a_copy_that_fails_says_why() -> None:
     with pytest.raises(StagingError, match=r"copying the root file system failed: cp: .*gone"):
         place.run(["cp", "-a", "--", "/gone", "/dev/null/x"])
@@ -260,11 +283,47 @@ def test_mounts_are_found_by_their_longest_place() -> None:
         "23 20 0:4 / /ab rw - xfs x rw",
     ]
     mounts = [survey.parse_mount(line) for line in lines]
-    assert survey.mount_of("/a b/c", mounts) == survey.Mount("/a b", "overlay")
+    assert survey.mount_of("/a b/c", mounts).point == "/a b"
     assert survey.mount_of("/a b", mounts).private
-    assert survey.mount_of("/a", mounts) == survey.Mount("/", "ext4")
+    assert survey.mount_of("/a", mounts).kind == "ext4"
     assert survey.mount_of("/ab/c", mounts).kind == "xfs"
     assert not survey.Mount("/", "overlay").private
+
+
+MOUNTS = [
+    survey.parse_mount(line)
+    for line in (
+        "20 1 8:1 / / rw - ext4 /dev/a rw",
+        "21 20 8:1 /bundle/mnt /bundle/mnt rw - ext4 /dev/a rw",
+        "22 21 8:1 /data /bundle/mnt/bound rw - ext4 /dev/a rw",
+        "23 20 8:2 / /bundle/device rw - xfs /dev/b rw",
+        "24 20 8:3 /lost /bundle/lost rw - xfs /dev/c rw",
+        "25 20 0:9 / /bundle/nfs rw - nfs4 server:/x rw",
+        "26 20 0:9 / /home rw - nfs4 server:/x rw",
+        "27 20 8:4 / /images/one rw - xfs /dev/d rw",
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("/bundle/config", "/bundle/config"),
+        ("/bundle/mnt/bound/a", "/data/a"),
+        ("/bundle/mnt/a", "/bundle/mnt/a"),
+        ("/bundle/device/a", None),
+        ("/bundle/lost/a", None),
+        ("/bundle/nfs/a", "/bundle/nfs/a"),
+        ("/home/a", "/home/a"),
+        ("/images/one", None),
+        ("/", "/"),
+    ],
+)
+def test_what_was_mounted_for_a_container_is_looked_for_elsewhere(
+    path: str, there: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "samefile", lambda *_: True)
+    assert survey.on_the_nodes(path, "/bundle", "/images/one", MOUNTS) == there
 
 
 def test_this_machine_is_described_as_it_is() -> None:

@@ -12,6 +12,9 @@ from typing import Self
 from tests.harness import cluster, users
 from tests.harness.site import Site
 
+RUN = ("run", "--network", "host", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
+"""`podman run`, with what rootless podman needs on this machine (no slirp, low hard limits)."""
+
 _TIMEOUT = 60.0
 
 
@@ -22,12 +25,22 @@ def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
+# Of a rootless container podman pauses only what could have a cgroup, which on v1 none can. Its
+# process that holds the user namespace holds this mount namespace as well.
+_CGROUP2 = ("unshare", "--mount", "sh", "-c")
+_MOUNT = 'mount -t cgroup2 cgroup /sys/fs/cgroup && exec "$@"'
+
+
 @contextlib.contextmanager
-def rootless_podman() -> Iterator["Podman"]:
-    """Podman of the ordinary user, on Slurm, at a place of its own."""
+def rootless_podman(*, cgroup2: bool = False) -> Iterator["Podman"]:
+    """Podman of the ordinary user, on Slurm, at a place of its own.
+
+    With `cgroup2` it finds cgroups as most systems have them now.
+    """
     site = Site("slurm", users.ordinary())
+    before = (*_CGROUP2, _MOUNT, "sh") if cgroup2 else ()
     try:
-        with Podman(site) as podman:
+        with Podman(site, before=before) as podman:
             yield podman
     finally:
         site.close()
@@ -40,8 +53,9 @@ class Podman:
     settings are in the user's own file meanwhile.
     """
 
-    def __init__(self, site: Site, settings: str = "") -> None:
+    def __init__(self, site: Site, settings: str = "", before: tuple[str, ...] = ()) -> None:
         self.site = site
+        self._before_it = before
         self._more_settings = settings
         self._runtime_dir = site.base / "x"
         self._runtime_dir.mkdir(mode=0o700)
@@ -67,7 +81,7 @@ class Podman:
             "TMPDIR": str(self.site.base),
         }
         return subprocess.Popen(
-            [*self.site.user.prefix, *self._command, *arguments],
+            [*self._before_it, *self.site.user.prefix, *self._command, *arguments],
             env=environment,
             cwd=self.site.base,
             start_new_session=True,

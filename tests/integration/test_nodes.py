@@ -8,10 +8,9 @@ import pytest
 
 from tests.harness import cluster, users
 from tests.harness.life import Life
-from tests.harness.podman import Podman
+from tests.harness.podman import RUN, Podman
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
-from tests.integration.test_podman import RUN
 
 on_slurm = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 

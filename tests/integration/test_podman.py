@@ -4,41 +4,17 @@ import json
 import os
 import pty
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.harness import cluster, users
-from tests.harness.podman import Podman, rootless_podman
+from tests.harness.podman import RUN, Podman
 from tests.harness.script import manual
 from tests.harness.site import Site
 from tests.harness.terminal import Terminal
-from tests.harness.wait import wait_until, wait_while
-
-RUN = ("run", "--network", "host", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
-
-
-@pytest.fixture(scope="module")
-def _podman() -> Iterator[Podman]:
-    with rootless_podman() as podman:
-        yield podman
-
-
-@pytest.fixture
-def podman(_podman: Podman) -> Iterator[Podman]:
-    """Podman with an image called busybox; no container and no job is left after a test."""
-    yield _podman
-    try:
-        assert _podman.must("ps", "--all", "--quiet") == ""
-        # what is told to end while it is being launched is killed after KillWait + 5 s
-        wait_while("jobs", lambda: cluster.jobs(_podman.site.user), 15)
-        records = _podman.site.base / "x" / "scrun"
-        if records.exists():
-            wait_while("records", lambda: [r for r in os.listdir(records) if r[0] != "@"], 5)
-    finally:
-        _podman.run("rm", "--all", "--force", "--time", "1")
+from tests.harness.wait import wait_until
 
 
 @pytest.mark.parametrize("status", [0, 7])

@@ -123,7 +123,7 @@ def test_binds(rootfs: Path, tmp_path: Path) -> None:
     program(tmp_path / "tools/tool")
     (tmp_path / "tools/link").symlink_to("/bin/sh")
     mount = bind(tmp_path / "tools", "/opt/tools")
-    assert find(rootfs, "/opt/tools/tool", mount) == missing("/opt/tools/tool")
+    assert isinstance(find(rootfs, "/opt/tools/tool", mount), Unknown)
     (rootfs / "opt/tools").mkdir(parents=True)
     assert find(rootfs, "/opt/tools/tool", mount) == Found("/opt/tools/tool")
     assert find(rootfs, "/opt/tools/link", mount) == Found("/bin/sh")
@@ -158,6 +158,14 @@ def test_other_mounts_are_unknown(rootfs: Path, tmp_path: Path) -> None:
     assert find(rootfs, "sh", tmpfs, tools) == Found("/bin/sh")
     assert isinstance(find(rootfs, "sh", tools, tmpfs), Unknown)
     assert isinstance(find(rootfs, "sh", Mount("/", "tmpfs")), Unknown)
+
+
+def test_directories_that_are_made_for_a_mount(rootfs: Path, tmp_path: Path) -> None:
+    """podman run --init: the image has no /run, and the runtime makes /run/podman-init."""
+    program(tmp_path / "init")
+    mount = bind(tmp_path / "init", "/new/deep/init")
+    assert isinstance(find(rootfs, "/new/deep/init", mount), Unknown)
+    assert find(rootfs, "/other/init", mount) == missing("/other/init")
 
 
 def test_a_later_mount_hides_what_is_below(rootfs: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.errors import SettingsError
+from scrun.settings.engine_flags import Flags
 from scrun.settings.request_sources import Wanted, asked_by, gather, names_of_requests
 from scrun.settings.requests import TABLE, salloc_arguments, srun_arguments
 from supervisor.staging.plan import Target
@@ -201,3 +202,54 @@ def test_an_environment_without_requests_stays(process: dict[str, Any]) -> None:
     )
     assert plan.config["process"] == process
     assert plan.notes == ()
+
+
+# The engine's flags
+
+CPUS, MEMORY = "SCRUN_CPUS_PER_TASK", "SCRUN_MEM_PER_NODE"
+FLAGS = Flags(
+    {CPUS: "2", MEMORY: "100M"},
+    {CPUS: "--cpus, linux.resources.cpu", MEMORY: "--memory, linux.resources.memory"},
+    ("a note",),
+)
+
+
+def test_annotations_of_slurm_are_below_those_of_scrun() -> None:
+    annotations = {"slurm.time": "1", "slurm.partition": "a", "slurm.qos": "q"}
+    assert asked_by(annotations, ["SCRUN_PARTITION=b"]) == {
+        "SCRUN_TIMELIMIT": "1",
+        "SCRUN_PARTITION": "b",
+        "SCRUN_QOS": "q",
+    }
+    wanted = gather({}, asked_by(annotations, []), {})
+    assert wanted.requests == {"SCRUN_TIMELIMIT": "1", "SCRUN_PARTITION": "a"}
+    assert "SCRUN_QOS of config.json is ignored" in wanted.notes[0]
+    with pytest.raises(SettingsError, match="is not accepted from an image"):
+        gather({}, asked_by({"slurm.nodelist": "/etc/passwd"}, []), {})
+
+
+def test_flags_are_requests() -> None:
+    wanted = gather({}, {}, {"SCRUN_PARTITION": "c"}, FLAGS)
+    assert wanted.requests == {"SCRUN_PARTITION": "c", CPUS: "2", MEMORY: "100M"}
+    assert wanted.notes == ("a note",)
+    assert wanted.because == (
+        f"{CPUS}=2 from --cpus, linux.resources.cpu, "
+        f"{MEMORY}=100M from --memory, linux.resources.memory"
+    )
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{MEMORY: "1G"}, {"SCRUN_MEM_PER_CPU": "1G"}, {"SCRUN_MEM_PER_GPU": "1G"}, {MEMORY: ""}],
+)
+def test_what_is_named_stands_above_flags(named: dict[str, str]) -> None:
+    for environment, asked in ((named, {}), ({}, named)):
+        wanted = gather(environment, asked, {}, FLAGS)
+        assert wanted.requests == {CPUS: "2", **named}
+        assert MEMORY not in wanted.because
+
+
+def test_flags_stand_above_defaults_of_their_kind() -> None:
+    defaults = {"SCRUN_MEM_PER_CPU": "1G", CPUS: "8", "SCRUN_GPUS": "1"}
+    wanted = gather({}, {}, defaults, FLAGS)
+    assert wanted.requests == {"SCRUN_GPUS": "1", CPUS: "2", MEMORY: "100M"}

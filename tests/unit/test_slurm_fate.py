@@ -1,20 +1,28 @@
 """What squeue says of a job that is over."""
 
+import pwd
+
 import pytest
 
 from scrun.states import TAKEN
-from supervisor.engines.slurm.fate import read_fate
+from supervisor.engines.slurm.fate import read_accounting, read_fate
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ("TIMEOUT TimeLimit\n", "time-limit"),
-        ("COMPLETING TimeLimit\n", "time-limit"),
-        ("NODE_FAIL NodeDown\n", "node-failure"),
-        ("PREEMPTED None\n", "preempted"),
-        ("CANCELLED None\n", None),
-        ("COMPLETING None\n", None),
+        # state, time of a preemption, reason, as squeue 22.05 pads them
+        ("TIMEOUT        None                 TimeLimit\n", "time-limit"),
+        ("COMPLETING     None                 TimeLimit\n", "time-limit"),
+        ("NODE_FAIL      None                 NodeDown\n", "node-failure"),
+        ("PREEMPTED      2026-11-21T13:27:03  None\n", "preempted"),
+        ("COMPLETING     2026-11-21T13:27:03  None\n", "preempted"),
+        ("OUT_OF_MEMORY  None                 None\n", "out-of-memory"),
+        ("CANCELLED      None                 None\n", None),
+        ("CANCELLED      2026-11-21T13:27:03  None\n", None),  # in its grace time
+        ("COMPLETING     None                 None\n", None),
+        ("COMPLETING     N/A                  None\n", None),
+        ("COMPLETING\n", None),
         ("", None),
         ("anything else", None),
     ],
@@ -27,3 +35,25 @@ def test_fate(answer: str, reason: str | None) -> None:
         assert ending is not None
         assert (ending.reason, ending.status) == (reason, TAKEN[reason])
         assert "job 7" in ending.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        # as sacct 22.05 prints them
+        ("CANCELLED by 0\n", f"job 7 was cancelled by {pwd.getpwuid(0).pw_name}"),
+        ("CANCELLED by 4123456789\n", "job 7 was cancelled by user 4123456789"),
+        ("PREEMPTED\n", "job 7 ended: it was preempted by another one"),
+        ("TIMEOUT\n", "job 7 ended: its time limit was reached"),
+    ],
+)
+def test_accounting(answer: str, words: str) -> None:
+    ending = read_accounting(answer, "7")
+    assert ending is not None
+    assert ending.text == words
+    assert ("cancelled" in words) == (ending.reason == "cancelled")
+
+
+@pytest.mark.parametrize("answer", ["", "CANCELLED\n", "COMPLETED\n", "RUNNING\n"])
+def test_accounting_that_does_not_tell(answer: str) -> None:
+    assert read_accounting(answer, "7") is None

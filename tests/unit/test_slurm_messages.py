@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.engines.slurm.messages import Exit, SallocHeard, SrunHeard, step_exit
+from scrun.states import Ending, exited
+from supervisor.engines.slurm.messages import (
+    Exit,
+    SallocHeard,
+    SrunHeard,
+    ending_of_step,
+    step_exit,
+)
 from supervisor.runtimes import program_failure
 
 
@@ -492,3 +499,64 @@ def test_a_runtime_may_say_anything(content: bytes) -> None:
     heard = SrunHeard()
     heard.hear_runtime(content)
     assert heard.runtime_status in (None, 126, 127)
+
+
+# Out of memory. Said by 22.05 with task/cgroup and ConstrainRAMSpace, and with jobacct_gather
+# and OverMemoryKill; tests/integration/test_endings.py has the second for real.
+
+BY_KERNEL = (
+    finished("00fd")
+    + "srun: error: node1: task 0: Out Of Memory\n"
+    + "slurmstepd-node1: error: Detected 1 oom-kill event(s) in StepId=3539.0. Some of your "
+    + "processes may have been killed by the cgroup out-of-memory handler.\n"
+)
+OVER_MEMORY = GRANTED + "\nsalloc: Exceeded job memory limit\nsalloc: Exceeded job memory limit"
+BY_SLURM = (
+    "slurmstepd-node1: error: StepId=3539.0 exceeded memory limit (218046464 > 52428800), being "
+    "killed\n"
+    "srun: Complete StepId=3539.0+0 received\n"
+    "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.\n"
+    + finished("0009")
+    + "srun: error: node1: task 0: Killed\n"
+)
+
+
+def end(lines: str, returned: int, salloc_said: str = "", tasks: int = 1) -> Ending:
+    heard = srun(lines, tasks)
+    return ending_of_step(heard, step_exit(heard, returned), salloc(salloc_said))
+
+
+@pytest.mark.parametrize(
+    ("lines", "returned", "said"),
+    [
+        (RUNNING + BY_KERNEL, 1, GRANTED),
+        (RUNNING + BY_KERNEL, 1, OVER_MEMORY),
+        (RUNNING + BY_SLURM, 137, OVER_MEMORY),
+    ],
+)
+def test_out_of_memory(lines: str, returned: int, said: str) -> None:
+    ending = end(lines, returned, said)
+    assert (ending.status, ending.reason) == (137, "out-of-memory")
+    assert ending.text.startswith("job 3539: out of memory")
+
+
+def test_one_of_two_tasks_is_out_of_memory() -> None:
+    lines = TWO + BOTH_STARTED + finished("0000") + finished("00fd")
+    assert end(lines, 1, tasks=2).reason == "out-of-memory"
+
+
+def test_killed_for_another_reason() -> None:
+    assert end(RUNNING + finished("0009"), 137, GRANTED) == exited(137)
+
+
+@pytest.mark.parametrize("status", ["0000", "0700", "000f"])
+def test_another_step_of_the_job_had_too_much_memory(status: str) -> None:
+    """An exec's, perhaps; salloc does not say which one was killed."""
+    assert end(RUNNING + finished(status), 0, OVER_MEMORY).reason == "exited"
+
+
+def test_a_step_in_the_job_of_somebody_else() -> None:
+    heard = srun(RUNNING + BY_KERNEL)
+    assert ending_of_step(heard, step_exit(heard, 1)).reason == "out-of-memory"
+    heard = srun(RUNNING + BY_SLURM)
+    assert ending_of_step(heard, step_exit(heard, 137)) == exited(137)

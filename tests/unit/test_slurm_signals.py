@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from scrun.errors import SettingsError
-from supervisor.engines.slurm.signals import KillCommand, Running, kill_scripts, read_kill_command
+from scrun.settings.load import Runtime
+from scrun.settings.node_runtime import NodeRuntime
+from supervisor.engines.slurm.node import NodeCommands, read_node_commands
+from supervisor.engines.slurm.signals import Running, kill_scripts
+
+
+def killing(pattern: str) -> NodeCommands:
+    return NodeCommands(NodeRuntime(kill=pattern))
+
 
 
 @pytest.mark.parametrize(
@@ -22,26 +30,27 @@ from supervisor.engines.slurm.signals import KillCommand, Running, kill_scripts,
 def test_a_signal_at_the_end_is_ours_to_give(tmp_path: Path, line: str, pattern: str) -> None:
     rest = 'RunTimeQuery="x"\nRunTimeDelete="x"\nRunTimeRun="x"\n'
     (tmp_path / "oci.conf").write_text(f"{line}\n{rest}")
-    assert read_kill_command(str(tmp_path / "slurm.conf")) == KillCommand(pattern)
+    found = read_node_commands(str(tmp_path / "slurm.conf"), Runtime())
+    assert found.patterns.kill == pattern
 
 
 @pytest.mark.parametrize("content", [None, "", "nonsense", "RunTimeRun=x\n", "\udcff"])
 def test_no_command_where_none_is_known(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "oci.conf").write_bytes(content.encode(errors="surrogateescape"))
-    assert read_kill_command(str(tmp_path / "slurm.conf")) is None
+    assert read_node_commands(str(tmp_path / "slurm.conf"), Runtime()).patterns == NodeRuntime()
 
 
 def test_filled_in() -> None:
-    command = KillCommand("crun kill %j.%s.%t.%n").command("12.3", "node 1", 10)
+    command = killing("crun kill %j.%s.%t.%n").kill("12.3", "node 1", 10)
     assert command == "crun kill 12.3.0.'node 1' USR1"
 
 
 def test_filled_in_for_another_task_of_the_node() -> None:
-    assert KillCommand("crun kill %s.%t").command("12.3", "node1", 10, 2) == "crun kill 3.2 USR1"
+    assert killing("crun kill %s.%t").kill("12.3", "node1", 10, 2) == "crun kill 3.2 USR1"
 
 
-def only_script(kill: KillCommand, running: Running, tries: int = 30) -> str:
+def only_script(kill: NodeCommands, running: Running, tries: int = 30) -> str:
     [(nodes, script)] = kill_scripts(kill, "12.3", running, 10, tries)
     assert nodes == list(running)
     return script
@@ -66,7 +75,7 @@ RUNNING = {"node1": [0], "node 2'": [0, 1, 3], "*": [7]}
 
 
 def test_each_node_signals_its_own(tmp_path: Path) -> None:
-    kill = KillCommand(f"echo >>{tmp_path}/got kill %n %t")
+    kill = killing(f"echo >>{tmp_path}/got kill %n %t")
     script = only_script(kill, RUNNING)
     for node, tasks in RUNNING.items():
         assert run(script, node) == ["delivered"] * len(tasks)
@@ -78,18 +87,18 @@ def test_each_node_signals_its_own(tmp_path: Path) -> None:
 
 def test_it_is_tried_until_the_runtime_knows_the_container(tmp_path: Path) -> None:
     count = f"echo >>{tmp_path}/tries x; test $(wc -l <{tmp_path}/tries) -ge 3 || exit 9; : %t"
-    assert run(only_script(KillCommand(count), {"n": [0]}), "n") == ["delivered"]
+    assert run(only_script(killing(count), {"n": [0]}), "n") == ["delivered"]
     assert (tmp_path / "tries").read_text() == "x\n" * 3
 
 
 def test_it_is_not_tried_for_ever() -> None:
     begun = time.monotonic()
-    assert run(only_script(KillCommand("false"), {"n": [0, 1]}, tries=3), "n") == []
+    assert run(only_script(killing("false"), {"n": [0, 1]}, tries=3), "n") == []
     assert 0.2 < time.monotonic() - begun < 3
 
 
 def test_a_large_step_fits_into_command_lines() -> None:
-    kill = KillCommand("/usr/local/bin/crun --root=/run/slurm-cluster/oci/%u kill %u.%j.%s.%t.%n")
+    kill = killing("/usr/local/bin/crun --root=/run/slurm-cluster/oci/%u kill %u.%j.%s.%t.%n")
     running = {f"a-long-name-of-a-node-{number:04}": [*range(8)] for number in range(1000)}
     parts = list(kill_scripts(kill, "1234567.0", running, 10))
     assert [node for nodes, _ in parts for node in nodes] == list(running)
@@ -100,9 +109,9 @@ def test_a_large_step_fits_into_command_lines() -> None:
 
 
 def test_no_script_where_nothing_runs() -> None:
-    assert list(kill_scripts(KillCommand("x"), "1.0", {}, 10)) == []
+    assert list(kill_scripts(killing("x"), "1.0", {}, 10)) == []
 
 
 def test_what_only_the_node_knows_is_refused() -> None:
     with pytest.raises(SettingsError):
-        KillCommand("crun kill --bundle %b").command("12.3", "node1", 10)
+        killing("crun kill --bundle %b").kill("12.3", "node1", 10)

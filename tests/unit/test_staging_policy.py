@@ -319,6 +319,25 @@ def test_a_small_file_that_is_only_here_is_copied() -> None:
     assert plan.notes == ()
 
 
+@pytest.mark.parametrize("destination", ["/dev/init", "/run/podman-init", "/sbin/docker-init"])
+def test_the_init_of_an_engine_is_copied(destination: str) -> None:
+    path = "/usr/bin/some-init"
+    mount = bind(path, destination)
+    plan = fitted({"mounts": [mount]}, SLURM_ROOT, {path: Source(kind="file", size=700_000)})
+    assert [(copy.source, copy.name) for copy in plan.copies] == [(path, "0-some-init")]
+    large = fitted({"mounts": [mount]}, SLURM_ROOT, {path: Source(kind="file", size=2 << 20)})
+    assert large.config["mounts"] == [mount]
+    assert fitted({"mounts": [mount]}, LOCAL_ROOT).config["mounts"] == [mount]
+
+
+def test_a_mount_that_was_made_for_the_container_is_passed_by() -> None:
+    path = "/bundle/mnt/bound"
+    source = Source(kind="directory", real="/data", there="/data")
+    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: source})
+    assert plan.config["mounts"] == [bind("/data")]
+    assert plan.notes == ()
+
+
 def test_a_small_directory_that_is_only_here_is_copied_and_noted() -> None:
     source = Source(kind="directory", size=DIRECTORY_LIMIT, private=True)
     plan = fitted({"mounts": [bind("/scratch/d")]}, SLURM_USER, {"/scratch/d": source})

@@ -5,14 +5,18 @@ in an oci.conf(5). Pure: lists of words.
 """
 
 import os
+import shlex
 import sys
 from typing import Protocol
 
 import msgspec
 
+from scrun.errors import EngineError
 from scrun.oci.signals import signal_name
+from scrun.settings.node_runtime import NodeRuntime
 from scrun.settings.ociconf import OciConf, substitute
 from supervisor import runtimes
+from supervisor.engines.script import PROCESS_FILE
 from supervisor.runtimes import Runtime
 
 _MINDER = os.path.join(os.path.dirname(__file__), "minder.py")
@@ -43,12 +47,32 @@ class Commands(Protocol):
         """End and remove a container, if there is one."""
         ...
 
+    def state(self, container: str, bundle: str) -> str:
+        """Print a container's state: a command for a shell."""
+        ...
+
+    def exec(self, container: str, bundle: str) -> str:
+        """Run the program that the file `PROCESS_FILE` describes: a command for a shell.
+
+        Raises:
+            EngineError: The site has none.
+        """
+        ...
+
+    def hold(self, container: str, bundle: str, *, resume: bool) -> str:
+        """Pause or resume a container: a command for a shell; "" for signals instead."""
+        ...
+
+    def update(self, container: str, bundle: str) -> str:
+        """Change limits, to those on standard input; "" where that is not possible."""
+        ...
+
 
 class RuntimeCommands(msgspec.Struct, frozen=True):
     """Those of a runtime with the command line of crun and runc."""
 
     runtime: Runtime
-    state: str
+    root: str
 
     @property
     def cgroups(self) -> bool:
@@ -63,20 +87,45 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
     def run(self, container: str, bundle: str, log: str) -> list[str]:
         """See `Commands`."""
         return runtimes.run_command(
-            self.runtime, root=self.state, bundle=bundle, id=container, log=log
+            self.runtime, root=self.root, bundle=bundle, id=container, log=log
         )
 
     def kill(self, container: str, bundle: str, number: int) -> list[str]:
         """See `Commands`."""
         del bundle
         return runtimes.kill_command(
-            self.runtime, root=self.state, id=container, signal=signal_name(number)
+            self.runtime, root=self.root, id=container, signal=signal_name(number)
         )
 
     def delete(self, container: str, bundle: str) -> list[str]:
         """See `Commands`."""
         del bundle
-        return runtimes.delete_command(self.runtime, root=self.state, id=container)
+        return runtimes.delete_command(self.runtime, root=self.root, id=container)
+
+    def state(self, container: str, bundle: str) -> str:
+        """See `Commands`."""
+        del bundle
+        return self._shell("state", container)
+
+    def exec(self, container: str, bundle: str) -> str:
+        """See `Commands`."""
+        del bundle
+        return self._shell("exec", "--process", PROCESS_FILE, container)
+
+    def hold(self, container: str, bundle: str, *, resume: bool) -> str:
+        """See `Commands`. crun and runc do it by a cgroup."""
+        del bundle
+        if not self.cgroups:
+            return ""
+        return self._shell("resume" if resume else "pause", container)
+
+    def update(self, container: str, bundle: str) -> str:
+        """See `Commands`."""
+        del bundle
+        return self._shell("update", "--resources", "-", container) if self.cgroups else ""
+
+    def _shell(self, *words: str) -> str:
+        return shlex.join(runtimes.command(self.runtime, *words, root=self.root))
 
 
 class OciConfCommands(msgspec.Struct, frozen=True):
@@ -87,12 +136,14 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         node: This machine's name, `%n`.
         user: The user's name, `%u`, and `uid`, `%U`.
         uid: See user.
+        patterns: What it says about running containers, and what scrun.toml says.
     """
 
     conf: OciConf
     node: str
     user: str
     uid: int
+    patterns: NodeRuntime
 
     @property
     def cgroups(self) -> bool:
@@ -126,12 +177,39 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         """See `Commands`."""
         return self._shell(self.conf.run_time_delete or "true", container, bundle)
 
+    def state(self, container: str, bundle: str) -> str:
+        """See `Commands`."""
+        return self._filled(self.patterns.state, container, bundle)
+
+    def exec(self, container: str, bundle: str) -> str:
+        """See `Commands`."""
+        if not self.patterns.exec:
+            raise EngineError(
+                "exec: the oci.conf has no command that tells how: set `exec` in the section "
+                "[runtime] of scrun.toml"
+            )
+        return self._filled(self.patterns.exec, container, bundle)
+
+    def hold(self, container: str, bundle: str, *, resume: bool) -> str:
+        """See `Commands`."""
+        pattern = self.patterns.resume if resume else self.patterns.pause
+        return self._filled(pattern, container, bundle)
+
+    def update(self, container: str, bundle: str) -> str:
+        """See `Commands`: oci.conf has no command for it."""
+        del container, bundle
+        return ""
+
     def _shell(self, pattern: str, container: str, bundle: str) -> list[str]:
+        return ["/bin/sh", "-c", self._filled(pattern, container, bundle)]
+
+    def _filled(self, pattern: str, container: str, bundle: str) -> str:
         # %j is all of the id: with %u, %s, %t and %n, which are the same for every container,
         # each pattern for an id that Slurm's documentation shows stays unique.
         values = {
             "b": bundle,
             "e": os.path.join(bundle, "environment"),
+            "f": PROCESS_FILE,
             "j": container,
             "m": bundle,
             "n": self.node,
@@ -143,4 +221,4 @@ class OciConfCommands(msgspec.Struct, frozen=True):
             "U": str(self.uid),
             "@": [],
         }
-        return ["/bin/sh", "-c", substitute(pattern, values)]
+        return substitute(pattern, values)

@@ -14,7 +14,8 @@ import msgspec
 import trio
 
 from scrun.errors import EngineError
-from scrun.settings.load import Local
+from scrun.settings.load import Local, Runtime
+from scrun.settings.node_runtime import node_runtime
 from scrun.settings.ociconf import parse_oci_conf
 from scrun.states import taken
 from supervisor.engines.base import Job, Request
@@ -37,15 +38,17 @@ class LocalEngine:
 
     name = "local"
 
-    def __init__(self, root: str, settings: Local) -> None:
+    def __init__(self, root: str, settings: Local, runtime: Runtime) -> None:
         """Describe the engine; a runtime is looked for when the first container comes.
 
         Args:
             root: The root directory of the records.
             settings: The section [local] of the settings.
+            runtime: The section [runtime].
         """
         self._root = root
         self._settings = settings
+        self._runtime = runtime
         self._commands: Commands | None = None
         self._looking = trio.Lock()
 
@@ -67,7 +70,9 @@ class LocalEngine:
         if (path := self._settings.oci_conf) is not None:
             conf = parse_oci_conf(Path(path).read_text(encoding="utf-8"), path)
             uid = os.geteuid()
-            return OciConfCommands(conf, os.uname().nodename, pwd.getpwuid(uid).pw_name, uid)
+            user = pwd.getpwuid(uid).pw_name
+            patterns = node_runtime(conf, self._runtime)
+            return OciConfCommands(conf, os.uname().nodename, user, uid, patterns)
         return RuntimeCommands(find_runtime(self._settings.runtime, env=environment), state)
 
     def tidy(self) -> None:

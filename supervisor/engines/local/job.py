@@ -2,16 +2,19 @@
 
 import json
 import os
+import shlex
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import trio
 
-from scrun.errors import EngineError
+from scrun.errors import EngineError, StateError
 from scrun.states import Ending, exited, taken
-from supervisor.engines.base import Request, Step
+from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.local.commands import Commands
+from supervisor.engines.local.session import LocalSession
+from supervisor.engines.script import signal_script
 from supervisor.processes import Child, Setting, child, run_shell, shell_status
 from supervisor.pumps import messages
 from supervisor.runtimes import program_failure
@@ -120,6 +123,83 @@ class LocalJob:
         ):
             status = await kill.wait()
         return "; ".join(said) or f"status {status}" if status else ""
+
+    async def session(self, program: Program) -> Session:
+        """Prepare to run one more program in the container.
+
+        Raises:
+            StateError: The container does not run.
+            EngineError: The site's oci.conf has no command for it.
+        """
+        self._check_running()
+        command = self._commands.exec(self._container, self._bundle)
+        state = self._commands.state(self._container, self._bundle)
+        return LocalSession(command, state, self._request.setting, program)
+
+    async def hold(self, *, resume: bool) -> None:
+        """Stop all processes of the container, or let them go on.
+
+        Raises:
+            StateError: The container does not run.
+            EngineError: It was not done.
+        """
+        command = self._commands.hold(self._container, self._bundle, resume=resume)
+        name = "CONT" if resume else "STOP"
+
+        def script(state: str) -> str:
+            # a rootless runtime may have no cgroup to freeze, and then it says so
+            first = f"({command}) >/dev/null 2>&1 && exit\n" if command else ""
+            return first + signal_script(state, name)
+
+        [answer] = await self.inspect(script)
+        if answer.status:
+            raise EngineError(f"the container's processes got no SIG{name}: {answer.text.strip()}")
+
+    async def inspect(self, script: Callable[[str], str]) -> list[Answer]:
+        """Run a shell script here.
+
+        Raises:
+            StateError: The container does not run.
+        """
+        self._check_running()
+        text = script(self._commands.state(self._container, self._bundle))
+        said: list[str] = []
+        async with (
+            messages(said.append) as output,
+            child(
+                ["/bin/sh", "-c", text], self._request.setting, stdout=output, stderr=output
+            ) as running,
+        ):
+            status = await running.wait()
+        return [Answer(os.uname().nodename, status, "".join(f"{line}\n" for line in said))]
+
+    async def update(self, resources: str, wanted: Sequence[str]) -> None:
+        """Have the runtime change the limits.
+
+        Raises:
+            EngineError: It cannot.
+        """
+        command = self._commands.update(self._container, self._bundle)
+        if not command:
+            raise EngineError(
+                f"container {self._request.container}: {', '.join(wanted)}: cannot be changed: "
+                "the runtime here makes no cgroups"
+            )
+        [answer] = await self.inspect(lambda _: f"printf %s {shlex.quote(resources)} | {command}")
+        if answer.status:
+            raise EngineError(f"{', '.join(wanted)}: {answer.text.strip()}")
+
+    async def limit_time(self, limit: str) -> None:
+        """Refuse: there is no limit here.
+
+        Raises:
+            EngineError: Always.
+        """
+        raise EngineError(f"time limit {limit}: containers on this machine have none")
+
+    def _check_running(self) -> None:
+        if self._runtime is None or self._runtime.ended:
+            raise StateError(f"container {self._request.container} is not running")
 
     async def command(self, script: str, output: int) -> int:
         """Run a shell script here, the only node (see `supervisor.engines.base.Job`)."""

@@ -8,7 +8,8 @@ Nothing signals salloc. It talks to slurmctld from within its signal handler: on
 while salloc is busy, as around a grant or when the shell has just ended, leaves one in ten of
 them (22.05) waiting for ever, with the job held. So salloc gets no parent-death signal either.
 
-Nothing is asked for by polling: salloc says what happens to the job, as it happens.
+salloc says what happens to the job, as it happens. Only what a pending one waits for has to be
+asked (`pending.py`).
 """
 
 import os
@@ -27,6 +28,7 @@ from supervisor.engines.base import Request
 from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.fate import ask_fate
 from supervisor.engines.slurm.messages import SallocHeard
+from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Child, Setting, child
 from supervisor.pumps import messages
@@ -46,10 +48,26 @@ class Held(msgspec.Struct, frozen=True):
     Attributes:
         job_id: Its number.
         environment: Its SLURM_* variables.
+        heard: What salloc says of it; None when it is somebody else's.
     """
 
     job_id: str
     environment: dict[str, str]
+    heard: SallocHeard | None = None
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What salloc is asked for.
+
+    Attributes:
+        options: Its options.
+        because: Which of them come from the engine's flags, for people; or "".
+        deadline: Seconds that giving the job back may take.
+    """
+
+    options: Sequence[str]
+    because: str
+    deadline: float
 
 
 class _Allocation:
@@ -97,18 +115,21 @@ class _Allocation:
                 theirs.close()
                 await trio.sleep_forever()
 
+    async def tell_pending(self, queue: Queue, setting: Setting, because: str) -> None:
+        """Tell what the job waits for."""
+        await self.known.wait()
+        await queue.watch(self._request, setting, self.heard.job_id, because)
+
 
 @asynccontextmanager
-async def hold(
-    tools: Tools, request: Request, options: Sequence[str], deadline: float
-) -> AsyncIterator[Held]:
+async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> AsyncIterator[Held]:
     """Hold a job.
 
     Args:
         tools: Slurm's tools.
+        queue: What is known of the jobs that wait.
         request: Who asks, and who is told what.
-        options: Options of salloc.
-        deadline: Seconds that giving the job back may take.
+        wish: What is asked for.
 
     Raises:
         AllocationRefused: There is none; with Slurm's reason.
@@ -117,7 +138,7 @@ async def hold(
     allocation = _Allocation(request)
     heard = allocation.heard
     ours, theirs = socket.socketpair()
-    command = [tools.salloc, *options, "--", "/bin/sh", "-c", _HOLDER]
+    command = [tools.salloc, *wish.options, "--", "/bin/sh", "-c", _HOLDER]
     line = trio.socket.from_stdlib_socket(ours)
     environment: dict[str, str] | None = None
     try:
@@ -132,10 +153,11 @@ async def hold(
                 try:
                     async with trio.open_nursery() as pending:
                         pending.start_soon(allocation.guard_pending, tools, setting)
+                        pending.start_soon(allocation.tell_pending, queue, setting, wish.because)
                         environment = _environment(await _holder(line))
                         pending.cancel_scope.cancel()
                     if environment is not None:
-                        held = Held(environment["SLURM_JOB_ID"], environment)
+                        held = Held(environment["SLURM_JOB_ID"], environment, heard)
                         request.known(held.job_id, True)
                         async with trio.open_nursery() as watching:
                             watching.start_soon(allocation.watch, salloc, tools)
@@ -147,14 +169,19 @@ async def hold(
                     if environment is None and not salloc.ended:
                         await _give_up(tools, setting, allocation, salloc)
                     line.close()  # the holder ends, and salloc gives the job back
-                    with trio.move_on_after(deadline, shield=True):
+                    with trio.move_on_after(wish.deadline, shield=True):
                         await salloc.wait()
     finally:
         if heard.job_id and not heard.gone:
             with trio.CancelScope(shield=True):
                 await _cancel_in_the_end(tools, request, heard.job_id)
     if environment is None:
-        raise AllocationRefused(f"no job for container {request.container}: {heard.reason}")
+        reason = heard.reason
+        if heard.revoked and (fate := await ask_fate(tools, setting, heard.job_id)):
+            reason = f"{fate.text}, while it waited for resources"
+        elif wish.because:
+            reason += f" ({wish.because})"
+        raise AllocationRefused(f"no job for container {request.container}: {reason}")
 
 
 @asynccontextmanager

@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.errors import EngineUnavailable
+from scrun.settings.load import Runtime
 from scrun.settings.request_sources import gather
 from scrun.settings.requests import salloc_arguments, srun_arguments
 from scrun.settings.versions import SlurmVersion, features, parse_version
 from supervisor.engines.base import Job, Request
-from supervisor.engines.slurm.allocation import Held, hold
+from supervisor.engines.slurm.allocation import Held, Wish, hold
 from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.job import SlurmJob
 from supervisor.engines.slurm.layout import (
@@ -22,7 +23,8 @@ from supervisor.engines.slurm.layout import (
     layout_within,
     nodes_of_salloc,
 )
-from supervisor.engines.slurm.signals import read_kill_command
+from supervisor.engines.slurm.node import read_node_commands
+from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.tools import Tools, outer_id
 from supervisor.processes import Setting, output_of
 from supervisor.staging.plan import Target
@@ -42,6 +44,7 @@ class SlurmEngine:
         release_timeout: float,
         host_only: tuple[str, ...],
         defaults: Mapping[str, str],
+        runtime: Runtime,
     ) -> None:
         """Describe a cluster; nothing is asked yet but the oci.conf read.
 
@@ -50,12 +53,14 @@ class SlurmEngine:
             release_timeout: Seconds that giving a job back may take.
             host_only: Prefixes of mount sources that its nodes do not have.
             defaults: Requests for every job, by SCRUN_* variable.
+            runtime: Commands of the runtime on the nodes that oci.conf has no place for.
         """
         self._tools = tools
         self._release_timeout = release_timeout
         self._host_only = host_only
         self._defaults = defaults
-        self._kill = read_kill_command(tools.conf)
+        self._commands = read_node_commands(tools.conf, runtime)
+        self._queue = Queue(tools)
         self._version: SlurmVersion | None = None
         self._asking = trio.Lock()
 
@@ -102,7 +107,7 @@ class SlurmEngine:
         what_it_does = features(version)
         one = OneNode(what_it_does.tasks_per_node, f"{version.major}.{version.minor:02}")
         environment = request.setting.environment
-        wanted = self._wanted(request)
+        wanted, because = self._wanted(request)
         check(wanted, one)
         options = [
             f"--job-name={wanted.pop('SCRUN_JOB_NAME', '') or 'scrun'}",
@@ -115,7 +120,7 @@ class SlurmEngine:
 
         def job(held: Held, layout: Layout) -> SlurmJob:
             return SlurmJob(
-                self._tools, what_it_does, self._kill, request, held, layout, step_options
+                self._tools, what_it_does, self._commands, request, held, layout, step_options
             )
 
         if job_id := environment.get("SLURM_JOB_ID"):  # we are called within a job: use that one
@@ -124,16 +129,21 @@ class SlurmEngine:
             request.known(job_id, False)
             yield job(Held(job_id, theirs), layout)
             return
-        async with hold(self._tools, request, options, self._release_timeout) as held:
+        wish = Wish(options, because, self._release_timeout)
+        async with hold(self._tools, self._queue, request, wish) as held:
             yield job(held, layout_of_own_job(wanted, held.environment, one))
 
-    def _wanted(self, request: Request) -> dict[str, str]:
-        """Take the requests of all sources together; what is ignored is told."""
+    def _wanted(self, request: Request) -> tuple[dict[str, str], str]:
+        """Take the requests of all sources together; what is ignored is told.
+
+        Returns:
+            The requests, and which of them come from the engine's flags.
+        """
         environment = request.setting.environment
-        wanted = gather(environment, request.asked, self._defaults)
+        wanted = gather(environment, request.asked, self._defaults, request.flags)
         for note in wanted.notes:
             request.journal.write("info", note)
-        return dict(wanted.requests)
+        return dict(wanted.requests), wanted.because
 
     async def release(self, job_id: str, setting: Setting, record: str) -> None:
         """Cancel a job by its id.

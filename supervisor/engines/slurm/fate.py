@@ -1,58 +1,103 @@
 """What became of a job that was taken away, when salloc does not say."""
 
+import contextlib
+import os
+import pwd
+import re
+
 import trio
 
 from scrun.states import Ending, taken
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, output_of
 
-_ANSWER = 3.0
+# Less than the time for which the end of a step waits for news of its job (`job.py`).
+_ANSWER = 1.5
+_ACCOUNTING_LAGS = 0.3
 
 # squeue(1), JOB STATE CODES and JOB REASON CODES. While the nodes clean up the state is only
-# COMPLETING; the reason is there at once.
+# COMPLETING; a reason is there at once, and of a preemption its time.
 _WORDS = {
     "TIMEOUT": "time-limit",
     "TimeLimit": "time-limit",
     "NODE_FAIL": "node-failure",
     "NodeDown": "node-failure",
     "PREEMPTED": "preempted",
+    "OUT_OF_MEMORY": "out-of-memory",
 }
 _TEXTS = {
     "time-limit": "its time limit was reached",
     "node-failure": "a node of it failed",
     "preempted": "it was preempted by another one",
+    "out-of-memory": "out of memory",
 }
+_FORMAT = "State:30,PreemptTime:30,Reason:60"
+_NO_TIME = ("None", "N/A")
+_NOT_YET = ("RUNNING", "PENDING", "COMPLETING")
+_CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})", re.ASCII)
 
 
 def read_fate(answer: str, job_id: str) -> Ending | None:
-    """Read what squeue says: state and reason; None when it says nothing of use."""
-    for word in answer.split():
+    """Read what squeue says: state, time of a preemption, and reason.
+
+    Returns:
+        How the job ended; None when that says nothing of use.
+    """
+    words = answer.split()
+    for word in words:
         if reason := _WORDS.get(word):
-            return taken(reason, f"job {job_id} ended: {_TEXTS[reason]}")
+            return _ending(job_id, reason)
+    # a job that was told to go may still be cancelled in its grace time, and then says so
+    if len(words) > 1 and words[0] == "COMPLETING" and words[1] not in _NO_TIME:
+        return _ending(job_id, "preempted")
     return None
+
+
+def read_accounting(answer: str, job_id: str) -> Ending | None:
+    """Read what sacct says: the state alone, and who cancelled the job.
+
+    Returns:
+        How the job ended; None when that says nothing of use.
+    """
+    if cancelled := _CANCELLED_BY.search(answer):
+        who = _user_name(int(cancelled[1]))
+        return taken("cancelled", f"job {job_id} was cancelled by {who}")
+    return read_fate(answer, job_id)
 
 
 async def ask_fate(tools: Tools, setting: Setting, job_id: str) -> Ending | None:
-    """Ask Slurm why a job ended.
+    """Ask Slurm why a job ended that salloc calls revoked.
 
     salloc 22.05 tells a time limit only if a warning came before it: of 8 jobs whose limit was
-    moved to the next seconds 3 were just "revoked".
+    moved to the next seconds 3 were just "revoked". It never tells a preemption. Who cancelled a
+    job slurmctld tells to nobody but the accounting, where a site has that.
 
     Returns:
-        How it ended; None when Slurm does not answer, or it was just cancelled.
+        How it ended; None when Slurm does not answer in time, or it was just cancelled.
     """
     if tools.squeue is None:
         return None
-    command = [
-        tools.squeue,
-        "--noheader",
-        "--jobs",
-        job_id,
-        "--states",
-        "all",
-        "--format",
-        "%T %r",
-    ]
-    with trio.move_on_after(_ANSWER):
-        return read_fate(await output_of(command, setting), job_id)
+    squeue = [tools.squeue, "--noheader", "--jobs", job_id, "--states", "all", "--Format", _FORMAT]
+    sacct = os.path.join(os.path.dirname(tools.squeue), "sacct")
+    of_job = [sacct, "--allocations", "--noheader", "--parsable2", "--jobs", job_id]
+    with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
+        fate = read_fate(await output_of(squeue, setting), job_id)
+        if fate is not None or not os.access(sacct, os.X_OK):
+            return fate
+        while True:
+            answer = await output_of([*of_job, "--format=State%60"], setting)
+            if not answer.startswith(_NOT_YET):
+                return read_accounting(answer, job_id)
+            await trio.sleep(_ACCOUNTING_LAGS)
     return None
+
+
+def _ending(job_id: str, reason: str) -> Ending:
+    return taken(reason, f"job {job_id} ended: {_TEXTS[reason]}")
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

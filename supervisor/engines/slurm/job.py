@@ -1,30 +1,27 @@
 """A Slurm job in which one container runs as a step of srun."""
 
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from scrun.errors import EngineError
-from scrun.settings.load import Level
+from scrun.errors import EngineError, StateError
 from scrun.settings.versions import Features
-from scrun.states import Ending, exited, taken
-from supervisor.engines.base import Request, Step
+from scrun.states import Ending, taken
+from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.slurm.allocation import Held
-from supervisor.engines.slurm.cancel import signal_step
+from supervisor.engines.slurm.inspect import inspect
 from supervisor.engines.slurm.layout import Layout
-from supervisor.engines.slurm.messages import SrunHeard, step_exit
+from supervisor.engines.slurm.messages import ending_of_step, step_exit
+from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.remote import run_on_nodes
-from supervisor.engines.slurm.signals import KillCommand, signal_container
+from supervisor.engines.slurm.session import SlurmSession
+from supervisor.engines.slurm.signals import signal_container
+from supervisor.engines.slurm.step import SrunStep, Streams
 from supervisor.engines.slurm.tools import Tools
-from supervisor.processes import Child, child
-from supervisor.pumps import can_be_opened_again, carried, messages, overheard
+from supervisor.engines.slurm.update import set_time_limit
 
 _NEWS_OF_THE_JOB = 2.0
-_STEP_ENDS = 5.0
-_STEP_STARTS = 10.0
-_KILL_BY_CONTROLLER = 3.0
 
 
 class SlurmJob:
@@ -34,7 +31,7 @@ class SlurmJob:
         self,
         tools: Tools,
         features: Features,
-        kill: KillCommand | None,
+        commands: NodeCommands,
         request: Request,
         held: Held,
         layout: Layout,
@@ -45,7 +42,7 @@ class SlurmJob:
         Args:
             tools: Slurm's tools.
             features: What this version of Slurm can do.
-            kill: How the runtime on the nodes signals a container.
+            commands: Those of the runtime on the nodes.
             request: What the job was asked for with.
             held: The job.
             layout: How many nodes and tasks the container has.
@@ -53,16 +50,14 @@ class SlurmJob:
         """
         self._tools = tools
         self._features = features
-        self._kill = kill
+        self._commands = commands
         self._request = request
         self._held = held
         self._layout = layout
         self._options = options
         self._setting = tools.setting(request.setting)
-        self._heard = SrunHeard(layout.tasks)
-        self._started = trio.Event()
-        self._srun: Child | None = None
-        self._asked_to_kill = False
+        self._step = self._new_step(layout.tasks)
+        self._sessions: list[SrunStep] = []
 
     @property
     def id(self) -> str:
@@ -74,37 +69,17 @@ class SlurmJob:
         """The job's SLURM_* variables."""
         return self._held.environment
 
+    def _new_step(self, tasks: int = 1) -> SrunStep:
+        return SrunStep(self._tools, self._setting, self._request.journal, tasks)
+
     async def run(self, step: Step) -> Ending:
         """Run the container as a step, to its end."""
-        heard = self._heard
-
-        def hear(line: str) -> None:
-            complaints = len(heard.complaints)
-            heard.hear(line)
-            level: Level = "error" if len(heard.complaints) > complaints else "debug"
-            self._request.journal.write(level, line)
-            if heard.started and not self._started.is_set():
-                self._started.set()
-                step.running()
-
-        async with messages(hear) as own, self._standard_error(step) as error:
-            stdin, stdout, _ = step.stdio
-            argv = self._command(step, error)
-            pass_fds = () if error is None else (error,)
-            async with child(
-                argv,
-                self._setting,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=own,
-                pass_fds=pass_fds,
-                grace=_STEP_ENDS,
-            ) as srun:
-                self._srun = srun
-                status = await srun.wait()
-        self._started.set()  # nobody has to wait for it any more
+        heard = self._step.heard
+        streams = Streams(step.stdio, step.terminal, listen=not step.program_is_known)
+        options = self._container_options(step)
+        status = await self._step.run(options, step.arguments, streams, step.running)
         ended = step_exit(heard, status)
-        if heard.aborted and not self._asked_to_kill:
+        if heard.aborted and not self._step.asked_to_kill:
             # Whether the job went with the step is salloc's to say: it cancels us then.
             await trio.sleep(_NEWS_OF_THE_JOB)
         if ended.status == 1 and heard.runtime_status is not None:
@@ -114,37 +89,14 @@ class SlurmJob:
         if not ended.launched:
             reason = "; ".join(heard.complaints) or f"srun ended with {status}"
             return taken("scrun-failure", f"the container could not be started: {reason}")
-        return exited(ended.status)
+        return ending_of_step(heard, ended, self._held.heard)
 
-    def _command(self, step: Step, error: int | None) -> list[str]:
-        words = [self._tools.srun, "-v", "--jobid", self.id, "--job-name", "scrun"]
+    def _container_options(self, step: Step) -> list[str]:
+        words = ["--jobid", self.id, "--job-name", "scrun"]
         words += [*self._layout.arguments, "--overlap", "--export=NONE"]
         if self._features.container_id:
             words += ["--container-id", self._request.container]
-        if step.terminal:
-            words.append("--pty")
-        if error is not None:
-            words.append(f"--error=/proc/self/fd/{error}")
-        return [*words, *self._options, "--container", step.bundle, "--", *step.arguments]
-
-    @asynccontextmanager
-    async def _standard_error(self, step: Step) -> AsyncIterator[int | None]:
-        """Give the descriptor that srun opens as the container's standard error.
-
-        srun's own messages go to its descriptor 2, always; so the container's has to be another
-        one, which srun opens by its path under /proc.
-        """
-        error = step.stdio[2]
-        if step.terminal:
-            yield None
-        elif not step.program_is_known:
-            async with overheard(error, self._setting, self._heard.hear_runtime) as pipe:
-                yield pipe
-        elif can_be_opened_again(error):
-            yield error
-        else:
-            async with carried(error, self._setting) as pipe:
-                yield pipe
+        return [*words, *self._options, "--container", step.bundle]
 
     async def signal(self, number: int) -> None:
         """Send a signal to the container's first process; SIGKILL ends all of them.
@@ -152,28 +104,95 @@ class SlurmJob:
         Raises:
             EngineError: It was not delivered.
         """
-        if self._srun is None:
-            raise EngineError("the container does not run")
-        # Before its tasks run srun has no step that could be signalled, and loses signals itself.
-        with trio.move_on_after(_STEP_STARTS):
-            await self._started.wait()
-        if self._srun.ended:
+        if not await self._step.runs():
             return
-        if number != signal.SIGKILL:
-            heard = self._heard
-            await signal_container(
-                self._tools, self._setting, self._kill, heard.step_id, heard.running, number
-            )
+        if number == signal.SIGKILL:
+            await self._step.kill()
             return
-        self._asked_to_kill = True
-        with trio.move_on_after(_KILL_BY_CONTROLLER):
-            try:
-                await signal_step(self._tools, self._setting, self._heard.step_id, number)
-                return
-            except EngineError as error:
-                self._request.journal.write("verbose", str(error))
-        # slurmctld does not answer; but srun can tell slurmstepd, in its own way
-        self._srun.signal(signal.SIGTERM)
+        heard = self._step.heard
+        await signal_container(
+            self._tools, self._setting, self._commands, heard.step_id, heard.running, number
+        )
+
+    async def session(self, program: Program) -> Session:
+        """Prepare to run one more program in the container, in its first task.
+
+        Raises:
+            EngineError: The container does not run, or the site's runtime has no way.
+        """
+        step_id, running = await self._running()
+        node, tasks = next(iter(running.items()))
+        step = self._new_step()
+        self._sessions = [known for known in self._sessions if not known.ended] + [step]
+        place = (step_id, node, tasks[0])
+        return SlurmSession(step, self._commands, self.id, place, program)
+
+    async def _running(self) -> tuple[str, dict[str, list[int]]]:
+        """Return the container's step and where its tasks are."""
+        heard = self._step.heard
+        if not await self._step.runs() or not heard.running:
+            raise StateError(f"container {self._request.container} is not running")
+        return heard.step_id, heard.running
+
+    async def hold(self, *, resume: bool) -> None:
+        """Stop all processes of the container and of its sessions, or let them go on.
+
+        Users have no freezer, so they are signalled: with proctrack/cgroup slurmstepd does freeze
+        the step for SIGSTOP (measured with 22.05).
+
+        Raises:
+            EngineError: It was not done.
+        """
+        step_id, running = await self._running()
+        commands = [
+            self._commands.hold(resume=resume, step_id=step_id, node=node, task=task)
+            for node, tasks in running.items()
+            for task in tasks
+        ]
+        if all(commands):
+            for answer in await self.inspect(lambda _: commands.pop(0)):
+                if answer.status:
+                    raise EngineError(f"on {answer.node}: {answer.text.strip()}")
+            return
+        number = signal.SIGCONT if resume else signal.SIGSTOP
+        await self._step.signal_all(number)
+        for session in self._sessions:
+            if session.runs_now:
+                await session.signal_all(number)
+
+    async def inspect(self, script: Callable[[str], str]) -> list[Answer]:
+        """Run a shell script for each task of the container, on its node.
+
+        Raises:
+            EngineError: It could not be run.
+        """
+        step_id, running = await self._running()
+        scripts = {
+            node: [script(self._commands.state(step_id, node, task)) for task in tasks]
+            for node, tasks in running.items()
+        }
+        return await inspect(self._tools, self._setting, self.id, scripts)
+
+    async def update(self, resources: str, wanted: Sequence[str]) -> None:
+        """Refuse: a running job keeps what it was given.
+
+        Raises:
+            EngineError: Always.
+        """
+        del resources
+        raise EngineError(
+            f"container {self._request.container}: {', '.join(wanted)}: Slurm cannot change what "
+            f"the running job {self.id} has; its time limit can be lowered (scrun update "
+            "--time-limit), for the rest run a new container"
+        )
+
+    async def limit_time(self, limit: str) -> None:
+        """Change the job's time limit.
+
+        Raises:
+            EngineError: Slurm refuses.
+        """
+        await set_time_limit(self._tools, self._setting, self.id, limit)
 
     async def command(self, script: str, output: int) -> int:
         """Run a shell script on all nodes of the job (see `supervisor.engines.base.Job`)."""
@@ -184,6 +203,5 @@ class SlurmJob:
         )  # fmt: skip
 
     def resized(self) -> None:
-        """Pass a new size of the terminal on: srun looks at it when it is told."""
-        if self._srun is not None:
-            self._srun.signal(signal.SIGWINCH)
+        """Take notice of a new size of the terminal."""
+        self._step.resized()

@@ -6,10 +6,11 @@ the same from 22.05 on. What is not understood changes nothing.
 
 import os
 import re
+from signal import SIGKILL
 
 import msgspec
 
-from scrun.states import Ending, taken
+from scrun.states import Ending, exited, taken
 from supervisor.runtimes import program_failure
 
 _PREFIX = re.compile(r"^(salloc|srun): (error: )?")
@@ -20,6 +21,10 @@ _LAUNCHING = re.compile(r"launching StepId=(\d+\.\d+)")
 _ON_HOST = re.compile(r"on host (\S+), \d+ tasks: ([\d,[\]-]+)", re.ASCII)
 _STARTED = re.compile(r"(\d{1,9}) tasks started", re.ASCII)
 _UNKNOWN_FAILURE = 0x0100
+# slurm/slurm.h, SIG_OOM: the low byte of a task's status when the kernel killed one of the step's
+# processes for want of memory, whichever it was; its own status is not told then (22.05)
+_OUT_OF_MEMORY = 253
+_KILLED = 128 + SIGKILL
 _STATUS = re.compile(r"\(status=0x([0-9a-fA-F]+)\)")
 _COUNT = re.compile(r"notification for (\d{1,9}) tasks", re.ASCII)
 _ENDED = re.compile(r"^srun: .*: tasks? ([\d,[\]-]+): ", re.ASCII)
@@ -33,6 +38,8 @@ class SallocHeard:
         granted: The allocation was there at some time.
         revoked: It was taken away.
         gone: Slurm knows that it ended, whoever ended it.
+        over_memory: A step of it was killed because it had more memory than it may have
+            (JobAcctGatherParams=OverMemoryKill).
         refusal: Why there was none, or "".
         complaints: Its error messages.
     """
@@ -43,6 +50,7 @@ class SallocHeard:
         self.granted = False
         self.revoked = False
         self.gone = False
+        self.over_memory = False
         self.refusal = ""
         self.complaints: list[str] = []
         self._time_limit = False
@@ -61,6 +69,8 @@ class SallocHeard:
             self._failed_node = failed[1]
         elif "exceeded its time limit" in text:
             self._time_limit = self.revoked = True
+        elif text == "Exceeded job memory limit":
+            self.over_memory = True
         elif "has been revoked" in text or "has been cancelled" in text:
             self.revoked = True
         if self.revoked or text.startswith("Relinquishing job allocation") or self.refusal:
@@ -195,10 +205,12 @@ class Exit(msgspec.Struct, frozen=True):
     Attributes:
         status: The exit status of its container, 128+n for signals; the highest of several.
         launched: Whether it ran at all.
+        out_of_memory: Whether the kernel killed a process of it for want of memory.
     """
 
     status: int
     launched: bool
+    out_of_memory: bool = False
 
 
 def step_exit(heard: SrunHeard, srun_status: int) -> Exit:
@@ -211,11 +223,38 @@ def step_exit(heard: SrunHeard, srun_status: int) -> Exit:
     if heard.launch_failed:
         return Exit(floor, launched=False)
     if heard.statuses:
-        codes = [os.waitstatus_to_exitcode(status) for status in heard.statuses]
-        codes = [128 - code if code < 0 else code for code in codes]
+        lack = any(status & 0xFF == _OUT_OF_MEMORY for status in heard.statuses)
+        codes = [_exit_code(status) for status in heard.statuses]
         if heard.missing > 0 and (heard.aborted or srun_status):
             codes.append(floor)  # some succeeded, and nobody knows how the others ended
-        return Exit(max(codes), launched=True)
+        return Exit(max(codes), launched=True, out_of_memory=lack)
     if heard.started and not heard.aborted:
         return Exit(srun_status if srun_status >= 0 else 128 - srun_status, launched=True)
     return Exit(floor, launched=heard.started)
+
+
+def ending_of_step(heard: SrunHeard, ended: Exit, salloc: SallocHeard | None = None) -> Ending:
+    """Return how a container, or what was executed in one, ended by its step.
+
+    Args:
+        heard: What srun has said.
+        ended: What `step_exit` made of it.
+        salloc: What salloc has said of the job, if it is ours. It does not say which step it
+            means, so only one that was killed is.
+    """
+    too_large = salloc is not None and salloc.over_memory and ended.status == _KILLED
+    if not (ended.out_of_memory or too_large):
+        return exited(ended.status)
+    job_id = heard.step_id.partition(".")[0]
+    return taken(
+        "out-of-memory",
+        f"job {job_id}: out of memory, a process was killed: ask for more with "
+        "SCRUN_MEM_PER_NODE or the engine's --memory",
+    )
+
+
+def _exit_code(status: int) -> int:
+    if status & 0xFF == _OUT_OF_MEMORY:
+        return _KILLED
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code

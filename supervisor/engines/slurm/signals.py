@@ -10,19 +10,15 @@ A container of several tasks is one on each node, or more (23.02), and a signal 
 process of each. One step on all those nodes delivers it.
 """
 
-import os
-import pwd
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
 import trio
 
 from scrun.errors import EngineError, SettingsError
-from scrun.oci.signals import signal_name
-from scrun.settings.ociconf import parse_oci_conf, substitute
 from supervisor.engines.slurm.cancel import signal_step
-from supervisor.engines.slurm.tools import Tools, outer_id
+from supervisor.engines.slurm.node import NodeCommands
+from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, child
 from supervisor.pumps import messages
 
@@ -49,55 +45,15 @@ try() {
 """
 
 
-class KillCommand(msgspec.Struct, frozen=True):
-    """The command by which the runtime on a node signals a container's first process.
-
-    Attributes:
-        pattern: RunTimeKill of oci.conf, without a signal at its end.
-    """
-
-    pattern: str
-
-    def command(self, step_id: str, node: str, number: int, task: int = 0) -> str:
-        """Fill the pattern in, for the shell.
-
-        `%t` is the number of a task among those of its node (measured with 22.05: the second
-        node's container is `….0.node2`; read, 24.11: an index into the node's tasks).
-
-        Raises:
-            SettingsError: It asks for what only slurmstepd knows, such as the bundle's path.
-        """
-        job, _, step = step_id.partition(".")
-        uid = outer_id("uid")
-        values = {"j": job, "s": step, "t": str(task), "n": node}
-        values |= {"u": _user_name(uid), "U": str(uid)}
-        return substitute(f"{self.pattern} {signal_name(number)}", values)
-
-
-def read_kill_command(slurm_conf: str | None) -> KillCommand | None:
-    """Read RunTimeKill from the oci.conf beside a slurm.conf; None when there is none.
-
-    The nodes' own file may be another one; sites keep them alike (oci.conf(5)).
-    """
-    directory = os.path.dirname(slurm_conf) if slurm_conf else "/etc/slurm"
-    path = os.path.join(directory, "oci.conf")
-    try:
-        with open(path, encoding="utf-8") as file:
-            pattern = parse_oci_conf(file.read(), path).kill_pattern
-    except (OSError, UnicodeDecodeError, SettingsError):
-        return None
-    return KillCommand(pattern) if pattern else None
-
-
 def kill_scripts(
-    kill: KillCommand, step_id: str, running: Running, number: int, tries: int = _TRIES
+    commands: NodeCommands, step_id: str, running: Running, number: int, tries: int = _TRIES
 ) -> Iterator[tuple[list[str], str]]:
     """Write the script that signals the containers of the node it runs on.
 
     It says `delivered` for each.
 
     Args:
-        kill: The runtime's command.
+        commands: The runtime's.
         step_id: The step.
         running: Where its containers are.
         number: The signal.
@@ -107,13 +63,13 @@ def kill_scripts(
         Nodes, and their script: one for all nodes, unless they are hundreds.
 
     Raises:
-        SettingsError: As `KillCommand.command`.
+        SettingsError: As `NodeCommands.kill`.
     """
     nodes: list[str] = []
     cases = ""
     for node, tasks in running.items():
-        commands = [kill.command(step_id, node, number, task) for task in tasks]
-        calls = " ".join(f"try {shlex.quote(command)} &" for command in commands)
+        kills = [commands.kill(step_id, node, number, task) for task in tasks]
+        calls = " ".join(f"try {shlex.quote(kill)} &" for kill in kills)
         case = f"{shlex.quote(node)}) {calls} ;;\n"
         if nodes and len(cases) + len(case) > _LONGEST:
             yield nodes, _script(cases, tries)
@@ -131,7 +87,7 @@ def _script(cases: str, tries: int) -> str:
 async def signal_container(
     tools: Tools,
     setting: Setting,
-    kill: KillCommand | None,
+    commands: NodeCommands,
     step_id: str,
     running: Running,
     number: int,
@@ -145,9 +101,9 @@ async def signal_container(
         EngineError: It was not delivered.
     """
     delivered = False
-    if kill is not None:
+    if commands.patterns.kill:
         try:
-            for nodes, script in kill_scripts(kill, step_id, running, number):
+            for nodes, script in kill_scripts(commands, step_id, running, number):
                 delivered |= await _by_runtime(tools, setting, step_id, nodes, script)
         except SettingsError:
             pass
@@ -175,10 +131,3 @@ async def _by_runtime(
     if patience.cancelled_caught and not delivered:
         raise EngineError("the signal was not delivered: Slurm makes no step for it")
     return bool(delivered)
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

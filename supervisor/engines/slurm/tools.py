@@ -22,6 +22,7 @@ class Tools(msgspec.Struct, frozen=True):
         conf: The slurm.conf in use, or None for Slurm's own default.
         prefix: The words that enter a user namespace in which the tools see the real user.
         squeue: Its path, or None: it only makes reasons more exact.
+        scontrol: Its path, or None: only `update` needs it.
     """
 
     salloc: str
@@ -30,6 +31,7 @@ class Tools(msgspec.Struct, frozen=True):
     conf: str | None
     prefix: tuple[str, ...]
     squeue: str | None = None
+    scontrol: str | None = None
 
     def setting(self, of_create: Setting) -> Setting:
         """Return the surroundings for a tool, from those of a container's `create`.
@@ -68,8 +70,8 @@ def find_tools(directory: str | None, conf: str | None, environment: Mapping[str
             "name their directory as `bin` in the section [slurm] of scrun.toml"
         )
     salloc, srun, scancel = (str(place) for place in found.values())
-    squeue = shutil.which("squeue", path=path)
-    return Tools(salloc, srun, scancel, conf, tuple(real_user_prefix()), squeue)
+    squeue, scontrol = (shutil.which(name, path=path) for name in ("squeue", "scontrol"))
+    return Tools(salloc, srun, scancel, conf, tuple(real_user_prefix()), squeue, scontrol)
 
 
 def real_user_prefix() -> Sequence[str]:

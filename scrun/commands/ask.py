@@ -1,0 +1,49 @@
+"""A question to the supervisor of a running container, for the commands that are seldom called."""
+
+import os
+
+from scrun import _fast
+from scrun.cli.parse import Parsed
+from scrun.errors import StateError, UnknownContainer
+
+
+def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int:
+    """Ask, and print the answer; return the exit status.
+
+    Args:
+        parsed: The command.
+        directory: The container's record.
+        fields: The request.
+
+    Raises:
+        UnknownContainer: There is no such container.
+        StateError: Nobody serves it any more.
+    """
+    status, answer = answer_of(directory, fields)
+    if status:
+        from scrun.commands.failure import report_failure
+
+        return report_failure(answer, status, parsed)
+    _fast.write(answer)
+    return 0
+
+
+def answer_of(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
+    """Ask, and return the exit status and what to print.
+
+    Raises:
+        UnknownContainer: There is no such container.
+        StateError: Nobody serves it any more.
+    """
+    try:
+        return _fast.ask(directory, "supervisor", fields)
+    except OSError:
+        raise unserved(directory) from None
+
+
+def unserved(directory: str) -> "UnknownContainer | StateError":
+    """Say why nobody answers for a container."""
+    container = os.path.basename(directory)
+    if not os.path.isdir(directory):
+        return UnknownContainer(f"container {container} does not exist")
+    return StateError(f"container {container} is stopped: its supervisor is gone; delete it")

@@ -1,0 +1,150 @@
+"""scrun attach: connect this terminal to a container that `run --detach` started.
+
+What the container writes from now on is shown. If it has a terminal, what is typed goes there, and
+ctrl-p ctrl-q leaves it alone again; else signals go to it. The exit status is the container's,
+when it ends meanwhile.
+
+Wire: `attach ID`; after the answer, which is one byte 0, frames in both directions: a kind, four
+bytes of length (big endian), content. DATA is output or what was typed, SIZE the terminal's rows
+and columns, two bytes each, SIGNAL a signal's number; from the supervisor SIGNAL is the exit
+status.
+
+Errors: the container's output is not kept by scrun.
+"""
+
+import _signal
+import _socket
+import os
+import select
+
+from scrun import wire
+from scrun._fast import record_root, write
+from scrun.cli.parse import Parsed
+
+DATA, SIZE, SIGNAL = b"d", b"w", b"s"
+
+_DETACH = b"\x10\x11"  # ctrl-p ctrl-q, as podman and docker have it
+_PIECE = 65536
+
+
+def frame(kind: bytes, content: bytes) -> bytes:
+    """Pack what goes over the connection."""
+    return kind + len(content).to_bytes(4, "big") + content
+
+
+def run(parsed: Parsed, argv: "list[str]") -> int:
+    """Stay until the container ends, or the terminal is taken away from it.
+
+    Raises:
+        ScrunError: It cannot be done.
+    """
+    del argv
+    directory = os.path.join(record_root(parsed), parsed.id or "")
+    try:
+        sock = wire.connect_supervisor(directory, "supervisor")
+    except OSError:
+        from scrun.commands.ask import unserved
+
+        raise unserved(directory) from None
+    wire.send(sock, [b"attach", os.fsencode(parsed.id or "")])
+    first = sock.recv(1)
+    if first != b"\0":
+        status, answer = first[:1] or b"\1", b""
+        while part := sock.recv(_PIECE):
+            answer += part
+        from scrun.commands.failure import report_failure
+
+        return report_failure(answer or b"the supervisor went away", status[0], parsed)
+    typing = not parsed.count("no-stdin")
+    if typing and os.isatty(0):
+        from scrun.foreground import KeptTerminal
+
+        kept = KeptTerminal(0)
+        kept.make_raw()
+        try:
+            status_code = _relay(sock, from_terminal=True)
+        finally:
+            kept.restore()
+    else:
+        status_code = _relay(sock, from_terminal=False)
+    return status_code
+
+
+def _relay(sock: _socket.socket, *, from_terminal: bool) -> int:
+    """Carry bytes and signals; return the exit status, 0 when detached."""
+    _pass_signals_on(sock)
+    if from_terminal:
+        _tell_size(sock)
+    inputs = [sock.fileno(), *([0] if from_terminal else [])]
+    received = b""
+    keys = b""
+    while True:
+        ready, _, _ = select.select(inputs, [], [])
+        if 0 in ready:
+            typed = os.read(0, 4096)
+            plain, keys, leaving = without_keys(keys, typed)
+            try:
+                sock.sendall(frame(DATA, plain))
+            except OSError:
+                inputs.remove(0)  # it ends, and how is still to be read
+            if leaving or not typed:
+                return 0
+        if sock.fileno() not in ready:
+            continue
+        part = sock.recv(_PIECE)
+        if not part:
+            return 125
+        received += part
+        while len(received) >= 5 and len(received) >= 5 + int.from_bytes(received[1:5], "big"):
+            size = int.from_bytes(received[1:5], "big")
+            kind, content = received[:1], received[5 : 5 + size]
+            received = received[5 + size :]
+            if kind == SIGNAL:
+                return content[0]
+            write(content)
+
+
+def without_keys(held: bytes, typed: bytes) -> "tuple[bytes, bytes, bool]":
+    """Look for the keys that leave the container alone.
+
+    Args:
+        held: A first one of them that was typed last time, or nothing.
+        typed: What is typed now.
+
+    Returns:
+        What to send, what to hold back, and whether both were typed.
+    """
+    text = held + typed
+    before, found, _ = text.partition(_DETACH)
+    if found:
+        return before, b"", True
+    if text.endswith(_DETACH[:1]):
+        return text[:-1], text[-1:], False
+    return text, b"", False
+
+
+def _pass_signals_on(sock: _socket.socket) -> None:
+    fd = sock.fileno()
+
+    def tell(number: int, _: object) -> None:
+        try:
+            os.write(fd, frame(SIGNAL, bytes([number])))
+        except OSError:
+            pass  # the loop notices
+
+    def resized(number: int, _: object) -> None:
+        del number
+        _tell_size(sock)
+
+    for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2"):
+        _signal.signal(getattr(_signal, "SIG" + name), tell)
+    _signal.signal(_signal.SIGWINCH, resized)
+
+
+def _tell_size(sock: _socket.socket) -> None:
+    try:
+        columns, rows = os.get_terminal_size(0)
+        size = rows.to_bytes(2, "big") + columns.to_bytes(2, "big")
+        os.write(sock.fileno(), frame(SIZE, size))
+    except OSError:
+        pass  # no terminal, or nobody listens

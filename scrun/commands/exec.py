@@ -1,0 +1,117 @@
+"""scrun exec: run one more program in a running container.
+
+It joins the container where it runs, and never starts a second one. In the foreground this
+process stays, passes signals on, and ends with the program's status; with `--detach` it leaves an
+anchor behind, as `create` does, that an engine can watch.
+
+Wire: `exec PID UMASK CWD COUNT ARGUMENT... NAME=VALUE...` with four descriptors, as `create`. The
+answer comes when the program runs.
+
+Errors: 127 when there is no such program, 126 when it cannot be executed, as a shell has it.
+"""
+
+import _socket
+import os
+
+from scrun import anchor, wire
+from scrun._fast import record_root
+from scrun.cli.parse import Parsed
+from scrun.commands.create import hand_over_terminal, open_closed_descriptors, request
+from scrun.errors import UsageError
+from scrun.oci.ids import check_id
+
+
+def run(parsed: Parsed, argv: "list[str]") -> int:
+    """Run a program, and stay with it unless `--detach` is given.
+
+    Args:
+        parsed: The parsed command line; `shell` is served here, too.
+        argv: The same as it came.
+
+    Raises:
+        ScrunError: It does not run.
+        OSError: The pid file or the console socket is at fault.
+    """
+    container = check_id(parsed.id or "")
+    if parsed.command == "exec" and not parsed.operands and not parsed.text("process"):
+        raise UsageError("exec needs a command, or --process FILE: see 'scrun exec --help'")
+    open_closed_descriptors()
+    directory = record_root(parsed) + "/" + container
+    detach = bool(parsed.count("detach"))
+    console = parsed.text("console-socket")
+    wants_terminal = bool(parsed.count("tty")) or parsed.command == "shell"
+    if wants_terminal and not console:
+        _check_terminal(parsed, detach=detach)
+    elif console and not wants_terminal:
+        raise UsageError("--console-socket has no use without --tty")
+    path = parsed.text("pid-file")
+    pid_file = anchor.PidFile(path) if path else None
+    try:
+        stdio, terminal = hand_over_terminal(console) if console else ([0, 1, 2], None)
+        ours, theirs = _socket.socketpair()
+        pid = os.getpid()
+        if detach:
+            lock = pid_file.lock if pid_file else None
+            pid = anchor.leave(theirs.fileno(), lock, terminal)
+            theirs.close()
+        sock = _connect(directory)
+        try:
+            wire.send(sock, request("exec", pid, argv), [*stdio, ours.fileno()])
+            ours.close()
+            status, answer = _answer(sock, container)
+        finally:
+            sock.close()
+        if status == 0 and pid_file:
+            pid_file.publish(pid)
+    finally:
+        if pid_file:
+            pid_file.discard()
+    if status:
+        from scrun.commands.failure import report_failure
+
+        return report_failure(answer, status, parsed)
+    if detach:
+        return 0
+    from scrun.foreground import KeptTerminal, stay
+
+    kept = KeptTerminal(0) if wants_terminal and not console else None
+    try:
+        return stay(theirs)
+    finally:
+        if kept:
+            kept.restore()
+
+
+def _check_terminal(parsed: Parsed, *, detach: bool) -> None:
+    if detach:
+        raise UsageError("--tty with --detach needs --console-socket, to send the terminal to")
+    if not (os.isatty(0) and os.isatty(1)):
+        what = "shell" if parsed.command == "shell" else "exec --tty"
+        remedy = "exec without --tty" if what == "shell" else "leave --tty out"
+        raise UsageError(f"{what}: standard input and output are no terminal: {remedy}")
+
+
+def _connect(directory: str) -> _socket.socket:
+    """Connect to the supervisor of a container.
+
+    Raises:
+        UnknownContainer: There is no such container.
+        StateError: Nobody serves it.
+    """
+    try:
+        return wire.connect_supervisor(directory, "supervisor")
+    except OSError:
+        from scrun.commands.ask import unserved
+
+        raise unserved(directory) from None
+
+
+def _answer(sock: _socket.socket, container: str) -> "tuple[int, bytes]":
+    try:
+        return wire.receive(sock)
+    except ConnectionError:
+        from scrun.errors import SupervisorLost
+
+        raise SupervisorLost(
+            f"the supervisor of container {container} died; delete the container"
+        ) from None

@@ -1,0 +1,69 @@
+"""scrun logs: print what a container that `run --detach` started has written.
+
+With `--messages`: what scrun and Slurm have said about it, of any container.
+
+Wire, for `--follow` only: `follow ID KIND`, KIND "output" or "messages"; the answer is one byte 0
+and then the text, as it comes, until the container ends.
+
+Errors: the container's output is not kept by scrun.
+"""
+
+import _socket
+import os
+
+from scrun import wire
+from scrun._fast import record_root, write
+from scrun.cli.parse import Parsed
+from scrun.errors import StateError, UnknownContainer
+from scrun.record import OUTPUT
+
+_PIECE = 65536
+
+
+def run(parsed: Parsed, argv: "list[str]") -> int:
+    """Print it.
+
+    Raises:
+        UnknownContainer: There is no such container.
+        StateError: Its output is not here.
+        OSError: The file cannot be read.
+    """
+    del argv
+    container = parsed.id or ""
+    directory = os.path.join(record_root(parsed), container)
+    if not os.path.isdir(directory):
+        raise UnknownContainer(f"container {container} does not exist")
+    kind = "messages" if parsed.count("messages") else "output"
+    path = os.path.join(directory, "log" if kind == "messages" else OUTPUT)
+    if not os.path.exists(path):
+        raise StateError(
+            f"container {container}: its output belongs to who has created it: ask that (podman "
+            "logs, docker logs, ...), or see `scrun logs --messages` for what scrun has to say"
+        )
+    if parsed.count("follow"):
+        try:
+            sock = wire.connect_supervisor(directory, "supervisor")
+        except OSError:
+            pass  # then it does not grow any more
+        else:
+            return _follow(sock, [b"follow", os.fsencode(container), kind.encode()], parsed)
+    with open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            write(piece)
+    return 0
+
+
+def _follow(sock: _socket.socket, fields: "list[bytes]", parsed: Parsed) -> int:
+    wire.send(sock, fields)
+    status = sock.recv(1) or b"\1"
+    answer = b""
+    while piece := sock.recv(_PIECE):
+        if status == b"\0":
+            write(piece)
+        else:
+            answer += piece
+    if status == b"\0":
+        return 0
+    from scrun.commands.failure import report_failure
+
+    return report_failure(answer or b"the supervisor went away", status[0], parsed)

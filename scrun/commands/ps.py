@@ -1,0 +1,25 @@
+"""scrun ps: list the processes in a container.
+
+Wire: `ps ID FORMAT OPTION...`, FORMAT "table" or "json", options of ps(1) for the table. As JSON
+it is a list of pids, as they are on this host; where the container runs elsewhere, its anchor's.
+
+Errors: the container does not run, or its nodes cannot be asked.
+"""
+
+import os
+
+from scrun._fast import record_root
+from scrun.cli.parse import Parsed
+from scrun.commands.ask import ask_supervisor
+
+
+def run(parsed: Parsed, argv: "list[str]") -> int:
+    """Print the processes.
+
+    Raises:
+        ScrunError: The container is not there, or does not run.
+    """
+    del argv
+    words = ["ps", parsed.id or "", parsed.text("format") or "table", *parsed.operands]
+    directory = os.path.join(record_root(parsed), parsed.id or "")
+    return ask_supervisor(parsed, directory, [os.fsencode(word) for word in words])

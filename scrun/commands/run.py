@@ -1,0 +1,87 @@
+"""scrun run: create a container, start it, and stay with it to its end.
+
+In the foreground this process is the container's anchor: signals are passed on, the exit status is
+the container's, and the container is deleted at the end unless `--keep` is given. With `--detach`
+it is `create` and `start` in one call; output that would go to a terminal is kept in the
+container's record then, for `scrun logs` and `scrun attach`.
+
+Wire: as `create`, `start` and `delete`.
+
+Errors: as those; when it cannot be started it is deleted again.
+"""
+
+import _socket
+import os
+
+from scrun import anchor
+from scrun._fast import ask, record_root
+from scrun.cli.parse import Parsed
+from scrun.commands.create import hand_over_terminal, open_closed_descriptors, submit
+from scrun.errors import UsageError
+from scrun.oci.ids import check_id
+
+
+def run(parsed: Parsed, argv: "list[str]") -> int:
+    """Run a container.
+
+    Args:
+        parsed: The parsed command line.
+        argv: The same as it came.
+
+    Raises:
+        ScrunError: There is no container then.
+        OSError: The pid file, the console socket or the root directory is at fault.
+    """
+    container = check_id(parsed.id or "")
+    detach, console = bool(parsed.count("detach")), parsed.text("console-socket")
+    if console and not detach:
+        raise UsageError("run: --console-socket is for --detach: else the terminal is this one")
+    open_closed_descriptors()
+    directory = record_root(parsed) + "/" + container
+    pid_file = anchor.PidFile(path) if (path := parsed.text("pid-file")) else None
+    kept = None
+    if not detach and os.isatty(0):
+        from scrun.foreground import KeptTerminal
+
+        kept = KeptTerminal(0)
+    try:
+        stdio, terminal = hand_over_terminal(console) if console else ([0, 1, 2], None)
+        ours, theirs = _socket.socketpair()
+        pid = os.getpid()
+        if detach:
+            pid = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
+            theirs.close()
+        status, answer = submit(parsed, argv, pid, [*stdio, ours.fileno()])
+        ours.close()
+        if status == 0 and pid_file:
+            pid_file.publish(pid)
+        if status == 0:
+            status, answer = ask(directory, "supervisor", [b"start", os.fsencode(container)])
+            if status:
+                _delete(directory, container)
+    finally:
+        if pid_file:
+            pid_file.discard()
+    if status:
+        from scrun.commands.failure import report_failure
+
+        return report_failure(answer, status, parsed)
+    if detach:
+        return 0
+    from scrun.foreground import stay
+
+    try:
+        return stay(theirs)
+    finally:
+        if kept:
+            kept.restore()
+        if not parsed.count("keep"):
+            _delete(directory, container)
+
+
+def _delete(directory: str, container: str) -> None:
+    """Remove what is left of it; what cannot be is told by the next `list`."""
+    try:
+        ask(directory, "supervisor", [b"delete", os.fsencode(container), b"1"])
+    except OSError:
+        pass

@@ -1,0 +1,64 @@
+"""scrun update: change the limits of a running container, as far as its job allows.
+
+Slurm lets a user lower the time limit of a running job, and nothing else; what a container has of
+processors and memory is its job's. On this machine the OCI runtime changes what it can.
+
+Wire: `update ID TIME RESOURCES`: a time limit or nothing, `linux.resources` as JSON.
+
+Errors: what cannot be changed is named, and nothing is changed then. A value that the container
+has already is fine.
+"""
+
+import json
+import os
+import re
+import sys
+
+from scrun._fast import record_root
+from scrun.cli.parse import Parsed
+from scrun.commands.ask import ask_supervisor
+from scrun.errors import UsageError
+from scrun.oci.resources import resources_from_options
+
+_LIMIT = 1 << 20
+_TIME = re.compile(r"(\d{1,7}|\d{1,7}:\d\d|\d{1,5}:\d\d:\d\d|\d{1,4}-\d\d?(:\d\d){0,2}|UNLIMITED)")
+
+
+def run(parsed: Parsed, argv: "list[str]") -> int:
+    """Have the limits changed.
+
+    Raises:
+        UsageError: A value is none, or nothing is to be changed.
+        ScrunError: It cannot be done.
+    """
+    del argv
+    resources = resources_from_options(parsed.options)
+    name = parsed.text("resources")
+    if name is not None:
+        resources = {**_read(name), **resources}
+    limit = parsed.text("time-limit") or ""
+    if limit and not _TIME.fullmatch(limit):
+        raise UsageError(
+            f"--time-limit {limit}: minutes, HH:MM:SS or D-HH:MM expected, as for salloc --time"
+        )
+    if name is None and not resources and not limit:
+        raise UsageError("update: nothing to change is named: see 'scrun update --help'")
+    fields = [os.fsencode(limit), json.dumps(resources).encode()]
+    directory = os.path.join(record_root(parsed), parsed.id or "")
+    return ask_supervisor(parsed, directory, [b"update", os.fsencode(parsed.id or ""), *fields])
+
+
+def _read(name: str) -> "dict[str, object]":
+    """Read the resources that an engine sends; docker does it by standard input."""
+    try:
+        if name == "-":
+            content = sys.stdin.buffer.read(_LIMIT)
+        else:
+            with open(name, "rb") as file:
+                content = file.read(_LIMIT)
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--resources {name}: is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"--resources {name}: is not an object: linux.resources is expected")
+    return found

@@ -1,0 +1,167 @@
+"""The program of an `exec`: `process` of config.json, from a file or from a command line. Pure.
+
+An engine writes the whole of it into a file (`--process`). A person names a command, and the rest
+is as for the container's first process, as runc and crun have it.
+"""
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from scrun.errors import BundleError, StateError, UsageError
+from scrun.oci.config import Process, explain, without_nulls
+
+_SETS = ("bounding", "effective", "inheritable", "permitted", "ambient")
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What a command line says about a program.
+
+    Attributes:
+        args: The command.
+        env: More variables, `NAME=VALUE`.
+        cwd: Its working directory, or None.
+        user: `UID` or `UID:GID`, or None.
+        groups: More groups.
+        capabilities: More capabilities.
+        no_new_privileges: Whether it must not gain privileges.
+        terminal: Whether it gets a terminal.
+    """
+
+    args: Sequence[str]
+    env: Sequence[str] = ()
+    cwd: str | None = None
+    user: str | None = None
+    groups: Sequence[str] = ()
+    capabilities: Sequence[str] = ()
+    no_new_privileges: bool = False
+    terminal: bool = False
+
+
+def process_from_file(content: bytes, name: str) -> tuple[dict[str, Any], Process]:
+    """Read and check the file of `--process`.
+
+    Raises:
+        BundleError: It is not what it should be.
+    """
+    try:
+        raw = json.loads(content)
+        if not isinstance(raw, dict):
+            raise BundleError(f"{name}: is not the description of a process")
+    except (ValueError, RecursionError) as error:
+        raise BundleError(f"{name}: is not JSON: {error}") from error
+    return raw, checked(raw, name)
+
+
+def process_from_wish(wish: Wish, first: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the description from a command line.
+
+    Args:
+        wish: What it says.
+        first: `process` of the container.
+
+    Raises:
+        UsageError: A user, group or variable is none.
+    """
+    process = copy.deepcopy(dict(first))
+    process.pop("consoleSize", None)
+    process["args"] = list(wish.args)
+    process["terminal"] = wish.terminal
+    if wish.cwd is not None:
+        process["cwd"] = wish.cwd
+    process["env"] = _merged(process.get("env") or [], wish.env)
+    if wish.no_new_privileges:
+        process["noNewPrivileges"] = True
+    if wish.user is not None:
+        process["user"] = _user(wish.user)
+    if wish.groups:
+        user = process.setdefault("user", {})
+        known = user.get("additionalGids") or []
+        user["additionalGids"] = [*known, *(_number(group, "group") for group in wish.groups)]
+    if wish.capabilities:
+        names = [_capability(name) for name in wish.capabilities]
+        sets = process.setdefault("capabilities", {})
+        for kind in _SETS:
+            known = sets.get(kind) or []
+            sets[kind] = [*known, *(name for name in names if name not in known)]
+    return process
+
+
+def checked(raw: Mapping[str, Any], name: str) -> Process:
+    """Check the description of a process.
+
+    Raises:
+        BundleError: A member is missing or wrong.
+    """
+    try:
+        process = msgspec.convert(without_nulls(dict(raw)), Process)
+    except msgspec.ValidationError as error:
+        raise BundleError(f"{name}: {explain(error)}") from error
+    if not process.args or not process.args[0]:
+        raise BundleError(f"{name}: args: is empty")
+    if not process.cwd.startswith("/"):
+        raise BundleError(f"{name}: cwd: {process.cwd!r}: is not an absolute path")
+    if any("\0" in text for text in (*process.args, *process.env, process.cwd)):
+        raise BundleError(f"{name}: contains a NUL character")
+    return process
+
+
+def fitting_user(process: dict[str, Any], container: Mapping[str, Any]) -> None:
+    """See to it that the user exists in the container, which may have only one.
+
+    An ordinary user can map no other id than the own one (user_namespaces(7)).
+
+    Args:
+        process: The program; groups that cannot be set are removed.
+        container: The config.json that the container runs with.
+
+    Raises:
+        StateError: There is no such user in it.
+    """
+    linux = container.get("linux") or {}
+    user = process.get("user") or {}
+    for kind, member in (("uid", "uidMappings"), ("gid", "gidMappings")):
+        ranges = linux.get(member) or []
+        wanted = user.get(kind) or 0
+        starts = [entry["containerID"] for entry in ranges]
+        if ranges and not any(
+            entry["containerID"] <= wanted < entry["containerID"] + entry["size"]
+            for entry in ranges
+        ):
+            raise StateError(
+                f"{kind} {wanted} does not exist in the container: on the node it has only "
+                f"{kind} {', '.join(map(str, starts))}, because an ordinary user has one id there"
+            )
+    if sum(entry["size"] for entry in linux.get("gidMappings") or []) == 1:
+        user.pop("additionalGids", None)
+
+
+def _merged(env: Sequence[str], more: Sequence[str]) -> list[str]:
+    for entry in more:
+        if "=" not in entry or entry.startswith("="):
+            raise UsageError(f"--env {entry!r}: NAME=VALUE expected")
+    replaced = {entry.partition("=")[0] for entry in more}
+    return [*(entry for entry in env if entry.partition("=")[0] not in replaced), *more]
+
+
+def _user(text: str) -> dict[str, Any]:
+    uid, colon, gid = text.partition(":")
+    user = {"uid": _number(uid, "user")}
+    user["gid"] = _number(gid, "group") if colon else 0
+    return user
+
+
+def _number(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 2**32):
+        raise UsageError(
+            f"{what} {text!r}: a number expected, as names are the container's own"
+        )
+    return int(text)
+
+
+def _capability(name: str) -> str:
+    upper = name.upper()
+    return upper if upper.startswith("CAP_") else f"CAP_{upper}"

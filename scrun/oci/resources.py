@@ -1,0 +1,76 @@
+"""`linux.resources` of an `update`: what is asked to change. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from scrun.errors import UsageError
+
+_OPTIONS: dict[str, tuple[str, str]] = {
+    "blkio-weight": ("blockIO", "weight"),
+    "cpu-idle": ("cpu", "idle"),
+    "cpu-period": ("cpu", "period"),
+    "cpu-quota": ("cpu", "quota"),
+    "cpu-rt-period": ("cpu", "realtimePeriod"),
+    "cpu-rt-runtime": ("cpu", "realtimeRuntime"),
+    "cpu-share": ("cpu", "shares"),
+    "cpuset-cpus": ("cpu", "cpus"),
+    "cpuset-mems": ("cpu", "mems"),
+    "kernel-memory": ("memory", "kernel"),
+    "kernel-memory-tcp": ("memory", "kernelTCP"),
+    "memory": ("memory", "limit"),
+    "memory-reservation": ("memory", "reservation"),
+    "memory-swap": ("memory", "swap"),
+    "pids-limit": ("pids", "limit"),
+}
+_SCHEMATA = {"l3-cache-schema": "l3CacheSchema", "mem-bw-schema": "memBwSchema"}
+_TEXTS = ("cpuset-cpus", "cpuset-mems")
+_UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
+
+
+def resources_from_options(options: Mapping[str, object]) -> dict[str, Any]:
+    """Make `linux.resources` from the options of `update`.
+
+    Raises:
+        UsageError: A value is no number.
+    """
+    resources: dict[str, Any] = {}
+    for name, (part, member) in _OPTIONS.items():
+        value = options.get(name)
+        if isinstance(value, str):
+            number = value if name in _TEXTS else _number(name, value)
+            resources.setdefault(part, {})[member] = number
+    for name, member in _SCHEMATA.items():
+        if isinstance(options.get(name), str):
+            resources.setdefault("intelRdt", {})[member] = options[name]
+    return resources
+
+
+def changes(wanted: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    """List the members that would change, as `memory.limit=1024`.
+
+    docker sends all of them, and 0 or nothing for those that nobody has asked for.
+    """
+    now = dict(_members(present, ""))
+    return [
+        f"{name}={value}"
+        for name, value in _members(wanted, "")
+        if value not in (0, "", None, False) and now.get(name) != value
+    ]
+
+
+def _members(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from _members(inner, f"{prefix}{key}.")
+        elif inner != []:
+            yield f"{prefix}{key}", inner
+
+
+def _number(name: str, text: str) -> int:
+    factor = 1
+    if text[-1:].lower() in _UNITS and text[:-1]:
+        text, factor = text[:-1], 1 << _UNITS[text[-1].lower()]
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+        raise UsageError(f"--{name} {text}: a number expected")
+    return int(text) * factor

@@ -1,0 +1,204 @@
+"""What an engine's flags ask for, as requests for the job: from config.json to SCRUN_* variables.
+
+`--cpus`, `--memory` and GPUs arrive in config.json as limits and devices of this machine; the job
+has to be asked for as much. `slurm.*` annotations name the options of salloc by the words that
+people know. What arrives, measured with podman 4.3.1 and Docker 20.10:
+
+* `--cpus 1.5`: `linux.resources.cpu`, quota 150000 and period 100000; `--cpu-quota` alone has
+  no period, and the kernel's is 100000.
+* `--memory 100m`: `linux.resources.memory.limit`, in bytes.
+* `--pids-limit`: `linux.resources.pids.limit`; podman as root has 2048 there when nobody asks.
+* Rootless podman with cgroups v1 drops all of these, with a warning of its own.
+* `--device` of a GPU: `linux.devices`, `/dev/nvidia0`; from rootless podman a bind mount.
+* Docker's `--gpus 2`: NVIDIA's hook, and NVIDIA_VISIBLE_DEVICES=0,1 after all other variables.
+  Without NVIDIA's tools on this machine it refuses. podman 4.3 takes the flag and ignores it.
+* `--annotation`: annotations (Docker has it from 24 on). `--label`: nothing, with either.
+
+`--device nvidia.com/gpu=…` (CDI) is resolved by the engine into device nodes, and refused by it
+where the submit host has no CDI specification.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from scrun.oci.config import Config
+from scrun.settings.requests import TABLE
+
+PREFIX = "slurm."
+CPUS, MEMORY, GPUS = "SCRUN_CPUS_PER_TASK", "SCRUN_MEM_PER_NODE", "SCRUN_GPUS"
+_PERIOD = 100_000
+_MEBIBYTE = 1 << 20
+_NOBODY_ASKED = 2048  # the limit of processes that podman sets by itself
+_GPU = re.compile(r"/dev/nvidia(\d{1,4})", re.ASCII)
+_GPU_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+
+# Requests about the same thing. Slurm refuses most of these together; so what one source asks
+# for takes the place of all that lower ones have of its kind.
+KINDS: Mapping[str, frozenset[str]] = {
+    CPUS: frozenset({CPUS, "SCRUN_CPUS_PER_GPU", "SCRUN_TRES_PER_TASK"}),
+    MEMORY: frozenset({MEMORY, "SCRUN_MEM_PER_CPU", "SCRUN_MEM_PER_GPU"}),
+    GPUS: frozenset(
+        {
+            GPUS,
+            "SCRUN_GPUS_PER_NODE",
+            "SCRUN_GPUS_PER_SOCKET",
+            "SCRUN_GPUS_PER_TASK",
+            "SCRUN_GRES",
+            "SCRUN_TRES_PER_TASK",
+        }
+    ),
+}
+
+
+class Flags(msgspec.Struct, frozen=True):
+    """What an engine's flags ask for.
+
+    Attributes:
+        requests: Values by SCRUN_* variable; keys of `KINDS`.
+        origins: The flag and the member of config.json, by the same variables.
+        notes: A line for the log about each one that asks for nothing.
+    """
+
+    requests: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+
+
+NO_FLAGS = Flags()
+
+
+def read_flags(config: Config, raw: Mapping[str, Any], *, resources: bool) -> Flags:
+    """Read the flags out of a config.json.
+
+    Args:
+        config: Its typed parts.
+        raw: All of it.
+        resources: Whether limits and devices count (`[slurm] engine_flags`).
+    """
+    notes = list(_unknown_names(config.annotations))
+    requests: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    if not resources:
+        return Flags(notes=tuple(notes))
+    limits = config.linux.resources
+    for variable, value, origin in (
+        (CPUS, _cpus(_table(limits.get("cpu"))), "--cpus, linux.resources.cpu"),
+        (MEMORY, _memory(_table(limits.get("memory"))), "--memory, linux.resources.memory"),
+    ):
+        if value:
+            requests[variable], origins[variable] = value, origin
+    gpus, origin, note = _gpus(config, raw)
+    if gpus:
+        requests[GPUS], origins[GPUS] = str(gpus), origin
+    processes = _number(_table(limits.get("pids")).get("limit"))
+    if 0 < processes != _NOBODY_ASKED:
+        notes.append(f"--pids-limit {processes} is not enforced: Slurm has no such limit")
+    return Flags(requests, origins, (*notes, *([note] if note else [])))
+
+
+def variable_of(annotation: str) -> str | None:
+    """Return the request that a `slurm.*` annotation names, or None.
+
+    It is named as its SCRUN_* variable (`slurm.cpus_per_task`) or as the option that this becomes
+    (`slurm.cpus-per-task`, `slurm.time`).
+    """
+    name = _plain_name(annotation)
+    if (variable := f"SCRUN_{name.upper()}") in TABLE:
+        return variable
+    return _BY_OPTION.get(name)
+
+
+def named_by(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Pick the `slurm.*` annotations that are requests, by variable."""
+    names = ((variable_of(name), value) for name, value in _of_slurm(annotations))
+    return {variable: value for variable, value in names if variable is not None}
+
+
+def _plain_name(annotation: str) -> str:
+    return annotation.removeprefix(PREFIX).lower().replace("-", "_").replace(".", "_")
+
+
+# the first of those with the same option is the one that is meant: --switches, --chdir
+_BY_OPTION = {
+    _plain_name(request.option.removeprefix("--")): request.variable
+    for request in reversed([*TABLE.values()])
+}
+
+
+def _of_slurm(annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    return (item for item in annotations.items() if item[0].startswith(PREFIX))
+
+
+def _unknown_names(annotations: Mapping[str, str]) -> Iterator[str]:
+    known = [variable.removeprefix("SCRUN_").lower() for variable in TABLE]
+    for annotation, _ in _of_slurm(annotations):
+        if variable_of(annotation) is None:
+            close = difflib.get_close_matches(_plain_name(annotation), [*known, *_BY_OPTION], 1)
+            hint = f" (is it {PREFIX}{close[0]}?)" if close else ""
+            shown = ascii(annotation[:80])[1:-1]
+            yield f"annotation {shown} is ignored: is no request that scrun knows{hint}"
+
+
+def _cpus(limits: Mapping[str, object]) -> str:
+    quota, period = _number(limits.get("quota")), _number(limits.get("period")) or _PERIOD
+    return str(-(-quota // period)) if quota > 0 < period else ""
+
+
+def _memory(limits: Mapping[str, object]) -> str:
+    limit = _number(limits.get("limit"))
+    return f"{-(-limit // _MEBIBYTE)}M" if limit > 0 else ""
+
+
+def _gpus(config: Config, raw: Mapping[str, Any]) -> tuple[int, str, str]:
+    """Count the GPUs that are asked for.
+
+    A list in the environment is somebody's wish, wherever it comes from. "all" is not: images of
+    CUDA have it for everybody. With NVIDIA's hook the engine was asked for GPUs; how many "all"
+    are on a node, nobody knows here.
+
+    Returns:
+        Their number, where it was found, and a line for the log or "".
+    """
+    if nodes := set(_gpu_nodes(config, raw)):
+        return len(nodes), "--device, /dev/nvidia*", ""
+    visible = _last(config.process.env, _VISIBLE)
+    names = {name for name in visible.split(",") if name not in ("", "none", "void")}
+    if names != {"all"}:
+        return len(names), f"--gpus, {_VISIBLE}", ""
+    how_many = "SCRUN_GPUS, or the annotation slurm.gpus, says how many"
+    hooks = [hook.path for hook in (*config.hooks.prestart, *config.hooks.create_runtime)]
+    if any(os.path.basename(path) in _GPU_HOOKS for path in hooks):
+        return 1, f"--gpus, {_VISIBLE}", f"--gpus all asks for one GPU: {how_many}"
+    return 0, "", f"{_VISIBLE}=all asks for no GPU, as images have it for everybody: {how_many}"
+
+
+def _gpu_nodes(config: Config, raw: Mapping[str, Any]) -> Iterator[str]:
+    devices = _table(raw.get("linux")).get("devices")
+    listed = devices if isinstance(devices, list) else []
+    paths = [_table(device).get("path") for device in listed]
+    for path in (*paths, *(mount.destination for mount in config.mounts)):
+        if isinstance(path, str) and (found := _GPU.fullmatch(path)):
+            yield found[1]
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> int:
+    """Return a limit; 0 for what is none, or no number."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63:
+        return value
+    return 0
+
+
+def _last(env: Iterable[str], name: str) -> str:
+    """Return a variable's value; the last of several counts, as for the runtimes."""
+    values = [entry.partition("=")[2] for entry in env if entry.startswith(f"{name}=")]
+    return values[-1] if values else ""

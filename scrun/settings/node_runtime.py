@@ -1,0 +1,67 @@
+"""The commands by which the OCI runtime on a node is told things about a running container. Pure.
+
+oci.conf(5) has commands to run a container, to signal, to query and to delete it, and none for
+what came to OCI runtimes later: `exec`. It is derived from those that are there, which name the
+runtime, its root and the container's id; a site whose runtime needs other words writes them into
+the section [runtime] of scrun.toml, with the same substitutions and `%f` for a file.
+"""
+
+import re
+
+import msgspec
+
+from scrun.settings.load import Runtime
+from scrun.settings.ociconf import OciConf
+
+
+class NodeRuntime(msgspec.Struct, frozen=True):
+    """Patterns of commands, filled in by `scrun.settings.ociconf.substitute`; "" is unknown.
+
+    Attributes:
+        kill: Signals the first process; a signal's name is appended.
+        state: Prints the container's state as JSON, its `pid` among it.
+        exec: Runs one more program: the one that the file `%f` describes.
+        pause: Stops a container's processes; without it they get SIGSTOP.
+        resume: Lets them go on; without it they get SIGCONT.
+    """
+
+    kill: str = ""
+    state: str = ""
+    exec: str = ""
+    pause: str = ""
+    resume: str = ""
+
+
+def node_runtime(conf: OciConf | None, own: Runtime) -> NodeRuntime:
+    """Take what oci.conf says and what scrun.toml says together.
+
+    Args:
+        conf: The oci.conf; None where there is none.
+        own: The section [runtime].
+    """
+    conf = conf or OciConf()
+    return NodeRuntime(
+        kill=conf.kill_pattern,
+        state=conf.run_time_query or "",
+        exec=own.exec or derived_exec(conf),
+        pause=own.pause or "",
+        resume=own.resume or "",
+    )
+
+
+def derived_exec(conf: OciConf) -> str:
+    """Make the command of `exec` from another one, for runtimes with runc's command line.
+
+    Returns:
+        `crun --root=/r exec --process %f ID` for `crun --root=/r state ID`; "" if none fits.
+    """
+    known = (
+        (conf.run_time_query or "", "state"),
+        (conf.kill_pattern, "kill"),
+        (conf.run_time_delete or "", "delete"),
+    )
+    for pattern, operation in known:
+        found = re.search(rf"(?<=\s){operation}((\s+-\S+)*)(?=\s)", pattern)
+        if found:
+            return f"{pattern[: found.start()]}exec --process %f{pattern[found.end() :]}"
+    return ""

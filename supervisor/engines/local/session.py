@@ -1,0 +1,108 @@
+"""One more program in a container on this machine: the runtime's exec, in the foreground."""
+
+import os
+import signal
+from contextlib import suppress
+
+import trio
+
+from scrun.errors import EngineError
+from scrun.states import Ending, exited
+from supervisor.engines.base import Program
+from supervisor.engines.script import exec_script, process_words
+from supervisor.processes import Child, Setting, child, shell_status
+from supervisor.pumps import overheard
+from supervisor.runtimes import program_failure
+
+_PATIENCE = 5.0
+
+
+class LocalSession:
+    """See `supervisor.engines.base.Session`."""
+
+    def __init__(self, command: str, state: str, setting: Setting, program: Program) -> None:
+        """Describe it; nothing runs yet.
+
+        Args:
+            command: The runtime's.
+            state: The runtime's command that prints the container's state, or "".
+            setting: The surroundings of the command.
+            program: What to run.
+
+        Raises:
+            BundleError: Its description is too long.
+        """
+        words = process_words(program.process)
+        self._command = ["/bin/sh", "-c", exec_script(command, state), "sh", *words]
+        self._setting = setting
+        self._program = program
+        self._runtime: Child | None = None
+
+    async def run(self) -> Ending:
+        """Run it to its end."""
+        program = self._program
+        stdin, stdout, stderr = program.stdio
+        if program.terminal or program.program_is_known:
+            return exited(await self._run(stdin, stdout, stderr))
+        heard: list[int] = []
+
+        def hear(content: bytes | bytearray) -> None:
+            if (status := program_failure(content.decode(errors="replace"))) is not None:
+                heard.append(status)
+
+        async with overheard(stderr, self._setting, hear) as pipe:
+            status = await self._run(stdin, stdout, pipe)
+        if status and heard:
+            return Ending(heard[0], "not-found" if heard[0] == 127 else "not-executable")
+        return exited(status)
+
+    async def _run(self, stdin: int, stdout: int, stderr: int) -> int:
+        async with child(
+            self._command, self._setting, stdin=stdin, stdout=stdout, stderr=stderr, grace=1.0
+        ) as runtime:
+            self._runtime = runtime
+            self._program.running()
+            try:
+                return shell_status(await runtime.wait())
+            except trio.Cancelled:
+                # The program is the runtime's child, and would go on without it.
+                with trio.move_on_after(_PATIENCE, shield=True):
+                    self._kill()
+                    await runtime.wait()
+                raise
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the program; the runtime passes those on that can be caught.
+
+        Raises:
+            EngineError: It does not run yet.
+        """
+        if self._runtime is None:
+            raise EngineError("the program does not run yet")
+        if number == signal.SIGKILL:
+            self._kill()
+        else:
+            self._runtime.signal(number)
+
+    def _kill(self) -> None:
+        """Kill what the runtime has started; its status is the runtime's then."""
+        if self._runtime is None or self._runtime.ended:
+            return
+        for pid in _children(self._runtime.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def resized(self) -> None:
+        """Take notice of a new size of the terminal."""
+        if self._runtime is not None:
+            self._runtime.signal(signal.SIGWINCH)
+
+
+def _children(pid: int) -> list[int]:
+    """List the children of a process that we have not reaped (proc(5), `children`)."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                found += map(int, file.read().split())
+    return found

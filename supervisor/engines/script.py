@@ -1,0 +1,119 @@
+"""Shell scripts that work beside a running container, on its node. Pure.
+
+Both engines run them there: on a cluster as a step of the job, on this machine as a child.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from scrun.errors import BundleError
+
+_WORD = 100_000  # bytes: a word of a command line has 128 KiB at most (MAX_ARG_STRLEN)
+_ALL = 1_500_000  # bytes: and all of them 2 MiB, the environment included
+
+# For some milliseconds after its step began the runtime does not know a container yet, and no
+# event tells when it does.
+_KNOWN = """\
+n=0
+until ({state}) >/dev/null 2>&1; do
+    n=$((n + 1))
+    [ $n -lt 30 ] || break
+    sleep 0.1
+done
+"""
+
+# The description of the program comes as words, because the node need not see our files. It is
+# removed before it is read: whoever is killed meanwhile leaves nothing.
+_EXEC = """\
+umask 077
+f=$(mktemp) && printf %s "$@" >"$f" && exec 9<"$f" && rm "$f" || exit 125
+exec {command}
+"""
+
+_PROCESSES = """\
+pid=$( ({state}) 2>/dev/null | sed -n 's/.*"pid" *: *\\([0-9][0-9]*\\).*/\\1/p' | head -n 1)
+ns=$(readlink "/proc/${{pid:-0}}/ns/pid") || exit 3
+if [ "$ns" = "$(readlink /proc/self/ns/pid)" ]; then
+    # it has no PID namespace of its own: its first process, and what that has started
+    pids='' next=$pid
+    while [ -n "$next" ]; do
+        pids="$pids $next"
+        next=$(for p in $next; do cat "/proc/$p/task/"*/children 2>/dev/null; done)
+    done
+else
+    ns=${{ns#pid:?}}
+    pids=$(find /proc/[0-9]*/ns/pid -maxdepth 0 -lname "pid:?${{ns%?}}?" 2>/dev/null |
+        sed 's|^/proc/\\([0-9]*\\)/.*|\\1|')
+fi
+"""
+
+_LIST = """\
+echo "host $(cat /proc/sys/kernel/random/boot_id) $(readlink /proc/self/ns/pid)"
+echo "pids" $pids
+"""
+
+_STATS = """\
+echo "units $(getconf CLK_TCK) $(getconf PAGESIZE)"
+for p in $pids; do cat "/proc/$p/stat" 2>/dev/null; done
+:
+"""
+
+
+def exec_script(command: str, state: str) -> str:
+    """Return the script that runs one more program; its words are `process_words`.
+
+    Args:
+        command: The runtime's command, with `/proc/self/fd/9` for the file.
+        state: The runtime's command that succeeds when it knows the container; "" if unknown.
+    """
+    return (_KNOWN.format(state=state) if state else "") + _EXEC.format(command=command)
+
+
+PROCESS_FILE = "/proc/self/fd/9"
+"""Where `exec_script` has the description of the program."""
+
+
+def process_words(process: Mapping[str, Any]) -> list[str]:
+    """Cut the description of a program into words of a command line.
+
+    Raises:
+        BundleError: It is too long for one.
+    """
+    text = json.dumps(process)  # in ASCII, so a character is a byte
+    if len(text) > _ALL:
+        raise BundleError(f"process: {len(text)} bytes are too many, {_ALL} are possible")
+    return [text[start : start + _WORD] for start in range(0, len(text), _WORD)]
+
+
+def list_script(state: str, ps: str) -> str:
+    """Return the script that lists a container's processes.
+
+    It prints a line `host BOOT-ID PID-NAMESPACE`, a line `pids PID…`, and what `ps` prints.
+
+    Args:
+        state: The runtime's command that prints the container's state.
+        ps: A command, quoted; "" for none.
+    """
+    return _PROCESSES.format(state=state) + _LIST + (f"exec {ps}\n" if ps else "")
+
+
+def stats_script(state: str) -> str:
+    """Return the script that prints what a container's processes use.
+
+    A line `units TICKS-PER-SECOND PAGE-SIZE`, and the line of each process in proc(5), `stat`.
+    """
+    return _PROCESSES.format(state=state) + _STATS
+
+
+def signal_script(state: str, name: str) -> str:
+    """Return the script that signals all processes of a container.
+
+    Twice, for what the first ones started meanwhile; stopped ones start nothing.
+
+    Args:
+        state: The runtime's command that prints the container's state.
+        name: The signal's name without SIG.
+    """
+    look = _PROCESSES.format(state=state)
+    return f"{look}kill -{name} $pids 2>/dev/null\n{look}kill -{name} $pids\n"

@@ -1,0 +1,88 @@
+"""The commands of the OCI runtime on the nodes, as the site has written them down."""
+
+import os
+import pwd
+
+import msgspec
+
+from scrun.errors import EngineError, SettingsError
+from scrun.oci.signals import signal_name
+from scrun.settings.load import Runtime
+from scrun.settings.node_runtime import NodeRuntime, node_runtime
+from scrun.settings.ociconf import parse_oci_conf, substitute
+from supervisor.engines.script import PROCESS_FILE
+from supervisor.engines.slurm.tools import outer_id
+
+
+class NodeCommands(msgspec.Struct, frozen=True):
+    """The patterns of a site, to be filled in for a container: that of one task of a step."""
+
+    patterns: NodeRuntime
+
+    def kill(self, step_id: str, node: str, number: int, task: int = 0) -> str:
+        """Return the command that signals the container's first process.
+
+        Raises:
+            SettingsError: It asks for what only slurmstepd knows, such as the bundle's path.
+        """
+        return self._filled(f"{self.patterns.kill} {signal_name(number)}", step_id, node, task)
+
+    def state(self, step_id: str, node: str, task: int = 0) -> str:
+        """Return the command that prints the container's state, "" when it is not known."""
+        try:
+            return self._filled(self.patterns.state, step_id, node, task)
+        except SettingsError:
+            return ""
+
+    def exec(self, step_id: str, node: str, task: int = 0) -> str:
+        """Return the command that runs one more program.
+
+        Raises:
+            EngineError: It is not known.
+            SettingsError: See `kill`.
+        """
+        if not self.patterns.exec:
+            raise EngineError(
+                "exec: the site's oci.conf has no command that tells how: set `exec` in the "
+                "section [runtime] of scrun.toml"
+            )
+        return self._filled(self.patterns.exec, step_id, node, task)
+
+    def hold(self, *, resume: bool, step_id: str, node: str, task: int) -> str:
+        """Return the command that pauses or resumes the container, "" when there is none."""
+        pattern = self.patterns.resume if resume else self.patterns.pause
+        return self._filled(pattern, step_id, node, task)
+
+    def _filled(self, pattern: str, step_id: str, node: str, task: int) -> str:
+        """Fill a pattern in, for the shell.
+
+        `%t` is the number of a task among those of its node (measured with 22.05: the second
+        node's container is `….0.node2`; read, 24.11: an index into the node's tasks).
+        """
+        job, _, step = step_id.partition(".")
+        uid = outer_id("uid")
+        values = {"j": job, "s": step, "t": str(task), "n": node, "f": PROCESS_FILE}
+        values |= {"u": _user_name(uid), "U": str(uid)}
+        return substitute(pattern, values)
+
+
+def read_node_commands(slurm_conf: str | None, own: Runtime) -> NodeCommands:
+    """Read the oci.conf beside a slurm.conf; what is not there is not known.
+
+    The nodes' own file may be another one; sites keep them alike (oci.conf(5)).
+    """
+    directory = os.path.dirname(slurm_conf) if slurm_conf else "/etc/slurm"
+    path = os.path.join(directory, "oci.conf")
+    try:
+        with open(path, encoding="utf-8") as file:
+            conf = parse_oci_conf(file.read(), path)
+    except (OSError, UnicodeDecodeError, SettingsError):
+        conf = None
+    return NodeCommands(node_runtime(conf, own))
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,75 @@
+"""One more program in a container that runs as a step: a step of its own, on the same node.
+
+It joins the container's namespaces by the OCI runtime there, so it is a child of that and in the
+cgroup of its own step: ending the step ends it, and all that it has started.
+"""
+
+import signal
+
+from scrun.states import Ending, taken
+from supervisor.engines.base import Program
+from supervisor.engines.script import exec_script, process_words
+from supervisor.engines.slurm.messages import ending_of_step, step_exit
+from supervisor.engines.slurm.node import NodeCommands
+from supervisor.engines.slurm.step import SrunStep, Streams
+
+
+class SlurmSession:
+    """See `supervisor.engines.base.Session`."""
+
+    def __init__(
+        self,
+        step: SrunStep,
+        commands: NodeCommands,
+        job_id: str,
+        place: tuple[str, str, int],
+        program: Program,
+    ) -> None:
+        """Describe it; nothing runs yet.
+
+        Args:
+            step: The step, not yet run.
+            commands: The runtime's on the nodes.
+            job_id: The job.
+            place: The container: its step's id, its node, its number there.
+            program: What to run.
+
+        Raises:
+            EngineError: The site's runtime has no command for it.
+        """
+        step_id, node, task = place
+        command = commands.exec(step_id, node, task)
+        script = exec_script(command, commands.state(step_id, node, task))
+        self._step = step
+        self._program = program
+        self._command = ["/bin/sh", "-c", script, "sh", *process_words(program.process)]
+        self._options = ["--jobid", job_id, "--job-name", "scrun-exec", "--overlap"]
+        self._options += ["--nodes=1", "--ntasks=1", "--nodelist", node, "--mem=0", "--chdir=/"]
+        self._options += ["--export=NONE"]
+
+    async def run(self) -> Ending:
+        """Run it to its end."""
+        program, heard = self._program, self._step.heard
+        streams = Streams(program.stdio, program.terminal, listen=not program.program_is_known)
+        status = await self._step.run(self._options, self._command, streams, program.running)
+        ended = step_exit(heard, status)
+        if ended.status and heard.runtime_status is not None:
+            missing = heard.runtime_status == 127
+            return Ending(heard.runtime_status, "not-found" if missing else "not-executable")
+        if not ended.launched:
+            reason = "; ".join(heard.complaints) or f"srun ended with {status}"
+            return taken("scrun-failure", f"the program could not be started: {reason}")
+        return ending_of_step(heard, ended)
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to its processes: the runtime's command for it, and the program."""
+        if not await self._step.runs():
+            return
+        if number == signal.SIGKILL:
+            await self._step.kill()
+        else:
+            await self._step.signal_all(number)
+
+    def resized(self) -> None:
+        """Take notice of a new size of the terminal."""
+        self._step.resized()

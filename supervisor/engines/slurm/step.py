@@ -1,0 +1,180 @@
+"""A step of srun that has the standard input, output and error of a container, or of an exec."""
+
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+
+from scrun.errors import EngineError
+from scrun.settings.load import Level
+from supervisor.engines.slurm.cancel import signal_step
+from supervisor.engines.slurm.messages import SrunHeard
+from supervisor.engines.slurm.tools import Tools
+from supervisor.journal import Journal
+from supervisor.processes import Child, Setting, child
+from supervisor.pumps import can_be_opened_again, carried, messages, overheard
+
+_STEP_ENDS = 5.0
+_STEP_STARTS = 10.0
+_KILL_BY_CONTROLLER = 3.0
+
+
+class Streams(msgspec.Struct, frozen=True):
+    """What a step is connected to.
+
+    Attributes:
+        fds: Descriptors for standard input, output and error, the same three if a terminal.
+        terminal: Whether those are a terminal.
+        listen: Whether to look out for the runtime's word that there is no such program.
+    """
+
+    fds: tuple[int, int, int]
+    terminal: bool
+    listen: bool
+
+
+class SrunStep:
+    """A run of srun, and what it says.
+
+    Attributes:
+        heard: What it has said.
+        asked_to_kill: Whether we have ended it.
+    """
+
+    def __init__(self, tools: Tools, setting: Setting, journal: Journal, tasks: int = 1) -> None:
+        """Describe it; nothing runs yet.
+
+        Args:
+            tools: Slurm's tools.
+            setting: Their surroundings.
+            journal: Where its messages go.
+            tasks: How many tasks it will have.
+        """
+        self.heard = SrunHeard(tasks)
+        self.asked_to_kill = False
+        self._tools = tools
+        self._setting = setting
+        self._journal = journal
+        self._started = trio.Event()
+        self._srun: Child | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has run."""
+        return self._srun is not None and self._srun.ended
+
+    @property
+    def runs_now(self) -> bool:
+        """Whether its tasks run."""
+        return self._started.is_set() and not self.ended
+
+    async def run(
+        self,
+        options: Sequence[str],
+        program: Sequence[str],
+        streams: Streams,
+        running: Callable[[], None],
+    ) -> int:
+        """Run it to its end.
+
+        Args:
+            options: Those of srun that say where and what.
+            program: The command.
+            streams: What it is connected to.
+            running: Called when its tasks run.
+
+        Returns:
+            srun's exit status; what became of the tasks is in `heard`.
+        """
+        heard = self.heard
+
+        def hear(line: str) -> None:
+            complaints = len(heard.complaints)
+            heard.hear(line)
+            level: Level = "error" if len(heard.complaints) > complaints else "debug"
+            self._journal.write(level, line)
+            if heard.started and not self._started.is_set():
+                self._started.set()
+                running()
+
+        async with messages(hear) as own, self._standard_error(streams) as error:
+            words = [self._tools.srun, "-v", *options]
+            if streams.terminal:
+                words.append("--pty")
+            if error is not None:
+                words.append(f"--error=/proc/self/fd/{error}")
+            stdin, stdout, _ = streams.fds
+            async with child(
+                [*words, "--", *program],
+                self._setting,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=own,
+                pass_fds=() if error is None else (error,),
+                grace=_STEP_ENDS,
+            ) as srun:
+                self._srun = srun
+                status = await srun.wait()
+        self._started.set()  # nobody has to wait for it any more
+        return status
+
+    @asynccontextmanager
+    async def _standard_error(self, streams: Streams) -> AsyncIterator[int | None]:
+        """Give the descriptor that srun opens as the program's standard error.
+
+        srun's own messages go to its descriptor 2, always; so the program's has to be another
+        one, which srun opens by its path under /proc.
+        """
+        error = streams.fds[2]
+        if streams.terminal:
+            yield None
+        elif streams.listen:
+            async with overheard(error, self._setting, self.heard.hear_runtime) as pipe:
+                yield pipe
+        elif can_be_opened_again(error):
+            yield error
+        else:
+            async with carried(error, self._setting) as pipe:
+                yield pipe
+
+    async def runs(self) -> bool:
+        """Wait until its tasks run; False when they have ended.
+
+        Before that srun has no step that could be signalled, and loses signals itself.
+
+        Raises:
+            EngineError: It has not begun.
+        """
+        if self._srun is None:
+            raise EngineError("the container does not run")
+        with trio.move_on_after(_STEP_STARTS):
+            await self._started.wait()
+        return not self._srun.ended
+
+    async def kill(self) -> None:
+        """End all of its processes."""
+        self.asked_to_kill = True
+        with trio.move_on_after(_KILL_BY_CONTROLLER):
+            try:
+                await signal_step(self._tools, self._setting, self.heard.step_id, signal.SIGKILL)
+                return
+            except EngineError as error:
+                self._journal.write("verbose", str(error))
+        # slurmctld does not answer; but srun can tell slurmstepd, in its own way
+        if self._srun is not None:
+            self._srun.signal(signal.SIGTERM)
+
+    async def signal_all(self, number: int) -> None:
+        """Send a signal to all of its processes.
+
+        Raises:
+            EngineError: It was not delivered.
+        """
+        await signal_step(self._tools, self._setting, self.heard.step_id, number)
+
+    def resized(self) -> None:
+        """Pass a new size of the terminal on: srun looks at it when it is told."""
+        if self._srun is not None:
+            self._srun.signal(signal.SIGWINCH)

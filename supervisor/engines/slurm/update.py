@@ -1,0 +1,32 @@
+"""What Slurm lets a user change of a running job."""
+
+from scrun.errors import EngineError
+from supervisor.engines.slurm.tools import Tools
+from supervisor.processes import Setting, child
+from supervisor.pumps import messages
+
+
+async def set_time_limit(tools: Tools, setting: Setting, job_id: str, limit: str) -> None:
+    """Change a job's time limit; a longer one than it has is an administrator's to give.
+
+    Args:
+        tools: Slurm's tools.
+        setting: Their surroundings.
+        job_id: The job.
+        limit: As scontrol(1) takes it for TimeLimit; checked to be a time.
+
+    Raises:
+        EngineError: Slurm refuses, with its words.
+    """
+    if tools.scontrol is None:
+        raise EngineError("scontrol is not installed here: the time limit cannot be changed")
+    said: list[str] = []
+    command = [tools.scontrol, "update", f"JobId={job_id}", f"TimeLimit={limit}"]
+    async with (
+        messages(said.append) as stderr,
+        child(command, setting, stderr=stderr) as scontrol,
+    ):
+        status = await scontrol.wait()
+    if status:
+        reason = said[-1] if said else f"scontrol ended with {status}"
+        raise EngineError(f"job {job_id}: the time limit stays as it is: {reason}")

@@ -1,0 +1,177 @@
+"""What the processes of a running container are, and what they use: `ps` and `events`.
+
+The nodes tell, by the scripts of `supervisor.engines.script`; nobody there has cgroups of the
+container's own, so the processes' own accounts are added up (proc(5)).
+"""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from scrun.errors import EngineError
+from supervisor.engines.base import Answer, Job
+from supervisor.engines.script import list_script, stats_script
+
+_FORMER_CHILDREN, _THREADS, _RSS = (13, 14), 17, 21  # counted from field 3 of `stat`, the state
+_OWN = (11, 12)
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What processes use.
+
+    Attributes:
+        user: Nanoseconds of processor time in user mode, of children that have ended too.
+        kernel: In the kernel.
+        memory: Bytes of resident memory, what is shared counted for each.
+        processes: How many.
+        threads: How many.
+    """
+
+    user: int = 0
+    kernel: int = 0
+    memory: int = 0
+    processes: int = 0
+    threads: int = 0
+
+
+async def processes(job: Job, anchor: int, form: str, words: Sequence[str]) -> bytes:
+    """List the processes of a container.
+
+    Args:
+        job: The container's.
+        anchor: The pid of its anchor.
+        form: "json" for a list of pids as they are on this host: where the container runs
+            elsewhere that is its anchor. Else what ps(1) prints on the nodes.
+        words: Options of ps; without any, `-ef`, as runc has it.
+
+    Raises:
+        EngineError: The nodes do not tell.
+    """
+    table = form != "json"
+    command = shlex.join(["ps", *(words or ["-ef"])]) if table else ""
+    answers = await job.inspect(lambda state: list_script(state, command))
+    found = [read_list(answer) for answer in answers]
+    if not table:
+        here = _this_host()
+        pids = sorted({pid for seen in found for pid in seen.pids if seen.host == here})
+        return json.dumps(pids or [anchor]).encode() + b"\n"
+    several = len({answer.node for answer in answers}) > 1
+    lines: list[str] = []
+    for answer, seen in zip(answers, found, strict=True):
+        if answer.status:
+            reason = (seen.text or answer.text).strip().splitlines()
+            raise EngineError(f"ps on {answer.node}: {reason[-1] if reason else answer.status}")
+        rows = rows_of(seen.text, seen.pids)
+        if several:
+            width = max(len("NODE"), *(len(other.node) for other in answers))
+            names = ["NODE", *[answer.node] * len(rows)]
+            rows = [f"{name:{width}} {row}" for name, row in zip(names, rows, strict=False)]
+        lines += rows[1:] if lines else rows
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What `list_script` has printed: the host, the pids there, and ps' table."""
+
+    host: str
+    pids: frozenset[int]
+    text: str
+
+
+def read_list(answer: Answer) -> Seen:
+    """Read the output of `list_script`.
+
+    Raises:
+        EngineError: The node does not know the container.
+    """
+    found = re.match(r"host (.*)\npids(.*)\n", answer.text)
+    if not found:
+        reason = answer.text.strip() or "its runtime does not know the container"
+        raise EngineError(f"the processes on {answer.node} cannot be listed: {reason}")
+    pids = frozenset(int(pid) for pid in found[2].split())
+    return Seen(found[1], pids, answer.text[found.end() :])
+
+
+def rows_of(table: str, pids: frozenset[int]) -> list[str]:
+    """Take the heading and the rows of some processes out of a table of ps.
+
+    Raises:
+        EngineError: It has no column PID.
+    """
+    lines = table.splitlines() or [""]
+    heading = lines[0].split()
+    if "PID" not in heading:
+        raise EngineError(f"ps printed no column PID: {lines[0].strip()[:80]!r}")
+    column = heading.index("PID")
+    kept = [lines[0]]
+    for line in lines[1:]:
+        fields = line.split(None, column + 1)
+        if len(fields) > column and fields[column].isdigit() and int(fields[column]) in pids:
+            kept.append(line)
+    return kept
+
+
+async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> bytes:
+    """Tell what a container uses, in the form of `runc events --stats`.
+
+    Args:
+        job: The container's.
+        container: Its id.
+        resources: linux.resources of its config.json, for the limit of memory.
+
+    Raises:
+        EngineError: The nodes do not tell.
+    """
+    usage = total(await job.inspect(stats_script))
+    limit = (resources.get("memory") or {}).get("limit")
+    memory: dict[str, int] = {"usage": usage.memory}
+    if isinstance(limit, int) and limit > 0:
+        memory["limit"] = limit
+    data = {
+        "cpu": {
+            "usage": {
+                "total": usage.user + usage.kernel,
+                "kernel": usage.kernel,
+                "user": usage.user,
+            }
+        },
+        "memory": {"usage": memory},
+        "pids": {"current": usage.threads},
+    }
+    return json.dumps({"type": "stats", "id": container, "data": data}).encode() + b"\n"
+
+
+def total(answers: Sequence[Answer]) -> Usage:
+    """Add up what `stats_script` has printed.
+
+    Raises:
+        EngineError: A node does not know the container.
+    """
+    user = kernel = memory = count = threads = 0
+    for answer in answers:
+        found = re.match(r"units (\d+) (\d+)\n", answer.text)
+        if not found:
+            reason = answer.text.strip() or "its runtime does not know the container"
+            raise EngineError(f"the processes on {answer.node} cannot be looked at: {reason}")
+        tick, page = 1_000_000_000 // int(found[1]), int(found[2])
+        for line in answer.text[found.end() :].splitlines():
+            fields = line.rpartition(")")[2].split()  # a name may contain anything
+            if len(fields) <= _RSS:
+                continue
+            numbers = [int(fields[place]) for place in (*_OWN, *_FORMER_CHILDREN)]
+            user += (numbers[0] + numbers[2]) * tick
+            kernel += (numbers[1] + numbers[3]) * tick
+            memory += int(fields[_RSS]) * page
+            threads += int(fields[_THREADS])
+            count += 1
+    return Usage(user, kernel, memory, count, threads)
+
+
+def _this_host() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"

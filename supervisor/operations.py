@@ -1,0 +1,57 @@
+"""What can be done with a container while it runs, besides signals: exec, pause, resume."""
+
+import trio
+
+from scrun.errors import StateError
+from supervisor.anchors import Anchor
+from supervisor.container import Container
+from supervisor.orders import Call
+from supervisor.sessions import LiveSession, prepare
+from supervisor.stdio import Stdio
+
+
+async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio) -> None:
+    """Run one more program in a container; returns as soon as it runs.
+
+    Args:
+        container: Where.
+        call: What is asked for.
+        anchor: Who is told its status; taken over.
+        stdio: Its descriptors; taken over.
+
+    Raises:
+        StateError: The container does not run.
+        ScrunError: The program cannot be run.
+    """
+    try:
+        inside = container.inside("exec")
+        if container.paused:
+            raise StateError(f"container {container.id} is paused: resume it before you do that")
+        prepared = await trio.to_thread.run_sync(
+            prepare, call, inside.bundle, inside.place, stdio.terminal
+        )
+    except BaseException:
+        stdio.close()
+        with trio.CancelScope(shield=True):
+            await anchor.close()
+        raise
+    session = LiveSession(f"exec {call.anchor}", inside.journal, anchor, stdio)
+    inside.nursery.start_soon(session.run, inside.job, prepared)
+    await session.settled.wait()
+    if session.failure is not None:
+        raise session.failure
+
+
+async def hold(container: Container, *, resume: bool) -> None:
+    """Pause a container, or let it go on.
+
+    Raises:
+        StateError: It does not run, or is so already.
+        EngineError: It was not done.
+    """
+    inside = container.inside("resume" if resume else "pause")
+    if container.paused is not resume:
+        word = "is not paused" if resume else "is paused already"
+        raise StateError(f"container {container.id} {word}")
+    await inside.job.hold(resume=resume)
+    container.set_paused(not resume)

@@ -1,0 +1,266 @@
+"""Containers of one pod share one job.
+
+::
+
+    server
+    ├── job of a pod            held while it has members
+    └── containers
+        └── membership          left by the last = the job is given back
+
+Containers of a pod talk over localhost and count on each other's being there, so they have to be
+on one node, and are ended together when that is taken away. The first one asks for the job with
+all its requests, and the others become further steps of it.
+
+The job is held by a task of the server's, not of the first member's: members come and go in any
+order. Whatever is told about it, all of them are told. Every container is a member, and most are
+alone: podman's infra container cannot be known by its config.json, as only those that follow name
+it (`scrun.commands.pod`).
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+
+from scrun.commands.pod import named_pod
+from scrun.errors import AllocationRefused, ScrunError, leaves
+from scrun.oci.config import Config
+from scrun.settings.engine_flags import Flags
+from scrun.settings.requests import TABLE, from_environment
+from scrun.states import Ending, taken
+from scrun.waiting import Waiting, waiting_line
+from supervisor.engines.base import Engine, Job, Request
+
+_SHARING = ("slurm",)  # elsewhere there is nothing to share: this machine is one node
+_OF_THE_JOB = [name for name, request in TABLE.items() if request.scope != "step"]
+_NAMESPACE = re.compile(r"/proc/([1-9][0-9]{0,9})/ns/[a-z_]{1,32}", re.ASCII)
+
+
+class _SharedJob:
+    """The job of a pod.
+
+    Attributes:
+        first: The request that it is asked for with.
+        members: Those who wait for it or are in it.
+        scope: The holder's; cancelled when the job is not needed any more.
+        settled: Set when there is a job, or there will be none.
+        gone: Set when it is given back.
+        job: It, once it is there.
+        failure: Why there is none, or what went wrong with it.
+    """
+
+    def __init__(self, first: Request) -> None:
+        """Prepare; the first member still has to enter."""
+        self.first = first
+        self.members: list[Request] = []
+        self.scope = trio.CancelScope()
+        self.settled = trio.Event()
+        self.gone = trio.Event()
+        self.job: Job | None = None
+        self.failure: Exception | None = None
+        self._job_id = ""
+        self._news: Waiting | None = None
+
+    def request(self, lost: Callable[[Ending], None]) -> Request:
+        """Return the first member's request, with answers for all of them.
+
+        Args:
+            lost: Called when the job is taken away.
+        """
+        return msgspec.structs.replace(
+            self.first, known=self._known, lost=lost, waiting=self._waiting
+        )
+
+    def enter(self, member: Request) -> None:
+        """Take a member in, and tell it what the others know."""
+        self.members.append(member)
+        if self._job_id:
+            member.known(self._job_id, True)
+        if self._news is not None:
+            member.waiting(self._news)
+
+    def lost(self, ending: Ending) -> None:
+        """Tell the members that the job was taken away."""
+        for member in [*self.members]:
+            member.lost(ending)
+
+    def _known(self, job_id: str, owned: bool) -> None:
+        """Tell them its number.
+
+        Each has it as its own in its record: when the supervisor dies, all are dead, and whichever
+        is deleted first takes what may be left of the job away.
+        """
+        self._job_id = job_id
+        for member in self.members:
+            member.known(job_id, owned)
+
+    def _waiting(self, news: Waiting | None) -> None:
+        self._news = news
+        for member in self.members:
+            if news is not None and member is not self.first:  # the engine tells that one
+                line = waiting_line(self._job_id, news, explained=True)
+                member.journal.write("info", line)
+            member.waiting(news)
+
+    def refusal(self, member: Request) -> Exception:
+        """Return why a member gets no job."""
+        if self.failure is None:  # nobody but the supervisor's end stops the holder before
+            return AllocationRefused(f"no job for container {member.container}: scrun ends")
+        if member is self.first:
+            return self.failure
+        return AllocationRefused(
+            f"no job for container {member.container}, in a pod with {self.first.container}: "
+            f"{_said(self.failure)}"
+        )
+
+
+class Pods:
+    """The jobs of a supervisor's pods."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        """Know no pod yet.
+
+        Args:
+            nursery: For the holders of jobs; it has to outlive the containers.
+        """
+        self._nursery = nursery
+        self._jobs: dict[tuple[Engine, str], _SharedJob] = {}
+        self._anchors: dict[int, str] = {}
+
+    @asynccontextmanager
+    async def allocate(
+        self, engine: Engine, request: Request, config: Config, anchor: int
+    ) -> AsyncIterator[Job]:
+        """Get the job of a container's pod; the last one to leave gives it back.
+
+        Args:
+            engine: Where the container will run.
+            request: What it asks for.
+            config: Its config.json.
+            anchor: The pid of its anchor.
+
+        Raises:
+            AllocationRefused: With the engine's reason.
+            SettingsError: Its requests cannot be fulfilled.
+        """
+        within = "SLURM_JOB_ID" in request.setting.environment  # that job is held by somebody else
+        if within or engine.name not in _SHARING:
+            async with engine.allocate(request) as job:
+                yield job
+            return
+        key = (engine, self._pod(request, config))
+        shared = self._jobs.get(key)
+        if shared is None:
+            shared = self._jobs[key] = _SharedJob(request)
+            self._nursery.start_soon(self._hold, key, shared)
+        shared.enter(request)
+        self._anchors[anchor] = key[1]
+        try:
+            await shared.settled.wait()
+            if shared.job is None:
+                raise shared.refusal(request)
+            if request is shared.first:
+                yield shared.job
+            else:
+                async with engine.allocate(_inside(request, shared)) as job:
+                    yield job
+        finally:
+            shared.members.remove(request)
+            self._anchors.pop(anchor, None)
+            if not shared.members:
+                await self._give_back(key, shared, request)
+
+    def _pod(self, request: Request, config: Config) -> str:
+        """Name the pod of a container.
+
+        It is that of the container whose namespaces it joins, too: `--network container:ID`. An
+        engine takes those from the other one's anchor, the only process that it knows.
+        """
+        if name := named_pod(config.annotations):
+            return name
+        for namespace in config.linux.namespaces:
+            found = _NAMESPACE.fullmatch(namespace.path)
+            if found and (other := self._anchors.get(int(found[1]))):
+                return other
+        return request.container
+
+    async def _hold(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
+        """Hold a job until nobody needs it. Whatever happens is its members' matter."""
+
+        def lost(ending: Ending) -> None:
+            self._forget(key, shared)
+            shared.lost(ending)
+
+        try:
+            with shared.scope:
+                async with key[0].allocate(shared.request(lost)) as shared.job:
+                    shared.settled.set()
+                    await trio.sleep_forever()
+        except Exception as error:
+            shared.failure = error
+            if shared.job is not None:
+                lost(taken("scrun-failure", f"job {shared.job.id}: {_said(error)}"))
+        finally:
+            self._forget(key, shared)
+            shared.settled.set()
+            shared.gone.set()
+
+    async def _give_back(self, key: tuple[Engine, str], shared: _SharedJob, last: Request) -> None:
+        """Give a job back that nobody needs; the engine has deadlines for that."""
+        self._forget(key, shared)
+        known = shared.failure
+        shared.scope.cancel()
+        with trio.CancelScope(shield=True):
+            await shared.gone.wait()
+        if shared.failure is not known and shared.failure is not None:
+            last.journal.write("error", _said(shared.failure))
+
+    def _forget(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
+        """Let the next one who comes ask for a job of its own."""
+        if self._jobs.get(key) is shared:
+            del self._jobs[key]
+
+
+def _inside(request: Request, shared: _SharedJob) -> Request:
+    """Turn a request into one for a step of a job that is there.
+
+    What would shape a job does not count, not the defaults either: srun has most of it too, and
+    22.05 refuses a step that wants more than its job has ("More processors requested than
+    permitted").
+    """
+    assert shared.job is not None  # for mypy; it is settled
+    environment = request.setting.environment
+    wanted = {**request.flags.requests, **request.asked, **from_environment(environment)}
+    told = f"it joins job {shared.job.id}, in a pod with container {shared.first.container}"
+    ignored = [f"{name}={text}" for name, text in wanted.items() if name in _OF_THE_JOB]
+    if ignored:
+        told += f", which has sized it: {', '.join(ignored)} have no effect"
+    request.journal.write("info", told)
+    setting = msgspec.structs.replace(
+        request.setting,
+        environment={**environment, **_nothing_of_the_job(), **shared.job.environment},
+    )
+    return msgspec.structs.replace(
+        request,
+        setting=setting,
+        asked={name: text for name, text in request.asked.items() if name not in _OF_THE_JOB},
+        flags=Flags(notes=request.flags.notes),
+        known=lambda job_id, _: request.known(job_id, True),
+    )
+
+
+def _nothing_of_the_job() -> Mapping[str, str]:
+    """Take back all that a lower source may ask for (`scrun.settings.request_sources`)."""
+    return {
+        name: "" if TABLE[name].argument == "required" else "no"  # empty switches those on
+        for name in _OF_THE_JOB
+    }
+
+
+def _said(error: BaseException) -> str:
+    """Return the reason of a failure, in one line."""
+    found = [*leaves(error)]
+    known = [leaf for leaf in found if isinstance(leaf, ScrunError)]
+    return str(known[0]) if known else f"internal error: {type(found[0]).__name__}: {found[0]}"

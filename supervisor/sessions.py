@@ -1,0 +1,220 @@
+"""One more program in a running container: what `exec` asks for, from its request to its end."""
+
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import trio
+
+from scrun.cli.parse import Parsed
+from scrun.errors import BundleError, ScrunError, UsageError, leaves
+from scrun.oci.config import Bundle, Process, read_config, read_file
+from scrun.oci.lookup import Found, NotFound, find_program
+from scrun.oci.process import Wish, checked, fitting_user, process_from_file, process_from_wish
+from scrun.states import FATAL, Ending, killed, taken
+from supervisor.anchors import Anchor
+from supervisor.engines.base import Job, Program, Session
+from supervisor.journal import Journal
+from supervisor.orders import Call
+from supervisor.staging.place import Staged
+from supervisor.stdio import Stdio
+
+_GRACE = 5.0
+_SHELLS = ("bash", "zsh", "fish", "ash", "dash", "sh")
+
+
+class NotRunnableError(BundleError):
+    """The program is not in the container, or cannot be executed; with a shell's exit status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.exit_code = status
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A program that can be run.
+
+    Attributes:
+        process: It, as `process` in config.json.
+        is_known: Whether its file was seen.
+    """
+
+    process: Mapping[str, Any]
+    is_known: bool
+
+
+def prepare(call: Call, bundle: Bundle, place: Staged, terminal: int | None) -> Prepared:
+    """Read what is asked for, and check what can be known. It touches the user's files.
+
+    Args:
+        call: The `exec` or `shell`.
+        bundle: The container's, as it was submitted.
+        place: And as it runs.
+        terminal: A descriptor of the program's terminal, if it gets one.
+
+    Raises:
+        UsageError: Nothing, or nonsense, is asked for.
+        BundleError: The file of `--process` is wrong, or there is no such program.
+        StateError: The container has no such user.
+    """
+    parsed = call.parsed
+    running, _ = read_config(os.path.join(place.bundle, "config.json"))
+    if path := parsed.text("process"):
+        name = os.path.join(call.directory, path)
+        process, typed = process_from_file(read_file(name), name)
+        process["terminal"] = terminal is not None
+    else:
+        wish = _wish(parsed, bundle, place, terminal=terminal is not None)
+        process = process_from_wish(wish, running.get("process") or {})
+        typed = checked(process, f"{parsed.command} {parsed.id}")
+    for unwanted in ("rlimits", "apparmorProfile", "selinuxLabel", "oomScoreAdj"):
+        if unwanted not in (running.get("process") or {}):
+            process.pop(unwanted, None)  # staging has found that the node cannot have it
+    fitting_user(process, running)
+    if terminal is not None:
+        columns, rows = os.get_terminal_size(terminal)
+        process["consoleSize"] = {"height": rows, "width": columns}
+    program = find_program(_looking_at(bundle, place, typed))
+    if isinstance(program, NotFound):
+        raise NotRunnableError(program.message, program.exit_status)
+    return Prepared(process, isinstance(program, Found))
+
+
+def _looking_at(bundle: Bundle, place: Staged, process: Process) -> Bundle:
+    config = msgspec.structs.replace(bundle.config, process=process)
+    rootfs = place.rootfs if os.path.isdir(place.rootfs) else bundle.rootfs
+    return msgspec.structs.replace(bundle, config=config, rootfs=rootfs)
+
+
+def _wish(parsed: Parsed, bundle: Bundle, place: Staged, *, terminal: bool) -> Wish:
+    words = parsed.operands
+    if parsed.command == "shell" and (not words or words[0].startswith("-")):
+        words = [_best_shell(bundle, place), *words]
+    if not words:
+        raise UsageError("exec needs a command, or --process FILE: see 'scrun exec --help'")
+    return Wish(
+        args=words,
+        env=parsed.texts("env"),
+        cwd=parsed.text("cwd"),
+        user=parsed.text("user"),
+        groups=parsed.texts("additional-gids"),
+        capabilities=parsed.texts("cap"),
+        no_new_privileges=bool(parsed.count("no-new-privs")),
+        terminal=terminal,
+    )
+
+
+def _best_shell(bundle: Bundle, place: Staged) -> str:
+    """Find the most comfortable shell of a container.
+
+    Raises:
+        BundleError: It has none.
+    """
+    for name in _SHELLS:
+        process = msgspec.structs.replace(bundle.config.process, args=[name])
+        if isinstance(find_program(_looking_at(bundle, place, process)), Found):
+            return name
+    raise NotRunnableError(
+        f"no shell found in the container ({', '.join(_SHELLS)}): name a program, or use exec", 127
+    )
+
+
+class LiveSession:
+    """A program that runs, with its anchor and its descriptors.
+
+    Attributes:
+        settled: Set when it runs, or never will.
+        ending: How it ended, or None.
+    """
+
+    def __init__(self, name: str, journal: Journal, anchor: Anchor, stdio: Stdio) -> None:
+        """Take over what belongs to it.
+
+        Args:
+            name: What to call it in the log.
+            journal: The container's.
+            anchor: Owned from now on.
+            stdio: Owned from now on.
+        """
+        self.settled = trio.Event()
+        self.ending: Ending | None = None
+        self._runs = False
+        self._name = name
+        self._journal = journal
+        self._anchor = anchor
+        self._stdio = stdio
+        self._scope = trio.CancelScope()
+
+    @property
+    def failure(self) -> ScrunError | None:
+        """Why it did not run."""
+        if self._runs or self.ending is None:
+            return None
+        if self.ending.reason in ("not-found", "not-executable"):
+            text = self.ending.text or "the runtime cannot run the program"
+            return NotRunnableError(text, self.ending.status)
+        return ScrunError(self.ending.text or f"it ended with {self.ending.status}")
+
+    async def run(self, job: Job, prepared: Prepared) -> None:
+        """Run it to its end. Never raises."""
+        try:
+            async with trio.open_nursery() as nursery:
+                program = Program(
+                    process=prepared.process,
+                    stdio=self._stdio.fds,
+                    terminal=bool(prepared.process.get("terminal")),
+                    program_is_known=prepared.is_known,
+                    running=self._begins,
+                )
+                session = await job.session(program)
+                nursery.start_soon(self._obey_anchor, session, nursery)
+                with self._scope:
+                    self.ending = await session.run()
+                nursery.cancel_scope.cancel()
+        except Exception as error:
+            leaf = next(leaves(error))
+            self._journal.write("error", f"{self._name}: {leaf}")
+            self.ending = self.ending or taken("scrun-failure", str(leaf))
+        finally:
+            # cancelled with its container: so were its processes
+            self.ending = self.ending or killed(signal.SIGKILL)
+            self._journal.write("verbose", f"{self._name} ended with {self.ending.status}")
+            self._stdio.close()
+            self._anchor.end(self.ending.status)
+            with trio.CancelScope(shield=True):
+                await self._anchor.close()
+            self.settled.set()
+
+    def _begins(self) -> None:
+        self._runs = True
+        self._stdio.close()  # the engine has its own by now
+        self._journal.write("verbose", f"{self._name} runs")
+        self.settled.set()
+
+    async def _obey_anchor(self, session: Session, nursery: trio.Nursery) -> None:
+        """Pass signals on; who asks for an end twice, or goes, ends it."""
+        asked = False
+        async for number in self._anchor.signals():
+            if number == signal.SIGWINCH:
+                session.resized()
+            elif number in FATAL and asked:
+                self._end(killed(number))
+            else:
+                nursery.start_soon(self._pass_on, session, number)
+            asked = asked or number in FATAL
+        self._end(killed(signal.SIGKILL))
+
+    async def _pass_on(self, session: Session, number: signal.Signals) -> None:
+        try:
+            await session.signal(number)
+        except ScrunError as error:
+            self._journal.write("error", f"{self._name}: {error}")
+        if number in FATAL:
+            await trio.sleep(_GRACE)
+            self._end(killed(number))
+
+    def _end(self, ending: Ending) -> None:
+        self.ending = self.ending or ending
+        self._scope.cancel()

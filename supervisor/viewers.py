@@ -1,0 +1,91 @@
+"""Those who watch a container: `logs --follow` and `attach`.
+
+See `scrun.commands.attach` for what is on the wire.
+"""
+
+import signal
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from scrun.commands.attach import DATA, SIGNAL, SIZE, frame
+from scrun.errors import ScrunError, StateError
+from supervisor.container import Container
+from supervisor.kept import Followed, KeptOutput
+
+Send = Callable[[bytes], Awaitable[None]]
+
+_PIECE = 4096
+_LONGEST = 1 << 20
+
+
+async def follow(followed: Followed, send: Send) -> None:
+    """Send a file, and what is added to it, until it ends or nobody listens."""
+    await send(b"\0")
+    async for piece in followed.read(from_now=False):
+        await send(piece)
+
+
+async def attach(container: Container, connection: trio.SocketStream) -> None:
+    """Connect a terminal to a container, until the container ends or the other side goes.
+
+    Raises:
+        StateError: Its output is not ours.
+        OSError: The other side is gone.
+    """
+    kept = kept_output(container)
+    await connection.send_all(b"\0")
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def show() -> None:
+            async for piece in kept.output.read(from_now=True):
+                await connection.send_all(frame(DATA, piece))
+            await container.ended.wait()
+            await connection.send_all(frame(SIGNAL, bytes([container.exit_status])))
+            nursery.cancel_scope.cancel()
+
+        await _obey(container, kept, connection)
+        nursery.cancel_scope.cancel()
+
+
+def kept_output(container: Container) -> KeptOutput:
+    """Return a container's output, if it goes through us.
+
+    Raises:
+        StateError: It does not.
+    """
+    if container.kept is None:
+        raise StateError(
+            f"container {container.id}: its output belongs to who has created it: ask that "
+            "(podman attach, docker logs, ...), only that of `scrun run --detach` is kept here"
+        )
+    return container.kept
+
+
+async def _obey(container: Container, kept: KeptOutput, connection: trio.SocketStream) -> None:
+    """Do what the other side says, until it has said all."""
+    data = b""
+    async for piece in connection:
+        data += piece
+        while len(data) >= 5 and len(data) >= 5 + (size := int.from_bytes(data[1:5], "big")):
+            kind, content, data = data[:1], data[5 : 5 + size], data[5 + size :]
+            if kind == DATA:
+                await kept.write(content)
+            elif kind == SIZE and size == 4:
+                rows, columns = (int.from_bytes(content[i : i + 2], "big") for i in (0, 2))
+                kept.resize(rows, columns)
+                container.resized()
+            elif kind == SIGNAL and size == 1:
+                await _signal(container, content[0])
+        if len(data) > _LONGEST:
+            return
+
+
+async def _signal(container: Container, number: int) -> None:
+    if number not in set(signal.Signals):
+        return
+    try:
+        await container.kill(number)
+    except ScrunError:
+        pass  # it ends, or will be told by its own log

@@ -1,0 +1,238 @@
+"""scrun exec and shell: one more program in a running container, on each engine."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeSite
+from tests.harness.life import Life
+from tests.harness.site import Site
+from tests.harness.terminal import Terminal
+from tests.harness.wait import wait_until, wait_while
+
+# One of each engine and of each user; what depends on both has all four.
+TWO = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirect=True)
+
+
+@pytest.fixture
+def running(site: Site) -> Life:
+    """A container that waits for its end, and ends at once when it is told to."""
+    life = site.shell("trap 'exit 0' TERM; while :; do sleep 0.05; done").created()
+    life.start()
+    wait_until("it runs", lambda: site.run("exec", life.id, "true").returncode == 0)
+    return life
+
+
+def test_status_and_output(site: Site, running: Life) -> None:
+    done = site.run("exec", running.id, "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+    assert site.run("exec", running.id, "sh", "-c", "kill -9 $$").returncode == 137
+
+
+def test_it_joins_the_container(site: Site, running: Life) -> None:
+    site.must("exec", running.id, "sh", "-c", "echo changed >/dev/of-exec")
+    assert site.must("exec", running.id, "cat", "/dev/of-exec") == "changed\n"
+    assert "1 sh -c trap" in site.must("exec", running.id, "ps", "-o", "pid,args")
+
+
+@TWO
+def test_surroundings(site: Site, running: Life) -> None:
+    options = ("--env", "A=b c", "--env", "PATH=/bin:/usr/bin", "--cwd", "/tmp")
+    said = site.must("exec", *options, running.id, "sh", "-c", "echo $A; pwd; echo $SITE")
+    assert said == f"b c\n/tmp\n{site.base}\n"  # the rest is as the first process has it
+
+
+@TWO
+def test_a_process_file(site: Site, running: Life, tmp_path: Path) -> None:
+    path = site.base / "b" / "process.json"
+    env = ["PATH=/bin:/usr/bin", "QUOTES='\"$(id)`", *(f"{n}=" + "x" * 100_000 for n in "AB")]
+    args = ["sh", "-c", 'echo "$QUOTES"; echo ${#A} ${#B}; pwd; exit 3']
+    path.write_text(json.dumps({"args": args, "env": env, "cwd": "/tmp", "user": {"uid": 0}}))
+    site.user.give(path)
+    done = site.run("exec", "--process", str(path), running.id)
+    assert (done.returncode, done.stdout) == (3, "'\"$(id)`\n100000 100000\n/tmp\n")
+
+
+@TWO
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("{", "is not JSON"), ("[]", "is not the description"), ("{}", "args: is missing")],
+)
+def test_a_process_file_that_is_none(site: Site, running: Life, content: str, words: str) -> None:
+    path = site.base / "b" / "process.json"
+    path.write_text(content)
+    site.user.give(path)
+    assert words in site.fails("exec", "--process", str(path), running.id)
+
+
+@TWO
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("no-such-program", 127, "not found in $PATH"),
+        ("/etc", 126, "permission denied"),
+    ],
+)
+def test_what_cannot_be_run(site: Site, running: Life, name: str, status: int, words: str) -> None:
+    done = site.run("exec", running.id, name)
+    assert done.returncode == status
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
+def test_a_user_that_is_not_there(site: Site, running: Life) -> None:
+    assert "uid 33 does not exist in the container" in site.fails(
+        "exec", "--user", "33", running.id, "id"
+    )
+
+
+@TWO
+def test_several_at_once(site: Site, running: Life) -> None:
+    def run(number: int) -> tuple[int, str]:
+        script = f"echo {number}; sleep 0.2; exit {number}"
+        done = site.run("exec", running.id, "sh", "-c", script)
+        return done.returncode, done.stdout
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(run, range(6))) == [(n, f"{n}\n") for n in range(6)]
+
+
+def test_stdin_and_signals(site: Site, running: Life) -> None:
+    script = "trap 'echo got; exit 9' USR1; echo up; while :; do sleep 0.05; done"
+    with _popen(site, "exec", running.id, "sh", "-c", script) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(20) == 9
+    data = b"some\nlines\n" * 5000
+    with _popen(site, "exec", running.id, "cat") as process:
+        out, _ = process.communicate(data, timeout=20)
+    assert out == data
+
+
+@TWO
+def test_one_that_is_killed_leaves_nothing(site: Site, running: Life) -> None:
+    with _popen(site, "exec", running.id, "sh", "-c", "echo up; exec sleep 600") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.kill()
+    wait_while(
+        "its program", lambda: "sleep 600" in site.must("exec", running.id, "ps", "-o", "args")
+    )
+
+
+@TWO
+def test_it_ends_with_the_container(site: Site, running: Life) -> None:
+    with _popen(site, "exec", running.id, "sh", "-c", "echo up; exec sleep 600") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        site.must("kill", running.id, "TERM")
+        assert process.wait(20) == 137
+    assert running.wait() == 0
+
+
+def test_detached(site: Site, running: Life) -> None:
+    pid_file = site.base / "b" / "pid"
+    script = "echo done >/dev/detached; exec sleep 600"
+    words = ("exec", "--detach", "--pid-file", str(pid_file), running.id, "sh", "-c", script)
+    subprocess.run(
+        [*site.user.prefix, *site.command, *words],
+        env=site.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        timeout=20,
+        check=True,
+    )
+    anchor = int(pid_file.read_text())
+    wait_until("it runs", lambda: site.run("exec", running.id, "cat", "/dev/detached").stdout)
+    os.kill(anchor, signal.SIGKILL)
+    wait_while(
+        "its program", lambda: "sleep 600" in site.must("exec", running.id, "ps", "-o", "args")
+    )
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[Terminal, int]]:
+    master, slave = pty.openpty()
+    terminal = Terminal(master)
+    terminal.resize(43, 143)
+    yield terminal, slave
+    terminal.close()
+
+
+def test_with_a_terminal(site: Site, running: Life, terminal: tuple[Terminal, int]) -> None:
+    here, slave = terminal
+    script = 'tty; stty size; read line; echo "got $line"; stty size; exit 5'
+    process = subprocess.Popen(
+        [*site.user.prefix, *site.command, "exec", "--tty", running.id, "sh", "-c", script],
+        env=site.environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    here.read_until("/dev/pts/", 20)
+    here.read_until("43 143", 20)
+    here.write("something\n")
+    here.read_until("got something", 20)
+    assert process.wait(20) == 5
+
+
+@TWO
+def test_shell(site: Site, running: Life, terminal: tuple[Terminal, int]) -> None:
+    here, slave = terminal
+    process = subprocess.Popen(
+        [*site.user.prefix, *site.command, "shell", running.id],
+        env={**site.environment, "TERM": "vt220"},
+        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    here.write("echo it is $TERM; exit 6\n")
+    here.read_until("it is vt220", 20)
+    assert process.wait(20) == 6
+
+
+@pytest.mark.parametrize("site", ["local-user"], indirect=True)
+def test_without_a_terminal(site: Site, running: Life) -> None:
+    assert "no terminal" in site.fails("shell", running.id)
+    assert "no terminal" in site.fails("exec", "--tty", running.id, "true")
+    assert "--console-socket" in site.fails("exec", "--tty", "--detach", running.id, "true")
+    assert "needs a command" in site.fails("exec", running.id)
+
+
+@pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
+def test_where_nothing_runs(site: Site) -> None:
+    life = site.life("true").created()
+    assert "is created, not running" in site.fails("exec", life.id, "true")
+    life.start()
+    life.wait()
+    assert "is stopped, not running" in site.fails("exec", life.id, "true")
+    life.delete()
+    assert "does not exist" in site.fails("exec", life.id, "true")
+
+
+def test_a_pattern_of_the_site(make_site: MakeSite) -> None:
+    """[runtime] exec of scrun.toml, where the runtime is called by other words."""
+    pattern = "sh -c 'echo instead of %f; exit 9'"
+    site = make_site("slurm-user", settings=f'[runtime]\nexec = "{pattern}"\n')
+    life = site.life("sleep", "600").created()
+    life.start()
+    done = site.run("exec", life.id, "true")
+    assert (done.returncode, done.stdout) == (9, "instead of /proc/self/fd/9\n")
+    life.delete()
+
+
+def _popen(site: Site, *words: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [*site.user.prefix, *site.command, *words],
+        env=site.environment,
+        cwd=site.base,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )

@@ -1,0 +1,140 @@
+"""pause, resume, ps, events and update, on each engine."""
+
+import json
+import os
+import subprocess
+import time
+
+import pytest
+
+from tests.harness.life import Life
+from tests.harness.site import Site
+from tests.harness.wait import wait_until
+
+TWO = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirect=True)
+
+
+@pytest.fixture
+def running(site: Site) -> Life:
+    """A container that counts, and ends at once when it is told to."""
+    script = "trap 'exit 0' TERM; while :; do echo tick; sleep 0.05; done"
+    life = site.shell(script).created()
+    life.start()
+    life.says("tick")
+    return life
+
+
+def test_pause_and_resume(site: Site, running: Life) -> None:
+    site.must("pause", running.id)
+    assert running.status == "paused"
+    assert "is paused already" in site.fails("pause", running.id)
+    assert "is paused: resume it" in site.fails("exec", running.id, "true")
+    wait_until("it is quiet", lambda: _is_quiet(running))
+    before = written(running)
+    site.must("resume", running.id)
+    assert running.status == "running"
+    wait_until("it goes on", lambda: written(running) > before)
+    assert "is not paused" in site.fails("resume", running.id)
+
+
+def written(life: Life) -> int:
+    assert life.stdout is not None
+    return len(life.stdout.so_far)
+
+
+def _is_quiet(life: Life) -> bool:
+    before = written(life)
+    time.sleep(0.2)
+    return written(life) == before
+
+
+@TWO
+def test_a_paused_one_can_be_killed(site: Site, running: Life) -> None:
+    site.must("pause", running.id)
+    site.must("kill", running.id, "KILL")
+    assert running.wait() == 137
+
+
+@TWO
+def test_a_paused_one_can_be_deleted(site: Site, running: Life) -> None:
+    site.must("pause", running.id)
+    site.must("delete", "--force", running.id)
+    assert site.must("list", "--quiet") == ""
+
+
+def test_ps(site: Site, running: Life) -> None:
+    pids = json.loads(site.must("ps", "--format", "json", running.id))
+    assert pids
+    for pid in pids:  # the test cluster's nodes are this host
+        with open(f"/proc/{pid}/environ") as file:
+            assert f"SITE={site.base}" in file.read()
+    table = site.must("ps", running.id).splitlines()
+    assert "PID" in table[0].split()
+    assert any("trap 'exit 0' TERM" in line for line in table[1:])
+
+
+@TWO
+def test_ps_with_options(site: Site, running: Life) -> None:
+    table = site.must("ps", running.id, "-e", "-o", "pid,args").splitlines()
+    assert table[0].split() == ["PID", "COMMAND"]
+    assert 2 <= len(table) <= 4
+    assert "ps on" in site.fails("ps", running.id, "--nonsense")
+    assert "no column PID" in site.fails("ps", running.id, "-e", "-o", "args")
+
+
+def test_events(site: Site, running: Life) -> None:
+    event = json.loads(site.must("events", "--stats", running.id))
+    assert (event["type"], event["id"]) == ("stats", running.id)
+    assert event["data"]["memory"]["usage"]["usage"] > 100_000
+    assert event["data"]["pids"]["current"] >= 1
+    assert event["data"]["cpu"]["usage"].keys() == {"total", "kernel", "user"}
+
+
+@TWO
+def test_events_go_on_until_the_end(site: Site, running: Life) -> None:
+    command = [*site.user.prefix, *site.command, "events", "--interval", "0.1", running.id]
+    with subprocess.Popen(command, env=site.environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(3):
+            assert json.loads(process.stdout.readline())["type"] == "stats"
+        site.must("kill", running.id, "TERM")
+        assert running.wait() == 0
+        process.stdout.read()
+        assert process.wait(20) == 0
+    assert "expected" in site.fails("events", "--interval", "never", running.id)
+
+
+@pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+def test_update_on_slurm(site: Site, running: Life) -> None:
+    assert "memory.limit=1073741824: Slurm cannot change" in site.fails(
+        "update", "--memory", "1g", running.id
+    )
+    site.must("update", "--time-limit", "5", running.id)
+    job = running.state()["annotations"]["org.scrun.job_id"]
+    command = ["squeue", "--noheader", "--jobs", job, "--format", "%l"]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "5:00\n"
+    assert "stays as it is" in site.fails("update", "--time-limit", "60", running.id)
+    assert "expected" in site.fails("update", "--time-limit", "soon", running.id)
+    assert "nothing to change" in site.fails("update", running.id)
+    # what docker sends for flags that nobody gave
+    nothing = json.dumps({"cpu": {"shares": 0}, "memory": {"limit": 0}, "blockIO": {"weight": 0}})
+    subprocess.run(
+        [*site.user.prefix, *site.command, "update", "--resources", "-", running.id],
+        env=site.environment,
+        input=nothing.encode(),
+        check=True,
+    )
+
+
+@pytest.mark.parametrize("site", ["local-user"], indirect=True)
+def test_update_here_without_cgroups(site: Site, running: Life) -> None:
+    assert "memory.limit" in site.fails("update", "--memory", "1g", running.id)
+    assert "have none" in site.fails("update", "--time-limit", "5", running.id)
+
+
+@TWO
+@pytest.mark.parametrize("command", ["pause", "resume", "ps", "events"])
+def test_where_nothing_runs(site: Site, command: str) -> None:
+    life = site.life("true").created()
+    assert "is created, not running" in site.fails(command, life.id)

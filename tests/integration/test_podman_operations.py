@@ -1,0 +1,263 @@
+"""What podman can do with a container that runs on the cluster, besides running it."""
+
+import json
+import os
+import pty
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.podman import RUN, Podman, rootless_podman
+from tests.harness.terminal import Terminal
+from tests.harness.wait import wait_until
+
+
+@pytest.fixture(scope="module")
+def _podman() -> Iterator[Podman]:
+    with rootless_podman(cgroup2=True) as podman:
+        yield podman
+
+
+@pytest.fixture
+def running(podman: Podman) -> Iterator[str]:
+    """A container that runs until it is told to end, which it does at once."""
+    script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", script).strip()
+    wait_until("it is up", lambda: podman.must("logs", container) == "up\n")
+    yield container
+    podman.must("rm", "--force", "--time", "1", container)
+
+
+def state_of(podman: Podman, container: str) -> dict[str, object]:
+    [inspected] = json.loads(podman.must("inspect", container))
+    state: dict[str, object] = inspected["State"]
+    return state
+
+
+# exec
+
+
+def test_exec(podman: Podman, running: str) -> None:
+    script = "echo out; echo err >&2; exit 7"
+    done = podman.run("exec", running, "sh", "-c", script)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+
+
+def test_exec_joins_the_container(podman: Podman, running: str) -> None:
+    podman.must("exec", running, "sh", "-c", "echo changed > /tmp-of-exec")
+    assert podman.must("exec", running, "cat", "/tmp-of-exec") == "changed\n"
+    commands = podman.must("exec", running, "ps", "-o", "pid,args")
+    assert "1 sh -c trap" in commands
+
+
+def test_exec_with_its_own_surroundings(podman: Podman, running: str) -> None:
+    options = ("--env", "A=b c", "--workdir", "/tmp")
+    assert podman.must("exec", *options, running, "sh", "-c", "echo $A; pwd") == "b c\n/tmp\n"
+
+
+def test_exec_reads_stdin(podman: Podman, running: str) -> None:
+    data = b"some\nlines\n" * 1000
+    done = podman.run("exec", "--interactive", running, "cat", data=data)
+    assert (done.returncode, done.stdout) == (0, data.decode())
+
+
+def test_exec_of_what_is_not_there(podman: Podman, running: str) -> None:
+    done = podman.run("exec", running, "no-such-program")
+    assert done.returncode == 127
+    assert "not found in $PATH" in done.stderr
+
+
+def test_exec_as_another_user(podman: Podman, running: str) -> None:
+    done = podman.run("exec", "--user", "33", running, "id")
+    assert done.returncode != 0
+    assert "uid 33 does not exist in the container" in done.stderr
+
+
+def test_exec_detached(podman: Podman, running: str) -> None:
+    podman.must("exec", "--detach", running, "sh", "-c", "echo done > /detached")
+    wait_until("it is done", lambda: podman.run("exec", running, "cat", "/detached").stdout)
+
+
+def test_exec_with_a_terminal(podman: Podman, running: str) -> None:
+    master, slave = pty.openpty()
+    terminal = Terminal(master)
+    terminal.resize(43, 143)
+    script = 'tty; stty size; read line; echo "got $line"; exit 5'
+    process = podman.popen(
+        "exec", "--interactive", "--tty", running, "sh", "-c", script,
+        stdin=slave, stdout=slave, stderr=slave,
+    )  # fmt: skip
+    os.close(slave)
+    terminal.read_until("/dev/pts/", 60)
+    terminal.read_until("43 143", 60)
+    terminal.write("something\n")
+    terminal.read_until("got something", 60)
+    assert process.wait(60) == 5
+    terminal.close()
+
+
+# pause, top, logs, attach, wait
+
+
+def test_pause_and_unpause(podman: Podman, running: str) -> None:
+    podman.must("pause", running)
+    assert state_of(podman, running)["Status"] == "paused"
+    podman.must("unpause", running)
+    assert state_of(podman, running)["Status"] == "running"
+    assert podman.must("exec", running, "echo", "it goes on") == "it goes on\n"
+
+
+def test_top_with_options_of_ps(podman: Podman, running: str) -> None:
+    """Without options podman looks at this machine's /proc, and finds the anchor."""
+    assert "sh -c trap" in podman.must("top", running, "-o", "pid,args")
+
+
+def test_logs_follow_and_wait(podman: Podman) -> None:
+    script = "for n in 1 2 3; do echo line $n; sleep 0.1; done; exit 4"
+    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", script).strip()
+    assert podman.must("logs", "--follow", container) == "line 1\nline 2\nline 3\n"
+    assert podman.must("wait", container) == "4\n"
+    assert state_of(podman, container)["ExitCode"] == 4
+    podman.must("rm", container)
+
+
+def test_attach(podman: Podman) -> None:
+    script = 'read line; echo "got $line"; exit 3'
+    create = ("create", *RUN[1:], "--interactive", "busybox", "sh", "-c", script)
+    container = podman.must(*create).strip()
+    podman.must("start", container)
+    assert podman.must("attach", container, data=b"something\n").startswith("got something\n")
+    assert podman.must("wait", container) == "3\n"
+    podman.must("rm", container)
+
+
+def test_create_start_and_restart(podman: Podman) -> None:
+    create = ("create", *RUN[1:], "busybox", "sh", "-c", "echo once; exit 2")
+    container = podman.must(*create).strip()
+    podman.must("start", container)
+    assert podman.must("wait", container) == "2\n"
+    podman.must("restart", container)
+    assert podman.must("wait", container) == "2\n"
+    assert podman.must("logs", container) == "once\n" * 2
+    podman.must("rm", container)
+
+
+# options of run
+
+
+def output(podman: Podman, *words: str) -> str:
+    return podman.must(*RUN, "--rm", *words)
+
+
+def test_volumes(podman: Podman, tmp_path: Path) -> None:
+    base = podman.site.base / "volumes"
+    base.mkdir()
+    (base / "file").write_text("content\n")
+    (base / "directory").mkdir()
+    for path in (base, base / "file", base / "directory"):
+        podman.site.user.give(path)
+    volumes = (
+        *("--volume", f"{base}/file:/file"),
+        *("--volume", f"{base}/directory:/rw"),
+        *("--volume", f"{base}/directory:/ro:ro"),
+    )
+    script = "cat /file; echo more >>/file; echo new >/rw/made; echo no 2>&1 >/ro/not || echo ro"
+    said = output(podman, *volumes, "busybox", "sh", "-c", script)
+    assert said.startswith("content\n")
+    assert said.endswith("ro\n")
+    assert (base / "file").read_text() == "content\nmore\n"
+    assert os.listdir(base / "directory") == ["made"]
+    assert (base / "directory" / "made").stat().st_uid == podman.site.user.uid
+
+
+@pytest.mark.parametrize(
+    ("options", "script", "expected"),
+    [
+        (("--init",), "tr '\\0' ' ' </proc/1/cmdline | cut -c 1-16", "/run/podman-init\n"),
+        (("--tmpfs", "/scratch"), "echo x >/scratch/y && cat /scratch/y", "x\n"),
+        (("--read-only",), "echo x 2>/dev/null >/y || echo refused", "refused\n"),
+        (("--user", "33"), "id -u", "33\n"),
+        (("--workdir", "/tmp"), "pwd", "/tmp\n"),
+        (("--hostname", "here"), "hostname", "here\n"),
+        (("--cap-drop", "all"), "grep CapEff /proc/self/status | cut -f 2", "0" * 16 + "\n"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_option(podman: Podman, options: tuple[str, ...], script: str, expected: str) -> None:
+    assert output(podman, *options, "busybox", "sh", "-c", script) == expected
+
+
+def test_entrypoint(podman: Podman) -> None:
+    assert output(podman, "--entrypoint", '["echo", "hello"]', "busybox", "you") == "hello you\n"
+
+
+def test_env_file(podman: Podman) -> None:
+    path = podman.site.base / "env"
+    path.write_text("A=from a file\nB=x\n")
+    podman.site.user.give(path)
+    said = output(podman, "--env-file", str(path), "busybox", "sh", "-c", "echo $A $B")
+    assert said == "from a file x\n"
+
+
+def test_healthcheck(podman: Podman) -> None:
+    check = ("--health-cmd", "test -e /healthy", "--health-retries", "1")
+    script = "trap 'exit 0' TERM; touch /healthy; echo up; while :; do sleep 0.05; done"
+    words = (*RUN, "--detach", *check, "busybox", "sh", "-c", script)
+    container = podman.must(*words).strip()
+    wait_until("it is up", lambda: podman.must("logs", container) == "up\n")
+    assert podman.run("healthcheck", "run", container).returncode == 0
+    podman.must("exec", container, "rm", "/healthy")
+    assert podman.run("healthcheck", "run", container).returncode == 1
+    podman.must("rm", "--force", "--time", "1", container)
+
+
+def test_cp_of_one_that_has_ended(podman: Podman) -> None:
+    path = podman.site.base / "b" / "copied"
+    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", "echo made >/made").strip()
+    podman.must("wait", container)
+    podman.must("cp", f"{container}:/made", str(path))
+    assert path.read_text() == "made\n"
+    podman.must("rm", container)
+
+
+def test_cp_of_a_running_one_is_refused(podman: Podman, running: str) -> None:
+    """podman looks for its files in the mount namespace of the anchor, which is this host's."""
+    done = podman.run("cp", f"{running}:/etc/passwd", "-")
+    assert (done.returncode, done.stdout) == (125, "")
+    script = "echo content >/file; tar -c -f - /file 2>/dev/null"
+    assert "content" in podman.must("exec", running, "sh", "-c", script)  # what to do instead
+
+
+def test_supervised_by_its_pid_file(podman: Podman) -> None:
+    """As the units of `podman generate systemd` do it: --conmon-pidfile, --cidfile."""
+    pid_file, id_file = podman.site.base / "b" / "pid", podman.site.base / "b" / "cid"
+    words = ("--detach", "--conmon-pidfile", str(pid_file), "--cidfile", str(id_file))
+    podman.must(*RUN, *words, "busybox", "sleep", "600")
+    conmon = os.pidfd_open(int(pid_file.read_text()))
+    try:
+        podman.must("stop", "--time", "0", "--cidfile", str(id_file))
+        wait_until("conmon's end", lambda: _ended(conmon))
+    finally:
+        os.close(conmon)
+        podman.must("rm", "--force", "--cidfile", str(id_file))
+
+
+def _ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 0)[0])
+
+
+# what cannot be
+
+
+def test_checkpoint_is_refused(podman: Podman, running: str) -> None:
+    done = podman.run("container", "checkpoint", running)
+    assert done.returncode != 0
+    assert "checkpoint" in done.stderr
+
+
+def test_update_is_refused(podman: Podman, running: str) -> None:
+    done = podman.run("update", "--memory", "1g", running)
+    assert done.returncode != 0
+    assert "Slurm cannot change what the running job" in done.stderr

@@ -1,0 +1,252 @@
+"""scrun run, logs and attach: containers without an engine above them."""
+
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.site import Site
+from tests.harness.terminal import Terminal
+from tests.harness.wait import wait_until, wait_while
+
+TWO = pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
+
+
+def bundle_of(site: Site, *args: str, terminal: bool = False) -> str:
+    return str(site.bundle(site.config(*args, terminal=terminal)))
+
+
+def popen(site: Site, *words: str, stdio: Any = subprocess.PIPE) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [*site.user.prefix, *site.command, *words],
+        env=site.environment,
+        cwd=site.base,
+        stdin=stdio,
+        stdout=stdio,
+        stderr=stdio,
+        start_new_session=True,
+    )
+
+
+def ids(site: Site) -> list[str]:
+    return site.must("list", "--quiet").split()
+
+
+class At:
+    """A terminal at which commands are typed."""
+
+    def __init__(self, site: Site) -> None:
+        master, self._slave = pty.openpty()
+        self.site = site
+        self.screen = Terminal(master)
+        self.screen.resize(43, 143)
+
+    def type(self, *words: str) -> "subprocess.Popen[bytes]":
+        """Call scrun there."""
+        return popen(self.site, *words, stdio=self._slave)
+
+    def close(self) -> None:
+        """Hang up."""
+        os.close(self._slave)
+        self.screen.close()
+
+
+@pytest.fixture
+def at(site: Site) -> Iterator[At]:
+    found = At(site)
+    yield found
+    found.close()
+
+
+def test_in_the_foreground(site: Site) -> None:
+    script = "echo out; echo err >&2; cat; exit 7"
+    words = ("run", "--bundle", bundle_of(site, "sh", "-c", script), "one")
+    with popen(site, *words) as process:
+        out, err = process.communicate(b"from stdin\n", timeout=30)
+    assert (process.returncode, out, err) == (7, b"out\nfrom stdin\n", b"err\n")
+    assert ids(site) == []
+
+
+@TWO
+def test_keep(site: Site) -> None:
+    words = ("run", "--keep", "--bundle", bundle_of(site, "sh", "-c", "exit 3"), "one")
+    assert site.run(*words).returncode == 3
+    assert ids(site) == ["one"]
+    assert '"org.scrun.exit_status": "3"' in site.must("state", "one")
+    site.must("delete", "one")
+
+
+@TWO
+def test_signals_are_passed_on(site: Site) -> None:
+    script = "trap 'echo got; exit 9' INT; echo up; while :; do sleep 0.05; done"
+    with popen(site, "run", "--bundle", bundle_of(site, "sh", "-c", script), "one") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 9
+        assert process.stdout.read() == b"got\n"
+    assert ids(site) == []
+
+
+@TWO
+def test_one_that_is_killed_leaves_no_container(site: Site) -> None:
+    words = ("run", "--bundle", bundle_of(site, "sh", "-c", "echo up; sleep 600"), "one")
+    with popen(site, *words) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        process.kill()
+    wait_until("its end", lambda: '"stopped"' in site.run("state", "one").stdout)
+    site.must("delete", "one")
+
+
+def test_what_cannot_be_run(site: Site) -> None:
+    words = ("run", "--bundle", bundle_of(site, "no-such-program"), "one")
+    assert "not found in $PATH" in site.fails(*words)
+    assert ids(site) == []
+
+
+def test_at_a_terminal(at: At) -> None:
+    script = 'stty size; read line; echo "got $line"; exit 5'
+    bundle = bundle_of(at.site, "sh", "-c", script, terminal=True)
+    process = at.type("run", "--bundle", bundle, "one")
+    at.screen.read_until("43 143")
+    at.screen.write("something\n")
+    at.screen.read_until("got something")
+    assert process.wait(30) == 5
+    assert ids(at.site) == []
+
+
+@TWO
+def test_a_terminal_that_is_not_there(site: Site) -> None:
+    bundle = bundle_of(site, "sh", terminal=True)
+    assert "process.terminal: is true" in site.fails("run", "--bundle", bundle, "one")
+    assert ids(site) == []
+
+
+@pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+def test_the_live_line(at: At) -> None:
+    """While it waits there is one line on the terminal, which is gone when it runs."""
+    process = at.type("run", "--bundle", bundle_of(at.site, "echo", "now"), "one")
+    said = at.screen.read_until("now")
+    assert "staging the bundle" in said
+    assert said.rpartition("staging the bundle")[2].startswith("\r\x1b[K")
+    assert process.wait(30) == 0
+
+
+# detached
+
+
+def test_detached_from_a_terminal(at: At) -> None:
+    """Its output stays in the record, and the container outlives the terminal."""
+    site = at.site
+    script = "for n in 1 2 3; do echo line $n; sleep 0.2; done; echo err >&2; exit 4"
+    process = at.type("run", "--detach", "--bundle", bundle_of(site, "sh", "-c", script), "one")
+    assert process.wait(30) == 0
+    at.screen.close()
+    everything = "line 1\nline 2\nline 3\nerr\n"
+    assert site.must("logs", "--follow", "one") == everything
+    assert site.must("logs", "one") == everything
+    assert site.must("logs", "--follow", "one") == everything  # it has ended by now
+    assert '"org.scrun.exit_status": "4"' in site.must("state", "one")
+    site.must("delete", "one")
+
+
+@TWO
+def test_detached_elsewhere(site: Site) -> None:
+    """Output that is no terminal's goes where it went; the pid file names the anchor."""
+    pid_file, output = site.base / "b" / "pid", site.base / "b" / "output"
+    bundle = bundle_of(site, "sh", "-c", "echo out; exec sleep 600")
+    words = ("run", "--detach", "--pid-file", str(pid_file), "--bundle", bundle, "one")
+    with output.open("wb") as file:
+        subprocess.run(
+            [*site.user.prefix, *site.command, *words],
+            env=site.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            timeout=30,
+            check=True,
+        )
+    wait_until("its output", lambda: output.read_text() == "out\n")
+    assert "belongs to" in site.fails("logs", "one")
+    assert "belongs to" in site.fails("attach", "one")
+    assert "it runs" not in site.must("logs", "--messages", "one")
+    os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    wait_until("its end", lambda: '"stopped"' in site.must("state", "one"))
+    site.must("delete", "one")
+
+
+@TWO
+def test_attach(at: At) -> None:
+    site = at.site
+    script = 'while read line; do echo "got $line"; [ "$line" != end ] || exit 6; done'
+    bundle = bundle_of(site, "sh", "-c", script, terminal=True)
+    assert at.type("run", "--detach", "--bundle", bundle, "one").wait(30) == 0
+    process = at.type("attach", "one")
+    at.screen.write("first\n")
+    at.screen.read_until("got first")
+    at.screen.write("\x10\x11")
+    assert process.wait(30) == 0
+    process = at.type("attach", "one")
+    at.screen.write("end\n")
+    at.screen.read_until("got end")
+    assert process.wait(30) == 6
+    assert "got first" in site.must("logs", "one")
+    site.must("delete", "one")
+
+
+@TWO
+def test_attach_without_a_terminal(at: At) -> None:
+    site = at.site
+    script = "trap 'echo bye; exit 8' TERM; while :; do echo tick; sleep 0.05; done"
+    bundle = bundle_of(site, "sh", "-c", script)
+    assert at.type("run", "--detach", "--bundle", bundle, "one").wait(30) == 0
+    with popen(site, "attach", "--no-stdin", "one") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"tick\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read().endswith(b"bye\n")
+        assert process.wait(30) == 8
+    site.must("delete", "one")
+
+
+def test_of_none(make_site: Any) -> None:
+    site = make_site("local-user")
+    for command in ("logs", "attach", "ps", "pause", "events"):
+        assert "does not exist" in site.fails(command, "none")
+
+
+def test_a_supervisor_that_dies(make_site: Any) -> None:
+    """What was written is there still, and nobody waits for more."""
+    site = make_site("local-user")
+    at = At(site)
+    bundle = bundle_of(site, "sh", "-c", "echo out; exec sleep 600")
+    assert at.type("run", "--detach", "--bundle", bundle, "one").wait(30) == 0
+    wait_until("its output", lambda: site.must("logs", "one") == "out\n")
+    follower = popen(site, "logs", "--follow", "one")
+    viewer = popen(site, "attach", "--no-stdin", "one")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == b"out\n"
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGKILL)
+    assert follower.wait(30) == 0
+    assert viewer.wait(30) == 125
+    for process in (follower, viewer):
+        process.communicate()
+    assert site.must("logs", "--follow", "one") == "out\n"
+    assert "its supervisor is gone" in site.fails("attach", "one")
+    site.must("delete", "one")
+    wait_while("its processes", lambda: [p for p in site.processes() if "sleep" in str(p)])
+    at.close()
+
+
+def test_files(site: Site, tmp_path: Path) -> None:
+    """A pid file that cannot be written is known before there is a container."""
+    words = ("run", "--pid-file", "/nowhere/pid", "--bundle", bundle_of(site, "true"), "one")
+    assert "/nowhere/pid" in site.fails(*words)
+    assert ids(site) == []

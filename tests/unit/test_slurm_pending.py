@@ -1,0 +1,167 @@
+"""What squeue says of a job that waits, and how that is told."""
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrun.waiting import (
+    ESTIMATED_START,
+    PENDING,
+    Waiting,
+    annotations_of,
+    explain,
+    is_news,
+    is_too_much,
+    waiting_line,
+)
+from supervisor.engines.slurm.pending import read_waiting
+
+NOW = 1_795_267_800.0
+IN_AN_HOUR = NOW + 3600
+
+
+@pytest.mark.parametrize(
+    ("answer", "waiting"),
+    [
+        # as squeue 22.05 prints them with SLURM_TIME_FORMAT=%s
+        ("PENDING|1795271400|Resources\n", Waiting("Resources", IN_AN_HOUR)),
+        ("PENDING|N/A|Priority\n", Waiting("Priority")),
+        ("PENDING|N/A|JobHeldUser\n", Waiting("JobHeldUser")),
+        ("PENDING|1795260000|Resources\n", Waiting("Resources")),  # it should have begun
+        (
+            "PENDING|N/A|ReqNodeNotAvail, UnavailableNodes:node1\n",
+            Waiting("ReqNodeNotAvail, UnavailableNodes:node1"),
+        ),
+        ("PENDING|N/A|a|b\n", Waiting("a|b")),
+        ("CONFIGURING|1795267800|None\n", Waiting("Configuring")),
+        # what tells nothing
+        ("PENDING|N/A|None\n", None),  # the scheduler has not looked at it
+        ("RUNNING|1795267800|None\n", None),
+        ("CANCELLED|N/A|Resources\n", None),
+        ("", None),
+        ("PENDING", None),
+        # a squeue that knows no formats of time
+        ("PENDING|2026-11-21T14:29:18|BeginTime\n", Waiting("BeginTime")),
+        ("PENDING|99999999999999999|BeginTime\n", Waiting("BeginTime")),
+    ],
+)
+def test_answer(answer: str, waiting: Waiting | None) -> None:
+    assert read_waiting(answer, NOW) == waiting
+
+
+@given(st.text())
+def test_any_answer(answer: str) -> None:
+    read_waiting(answer, NOW)
+    read_waiting("PENDING|" + answer, NOW)
+
+
+# What people read
+
+
+@pytest.fixture
+def utc() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        ("2026-11-21T14:05", ", starts about 14:05"),
+        ("2026-11-21T23:59", ", starts about 23:59"),
+        ("2026-11-22T00:00", ", starts about 2026-11-22 00:00"),
+        ("2027-11-21T14:05", ", starts about 2027-11-21 14:05"),
+        (None, ""),
+    ],
+)
+@pytest.mark.usefixtures("utc")
+def test_line(start: str | None, words: str) -> None:
+    now = datetime.fromisoformat("2026-11-21T13:30+00:00").timestamp()
+    moment = datetime.fromisoformat(f"{start}+00:00").timestamp() if start else None
+    waiting = Waiting("Resources", moment)
+    assert waiting_line("42", waiting, now=now) == f"job 42 pending: Resources{words}"
+    explained = waiting_line("42", waiting, now=now, explained=True)
+    assert explained == f"job 42 pending: Resources{words} (the nodes are busy)"
+
+
+def test_a_reason_that_nobody_knows() -> None:
+    line = waiting_line("42", Waiting("FullMoon"), explained=True)
+    assert line == "job 42 pending: FullMoon"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Priority", "higher priority"),
+        ("Dependency", "depends on"),
+        ("DependencyNeverSatisfied", "delete it"),
+        ("BeginTime", "begin"),
+        ("Licenses", "license"),
+        ("JobHeldUser", "scontrol release"),
+        ("JobHeldAdmin", "administrator"),
+        ("PartitionTimeLimit", "SCRUN_TIMELIMIT"),
+        ("PartitionNodeLimit", "SCRUN_JOB_NUM_NODES"),
+        ("ReqNodeNotAvail, UnavailableNodes:node1", "down, drained or reserved"),
+        ("QOSMaxCpuPerUserLimit", "its user"),
+        ("QOSMaxJobsPerUserLimit", "its user"),
+        ("QOSMaxCpuPerJobLimit", "ask for less"),
+        ("QOSMaxWallDurationPerJobLimit", "ask for less"),
+        ("QOSGrpCpuLimit", "the users of its QOS"),
+        ("QOSMinCpuNotSatisfied", "ask for more"),
+        ("AssocGrpCpuRunMinutesLimit", "its account"),
+        ("AssocGrpMemLimit", "its account"),
+        ("AssocMaxCpuPerJobLimit", "ask for less"),
+        ("AssocMaxJobsLimit", "its account"),
+        ("BadConstraints", "SCRUN_CONSTRAINT"),
+    ],
+)
+def test_explanations(reason: str, words: str) -> None:
+    assert words in explain(reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "too_much"),
+    [
+        ("PartitionConfig", True),
+        ("QOSMaxCpuPerJobLimit", True),
+        ("Resources", False),
+        ("AssocGrpCpuLimit", False),
+    ],
+)
+def test_what_may_wait_for_ever(reason: str, too_much: bool) -> None:
+    assert is_too_much(reason) is too_much
+
+
+def test_annotations() -> None:
+    assert annotations_of(None) == {}
+    assert annotations_of(Waiting("Priority")) == {PENDING: "Priority"}
+    assert annotations_of(Waiting("Resources", 1795268178.0)) == {
+        PENDING: "Resources",
+        ESTIMATED_START: "2026-11-21T13:36:18Z",
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "new", "news"),
+    [
+        (None, Waiting("Resources"), True),
+        (Waiting("Priority"), Waiting("Resources"), True),
+        (Waiting("Resources"), Waiting("Resources"), False),
+        (Waiting("Resources"), Waiting("Resources", IN_AN_HOUR), True),
+        (Waiting("Resources", IN_AN_HOUR), Waiting("Resources"), True),
+        (Waiting("Resources", IN_AN_HOUR), Waiting("Resources", IN_AN_HOUR + 59), False),
+        (Waiting("Resources", IN_AN_HOUR), Waiting("Resources", IN_AN_HOUR + 300), False),
+        (Waiting("Resources", IN_AN_HOUR), Waiting("Resources", IN_AN_HOUR + 600), True),
+        (Waiting("Resources", IN_AN_HOUR), Waiting("Resources", NOW + 120), True),
+        (Waiting("Resources", NOW + 120), Waiting("Resources", NOW + 150), False),
+    ],
+)
+def test_what_is_news(told: Waiting | None, new: Waiting, news: bool) -> None:
+    assert is_news(told, new, NOW) is news
