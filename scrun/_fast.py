@@ -69,6 +69,10 @@ def forward(parsed: Parsed) -> int:
         from scrun.commands.failure import report_failure
 
         return report_failure(answer, status, parsed)
+    if parsed.command == "start" and "/@pod-" in os.readlink(directory + "/supervisor"):
+        from scrun.commands.start import common_supervisor
+
+        common_supervisor(parsed)
     write(answer)
     return 0
 

@@ -31,7 +31,10 @@ def stay(sock: _socket.socket) -> int:
         _signal.signal(number, tell)
     said = b""
     while not said.endswith(b"\n"):
-        part = sock.recv(64)
+        try:
+            part = sock.recv(64)
+        except OSError:  # it died before it had read a signal of ours
+            return LOST
         if not part:
             return LOST
         said += part

@@ -1,4 +1,4 @@
-"""python -m supervisor --root ROOT --name NAME [--ready FD]: serve one group of containers.
+"""python -m supervisor --root ROOT --name NAME [--ready FD] [--idle-timeout S]: serve a group.
 
 `scrun create` starts it; people do so to watch one: without `--ready` it stays in the foreground.
 """
@@ -22,7 +22,8 @@ def main(argv: list[str]) -> int:
     try:
         from supervisor.run import serve
 
-        serve(root, name, ready)
+        idle = float(options["--idle-timeout"]) if "--idle-timeout" in options else None
+        serve(root, name, ready, idle)
     except Exception as error:
         if ready is None:
             raise

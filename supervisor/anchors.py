@@ -3,9 +3,17 @@
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Protocol
 
 import trio
+
+from scrun.errors import ScrunError
+from scrun.states import FATAL, Ending, Phase, killed
+from supervisor.journal import Journal
+
+_GRACE = 5.0
 
 
 class Anchor:
@@ -54,3 +62,78 @@ class Anchor:
     async def close(self) -> None:
         """Close our end. An anchor that has not been ended takes it for our death."""
         await self._stream.aclose()
+
+
+class Obeys(Protocol):
+    """What a container does for its anchor."""
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is in its life."""
+        ...
+
+    @property
+    def ending(self) -> bool:
+        """Whether somebody or something ends it."""
+        ...
+
+    @property
+    def journal(self) -> Journal:
+        """Where messages about it go."""
+        ...
+
+    def resized(self) -> None:
+        """Pass a new size of the terminal on."""
+        ...
+
+    def hurry(self) -> None:
+        """Do not wait for a script that stages out."""
+        ...
+
+    def begin(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Do something that ends with the container."""
+        ...
+
+    async def kill(self, number: int) -> None:
+        """Send a signal to it."""
+        ...
+
+    def end(self, ending: Ending) -> None:
+        """End it."""
+        ...
+
+
+async def obey(anchor: Anchor, container: Obeys) -> None:
+    """Do what signals to the anchor mean; when it dies, so does the container.
+
+    They are for the container. But who asks for an end shall have one: what is not over
+    some seconds later, or when asked again, is cancelled. Then there may be a script that
+    stages out; who asks once more does not want to wait for that either.
+    """
+    asked = False
+    async for number in anchor.signals():
+        container.journal.write("verbose", f"the anchor got {number.name}")
+        if number == signal.SIGWINCH:
+            container.resized()
+        elif number in FATAL and container.ending:
+            if asked:
+                container.hurry()
+            asked = True
+        elif number in FATAL and (asked or container.phase is not Phase.RUNNING):
+            asked = True
+            container.end(killed(number, f"the anchor got {number.name}"))
+        elif container.phase is Phase.RUNNING:
+            asked = asked or number in FATAL
+            container.begin(partial(_pass_on, container, number))
+    if container.phase is not Phase.STOPPED:
+        container.end(killed(signal.SIGKILL, "the anchor was killed"))
+
+
+async def _pass_on(container: Obeys, number: signal.Signals) -> None:
+    try:
+        await container.kill(number)
+    except ScrunError as error:
+        container.journal.write("error", str(error))
+    if number in FATAL:
+        await trio.sleep(_GRACE)
+        container.end(killed(number, f"the anchor got {number.name}"))

@@ -12,21 +12,19 @@ All ends are one: `end` cancels the tree and keeps the reason; the levels undo t
 order. The first reason counts.
 """
 
-import os
 import signal
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import trio
 
 from scrun.errors import EngineError, ScrunError, StagingError, StateError, leaves
 from scrun.oci.config import Bundle
 from scrun.oci.signals import signal_name
-from scrun.record import OUTPUT, Record
+from scrun.record import Record
 from scrun.settings.engine_flags import read_flags
 from scrun.settings.request_sources import asked_by
 from scrun.states import (
-    FATAL,
     TAKEN,
     Answer,
     Ending,
@@ -37,16 +35,17 @@ from scrun.states import (
     taken,
 )
 from supervisor.admission import ProgramNotFound, admit
-from supervisor.anchors import Anchor
+from supervisor.anchors import Anchor, obey
 from supervisor.conmon import tell_out_of_memory
 from supervisor.engines.base import Engine, Job, Request, Step
+from supervisor.inside import Inside
 from supervisor.journal import Journal
-from supervisor.kept import Followed, KeptOutput
+from supervisor.kept import Followed, KeptOutput, keep
 from supervisor.ledger import Ledger
 from supervisor.orders import Order
 from supervisor.pods import Pods
 from supervisor.records import remove_record
-from supervisor.staging.place import Staged, directory_for
+from supervisor.staging.place import directory_for
 from supervisor.staging.stage import Stager, stager_for
 from supervisor.staging.variables import script_variables
 from supervisor.stdio import Stdio
@@ -55,24 +54,6 @@ _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _GRACE = 5.0
 _DELETING = 20.0
 _LAST_OUTPUT = 5.0
-
-
-class Inside(NamedTuple):
-    """What is needed to do something with a container while it runs.
-
-    Attributes:
-        job: Its job.
-        bundle: The submitted bundle.
-        place: The staged one.
-        journal: Its log.
-        nursery: For what ends with the container.
-    """
-
-    job: Job
-    bundle: Bundle
-    place: Staged
-    journal: Journal
-    nursery: trio.Nursery
 
 
 class Container:
@@ -159,6 +140,11 @@ class Container:
         return not self.gone.is_set()
 
     @property
+    def journal(self) -> Journal:
+        """Where messages about it go."""
+        return self._journal
+
+    @property
     def anchor_pid(self) -> int:
         """The pid of its anchor."""
         return self._anchor.pid
@@ -181,6 +167,8 @@ class Container:
                 while self.kept is not None and not self.kept.output.ended:
                     await self.kept.output.more()
             self._outputs.cancel_scope.cancel()
+        # for whoever finds only the record: there is nothing to give back or to remove
+        self._ledger.note(owns_job=False, staged="")
         self._journal.close()
         self.log.end()
         self.gone.set()
@@ -189,7 +177,7 @@ class Container:
     async def _run(self) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._obey_anchor)
+                nursery.start_soon(obey, self._anchor, self)
                 try:
                     with self._scope:
                         await self._live()
@@ -238,10 +226,9 @@ class Container:
             raise
         config = bundle.config
         if self._order.keeps_output and not self._order.has_console:
-            kept = KeptOutput(os.path.join(self._directory, OUTPUT))
-            if kept.connect(self._stdio, terminal=config.process.terminal):
-                self.kept = kept
-                self._outputs.start_soon(kept.keep)
+            self.kept = keep(self._stdio, self._directory, terminal=config.process.terminal)
+            if self.kept is not None:
+                self._outputs.start_soon(self.kept.keep)
         elif self._order.in_foreground and config.process.terminal:
             self._stdio.become_terminal()
         annotations = {**config.annotations, **self._ledger.record.annotations}
@@ -303,44 +290,23 @@ class Container:
             status = self._ending.status or TAKEN["scrun-failure"]
             self._ending = Ending(status, "scrun-failure", str(error))
 
-    async def _obey_anchor(self) -> None:
-        """Do what signals to the anchor mean; when it dies, so does the container.
-
-        They are for the container. But who asks for an end shall have one: what is not over
-        some seconds later, or when asked again, is cancelled. Then there may be a script that
-        stages out; who asks once more does not want to wait for that either.
-        """
-        asked = False
-        async for number in self._anchor.signals():
-            self._journal.write("verbose", f"the anchor got {number.name}")
-            if number == signal.SIGWINCH:
-                self.resized()
-            elif number in FATAL and (self._scope.cancel_called or self.phase is Phase.STOPPING):
-                if asked:
-                    self._hurry.set()
-                asked = True
-            elif number in FATAL and (asked or self.phase is not Phase.RUNNING):
-                asked = True
-                self.end(killed(number, f"the anchor got {number.name}"))
-            elif self.phase is Phase.RUNNING:
-                asked = asked or number in FATAL
-                self._deliveries.start_soon(self._pass_on, number)
-        if self.phase is not Phase.STOPPED:
-            self.end(killed(signal.SIGKILL, "the anchor was killed"))
-
     def resized(self) -> None:
         """Pass a new size of the terminal on."""
         if self._job is not None:
             self._job.resized()
 
-    async def _pass_on(self, number: signal.Signals) -> None:
-        try:
-            await self.kill(number)
-        except ScrunError as error:
-            self._journal.write("error", str(error))
-        if number in FATAL:
-            await trio.sleep(_GRACE)
-            self.end(killed(number, f"the anchor got {number.name}"))
+    @property
+    def ending(self) -> bool:
+        """Whether somebody or something ends it."""
+        return self._scope.cancel_called or self.phase is Phase.STOPPING
+
+    def hurry(self) -> None:
+        """Do not wait for a script that stages out."""
+        self._hurry.set()
+
+    def begin(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Do something that ends with the container."""
+        self._deliveries.start_soon(call)
 
     def end(self, ending: Ending) -> None:
         """Cancel the tree. The first reason is the one that counts."""

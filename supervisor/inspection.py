@@ -64,7 +64,7 @@ async def processes(job: Job, anchor: int, form: str, words: Sequence[str]) -> b
     lines: list[str] = []
     for answer, seen in zip(answers, found, strict=True):
         if answer.status:
-            reason = (seen.text or answer.text).strip().splitlines()
+            reason = seen.text.strip().splitlines()
             raise EngineError(f"ps on {answer.node}: {reason[-1] if reason else answer.status}")
         rows = rows_of(seen.text, seen.pids)
         if several:
@@ -89,10 +89,9 @@ def read_list(answer: Answer) -> Seen:
     Raises:
         EngineError: The node does not know the container.
     """
-    found = re.match(r"host (.*)\npids(.*)\n", answer.text)
+    found = re.match(r"host (.*)\npids\n((?:[0-9]+\n)*)table\n", answer.text)
     if not found:
-        reason = answer.text.strip() or "its runtime does not know the container"
-        raise EngineError(f"the processes on {answer.node} cannot be listed: {reason}")
+        raise _not_told(answer, "listed")
     pids = frozenset(int(pid) for pid in found[2].split())
     return Seen(found[1], pids, answer.text[found.end() :])
 
@@ -103,15 +102,16 @@ def rows_of(table: str, pids: frozenset[int]) -> list[str]:
     Raises:
         EngineError: It has no column PID.
     """
-    lines = table.splitlines() or [""]
+    lines = table.removesuffix("\n").split("\n")  # and not where a program's name has a form feed
     heading = lines[0].split()
     if "PID" not in heading:
         raise EngineError(f"ps printed no column PID: {lines[0].strip()[:80]!r}")
     column = heading.index("PID")
     kept = [lines[0]]
+    wanted = frozenset(map(str, pids))  # text, because an argument before it may be any number
     for line in lines[1:]:
         fields = line.split(None, column + 1)
-        if len(fields) > column and fields[column].isdigit() and int(fields[column]) in pids:
+        if len(fields) > column and fields[column] in wanted:
             kept.append(line)
     return kept
 
@@ -154,12 +154,11 @@ def total(answers: Sequence[Answer]) -> Usage:
     """
     user = kernel = memory = count = threads = 0
     for answer in answers:
-        found = re.match(r"units (\d+) (\d+)\n", answer.text)
+        found = re.match(r"units ([1-9][0-9]*) ([0-9]+)\n", answer.text)
         if not found:
-            reason = answer.text.strip() or "its runtime does not know the container"
-            raise EngineError(f"the processes on {answer.node} cannot be looked at: {reason}")
+            raise _not_told(answer, "looked at")
         tick, page = 1_000_000_000 // int(found[1]), int(found[2])
-        for line in answer.text[found.end() :].splitlines():
+        for line in answer.text[found.end() :].split("\n"):
             fields = line.rpartition(")")[2].split()  # a name may contain anything
             if len(fields) <= _RSS:
                 continue
@@ -170,6 +169,12 @@ def total(answers: Sequence[Answer]) -> Usage:
             threads += int(fields[_THREADS])
             count += 1
     return Usage(user, kernel, memory, count, threads)
+
+
+def _not_told(answer: Answer, purpose: str) -> EngineError:
+    said = answer.text.strip().splitlines()
+    reason = said[-1] if said else "its runtime does not know the container"
+    return EngineError(f"the processes on {answer.node} cannot be {purpose}: {reason}")
 
 
 def _this_host() -> str:

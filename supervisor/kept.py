@@ -9,10 +9,12 @@ import fcntl
 import os
 import struct
 import termios
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 
 import trio
 
+from scrun.record import OUTPUT
 from supervisor.stdio import Stdio
 
 _PIECE = 64 * 1024
@@ -48,8 +50,8 @@ class Followed:
         self.ended = True
         self._more.set()
 
-    async def read(self, *, from_now: bool) -> AsyncIterator[bytes]:
-        """Yield what is in it and what comes, until the end.
+    async def read(self, *, from_now: bool) -> AsyncGenerator[bytes, None]:
+        """Yield what is in it and what comes, until the end; to be closed (`aclosing`).
 
         Args:
             from_now: Leave out what is in it already.
@@ -69,6 +71,24 @@ class Followed:
             os.close(fd)
 
 
+def keep(stdio: Stdio, directory: str, *, terminal: bool) -> "KeptOutput | None":
+    """Keep what a container would write to a terminal.
+
+    Args:
+        stdio: The descriptors of `run`; where they are a terminal they become ours.
+        directory: The container's record.
+        terminal: Whether the container wants a terminal.
+
+    Returns:
+        Its output; None when that goes elsewhere.
+
+    Raises:
+        OSError: No terminal, pipe or file can be had.
+    """
+    kept = KeptOutput(os.path.join(directory, OUTPUT))
+    return kept if kept.connect(stdio, terminal=terminal) else None
+
+
 class KeptOutput:
     """The output of one container.
 
@@ -86,7 +106,9 @@ class KeptOutput:
         self.output = Followed(path)
         self.terminal = False
         self._source: trio.lowlevel.FdStream | None = None
+        self._typing = trio.Lock()
         self._fd = -1
+        self._file = -1
 
     def connect(self, stdio: Stdio, *, terminal: bool) -> bool:
         """Put ourselves behind a container's descriptors, where those are a terminal.
@@ -96,46 +118,46 @@ class KeptOutput:
             terminal: Whether the container wants a terminal: it gets one of ours.
 
         Returns:
-            Whether anything is kept.
+            Whether anything is kept: then `keep` has to be run.
 
         Raises:
             OSError: No terminal, pipe or file can be had.
         """
-        if terminal:
-            self._fd, ends = os.openpty()
-            stdio.replace({0: ends, 1: os.dup(ends), 2: os.dup(ends)}, terminal=True)
-            self.terminal = True
-            self._make()
-            return True
-        chosen = [number for number in (1, 2) if os.isatty(stdio.fds[number])]
-        replaced = {}
-        if chosen:
-            self._fd, end = os.pipe()
-            replaced = {number: os.dup(end) for number in chosen}
-            os.close(end)
-        if os.isatty(stdio.fds[0]):  # whose other programs would compete for what is typed
-            replaced[0] = os.open("/dev/null", os.O_RDONLY)
-        stdio.replace(replaced, terminal=False)
-        if chosen:
-            self._make()
-        return bool(chosen)
+        kept = (0, 1, 2) if terminal else [fd for fd in (1, 2) if os.isatty(stdio.fds[fd])]
+        with ExitStack() as undo:  # nothing is left open by a half of it
 
-    def _make(self) -> None:
-        os.close(os.open(self.output.path, _FLAGS, 0o600))
+            def ours(fd: int) -> int:
+                undo.callback(os.close, fd)
+                return fd
+
+            replaced = {}
+            if kept:
+                file = ours(os.open(self.output.path, _FLAGS, 0o600))
+                source, end = map(ours, os.openpty() if terminal else os.pipe())
+                replaced = {number: ours(os.dup(end)) for number in kept}
+            if not terminal and os.isatty(stdio.fds[0]):
+                # whose other programs would compete for what is typed
+                replaced[0] = ours(os.open("/dev/null", os.O_RDONLY))
+            undo.pop_all()
+        stdio.replace(replaced, terminal=terminal)
+        if kept:
+            os.close(end)
+            self.terminal, self._fd, self._file = terminal, source, file
+        return bool(kept)
 
     async def keep(self) -> None:
         """Write it down, until its last writer is gone."""
-        file = os.open(self.output.path, _FLAGS, 0o600)
         self._source = trio.lowlevel.FdStream(self._fd)
         try:
             async with self._source:
                 async for piece in self._source:
-                    self._put(file, piece)
+                    self._put(self._file, piece)
                     self.output.grew()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # EIO is a terminal's end of file
         finally:
-            os.close(file)
+            self._source = None  # its number may be somebody else's from now on
+            os.close(self._file)
             self.output.end()
 
     @staticmethod
@@ -149,9 +171,11 @@ class KeptOutput:
 
     async def write(self, data: bytes) -> None:
         """Type something at the terminal."""
-        if self._source is not None and self.terminal:
+        source = self._source
+        if source is not None and self.terminal:
             try:
-                await self._source.send_all(data)
+                async with self._typing:  # several may be attached
+                    await source.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 pass  # it ends
 

@@ -145,8 +145,8 @@ class Pods:
             AllocationRefused: With the engine's reason.
             SettingsError: Its requests cannot be fulfilled.
         """
-        within = "SLURM_JOB_ID" in request.setting.environment  # that job is held by somebody else
-        if within or engine.name not in _SHARING:
+        theirs = request.setting.environment.get("SLURM_JOB_ID")  # held by somebody else
+        if theirs or engine.name not in _SHARING:
             async with engine.allocate(request) as job:
                 yield job
             return

@@ -11,13 +11,14 @@ from supervisor.records import remove_half_made
 from supervisor.server import Server, idle_timeout
 
 
-def serve(root: str, name: str, ready: int | None) -> None:
+def serve(root: str, name: str, ready: int | None, idle: float | None = None) -> None:
     """Serve the socket ROOT/NAME until nobody needs it any more.
 
     Args:
         root: The directory of the records.
         name: The socket's name in it.
         ready: Where to write `ready` once callers can connect; closed then.
+        idle: Seconds to stay without a container; None leaves that to the settings.
 
     Raises:
         OSError: The socket cannot be made.
@@ -29,7 +30,7 @@ def serve(root: str, name: str, ready: int | None) -> None:
     if ready is not None:
         os.write(ready, b"ready")
         os.close(ready)
-    trio.run(_serve, Server(root, name, listener, idle_timeout()))
+    trio.run(_serve, Server(root, name, listener, idle_timeout() if idle is None else idle))
 
 
 async def _serve(server: Server) -> None:

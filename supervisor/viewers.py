@@ -5,6 +5,7 @@ See `scrun.commands.attach` for what is on the wire.
 
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 
 import trio
 
@@ -15,15 +16,15 @@ from supervisor.kept import Followed, KeptOutput
 
 Send = Callable[[bytes], Awaitable[None]]
 
-_PIECE = 4096
 _LONGEST = 1 << 20
 
 
 async def follow(followed: Followed, send: Send) -> None:
     """Send a file, and what is added to it, until it ends or nobody listens."""
     await send(b"\0")
-    async for piece in followed.read(from_now=False):
-        await send(piece)
+    async with aclosing(followed.read(from_now=False)) as pieces:
+        async for piece in pieces:
+            await send(piece)
 
 
 async def attach(container: Container, connection: trio.SocketStream) -> None:
@@ -39,8 +40,9 @@ async def attach(container: Container, connection: trio.SocketStream) -> None:
 
         @nursery.start_soon
         async def show() -> None:
-            async for piece in kept.output.read(from_now=True):
-                await connection.send_all(frame(DATA, piece))
+            async with aclosing(kept.output.read(from_now=True)) as pieces:
+                async for piece in pieces:
+                    await connection.send_all(frame(DATA, piece))
             await container.ended.wait()
             await connection.send_all(frame(SIGNAL, bytes([container.exit_status])))
             nursery.cancel_scope.cancel()

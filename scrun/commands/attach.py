@@ -19,6 +19,7 @@ import select
 
 from scrun import wire
 from scrun._fast import record_root, write
+from scrun.anchor import LOST
 from scrun.cli.parse import Parsed
 
 DATA, SIZE, SIGNAL = b"d", b"w", b"s"
@@ -91,9 +92,12 @@ def _relay(sock: _socket.socket, *, from_terminal: bool) -> int:
                 return 0
         if sock.fileno() not in ready:
             continue
-        part = sock.recv(_PIECE)
+        try:
+            part = sock.recv(_PIECE)
+        except OSError:  # it died before it had read what was typed
+            part = b""
         if not part:
-            return 125
+            return LOST
         received += part
         while len(received) >= 5 and len(received) >= 5 + int.from_bytes(received[1:5], "big"):
             size = int.from_bytes(received[1:5], "big")

@@ -22,6 +22,9 @@ from scrun.cli.parse import Parsed
 from scrun.oci.ids import check_id
 from scrun.version import VERSION
 
+OWN = "@pod-"
+"""How the names of supervisors begin that serve one pod, or one container."""
+
 _MESSAGE = b"\xfd"
 """The least byte that begins a message, `scrun.commands.messages.LIVE`; not imported yet."""
 
@@ -76,8 +79,32 @@ def submit(parsed: Parsed, argv: "list[str]", pid: int, fds: "list[int]") -> "tu
         ScrunError: There is no supervisor.
     """
     root = record_root(parsed)
-    name = supervisor_name(setting(parsed, "group") or "user", parsed)
-    return _ask(root, name, parsed, request("create", pid, argv), fds)
+    name, lingers = _whom_to_ask(root, parsed)
+    return _ask(root, name, parsed, request("create", pid, argv), fds, lingers=lingers)
+
+
+def _whom_to_ask(root: str, parsed: Parsed) -> "tuple[str, bool]":
+    """Choose a supervisor, and tell whether it stays for a while when it has nothing to do.
+
+    conmon is a subreaper and ends when it has no child left (conmon.c, check_child_processes). A
+    supervisor that is started below one becomes its child, so that it could not end, and podman
+    not clean up, as long as that supervisor has anything to do. Therefore such a supervisor serves
+    this one container, or pod, and goes with it; `start`, which podman calls itself, has the
+    common one started meanwhile for those that follow.
+    """
+    group = setting(parsed, "group") or "user"
+    name = supervisor_name(group, parsed)
+    if group != "user":
+        return name, True
+    if not os.path.lexists(f"{root}/{name}"):
+        below_conmon = "_OCI_SYNCPIPE" in os.environ
+        own = supervisor_name("pod", parsed) if below_conmon else name
+        return own, not below_conmon
+    if any(entry.startswith(OWN) for entry in os.listdir(root)):
+        own = supervisor_name("pod", parsed)
+        if os.path.lexists(f"{root}/{own}"):  # one of its pod's, with the pod's job
+            return own, False
+    return name, True
 
 
 def supervisor_name(group: str, parsed: Parsed) -> str:
@@ -110,7 +137,13 @@ def _digest(key: str) -> str:
 
 
 def _ask(
-    root: str, name: str, parsed: Parsed, fields: "list[bytes]", fds: "list[int]"
+    root: str,
+    name: str,
+    parsed: Parsed,
+    fields: "list[bytes]",
+    fds: "list[int]",
+    *,
+    lingers: bool,
 ) -> "tuple[int, bytes]":
     """Ask the supervisor, and start it when there is none.
 
@@ -124,7 +157,7 @@ def _ask(
         except OSError:
             from scrun.commands.launch import launch
 
-            sock = launch(root, name)
+            sock = launch(root, name, lingers=lingers)
         try:
             wire.send(sock, fields, fds)
             return _hear(sock, parsed)

@@ -42,7 +42,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     wants_terminal = bool(parsed.count("tty")) or parsed.command == "shell"
     if wants_terminal and not console:
         _check_terminal(parsed, detach=detach)
-    elif console and not wants_terminal:
+    elif console and not wants_terminal and not parsed.text("process"):
         raise UsageError("--console-socket has no use without --tty")
     path = parsed.text("pid-file")
     pid_file = anchor.PidFile(path) if path else None

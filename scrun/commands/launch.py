@@ -10,8 +10,13 @@ from scrun.anchor import out_of_the_way
 from scrun.errors import SettingsError, SupervisorLost
 
 
-def launch(root: str, name: str) -> _socket.socket:
+def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
     """Connect to the supervisor NAME under ROOT, after starting it if nobody has meanwhile.
+
+    Args:
+        root: The root directory.
+        name: The socket's name.
+        lingers: Whether it stays for a while when it has nothing to do.
 
     Raises:
         SettingsError: ROOT cannot be made, or is not the caller's own.
@@ -23,10 +28,31 @@ def launch(root: str, name: str) -> _socket.socket:
         try:
             return wire.connect_supervisor(root, name)
         except OSError:
-            _start(root, name)
+            _start(root, name, lingers=lingers)
         return wire.connect_supervisor(root, name)
     finally:
         os.close(lock)
+
+
+def launch_beside(root: str, name: str) -> None:
+    """Have a supervisor started by a process that nobody waits for."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from scrun.commands.launch import launch; "
+        "launch(sys.argv[2], sys.argv[3])"
+    )
+    argv = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), "-c", program]
+    null = os.open("/dev/null", os.O_RDWR)
+    os.posix_spawn(
+        argv[0],
+        [*argv, package, root, name],
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=_SIGNALS,
+    )
+    os.close(null)
 
 
 # What the first caller ignores (a shell's background job has SIGINT ignored) or blocks is its own
@@ -69,12 +95,14 @@ def _lock(path: str) -> int:
         os.close(fd)
 
 
-def _start(root: str, name: str) -> None:
+def _start(root: str, name: str, *, lingers: bool) -> None:
     """Run the supervisor's program, and wait until it listens or has said why not."""
     readable, writable = os.pipe()
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     argv = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), package + "/supervisor"]
     argv += ["--root", root, "--name", name, "--ready", "3"]
+    if not lingers:
+        argv += ["--idle-timeout", "0"]
     null = os.open("/dev/null", os.O_RDWR)
     actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
     ready = out_of_the_way(writable)

@@ -12,7 +12,7 @@ has already is fine.
 import json
 import os
 import re
-import sys
+from typing import Any
 
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed
@@ -21,7 +21,10 @@ from scrun.errors import UsageError
 from scrun.oci.resources import resources_from_options
 
 _LIMIT = 1 << 20
-_TIME = re.compile(r"(\d{1,7}|\d{1,7}:\d\d|\d{1,5}:\d\d:\d\d|\d{1,4}-\d\d?(:\d\d){0,2}|UNLIMITED)")
+_TIME = re.compile(
+    r"\d{1,7}|\d{1,7}:\d\d|\d{1,5}:\d\d:\d\d|\d{1,4}-\d\d?(:\d\d){0,2}|UNLIMITED|INFINITE",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -35,7 +38,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     resources = resources_from_options(parsed.options)
     name = parsed.text("resources")
     if name is not None:
-        resources = {**_read(name), **resources}
+        resources = _merged(_read(name), resources)
     limit = parsed.text("time-limit") or ""
     if limit and not _TIME.fullmatch(limit):
         raise UsageError(
@@ -51,14 +54,26 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 def _read(name: str) -> "dict[str, object]":
     """Read the resources that an engine sends; docker does it by standard input."""
     try:
-        if name == "-":
-            content = sys.stdin.buffer.read(_LIMIT)
-        else:
-            with open(name, "rb") as file:
-                content = file.read(_LIMIT)
+        # by number: sys.stdin is None when it was closed
+        with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
+            content = file.read(_LIMIT + 1)
+        if len(content) > _LIMIT:
+            raise UsageError(f"--resources {name}: is larger than {_LIMIT >> 20} MiB")
         found = json.loads(content)
+    except OSError as error:
+        raise UsageError(f"--resources {name}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--resources {name}: is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise UsageError(f"--resources {name}: is not an object: linux.resources is expected")
     return found
+
+
+def _merged(there: "dict[str, object]", typed: "dict[str, Any]") -> "dict[str, object]":
+    """Add what is typed, member by member: `memory` of the file keeps those not named."""
+    parts = {name: there.get(name) for name in typed}
+    together = {
+        name: {**part, **typed[name]} if isinstance(part, dict) else typed[name]
+        for name, part in parts.items()
+    }
+    return {**there, **together}

@@ -87,7 +87,7 @@ def _search(tree: "_Tree", bundle: Bundle, name: str) -> Found | NotFound | Unkn
             return Found(place)
     if denied:
         return NotFound(f"open executable `{name}`: permission denied", 126)
-    message = f"executable file `{name}` not found in $PATH: No such file or directory"
+    message = f"executable file `{name}` not found in $PATH: no such file or directory"
     return NotFound(message, 127)
 
 

@@ -5,7 +5,6 @@ is as for the container's first process, as runc and crun have it.
 """
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -48,11 +47,13 @@ def process_from_file(content: bytes, name: str) -> tuple[dict[str, Any], Proces
         BundleError: It is not what it should be.
     """
     try:
-        raw = json.loads(content)
-        if not isinstance(raw, dict):
-            raise BundleError(f"{name}: is not the description of a process")
-    except (ValueError, RecursionError) as error:
+        raw = msgspec.json.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BundleError(f"{name}: is not JSON: {error}") from error
+    except RecursionError as error:
+        raise BundleError(f"{name}: is nested too deeply") from error
+    if not isinstance(raw, dict):
+        raise BundleError(f"{name}: is not the description of a process")
     return raw, checked(raw, name)
 
 
@@ -78,15 +79,14 @@ def process_from_wish(wish: Wish, first: Mapping[str, Any]) -> dict[str, Any]:
     if wish.user is not None:
         process["user"] = _user(wish.user)
     if wish.groups:
-        user = process.setdefault("user", {})
+        user = process["user"] = process.get("user") or {}  # null is absent
         known = user.get("additionalGids") or []
         user["additionalGids"] = [*known, *(_number(group, "group") for group in wish.groups)]
     if wish.capabilities:
         names = [_capability(name) for name in wish.capabilities]
-        sets = process.setdefault("capabilities", {})
+        sets = process["capabilities"] = process.get("capabilities") or {}
         for kind in _SETS:
-            known = sets.get(kind) or []
-            sets[kind] = [*known, *(name for name in names if name not in known)]
+            sets[kind] = list(dict.fromkeys([*(sets.get(kind) or []), *names]))
     return process
 
 
@@ -100,12 +100,20 @@ def checked(raw: Mapping[str, Any], name: str) -> Process:
         process = msgspec.convert(without_nulls(dict(raw)), Process)
     except msgspec.ValidationError as error:
         raise BundleError(f"{name}: {explain(error)}") from error
+    except RecursionError as error:
+        raise BundleError(f"{name}: is nested too deeply") from error
     if not process.args or not process.args[0]:
         raise BundleError(f"{name}: args: is empty")
     if not process.cwd.startswith("/"):
         raise BundleError(f"{name}: cwd: {process.cwd!r}: is not an absolute path")
-    if any("\0" in text for text in (*process.args, *process.env, process.cwd)):
-        raise BundleError(f"{name}: contains a NUL character")
+    texts = [("cwd", process.cwd)]
+    texts += [(f"args[{i}]", text) for i, text in enumerate(process.args)]
+    texts += [(f"env[{i}]", text) for i, text in enumerate(process.env)]
+    for member, text in texts:
+        if "\0" in text:
+            raise BundleError(f"{name}: {member}: contains a NUL character")
+        if not _is_unicode(text):  # the runtime would get something else
+            raise BundleError(f"{name}: {member}: is not UTF-8, and JSON has nothing else")
     return process
 
 
@@ -143,8 +151,9 @@ def _merged(env: Sequence[str], more: Sequence[str]) -> list[str]:
     for entry in more:
         if "=" not in entry or entry.startswith("="):
             raise UsageError(f"--env {entry!r}: NAME=VALUE expected")
-    replaced = {entry.partition("=")[0] for entry in more}
-    return [*(entry for entry in env if entry.partition("=")[0] not in replaced), *more]
+    # of two with one name the last counts; getenv(3) would find the first
+    added = {entry.partition("=")[0]: entry for entry in more}
+    return [*(entry for entry in env if entry.partition("=")[0] not in added), *added.values()]
 
 
 def _user(text: str) -> dict[str, Any]:
@@ -155,11 +164,17 @@ def _user(text: str) -> dict[str, Any]:
 
 
 def _number(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) < 2**32):
-        raise UsageError(
-            f"{what} {text!r}: a number expected, as names are the container's own"
-        )
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**32):
+        raise UsageError(f"{what} {text!r}: a number expected, as names are the container's own")
     return int(text)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _capability(name: str) -> str:

@@ -25,13 +25,14 @@ _OPTIONS: dict[str, tuple[str, str]] = {
 _SCHEMATA = {"l3-cache-schema": "l3CacheSchema", "mem-bw-schema": "memBwSchema"}
 _TEXTS = ("cpuset-cpus", "cpuset-mems")
 _UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
+_LARGEST = 2**63 - 1
 
 
 def resources_from_options(options: Mapping[str, object]) -> dict[str, Any]:
     """Make `linux.resources` from the options of `update`.
 
     Raises:
-        UsageError: A value is no number.
+        UsageError: A value is no number, or too large for one.
     """
     resources: dict[str, Any] = {}
     for name, (part, member) in _OPTIONS.items():
@@ -67,10 +68,12 @@ def _members(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
 
 
 def _number(name: str, text: str) -> int:
-    factor = 1
-    if text[-1:].lower() in _UNITS and text[:-1]:
-        text, factor = text[:-1], 1 << _UNITS[text[-1].lower()]
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+    number, factor = text, 1
+    if text[-1:].lower() in _UNITS:
+        number, factor = text[:-1], 1 << _UNITS[text[-1].lower()]
+    digits = number.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()):
         raise UsageError(f"--{name} {text}: a number expected")
-    return int(text) * factor
+    if len(digits) > 18 or int(digits) * factor > _LARGEST:
+        raise UsageError(f"--{name} {text}: is too large")
+    return int(number) * factor

@@ -13,6 +13,9 @@ import msgspec
 from scrun.settings.load import Runtime
 from scrun.settings.ociconf import OciConf
 
+_ID = r"(?!-)(?:(?!%p)[^\s;&|<>()])+"
+_OTHERS = re.compile(r"(?:^|[\s/])(?:apptainer|singularity)\s")
+
 
 class NodeRuntime(msgspec.Struct, frozen=True):
     """Patterns of commands, filled in by `scrun.settings.ociconf.substitute`; "" is unknown.
@@ -52,6 +55,10 @@ def node_runtime(conf: OciConf | None, own: Runtime) -> NodeRuntime:
 def derived_exec(conf: OciConf) -> str:
     """Make the command of `exec` from another one, for runtimes with runc's command line.
 
+    A command is passed over where the container is not the last word (`… 2>/dev/null || true`) or
+    not named by an id (`kill %p`): what would be made of it is something else. So is Apptainer's,
+    whose `oci exec` wants the program's words.
+
     Returns:
         `crun --root=/r exec --process %f ID` for `crun --root=/r state ID`; "" if none fits.
     """
@@ -61,7 +68,8 @@ def derived_exec(conf: OciConf) -> str:
         (conf.run_time_delete or "", "delete"),
     )
     for pattern, operation in known:
-        found = re.search(rf"(?<=\s){operation}((\s+-\S+)*)(?=\s)", pattern)
-        if found:
-            return f"{pattern[: found.start()]}exec --process %f{pattern[found.end() :]}"
+        # an option's value may be such a word as well: the last one counts
+        found = re.fullmatch(rf"(.*\S\s+){operation}(?:\s+-\S+)*\s+({_ID})\s*", pattern)
+        if found and not _OTHERS.search(found[1]):
+            return f"{found[1]}exec --process %f {found[2]}"
     return ""

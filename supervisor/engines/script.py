@@ -4,6 +4,7 @@ Both engines run them there: on a cluster as a step of the job, on this machine 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,23 +17,23 @@ _ALL = 1_500_000  # bytes: and all of them 2 MiB, the environment included
 # event tells when it does.
 _KNOWN = """\
 n=0
-until ({state}) >/dev/null 2>&1; do
+until ({state}) </dev/null >/dev/null 2>&1; do
     n=$((n + 1))
     [ $n -lt 30 ] || break
     sleep 0.1
 done
 """
 
-# The description of the program comes as words, because the node need not see our files. It is
-# removed before it is read: whoever is killed meanwhile leaves nothing.
+# The description of the program comes as words, because the node need not see our files. The file
+# has no name by the time it is written: whoever is killed, or has no space, leaves nothing.
 _EXEC = """\
-umask 077
-f=$(mktemp) && printf %s "$@" >"$f" && exec 9<"$f" && rm "$f" || exit 125
-exec {command}
+f=$(mktemp) && exec 8>"$f" 9<"$f" && rm "$f" && printf %s "$@" >&8 && exec 8>&- || exit 125
+{command}
 """
 
 _PROCESSES = """\
-pid=$( ({state}) 2>/dev/null | sed -n 's/.*"pid" *: *\\([0-9][0-9]*\\).*/\\1/p' | head -n 1)
+pid=$( ({state}) </dev/null 2>/dev/null |
+    sed -n 's/.*"pid" *: *\\([0-9][0-9]*\\).*/\\1/p' | head -n 1)
 ns=$(readlink "/proc/${{pid:-0}}/ns/pid") || exit 3
 if [ "$ns" = "$(readlink /proc/self/ns/pid)" ]; then
     # it has no PID namespace of its own: its first process, and what that has started
@@ -43,15 +44,32 @@ if [ "$ns" = "$(readlink /proc/self/ns/pid)" ]; then
     done
 else
     ns=${{ns#pid:?}}
-    pids=$(find /proc/[0-9]*/ns/pid -maxdepth 0 -lname "pid:?${{ns%?}}?" 2>/dev/null |
-        sed 's|^/proc/\\([0-9]*\\)/.*|\\1|')
+    pids=$(ls -ln /proc/[0-9]*/ns/pid 2>/dev/null |  # one process; BusyBox' find has no -lname
+        sed -n "s|.* /proc/\\([0-9]*\\)/ns/pid -> pid:.${{ns%?}}.\$|\\1|p")
 fi
+"""
+
+_UNKNOWN = """\
+echo "no command is known that tells its processes: the site's oci.conf has no RunTimeQuery"
+exit 3
 """
 
 _LIST = """\
 echo "host $(cat /proc/sys/kernel/random/boot_id) $(readlink /proc/self/ns/pid)"
-echo "pids" $pids
+echo pids
+for p in $pids; do echo "$p"; done
+echo table
 """
+
+# One that has ended since it was seen needs no signal any more.
+_SIGNAL = """\
+failed=''
+for p in $pids; do
+    kill -{name} "$p" 2>/dev/null || [ ! -e "/proc/$p" ] || failed=$p
+done
+"""
+
+_TOLD = '[ -z "$failed" ] || { echo "not permitted for process $failed"; exit 1; }\n'
 
 _STATS = """\
 echo "units $(getconf CLK_TCK) $(getconf PAGESIZE)"
@@ -67,7 +85,17 @@ def exec_script(command: str, state: str) -> str:
         command: The runtime's command, with `/proc/self/fd/9` for the file.
         state: The runtime's command that succeeds when it knows the container; "" if unknown.
     """
-    return (_KNOWN.format(state=state) if state else "") + _EXEC.format(command=command)
+    known = _KNOWN.format(state=state) if state else ""
+    return known + _EXEC.format(command=_replacing(command))
+
+
+def _replacing(command: str) -> str:
+    """Have a command take the shell's place, for the signals, if it is a single one."""
+    bare = re.sub(r"'[^']*'|\"[^\"\\$`]*\"", "", command)
+    if re.match(r"\s*(exec\s|[!{(])", bare) or re.search(r"[;&|`\n]|\$\(", bare):
+        return command
+    has_variables = re.match(r"\s*\w+=", command)
+    return f"exec {'env ' if has_variables else ''}{command}"
 
 
 PROCESS_FILE = "/proc/self/fd/9"
@@ -89,13 +117,14 @@ def process_words(process: Mapping[str, Any]) -> list[str]:
 def list_script(state: str, ps: str) -> str:
     """Return the script that lists a container's processes.
 
-    It prints a line `host BOOT-ID PID-NAMESPACE`, a line `pids PID…`, and what `ps` prints.
+    It prints a line `host BOOT-ID PID-NAMESPACE`, a line `pids`, one for each of them, a line
+    `table`, and what `ps` prints.
 
     Args:
-        state: The runtime's command that prints the container's state.
+        state: The runtime's command that prints the container's state; "" if unknown.
         ps: A command, quoted; "" for none.
     """
-    return _PROCESSES.format(state=state) + _LIST + (f"exec {ps}\n" if ps else "")
+    return _processes(state) + _LIST + (f"exec {ps}\n" if ps else "")
 
 
 def stats_script(state: str) -> str:
@@ -103,7 +132,7 @@ def stats_script(state: str) -> str:
 
     A line `units TICKS-PER-SECOND PAGE-SIZE`, and the line of each process in proc(5), `stat`.
     """
-    return _PROCESSES.format(state=state) + _STATS
+    return _processes(state) + _STATS
 
 
 def signal_script(state: str, name: str) -> str:
@@ -112,8 +141,13 @@ def signal_script(state: str, name: str) -> str:
     Twice, for what the first ones started meanwhile; stopped ones start nothing.
 
     Args:
-        state: The runtime's command that prints the container's state.
+        state: The runtime's command that prints the container's state; "" if unknown.
         name: The signal's name without SIG.
     """
-    look = _PROCESSES.format(state=state)
-    return f"{look}kill -{name} $pids 2>/dev/null\n{look}kill -{name} $pids\n"
+    once = _processes(state) + _SIGNAL.format(name=name)
+    return once + once + _TOLD
+
+
+def _processes(state: str) -> str:
+    """Return the beginning of a script: it sets `pids`, or ends it with 3."""
+    return _PROCESSES.format(state=state) if state else _UNKNOWN

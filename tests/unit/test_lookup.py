@@ -55,7 +55,7 @@ def bind(source: Path | str, destination: str) -> Mount:
 
 
 def missing(name: str) -> NotFound:
-    text = f"executable file `{name}` not found in $PATH: No such file or directory"
+    text = f"executable file `{name}` not found in $PATH: no such file or directory"
     return NotFound(text, 127)
 
 

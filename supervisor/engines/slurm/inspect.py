@@ -1,6 +1,8 @@
 """Questions to the nodes about a container: a small step beside it, and what that prints."""
 
-import shlex
+import base64
+import binascii
+import re
 from collections.abc import Mapping, Sequence
 
 import trio
@@ -35,7 +37,7 @@ async def inspect(
     words = [tools.srun, "--jobid", job_id, "--overlap", "--export=NONE", "--label"]
     words += [f"--nodes={count}", f"--ntasks={count}", "--nodelist", ",".join(scripts)]
     words += ["--mem=0", "--chdir=/", "--input=none", "--job-name=scrun-inspect"]
-    words += ["--", "/bin/sh", "-c", _script(scripts)]
+    words += ["--", *_command(scripts)]
     lines: list[str] = []
     said: list[str] = []
     with trio.move_on_after(_DEADLINE) as patience:
@@ -54,21 +56,29 @@ async def inspect(
     return sorted(found, key=lambda answer: list(scripts).index(answer.node))
 
 
-_BEGIN, _END = "\x01begin ", "\x01end "
+# What a script prints has in it what the container's processes call themselves. So it comes as
+# base64, in which no byte of theirs can be taken for a mark, a label or the status.
+_SCRIPT = """\
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+while [ $# -gt 1 ]; do
+    if [ "$1" = "$SLURMD_NODENAME" ]; then
+        echo "begin $1"
+        { /bin/sh -c "$2" 2>&1; echo "status $?"; } | base64
+        echo end
+    fi
+    shift 2
+done
+"""
 
 
-def _script(scripts: Mapping[str, Sequence[str]]) -> str:
-    """Write the script that finds out on which node it is, and marks what each one prints."""
-    cases = ""
-    for node, all_of_it in scripts.items():
-        runs = "\n".join(
-            f"printf '{_BEGIN}%s\\n' {shlex.quote(node)}\n/bin/sh -c {shlex.quote(script)} 2>&1\n"
-            f"printf '\\n{_END}%s\\n' $?"
-            for script in all_of_it
-        )
-        cases += f"{shlex.quote(node)}) {runs} ;;\n"
-    path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; export PATH\n"
-    return f"{path}case $SLURMD_NODENAME in\n{cases}esac\n"
+def _command(scripts: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the command that runs those of its node.
+
+    They are words of their own, because one has 128 KiB at most (MAX_ARG_STRLEN).
+    """
+    pairs = [(node, script) for node, all_of_it in scripts.items() for script in all_of_it]
+    return ["/bin/sh", "-c", _SCRIPT, "sh", *(word for pair in pairs for word in pair)]
 
 
 def read_answers(lines: Sequence[str]) -> list[Answer]:
@@ -77,15 +87,23 @@ def read_answers(lines: Sequence[str]) -> list[Answer]:
     open_ones: dict[str, tuple[str, list[str]]] = {}
     for line in lines:
         label, _, text = line.partition(": ")
-        label = label.strip()
-        if text.startswith(_BEGIN):
-            open_ones[label] = (text.removeprefix(_BEGIN), [])
-        elif text.startswith(_END) and label in open_ones:
-            node, content = open_ones.pop(label)
-            if content and not content[-1]:
-                content.pop()  # of the newline before the mark
-            status = int(text.removeprefix(_END) or 1)
-            answers.append(Answer(node, status, "".join(f"{part}\n" for part in content)))
+        label = label.strip()  # padded when there are more than ten
+        if text.startswith("begin "):
+            open_ones[label] = (text.removeprefix("begin "), [])
+        elif text == "end" and label in open_ones:
+            node, parts = open_ones.pop(label)
+            if (answer := _decoded(node, "".join(parts))) is not None:
+                answers.append(answer)
         elif label in open_ones:
             open_ones[label][1].append(text)
     return answers
+
+
+def _decoded(node: str, content: str) -> Answer | None:
+    """Take an answer out of its wrapping; None when that is damaged."""
+    try:
+        text = base64.b64decode(content, validate=True).decode(errors="replace")
+    except binascii.Error:
+        return None
+    found = re.fullmatch(r"(.*)status ([0-9]{1,3})\n", text, re.DOTALL)
+    return Answer(node, int(found[2]), found[1]) if found else None

@@ -1,6 +1,10 @@
 """A step of srun that has the standard input, output and error of a container, or of an exec."""
 
+import fcntl
+import os
 import signal
+import struct
+import termios
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -19,6 +23,7 @@ from supervisor.pumps import can_be_opened_again, carried, messages, overheard
 _STEP_ENDS = 5.0
 _STEP_STARTS = 10.0
 _KILL_BY_CONTROLLER = 3.0
+_SIZE_AGAIN = (0.2, 0.5, 0.0)
 
 
 class Streams(msgspec.Struct, frozen=True):
@@ -106,6 +111,8 @@ class SrunStep:
             if error is not None:
                 words.append(f"--error=/proc/self/fd/{error}")
             stdin, stdout, _ = streams.fds
+            if streams.terminal:
+                _give_a_size(stdin)
             async with child(
                 [*words, "--", *program],
                 self._setting,
@@ -116,7 +123,11 @@ class SrunStep:
                 grace=_STEP_ENDS,
             ) as srun:
                 self._srun = srun
-                status = await srun.wait()
+                async with trio.open_nursery() as nursery:
+                    if streams.terminal:
+                        nursery.start_soon(self._remind_of_the_size)
+                    status = await srun.wait()
+                    nursery.cancel_scope.cancel()
         self._started.set()  # nobody has to wait for it any more
         return status
 
@@ -138,6 +149,16 @@ class SrunStep:
         else:
             async with carried(error, self._setting) as pipe:
                 yield pipe
+
+    async def _remind_of_the_size(self) -> None:
+        """Have srun look at the terminal's size again: docker sets it when the step has begun.
+
+        srun (22.05) loses the signal for it until its connection to the step is there.
+        """
+        await self._started.wait()
+        for pause in _SIZE_AGAIN:
+            self.resized()
+            await trio.sleep(pause)
 
     async def runs(self) -> bool:
         """Wait until its tasks run; False when they have ended.
@@ -178,3 +199,10 @@ class SrunStep:
         """Pass a new size of the terminal on: srun looks at it when it is told."""
         if self._srun is not None:
             self._srun.signal(signal.SIGWINCH)
+
+
+def _give_a_size(terminal: int) -> None:
+    """Give a terminal that has none a size: srun (22.05) passes no change on otherwise."""
+    if os.get_terminal_size(terminal) == (0, 0):
+        size = struct.pack("HHHH", 24, 80, 0, 0)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)  # ioctl_tty(2)

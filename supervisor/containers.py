@@ -1,0 +1,167 @@
+"""The containers of a supervisor: found, made, and forgotten when they are gone."""
+
+import os
+from collections.abc import Callable
+
+import trio
+
+from scrun.errors import StateError, SupervisorLost, UnknownContainer
+from scrun.oci.ids import check_id
+from scrun.record import Record, read_record
+from scrun.states import taken
+from supervisor import orphans
+from supervisor.anchors import Anchor
+from supervisor.container import Container
+from supervisor.engines.choose import Engines
+from supervisor.journal import Journal
+from supervisor.orders import Order
+from supervisor.pods import Pods
+from supervisor.records import make_record, remove_record
+from supervisor.stdio import Stdio
+
+_STOP_DEADLINE = 60.0
+
+
+class Containers:
+    """Those of one supervisor, by their ids."""
+
+    def __init__(
+        self, root: str, name: str, nursery: trio.Nursery, changed: Callable[[], None]
+    ) -> None:
+        """Begin without any.
+
+        Args:
+            root: The directory of the records.
+            name: The supervisor's socket in it.
+            nursery: Where containers, and the jobs of pods, live.
+            changed: Called when one is gone.
+        """
+        self._root = root
+        self._name = name
+        self._nursery = nursery
+        self._changed = changed
+        self._engines = Engines(root)
+        self._pods = Pods(nursery)
+        self._known: dict[str, Container] = {}
+        self._stopping = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything of any of them is left to undo."""
+        return any(container.alive for container in self._known.values())
+
+    def tidy(self) -> None:
+        """Remove what is only of use while there are containers; the supervisor goes."""
+        self._engines.tidy()
+
+    async def end_all(self) -> None:
+        """End all of them, and take no new one."""
+        self._stopping = True
+        for container in self._known.values():
+            container.end(taken("scrun-failure", "the supervisor was told to stop"))
+        with trio.move_on_after(_STOP_DEADLINE):
+            for container in list(self._known.values()):
+                await container.gone.wait()
+
+    def find(self, container: str) -> Container | Record:
+        """Find a container; only its record, when the supervisor died that served it.
+
+        Raises:
+            UsageError: The id cannot be one.
+            UnknownContainer: There is none.
+        """
+        name = check_id(container)
+        if (found := self._known.get(name)) is not None:
+            return found
+        directory = os.path.join(self._root, name)
+        if not os.path.isdir(directory):
+            raise UnknownContainer.named(name, self._root)
+        return read_record(directory)
+
+    def live(self, container: str, purpose: str) -> Container:
+        """Find a container of ours, for something that a record alone cannot do.
+
+        Raises:
+            UsageError: The id cannot be one.
+            UnknownContainer: There is none.
+            StateError: Its supervisor is gone.
+        """
+        found = self.find(container)
+        if isinstance(found, Record):
+            raise StateError(
+                f"container {found.id}: {purpose} is not possible: it is stopped, its supervisor "
+                "is gone; delete it"
+            )
+        return found
+
+    def create(self, order: Order, fds: list[int]) -> Container:
+        """Make a container, and let it live.
+
+        Args:
+            order: What is asked for.
+            fds: Standard input, output and error, and the anchor's socket; taken over, so that
+                the list is empty afterwards.
+
+        Raises:
+            SupervisorLost: The supervisor stops.
+            EngineUnavailable: The engine that is asked for cannot be used.
+            ContainerExists: The id is taken.
+            SettingsError: The log cannot be written.
+        """
+        if self._stopping:
+            raise SupervisorLost("the supervisor has been told to stop; try again")
+        engine = self._engines.choose(order.settings, order.setting.environment)
+        directory = os.path.join(self._root, check_id(order.id))
+        make_record(directory, self._name)
+        try:
+            log = os.path.join(directory, "log")
+            journal = Journal(log, order.settings.log, order.id, order.shown)
+        except BaseException:
+            remove_record(directory)
+            raise
+        *stdio, anchor = fds
+        container = Container(
+            order,
+            engine,
+            directory,
+            journal,
+            Anchor(order.pid, anchor),
+            Stdio(stdio, terminal=order.has_console),
+            self._pods,
+        )
+        fds.clear()  # they are the container's now
+        self._known[order.id] = container
+        self._nursery.start_soon(self._run, container)
+        return container
+
+    async def _run(self, container: Container) -> None:
+        await container.run()
+        self._changed()
+        if container.doomed:  # perhaps nobody waits for that any more
+            try:
+                await self.forget(container)
+            except OSError:
+                pass  # it stays, for another `delete` to try
+
+    async def delete(self, container: str, *, force: bool) -> None:
+        """End a container, and remove all that is left of it.
+
+        Raises:
+            UnknownContainer: There is none, and `force` is not set.
+            ScrunError: It is not gone yet.
+        """
+        name = check_id(container)
+        known = self._known.get(name)
+        if known is not None:
+            await known.delete()
+            await self.forget(known)
+            return
+        found = await orphans.delete(os.path.join(self._root, name), self._engines)
+        if not found and not force:
+            raise UnknownContainer.named(name, self._root)
+
+    async def forget(self, container: Container) -> None:
+        """Remove the record of a container that is gone; by then the id may have another one."""
+        await container.remove()
+        if self._known.get(container.id) is container:
+            del self._known[container.id]

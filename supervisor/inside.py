@@ -1,0 +1,28 @@
+"""What is needed to do something with a container while it runs."""
+
+from typing import NamedTuple
+
+import trio
+
+from scrun.oci.config import Bundle
+from supervisor.engines.base import Job
+from supervisor.journal import Journal
+from supervisor.staging.place import Staged
+
+
+class Inside(NamedTuple):
+    """A running container, seen by those who do something with it.
+
+    Attributes:
+        job: Its job.
+        bundle: The submitted bundle.
+        place: The staged one.
+        journal: Its log.
+        nursery: For what ends with the container.
+    """
+
+    job: Job
+    bundle: Bundle
+    place: Staged
+    journal: Journal
+    nursery: trio.Nursery

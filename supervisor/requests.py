@@ -1,0 +1,204 @@
+"""What each request to the supervisor does (see `scrun.wire`, and `scrun.commands`)."""
+
+import json
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from scrun.errors import ScrunError, UsageError
+from scrun.oci.resources import changes
+from scrun.oci.signals import parse_signal
+from scrun.record import Record, stopped_state
+from scrun.states import killed
+from supervisor.anchors import Anchor
+from supervisor.caller import told
+from supervisor.container import Container
+from supervisor.containers import Containers
+from supervisor.inspection import processes, statistics
+from supervisor.operations import execute, hold
+from supervisor.orders import read_call, read_order
+from supervisor.stdio import Stdio
+from supervisor.viewers import attach, follow, kept_output
+
+DESCRIPTORS = 4
+"""How many a request brings that starts something: three, and the anchor's socket."""
+
+Arguments = list[bytes]
+
+
+class Request:
+    """One request, on its connection."""
+
+    def __init__(
+        self,
+        containers: Containers,
+        connection: trio.socket.SocketType,
+        fields: list[bytes],
+        fds: list[int],
+    ) -> None:
+        """Take one.
+
+        Args:
+            containers: Those of the supervisor.
+            connection: Who asks.
+            fields: The request.
+            fds: The descriptors beside it; what is taken over is removed from the list.
+        """
+        self._containers = containers
+        self._connection = connection
+        self._operation, *self._arguments = fields
+        self._fds = fds
+
+    async def answer(self) -> bytes:
+        """Carry it out; the reply's first byte is the exit status."""
+        handlers: dict[bytes, Callable[[], Awaitable[bytes]]] = {
+            b"state": self._state,
+            b"start": self._start,
+            b"kill": self._kill,
+            b"delete": self._delete,
+            b"pause": partial(self._hold, resume=False),
+            b"resume": partial(self._hold, resume=True),
+            b"ps": self._ps,
+            b"events": self._events,
+            b"update": self._update,
+            b"create": self._create,
+            b"exec": self._exec,
+        }
+        talks: dict[bytes, Callable[[], Awaitable[None]]] = {
+            b"follow": self._follow,
+            b"attach": self._attach,
+        }
+        try:
+            if self._operation in talks:
+                await talks[self._operation]()
+                return b""
+            if self._operation in handlers:
+                return b"\0" + await handlers[self._operation]()
+            raise UsageError(f"unknown request {self._operation!r}; is another scrun installed?")
+        except ScrunError as error:
+            return bytes([error.exit_code]) + str(error).encode(errors="replace")
+        except IndexError:
+            return b"\1a request with too few fields; is another scrun installed?"
+        except OSError as error:
+            return b"\1" + f"{error.filename}: {error.strerror}".encode(errors="replace")
+        except Exception as error:  # a fault of ours, and this request's matter alone
+            name = type(error).__name__
+            return b"\1" + f"internal error: {name}: {error}".encode(errors="replace")
+
+    @property
+    def _id(self) -> str:
+        return os.fsdecode(self._arguments[0])
+
+    def _live(self, purpose: str) -> Container:
+        return self._containers.live(self._id, purpose)
+
+    async def _state(self) -> bytes:
+        found = self._containers.find(self._id)
+        return stopped_state(found) if isinstance(found, Record) else found.state
+
+    async def _start(self) -> bytes:
+        await self._live("start").start()
+        return b""
+
+    async def _kill(self) -> bytes:
+        number = parse_signal(os.fsdecode(self._arguments[1]))
+        found = self._containers.find(self._id)
+        if isinstance(found, Container):
+            await found.kill(number)
+        return b""
+
+    async def _delete(self) -> bytes:
+        await self._containers.delete(self._id, force=bool(self._arguments[1]))
+        return b""
+
+    async def _hold(self, *, resume: bool) -> bytes:
+        await hold(self._live("resume" if resume else "pause"), resume=resume)
+        return b""
+
+    async def _ps(self) -> bytes:
+        container = self._live("ps")
+        form, *words = map(os.fsdecode, self._arguments[1:])
+        return await processes(container.inside("ps").job, container.anchor_pid, form, words)
+
+    async def _events(self) -> bytes:
+        container = self._live("events")
+        inside = container.inside("events")
+        resources = inside.bundle.config.linux.resources
+        return await statistics(inside.job, container.id, resources)
+
+    async def _update(self) -> bytes:
+        job, bundle, *_ = self._live("update").inside("update")
+        limit, text = os.fsdecode(self._arguments[1]), self._arguments[2]
+        if wanted := changes(json.loads(text), bundle.config.linux.resources):
+            await job.update(text.decode(), wanted)
+        if limit:
+            await job.limit_time(limit)
+        return b""
+
+    async def _create(self) -> bytes:
+        """Answer when the container is created; whoever goes before that ends it."""
+        order = await trio.to_thread.run_sync(read_order, self._arguments)
+        self._check_descriptors()
+        container = self._containers.create(order, self._fds)
+        async with told(container.journal, partial(send, self._connection)):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_end_with_caller, self._connection, container)
+                await container.settled.wait()
+                nursery.cancel_scope.cancel()
+            if container.failure is not None:
+                await container.gone.wait()
+        if container.failure is None:
+            return b""
+        await self._containers.forget(container)
+        raise container.failure
+
+    async def _exec(self) -> bytes:
+        """Answer when the program runs; its anchor, and not the caller, is what it needs."""
+        call = read_call(self._arguments)
+        self._check_descriptors()
+        container = self._containers.live(call.parsed.id or "", "exec")
+        *stdio, anchor = self._fds
+        asked = ("tty", "console-socket")  # docker gives the socket alone
+        terminal = call.parsed.command == "shell" or any(map(call.parsed.options.get, asked))
+        self._fds.clear()  # they are the session's now
+        streams = Stdio(stdio, terminal=terminal)
+        await execute(container, call, Anchor(call.anchor, anchor), streams)
+        return b""
+
+    def _check_descriptors(self) -> None:
+        if len(self._fds) != DESCRIPTORS:
+            what = self._operation.decode()
+            raise UsageError(f"{what}: standard input, output, error and the anchor are missing")
+
+    async def _follow(self) -> None:
+        """Send what a container has written, or what was said about it, as it comes."""
+        container = self._live("logs --follow")
+        output = self._arguments[1] == b"output"
+        followed = kept_output(container).output if output else container.log
+        await follow(followed, partial(send, self._connection))
+
+    async def _attach(self) -> None:
+        await attach(self._live("attach"), trio.SocketStream(self._connection))
+
+
+async def _end_with_caller(connection: trio.socket.SocketType, container: Container) -> None:
+    """End a container whose `create`, which sends nothing after its request, is killed."""
+    try:
+        await connection.recv(1)
+    except OSError:
+        pass
+    container.end(killed(15, f"container {container.id}: its create was ended"))
+
+
+async def send(connection: trio.socket.SocketType, answer: bytes) -> None:
+    """Send all of an answer.
+
+    Raises:
+        OSError: The other side is gone.
+    """
+    with memoryview(answer) as rest:
+        sent = 0
+        while sent < len(rest):
+            sent += await connection.send(rest[sent:])

@@ -1,0 +1,363 @@
+"""Who holds the job of a pod, and for how long: the engine here is a table in memory."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+import trio
+
+from scrun.commands.pod import pod_of
+from scrun.errors import AllocationRefused, EngineError
+from scrun.oci.config import Config, Linux, Namespace, Process, Root
+from scrun.settings.engine_flags import Flags
+from scrun.settings.load import Log
+from scrun.settings.request_sources import gather
+from scrun.settings.requests import salloc_arguments, srun_arguments
+from scrun.states import Ending, taken
+from scrun.waiting import Waiting
+from supervisor.engines.base import Engine, Job, Request
+from supervisor.journal import Journal
+from supervisor.pods import Pods
+from supervisor.processes import Setting
+
+SANDBOX = "io.kubernetes.cri-o.SandboxID"
+SIZE = {"SCRUN_TIMELIMIT": "5", "SCRUN_OVERCOMMIT": "yes"}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A job, or a step's view of it."""
+
+    id: str
+    environment: dict[str, str]
+    inside: bool
+
+
+class Cluster:
+    """An engine that gives a job when it is told to."""
+
+    def __init__(self, name: str = "slurm") -> None:
+        self.name = name
+        self.grant = trio.Event()
+        self.grant.set()
+        self.asked: list[Request] = []
+        self.inside: list[Request] = []
+        self.held: set[str] = set()
+        self.failure: Exception | None = None
+        self.breaks = trio.Event()
+
+    @asynccontextmanager
+    async def allocate(self, request: Request) -> AsyncIterator[Job]:
+        if job_id := request.setting.environment.get("SLURM_JOB_ID"):
+            request.known(job_id, False)
+            self.inside.append(request)
+            yield cast(Job, Place(job_id, {}, True))
+            return
+        self.asked.append(request)
+        job_id = str(len(self.asked))
+        request.known(job_id, True)
+        self.held.add(job_id)
+        try:
+            await self.grant.wait()
+            if self.failure is not None:
+                raise self.failure
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._break)
+                yield cast(Job, Place(job_id, {"SLURM_JOB_ID": job_id}, False))
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.lowlevel.checkpoint()
+            self.held.discard(job_id)
+
+    async def _break(self) -> None:
+        await self.breaks.wait()
+        raise EngineError("it broke")
+
+
+class Member:
+    """A container, as far as it wants a job."""
+
+    def __init__(self, crowd: "Crowd", name: str, pod: str | None, **asking: Any) -> None:
+        self.name = name
+        self.job: Job | None = None
+        self.known: list[tuple[str, bool]] = []
+        self.lost: list[Ending] = []
+        self.news: list[Waiting | None] = []
+        self.failure: Exception | None = None
+        self.settled = trio.Event()
+        self.gone = trio.Event()
+        self.scope = trio.CancelScope()
+        self.log = crowd.directory / name
+        self.log.touch()
+        self.anchor = 1000 + crowd.count
+        crowd.count += 1
+        self._journal = Journal(str(self.log), Log(), name)
+        self._crowd = crowd
+        annotations = {} if pod is None else {SANDBOX: pod}
+        paths = asking.pop("joins", [])
+        namespaces = [Namespace("network", f"/proc/{pid}/ns/net") for pid in paths]
+        self._config = Config(
+            "1.0.2", Process(args=["true"], cwd="/"), Root("rootfs"), annotations=annotations,
+            linux=Linux(namespaces=namespaces),
+        )  # fmt: skip
+        environment = asking.pop("environment", {})
+        self.request = Request(
+            container=name, setting=Setting(environment), directory="/", record="/",
+            journal=self._journal, known=lambda job, owned: self.known.append((job, owned)),
+            lost=self._lost, waiting=self.news.append, **asking,
+        )  # fmt: skip
+
+    def _lost(self, ending: Ending) -> None:
+        self.lost.append(ending)
+        self.scope.cancel()
+
+    async def live(self) -> None:
+        crowd = self._crowd
+        engine = cast(Engine, crowd.cluster)
+        try:
+            with self.scope:
+                async with crowd.pods.allocate(
+                    engine, self.request, self._config, self.anchor
+                ) as self.job:
+                    self.settled.set()
+                    await trio.sleep_forever()
+        except Exception as error:
+            self.failure = error
+        finally:
+            self._journal.close()
+            self.settled.set()
+            self.gone.set()
+
+    async def leave(self) -> None:
+        self.scope.cancel()
+        await self.gone.wait()
+
+    @property
+    def place(self) -> Place:
+        return cast(Place, self.job)
+
+
+class Crowd:
+    """Containers that come and go."""
+
+    def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
+        self.directory = directory
+        self.cluster = Cluster()
+        self.pods = Pods(nursery)
+        self.count = 0
+        self._nursery = nursery
+
+    async def comes(self, name: str, pod: str | None = None, **asking: Any) -> Member:
+        member = Member(self, name, pod, **asking)
+        self._nursery.start_soon(member.live)
+        await trio.testing.wait_all_tasks_blocked()
+        return member
+
+
+@pytest.fixture
+async def crowd(nursery: trio.Nursery, tmp_path: Path) -> Crowd:
+    return Crowd(nursery, tmp_path)
+
+
+async def pod_of_two(crowd: Crowd) -> tuple[Member, Member]:
+    return await crowd.comes("infra"), await crowd.comes("one", "infra")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "pod"),
+    [
+        ({}, None),
+        ({SANDBOX: "infra"}, "infra"),
+        ({"io.kubernetes.cri.sandbox-id": "sandbox"}, "sandbox"),
+        ({SANDBOX: "infra", "org.scrun.pod": "mine"}, "mine"),
+        ({SANDBOX: "infra", "org.scrun.pod": ""}, "infra"),
+        ({"org.scrun.pod": 7}, None),
+        (None, None),
+        ([], None),
+    ],
+)
+def test_the_name_of_a_pod(tmp_path: Path, annotations: object, pod: str | None) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"annotations": annotations}))
+    assert pod_of(str(tmp_path), None) == pod
+    assert pod_of("/nonexistent", str(config)) == pod
+
+
+@pytest.mark.parametrize("content", ["", "[]", "7", "{}", '{"annotations": {'])
+def test_a_bundle_that_names_no_pod(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    assert pod_of(str(tmp_path), None) is None
+    assert pod_of(str(tmp_path / "none"), None) is None
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_the_last_one_gives_the_job_back(crowd: Crowd, first: int) -> None:
+    members = await pod_of_two(crowd)
+    assert [member.place.id for member in members] == ["1", "1"]
+    assert [member.place.inside for member in members] == [False, True]
+    assert members[1].known == [("1", True)] * 2
+    await members[first].leave()
+    assert crowd.cluster.held == {"1"}
+    assert not members[1 - first].gone.is_set()
+    await members[1 - first].leave()
+    assert crowd.cluster.held == set()
+
+
+async def test_who_comes_after_the_end_gets_another_job(crowd: Crowd) -> None:
+    infra = await crowd.comes("infra")
+    await infra.leave()
+    members = await crowd.comes("one", "infra"), await crowd.comes("two", "infra")
+    assert [member.place.id for member in members] == ["2", "2"]
+
+
+async def test_one_that_was_restarted_joins_again(crowd: Crowd) -> None:
+    infra, _ = await pod_of_two(crowd)
+    await infra.leave()
+    again = await crowd.comes("infra")
+    assert (again.place.id, again.place.inside) == ("1", True)
+
+
+async def test_others_have_their_own_job(crowd: Crowd) -> None:
+    members = [await crowd.comes(name) for name in ("one", "two")]
+    assert [member.place.id for member in members] == ["1", "2"]
+
+
+async def test_joining_the_network_of_another_container(crowd: Crowd) -> None:
+    one = await crowd.comes("one")
+    two = await crowd.comes("two", joins=[1, one.anchor])
+    three = await crowd.comes("three", joins=[two.anchor])
+    assert [member.place.id for member in (one, two, three)] == ["1", "1", "1"]
+    for member in (one, two, three):
+        await member.leave()
+    later = await crowd.comes("later", joins=[one.anchor])
+    assert later.place.id == "2"
+
+
+async def test_the_first_one_leaves_while_the_job_is_pending(crowd: Crowd) -> None:
+    crowd.cluster.grant = trio.Event()
+    infra, one = await pod_of_two(crowd)
+    assert one.known == [("1", True)]
+    await infra.leave()
+    assert crowd.cluster.held == {"1"}
+    crowd.cluster.grant.set()
+    await one.settled.wait()
+    assert one.place.id == "1"
+
+
+async def test_nobody_waits_any_more(crowd: Crowd) -> None:
+    crowd.cluster.grant = trio.Event()
+    for member in await pod_of_two(crowd):
+        await member.leave()
+    assert crowd.cluster.held == set()
+
+
+async def test_all_are_told_what_the_job_waits_for(crowd: Crowd) -> None:
+    crowd.cluster.grant = trio.Event()
+    infra, one = await pod_of_two(crowd)
+    waiting = Waiting("Resources")
+    [asked] = crowd.cluster.asked
+    asked.waiting(waiting)
+    late = await crowd.comes("late", "infra")
+    asked.waiting(None)
+    assert [member.news for member in (infra, one, late)] == [[waiting, None]] * 3
+    assert "job 1 pending: Resources" in one.log.read_text()
+
+
+async def test_a_lost_job_is_lost_for_all(crowd: Crowd) -> None:
+    members = await pod_of_two(crowd)
+    [asked] = crowd.cluster.asked
+    ending = taken("cancelled", "job 1 was cancelled")
+    asked.lost(ending)
+    for member in members:
+        await member.gone.wait()
+    assert [member.lost for member in members] == [[ending]] * 2
+    assert crowd.cluster.held == set()
+
+
+async def test_who_comes_after_the_loss_gets_another_job(crowd: Crowd) -> None:
+    infra = await crowd.comes("infra")
+    infra.scope.shield = True  # it takes its time
+    [asked] = crowd.cluster.asked
+    asked.lost(taken("cancelled", "job 1 was cancelled"))
+    one = await crowd.comes("one", "infra")
+    assert one.place.id == "2"
+
+
+async def test_a_refusal_is_told_to_all(crowd: Crowd) -> None:
+    crowd.cluster.grant = trio.Event()
+    members = await pod_of_two(crowd)
+    crowd.cluster.failure = AllocationRefused("no job for container infra: invalid partition")
+    crowd.cluster.grant.set()
+    for member in members:
+        await member.gone.wait()
+    assert str(members[0].failure) == "no job for container infra: invalid partition"
+    assert isinstance(members[1].failure, AllocationRefused)
+    assert str(members[1].failure) == (
+        "no job for container one, in a pod with infra: no job for container infra: invalid "
+        "partition"
+    )
+    assert crowd.cluster.held == set()
+
+
+async def test_an_engine_that_breaks_ends_all(crowd: Crowd) -> None:
+    members = await pod_of_two(crowd)
+    crowd.cluster.breaks.set()
+    for member in members:
+        await member.gone.wait()
+        [ending] = member.lost
+        assert (ending.reason, ending.text) == ("scrun-failure", "job 1: it broke")
+
+
+async def test_later_requests_have_no_effect(crowd: Crowd) -> None:
+    await crowd.comes("infra", asked=SIZE)
+    await crowd.comes(
+        "one", "infra",
+        environment={"SCRUN_EXCLUSIVE": ""},
+        asked={**SIZE, "SCRUN_LABELIO": "yes"},
+        flags=Flags({"SCRUN_CPUS_PER_TASK": "2"}, {"SCRUN_CPUS_PER_TASK": "--cpus"}, ("noted",)),
+    )  # fmt: skip
+    one = crowd.cluster.inside[0]
+    defaults = {"SCRUN_MEM_PER_NODE": "2G", "SCRUN_JOB_NUM_NODES": "2"}
+    wanted = gather(one.setting.environment, one.asked, defaults, one.flags)
+    assert srun_arguments(wanted.requests, (22, 5)) == ["--label"]
+    assert salloc_arguments(wanted.requests, (22, 5)) == []
+    assert wanted.notes == ("noted",)
+    log = (crowd.directory / "one").read_text()
+    assert "it joins job 1, in a pod with container infra, which has sized it: " in log
+    assert (
+        "SCRUN_CPUS_PER_TASK=2, SCRUN_TIMELIMIT=5, SCRUN_OVERCOMMIT=yes, SCRUN_EXCLUSIVE=" in log
+    )
+    assert "LABELIO" not in log
+
+
+async def test_there_is_nothing_to_share_on_this_machine(crowd: Crowd) -> None:
+    crowd.cluster.name = "local"
+    members = await pod_of_two(crowd)
+    assert [member.place.id for member in members] == ["1", "2"]
+
+
+async def test_a_job_of_the_callers(crowd: Crowd) -> None:
+    one = await crowd.comes("one", environment={"SLURM_JOB_ID": "7"})
+    assert (one.place.id, one.known) == ("7", [("7", False)])
+    assert crowd.cluster.asked == []
+
+
+@pytest.mark.parametrize("moment", [0, 1, 2, 3, 4, 5])
+async def test_leaving_at_any_moment(
+    crowd: Crowd, moment: int, autojump_clock: Callable[[], None]
+) -> None:
+    """The one who leaves takes nothing away, and leaves nothing behind."""
+    infra = await crowd.comes("infra")
+    one = Member(crowd, "one", "infra")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.live)
+        for _ in range(moment):
+            await trio.lowlevel.checkpoint()
+        await one.leave()
+    assert crowd.cluster.held == {"1"}
+    await infra.leave()
+    assert crowd.cluster.held == set()

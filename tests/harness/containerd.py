@@ -1,0 +1,51 @@
+"""containerd with scrun as the binary of its runc shim, on Slurm, as root."""
+
+from tests.harness.daemons import Daemon, program
+from tests.harness.image import image_archive
+from tests.harness.users import PATH
+
+IMAGE = "docker.io/library/busybox:latest"
+SNAPSHOTTER = "native"  # overlay would do as well, but not where /tmp is an overlay
+_UNUSED = ("grpc.v1.cri", "internal.v1.opt")
+
+
+class Containerd(Daemon):
+    """A containerd of its own, with an image called busybox.
+
+    Attributes:
+        run_options: What makes `ctr run` use scrun.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        socket = self.base / "containerd.sock"
+        self.command = [program("ctr"), "--address", str(socket)]
+        self.environment = {"PATH": PATH}
+        self.run_options = (
+            "run", "--snapshotter", SNAPSHOTTER, "--runtime", "io.containerd.runc.v2",
+            "--runc-binary", self.site.command[0], "--runc-root", str(self.base / "records"),
+        )  # fmt: skip
+        self.records = self.base / "records" / "default"
+        settings = self.base / "config.toml"
+        disabled = ", ".join(f'"io.containerd.{name}"' for name in _UNUSED)
+        settings.write_text(
+            f'version = 2\nroot = "{self.base}/d"\nstate = "{self.base}/e"\n'
+            f'disabled_plugins = [{disabled}]\n[grpc]\naddress = "{socket}"\n'
+            f'[ttrpc]\naddress = "{socket}.ttrpc"\n'
+        )
+        argv = [program("containerd"), "--config", str(settings)]
+        try:
+            self.start(argv, lambda: self.run("version").returncode == 0)
+            archive = str(image_archive(self.site))
+            self.must("image", "import", "--snapshotter", SNAPSHOTTER, archive)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the containers that a failed test has left."""
+        if (self.base / "containerd.sock").exists():
+            for container in self.run("container", "ls", "--quiet").stdout.split():
+                self.run("task", "rm", "--force", container)
+                self.run("container", "rm", container)
+        super().close()

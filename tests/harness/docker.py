@@ -1,0 +1,45 @@
+"""dockerd with scrun as its runtime, on Slurm, as root."""
+
+import json
+
+from tests.harness.daemons import Daemon, program
+from tests.harness.image import image_archive
+from tests.harness.users import PATH
+
+NO_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
+
+
+class Docker(Daemon):
+    """A dockerd of its own, with an image called busybox."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        execution = self.base / "e"
+        self.records = execution / "runtime-runc" / "moby"
+        host = f"unix://{self.base}/docker.sock"
+        self.command = [program("docker")]
+        self.environment = {
+            "PATH": PATH,
+            "DOCKER_HOST": host,
+            "DOCKER_CONFIG": str(self.base / "config"),
+            "DOCKER_BUILDKIT": "0",  # it runs runc itself, whatever the runtime is
+        }
+        settings = self.base / "daemon.json"
+        runtimes = {"scrun": {"path": self.site.command[0]}}
+        settings.write_text(json.dumps({"runtimes": runtimes, "default-runtime": "scrun"}))
+        argv = [program("dockerd"), f"--config-file={settings}", f"--host={host}"]
+        argv += [f"--data-root={self.base}/d", f"--exec-root={execution}"]
+        argv += [f"--pidfile={self.base}/docker.pid", "--storage-driver=vfs", *NO_NETWORK]
+        argv += ["--default-ulimit=nofile=1024:1024", "--shutdown-timeout=5"]
+        try:
+            self.start(argv, lambda: self.run("version").returncode == 0)
+            self.must("load", "--input", str(image_archive(self.site)))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Remove the containers first: a daemon that ends leaves some of their mounts."""
+        if (self.base / "docker.sock").exists() and (left := self.run("ps", "-aq").stdout.split()):
+            self.run("rm", "--force", *left)
+        super().close()

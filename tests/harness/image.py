@@ -1,0 +1,51 @@
+"""An image archive as `docker save` writes it, which docker, containerd and buildah read."""
+
+import hashlib
+import io
+import json
+import platform
+import tarfile
+from pathlib import Path
+
+from tests.harness.bundle import Config
+from tests.harness.site import Site
+
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Give a file of an image the owner that files of images have."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    return member
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def image_archive(site: Site) -> Path:
+    """Make an image busybox:latest of a site's root file system, and return its archive."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        tar.add(site.rootfs, ".", filter=_owned_by_root)
+    machine = platform.machine()
+    config: Config = {
+        "architecture": _MACHINES.get(machine, machine),
+        "os": "linux",
+        "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "Cmd": ["sh"]},
+        "rootfs": {
+            "type": "layers",
+            "diff_ids": [f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"],
+        },
+    }
+    entry = {"Config": "config.json", "RepoTags": ["busybox:latest"], "Layers": ["layer.tar"]}
+    path = site.base / "image.tar"
+    with tarfile.open(path, "w") as archive:
+        _add(archive, "layer.tar", layer.getvalue())
+        _add(archive, "config.json", json.dumps(config).encode())
+        _add(archive, "manifest.json", json.dumps([entry]).encode())
+    site.user.give(path)
+    return path

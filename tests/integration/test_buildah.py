@@ -1,0 +1,107 @@
+"""podman build and buildah, with scrun as the runtime of their steps, on Slurm."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import cluster
+from tests.harness.buildah import OCI, Buildah
+from tests.harness.podman import RUN, rootless_podman
+from tests.harness.wait import wait_until, wait_while
+
+
+@pytest.fixture(scope="module")
+def _buildah() -> Iterator[Buildah]:
+    with rootless_podman() as podman:
+        yield Buildah(podman)
+
+
+@pytest.fixture
+def buildah(_buildah: Buildah) -> Iterator[Buildah]:
+    """buildah with an image called busybox; no bundle, job or record of a step is left."""
+    yield _buildah
+    base = _buildah.site.base
+    wait_while("jobs", lambda: cluster.jobs(_buildah.site.user), 15)
+    assert list(base.glob("buildah*")) == []
+    records = base / "x" / "scrun"
+    wait_while("records", lambda: [r for r in os.listdir(records) if r[0] != "@"], 5)
+    _buildah.must("rm", "--all")
+
+
+def context(buildah: Buildah, name: str, *steps: str) -> Path:
+    """Make a directory with a Containerfile and a file to copy."""
+    path = buildah.site.base / name
+    path.mkdir()
+    (path / "file").write_text("copied\n")
+    (path / "Containerfile").write_text("\n".join(["FROM busybox", *steps]))
+    buildah.site.user.give(path)
+    return path
+
+
+def test_podman_build(buildah: Buildah) -> None:
+    podman = buildah.podman
+    volume = buildah.site.base / "volume"
+    volume.mkdir()
+    (volume / "in").write_text("of the volume\n")
+    buildah.site.user.give(volume)
+    path = context(
+        buildah, "good",
+        "ENV COLOUR=blue",
+        "COPY file /file",
+        "RUN cat /file /v/in > /result && echo $COLOUR >> /result && touch /v/out",
+        "RUN mkdir /mine && chmod 700 /mine && test $SLURM_JOB_ID && echo of a job >> /result",
+        'CMD ["cat", "/result"]',
+    )  # fmt: skip
+    podman.must("build", *OCI, "--volume", f"{volume}:/v", "--tag", "built", str(path))
+    assert (volume / "out").exists()
+    said = podman.must(*RUN, "--rm", "built")
+    assert said == "copied\nof the volume\nblue\nof a job\n"
+    listed = podman.must(*RUN, "--rm", "built", "stat", "-c", "%a", "/mine")
+    assert listed == "700\n"
+    podman.must("rmi", "--force", "built")
+
+
+def test_a_step_that_fails(buildah: Buildah) -> None:
+    path = context(buildah, "bad", "RUN echo oops >&2; exit 9")
+    done = buildah.podman.run("build", *OCI, str(path))
+    assert done.returncode != 0
+    assert "oops" in done.stderr
+    assert "exit status 9" in done.stderr
+    buildah.podman.must("image", "prune", "--force")
+
+
+def test_buildah_run_and_commit(buildah: Buildah) -> None:
+    container = buildah.must("from", "--pull-never", "busybox").strip()
+    done = buildah.step(container, "cat > /made; echo out; echo err >&2", data=b"typed\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "err\n")
+    assert buildah.step(container, "exit 7").returncode == 7
+    buildah.must("commit", container, "made")
+    assert buildah.podman.must(*RUN, "--rm", "made", "cat", "/made") == "typed\n"
+    buildah.podman.must("rmi", "--force", "made")
+
+
+def test_a_step_has_one_user(buildah: Buildah) -> None:
+    """As the job's user may map no other id, so files cannot be given to other users."""
+    container = buildah.must("from", "--pull-never", "busybox").strip()
+    done = buildah.step(container, "id -u; touch /file; chown 5 /file")
+    assert done.returncode == 1
+    assert done.stdout == "0\n"
+    assert "chown" in done.stderr
+
+
+def test_podman_commit_export_and_stats(buildah: Buildah) -> None:
+    podman = buildah.podman
+    script = "echo kept > /file; echo up; exec sleep 600"
+    podman.must(*RUN, "--detach", "--name", "one", "busybox", "sh", "-c", script)
+    wait_until("it is up", lambda: podman.must("logs", "one") == "up\n")
+    done = podman.run("stats", "--no-stream", "one")
+    without_cgroups = "not supported in rootless mode without cgroups v2" in done.stderr
+    assert done.returncode == 0 or without_cgroups, done.stderr
+    podman.must("stop", "--time", "0", "one")
+    podman.must("commit", "one", "committed")
+    podman.must("export", "--output", str(buildah.site.base / "exported.tar"), "one")
+    podman.must("rm", "one")
+    assert podman.must(*RUN, "--rm", "committed", "cat", "/file") == "kept\n"
+    podman.must("rmi", "--force", "committed")
