@@ -45,7 +45,7 @@ if [ "$ns" = "$(readlink /proc/self/ns/pid)" ]; then
 else
     ns=${{ns#pid:?}}
     pids=$(ls -ln /proc/[0-9]*/ns/pid 2>/dev/null |  # one process; BusyBox' find has no -lname
-        sed -n "s|.* /proc/\\([0-9]*\\)/ns/pid -> pid:.${{ns%?}}.\$|\\1|p")
+        sed -n "s|.* /proc/\\([0-9]*\\)/ns/pid -> pid:.${{ns%?}}.\\$|\\1|p")
 fi
 """
 

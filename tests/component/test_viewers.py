@@ -1,0 +1,96 @@
+"""Those who are attached to a container: what they may send, and what they get."""
+
+import os
+import tty
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from scrun.commands.attach import DATA, SIGNAL, SIZE, frame
+from scrun.errors import StateError
+from supervisor.container import Container
+from supervisor.kept import KeptOutput
+from supervisor.stdio import Stdio
+from supervisor.viewers import attach
+
+
+class Attached:
+    """A container with a terminal of ours, and somebody's connection to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.stdio = Stdio([os.open("/dev/null", os.O_RDWR) for _ in range(3)], terminal=False)
+        self.kept = KeptOutput(str(path))
+        self.kept.connect(self.stdio, terminal=True)
+        self.end = self.stdio.fds[0]
+        tty.setraw(self.end)
+        self.ended = trio.Event()
+        self.got: list[int] = []
+        self.resizes = 0
+
+        async def kill(number: int) -> None:
+            await trio.lowlevel.checkpoint()
+            self.got.append(number)
+            raise StateError("it ends")
+
+        def resized() -> None:
+            self.resizes += 1
+
+        container = SimpleNamespace(
+            id="box", kept=self.kept, ended=self.ended, exit_status=7, kill=kill, resized=resized
+        )
+        self.container = cast(Container, container)
+
+
+async def serve(box: Attached, connection: trio.SocketStream) -> None:
+    async with connection:
+        await attach(box.container, connection)
+
+
+async def test_frames_of_somebody_attached(tmp_path: Path) -> None:
+    box = Attached(tmp_path / "output")
+    theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery, theirs:
+            nursery.start_soon(box.kept.keep)
+            nursery.start_soon(serve, box, ours)
+            assert await theirs.receive_some(1) == b"\0"
+            odd = frame(b"?", b"x") + frame(SIZE, b"x") + frame(SIGNAL, b"") + frame(DATA, b"")
+            size = frame(SIZE, b"\0\x18\0\x50")
+            signals = frame(SIGNAL, b"\x0f") + frame(SIGNAL, b"\xff") + frame(SIGNAL, b"\0")
+            for byte in odd + size + signals + frame(DATA, b"typed"):
+                await theirs.send_all(bytes([byte]))
+            await trio.lowlevel.wait_readable(box.end)
+            assert os.read(box.end, 100) == b"typed"
+            assert os.get_terminal_size(box.end) == (80, 24)
+            assert (box.got, box.resizes) == ([15], 1)
+            os.write(box.end, b"out")
+            assert await theirs.receive_some(100) == frame(DATA, b"out")
+            box.stdio.close()
+            await trio.testing.wait_all_tasks_blocked()
+            box.ended.set()
+            assert await theirs.receive_some(100) == frame(SIGNAL, b"\x07")
+
+
+@pytest.mark.parametrize("length", [0xFFFFFFFF, 1 << 21])
+async def test_a_frame_is_bounded(tmp_path: Path, length: int) -> None:
+    box = Attached(tmp_path / "output")
+    theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery, theirs:
+            nursery.start_soon(box.kept.keep)
+            nursery.start_soon(serve, box, ours)
+            assert await theirs.receive_some(1) == b"\0"
+            await theirs.send_all(DATA + length.to_bytes(4, "big"))
+            with pytest.raises(trio.BrokenResourceError):
+                await theirs.send_all(bytes(8 << 20))
+            box.stdio.close()
+
+
+async def test_a_container_whose_output_is_not_ours(tmp_path: Path) -> None:
+    container: Any = SimpleNamespace(id="box", kept=None)
+    with pytest.raises(StateError, match="its output belongs to who has created it"):
+        await attach(container, cast(trio.SocketStream, None))

@@ -1,0 +1,303 @@
+"""The scripts that work beside a container, run by real shells on real processes."""
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from scrun.errors import BundleError
+from supervisor.engines.script import (
+    exec_script,
+    list_script,
+    process_words,
+    signal_script,
+    stats_script,
+)
+from tests.harness import users
+from tests.harness.processes import descendants
+from tests.harness.wait import wait_until
+
+SHELLS = [words for words in (["/bin/sh"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
+COMMAND = f"cat {shlex.quote('/proc/self/fd/9')}"
+ODD = "a\n\t\0\x01\x7f'\"\\`$(x)${y}%s%%\\n\\\\ä€😀 -e "
+
+
+@pytest.fixture(params=SHELLS, ids=lambda words: words[0])
+def shell(request: pytest.FixtureRequest) -> list[str]:
+    found: list[str] = request.param
+    return found
+
+
+def run(
+    shell: list[str], script: str, *words: str, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a script as the engines do."""
+    return subprocess.run(
+        [*shell, "-c", script, "sh", *words],
+        env={"PATH": users.PATH, **environment},
+        input="typed",
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("length", [0, 1, 99_980, 100_000, 131_072, 300_000, 1_400_000])
+def test_the_program_arrives_whole(shell: list[str], length: int, tmp_path: Path) -> None:
+    process = {"args": [ODD, "x" * length]}
+    words = process_words(process)
+    assert all(len(word) < 128 << 10 for word in words)
+    done = run(shell, exec_script(COMMAND, ""), *words, TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == process
+    assert os.listdir(tmp_path) == []
+
+
+def test_too_long_a_program_is_refused() -> None:
+    with pytest.raises(BundleError, match=r"process: 15000.. bytes are too many"):
+        process_words({"args": ["x" * 1_500_000]})
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "{}",
+        "exec {}",
+        "A=b {}",
+        "A='b c' {}",
+        "cd / && {}",
+        "{}; exit $?",
+        "true; {}",
+        "{{ {}; }}",
+        "! false && {}",
+        "( {} )",
+        "if true; then {}; fi",
+        "{} 2>&1",
+    ],
+)
+def test_a_site_s_command_may_be_anything_of_a_shell(shell: list[str], command: str) -> None:
+    done = run(shell, exec_script(command.format(COMMAND), "true"), *process_words({"args": []}))
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"args": []}', "")
+
+
+@pytest.mark.parametrize(
+    "command", ["sh -c {}", "A=b sh -c {}", "exec sh -c {}", "sh -c {} 'a;b|c' \"d & e\""]
+)
+def test_a_single_command_is_signalled_itself(shell: list[str], command: str) -> None:
+    script = exec_script(command.format(shlex.quote("echo $$; exec sleep 60")), "")
+    with subprocess.Popen(
+        [*shell, "-c", script, "sh", "{}"], stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        try:
+            assert int(running.stdout.readline()) == running.pid
+        finally:
+            running.kill()
+
+
+def test_its_status_standard_input_and_umask_are_its_own(shell: list[str]) -> None:
+    script = exec_script("sh -c 'umask; cat; exit 7'", "cat >&2; true")
+    umask = os.umask(0o027)
+    try:
+        done = run(shell, script, "{}")
+    finally:
+        os.umask(umask)
+    assert done.returncode == 7
+    assert done.stdout.lstrip("0") == "27\ntyped"
+
+
+def test_it_waits_until_the_runtime_knows_the_container(tmp_path: Path) -> None:
+    state = f"echo >>{tmp_path}/tries; test $(wc -l <{tmp_path}/tries) -ge 3"
+    done = run(["/bin/sh"], exec_script("echo runs", state), "{}")
+    assert (done.returncode, done.stdout) == (0, "runs\n")
+    assert (tmp_path / "tries").read_text() == "\n" * 3
+
+
+def test_a_file_that_cannot_be_made(shell: list[str], tmp_path: Path) -> None:
+    done = run(shell, exec_script("echo runs", ""), "{}", TMPDIR=str(tmp_path / "none"))
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr.startswith("mktemp: ")
+
+
+def test_a_file_that_cannot_be_written_is_not_left(shell: list[str], tmp_path: Path) -> None:
+    # as on a full disk, but write(2) says EFBIG
+    script = f"trap '' XFSZ; ulimit -f 0; {exec_script('echo runs', '')}"
+    done = run(shell, script, "{}", TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stdout) == (125, "")
+    assert os.listdir(tmp_path) == []
+
+
+def children(pid: int) -> str:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+
+
+class Inside:
+    """Processes that take the place of a container: a first one, and what it has started."""
+
+    def __init__(self, tmp_path: Path, script: str, *, own_namespace: bool) -> None:
+        unshare = ["unshare", "--pid", "--fork", "--kill-child"] if own_namespace else []
+        self._running = subprocess.Popen(
+            [*unshare, "/bin/sh", "-c", f"echo; {script}"], stdout=subprocess.PIPE
+        )
+        assert self._running.stdout is not None
+        self._running.stdout.readline()
+        self.first = self._running.pid
+        if own_namespace:
+            [self.first] = map(int, children(self.first).split())
+        self.place = tmp_path / "state.json"
+        self.tell({"id": "x", "pid": self.first, "status": "running"})
+
+    def tell(self, state: object, *, indent: int | None = None) -> None:
+        self.place.write_text(json.dumps(state, indent=indent))
+
+    @property
+    def state(self) -> str:
+        """What prints the container's state."""
+        return f"cat {shlex.quote(str(self.place))}"
+
+    @property
+    def pids(self) -> set[int]:
+        return {self.first, *descendants(self.first)}
+
+    def close(self) -> None:
+        pids = self.pids
+        self._running.kill()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert self._running.stdout is not None
+        self._running.stdout.close()
+        self._running.wait()
+
+
+NAMESPACES = [
+    pytest.param(False, id="same-pid-namespace"),
+    pytest.param(
+        True,
+        id="own-pid-namespace",
+        marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root may unshare"),
+    ),
+]
+THREE = "(sleep 60 & wait) & exec sleep 61"
+
+
+@pytest.fixture(params=NAMESPACES)
+def inside(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Inside]:
+    found = Inside(tmp_path, THREE, own_namespace=request.param)
+    try:
+        wait_until("all processes", lambda: len(found.pids) == 3)
+        yield found
+    finally:
+        found.close()
+
+
+def listed(shell: list[str], state: str, ps: str = "") -> tuple[set[int], str]:
+    """The pids that a script lists, and what ps has printed."""
+    done = run(shell, list_script(state, ps))
+    assert (done.returncode, done.stderr) == (0, "")
+    host, _, rest = done.stdout.partition("\npids\n")
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert host == f"host {boot} {os.readlink('/proc/self/ns/pid')}"
+    pids, _, table = rest.partition("table\n")
+    return {int(pid) for pid in pids.split()}, table
+
+
+def test_all_processes_are_listed(shell: list[str], inside: Inside) -> None:
+    assert listed(shell, inside.state) == (inside.pids, "")
+    assert listed(shell, inside.state, "echo 'a b'") == (inside.pids, "a b\n")
+    inside.tell({"pid": inside.first, "annotations": {"x": '"pid": 1', "pid": "1"}}, indent=2)
+    assert listed(shell, inside.state)[0] == inside.pids
+    inside.tell({"annotations": {"x": '"pid": 1', "pid": "1"}, "pid": inside.first})
+    assert listed(shell, inside.state)[0] == inside.pids
+
+
+def test_the_status_is_that_of_ps(shell: list[str], inside: Inside) -> None:
+    assert run(shell, list_script(inside.state, "sh -c 'exit 7'")).returncode == 7
+
+
+def test_what_they_use(shell: list[str], inside: Inside) -> None:
+    done = run(shell, stats_script(inside.state))
+    assert (done.returncode, done.stderr) == (0, "")
+    units, *lines = done.stdout.splitlines()
+    assert units == f"units {os.sysconf('SC_CLK_TCK')} {os.sysconf('SC_PAGE_SIZE')}"
+    assert {int(line.split()[0]) for line in lines} == inside.pids
+
+
+def all_are(pids: set[int], states: set[str]) -> bool:
+    lines = [Path(f"/proc/{pid}/stat").read_text() for pid in pids]
+    return {line.rpartition(")")[2].split()[0] for line in lines} == states
+
+
+def test_all_are_stopped_and_go_on(shell: list[str], inside: Inside) -> None:
+    for name, expected in (("STOP", {"T"}), ("CONT", {"S"})):
+        done = run(shell, signal_script(inside.state, name))
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        wait_until(name, partial(all_are, inside.pids, expected))
+
+
+def test_those_that_end_meanwhile_are_no_failure(shell: list[str], tmp_path: Path) -> None:
+    script = "while :; do for i in 1 2 3 4 5; do /bin/true & done; wait; done"
+    busy = Inside(tmp_path, script, own_namespace=False)
+    try:
+        for _ in range(10):
+            done = run(shell, signal_script(busy.state, "CONT"))
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    finally:
+        busy.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_one_that_may_not_be_signalled_is_a_failure() -> None:
+    other = users.ordinary()
+    state = f"echo '{json.dumps({'pid': os.getpid()})}'"
+    # its namespace cannot be read either, and that would end the script before
+    script = "readlink() { echo same; }\n" + signal_script(state, "0")
+    done = subprocess.run(
+        ["/bin/sh", "-c", script],
+        user=other.uid,
+        group=other.gid,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout.startswith("not permitted for process ")
+    assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "false",
+        "echo",
+        "echo '{}'",
+        """echo '{"pid": 0}'""",
+        """echo '{"pid": "1"}'""",
+        """echo '{"annotations": {"x": "\\"pid\\": 1"}}'""",
+        "echo '\"pid\": 99999999999'",
+        "exit 5",
+    ],
+)
+@pytest.mark.parametrize("script", [list_script("{}", "echo"), stats_script("{}")])
+def test_a_container_that_is_not_known(shell: list[str], script: str, state: str) -> None:
+    done = run(shell, script.replace("{}", state))
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
+def test_a_site_without_a_command_for_it(shell: list[str]) -> None:
+    for script in (list_script("", "ps"), stats_script(""), signal_script("", "STOP")):
+        done = run(shell, script)
+        assert (done.returncode, done.stderr) == (3, "")
+        assert "RunTimeQuery" in done.stdout
+        assert done.stdout.count("\n") == 1

@@ -1,0 +1,111 @@
+"""The command of `exec`, derived from those that an oci.conf has."""
+
+import pytest
+
+from scrun.settings.load import Runtime
+from scrun.settings.node_runtime import NodeRuntime, derived_exec, node_runtime
+from scrun.settings.ociconf import OciConf
+
+
+@pytest.mark.parametrize(
+    ("query", "derived"),
+    [
+        ("crun state %j", "crun exec --process %f %j"),
+        # slurm.schedmd.com/containers.html
+        (
+            "runc --rootless=true --root=/run/user/%U/ state %n.%u.%j.%s.%t",
+            "runc --rootless=true --root=/run/user/%U/ exec --process %f %n.%u.%j.%s.%t",
+        ),
+        (
+            'crun --rootless=true --root="/run/user/%U/" state "%n.%u.%j.%s.%t"',
+            'crun --rootless=true --root="/run/user/%U/" exec --process %f "%n.%u.%j.%s.%t"',
+        ),
+        ("crun state -a --b=c %j", "crun exec --process %f %j"),
+        ("  crun\tstate\t%j  ", "  crun\texec --process %f %j"),
+        ("exec crun state %j", "exec crun exec --process %f %j"),
+        ("A=b crun state %j", "A=b crun exec --process %f %j"),
+        ("cd / && crun state %j", "cd / && crun exec --process %f %j"),
+        ("/opt/state-of-crun state %j", "/opt/state-of-crun exec --process %f %j"),
+        # the word is somewhere else as well
+        ("crun --root=/var/state state %j", "crun --root=/var/state exec --process %f %j"),
+        ("crun --root /state/state state %j", "crun --root /state/state exec --process %f %j"),
+        ("crun --root state state %j", "crun --root state exec --process %f %j"),
+        ("/opt/state/crun state state-%j", "/opt/state/crun exec --process %f state-%j"),
+        ("crun state state", "crun exec --process %f state"),
+        # nothing to make it of
+        ("", ""),
+        ("state %j", ""),
+        ("crun state", ""),
+        ("crun state --all", ""),
+        ("crun --root=/var/state list", ""),
+        ("crun States %j", ""),
+        ("mystate %j", ""),
+        ("state-of %j", ""),
+        ("crun state %j | jq .", ""),
+        ("crun state %j 2>/dev/null", ""),
+        ("crun state %j;", ""),
+        ("crun state $(cat /run/%j)", ""),
+        ("apptainer oci state %j", ""),
+        ("sudo /opt/bin/singularity oci state %n.%u.%j.%s.%t", ""),
+    ],
+)
+def test_from_run_time_query(query: str, derived: str) -> None:
+    assert derived_exec(OciConf(run_time_query=query)) == derived
+
+
+@pytest.mark.parametrize(
+    ("kill", "derived"),
+    [
+        ("crun kill %j", "crun exec --process %f %j"),
+        ("crun kill %j TERM", "crun exec --process %f %j"),
+        ("crun kill %j 9", "crun exec --process %f %j"),
+        ("runc --root=/r kill -a %j", "runc --root=/r exec --process %f %j"),
+        ("runc kill --all %j SIGKILL", "runc exec --process %f %j"),
+        ("crun kill --signal TERM %j", ""),  # which word is the container is not known
+        ("kill -s SIGTERM %p", ""),  # Apptainer's of Slurm's documentation
+        ("sudo kill -s SIGTERM %p", ""),
+        ("sudo kill -9 %p", ""),
+        ("/bin/sh -c 'kill -9 %p'", ""),
+        ("true", ""),
+    ],
+)
+def test_from_run_time_kill(kill: str, derived: str) -> None:
+    assert derived_exec(OciConf(run_time_kill=kill)) == derived
+
+
+@pytest.mark.parametrize(
+    ("delete", "derived"),
+    [
+        ("crun delete --force %j", "crun exec --process %f %j"),
+        ("crun delete %j", "crun exec --process %f %j"),
+        ("crun delete --force %j || true", ""),
+        ("rm -rf /run/%j", ""),
+    ],
+)
+def test_from_run_time_delete(delete: str, derived: str) -> None:
+    assert derived_exec(OciConf(run_time_delete=delete)) == derived
+
+
+def test_the_first_that_fits_counts() -> None:
+    conf = OciConf(
+        run_time_query="crun state %j 2>/dev/null || true",
+        run_time_kill="crun --root=/k kill %j KILL",
+        run_time_delete="crun --root=/d delete %j",
+    )
+    assert derived_exec(conf) == "crun --root=/k exec --process %f %j"
+
+
+def test_own_patterns_come_first() -> None:
+    conf = OciConf(run_time_query="crun state %j", run_time_kill="crun kill %j TERM")
+    derived = NodeRuntime(
+        kill="crun kill %j", state="crun state %j", exec="crun exec --process %f %j"
+    )
+    assert node_runtime(conf, Runtime()) == derived
+    own = Runtime(exec="x %f", pause="p %j", resume="r %j")
+    expected = NodeRuntime("crun kill %j", "crun state %j", "x %f", "p %j", "r %j")
+    assert node_runtime(conf, own) == expected
+
+
+def test_without_an_oci_conf() -> None:
+    assert node_runtime(None, Runtime()) == NodeRuntime()
+    assert node_runtime(None, Runtime(exec="x %f")) == NodeRuntime(exec="x %f")

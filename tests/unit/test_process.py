@@ -1,0 +1,275 @@
+"""The program of an `exec`: from a file that is not trusted, and from a command line."""
+
+import json
+from typing import Any
+
+import pytest
+
+from scrun.errors import BundleError, StateError, UsageError
+from scrun.oci.process import (
+    Wish,
+    checked,
+    fitting_user,
+    process_from_file,
+    process_from_wish,
+)
+
+MINIMAL: dict[str, Any] = {"args": ["id"], "cwd": "/"}
+
+
+def text(**members: object) -> bytes:
+    return json.dumps({**MINIMAL, **members}).encode()
+
+
+def test_a_file_is_kept_as_it_came() -> None:
+    content = text(unknown={"a": None}, user=None, rlimits=[], scheduler={"nice": 2**70})
+    raw, process = process_from_file(content, "p.json")
+    assert raw == json.loads(content)
+    assert (process.args, process.cwd, process.user.uid) == (["id"], "/", 0)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"user": None, "env": None, "capabilities": None, "terminal": None, "rlimits": None},
+        {"user": {"uid": None, "gid": None, "additionalGids": None}},
+        {"capabilities": {"bounding": None}},
+        {"consoleSize": None},
+    ],
+)
+def test_null_is_absent(members: dict[str, object]) -> None:
+    process_from_file(text(**members), "p.json")
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ({"user": 5}, "user: expected object, got int"),
+        ({"user": []}, "user: expected object, got array"),
+        ({"user": {"uid": -1}}, "user.uid: expected int >= 0"),
+        ({"user": {"uid": 2**32}}, "user.uid: expected int <= 4294967295"),
+        ({"user": {"uid": 10**400}}, "user.uid: "),
+        ({"user": {"uid": True}}, "user.uid: expected int, got boolean"),
+        ({"user": {"uid": 1.5}}, "user.uid: expected int, got number"),
+        ({"user": {"additionalGids": [1, "2"]}}, "user.additionalGids[1]: expected int"),
+        ({"env": [1]}, "env[0]: expected string, got int"),
+        ({"env": "A=1"}, "env: expected array, got string"),
+        ({"env": ["A=1\0B=2"]}, "env[0]: contains a NUL character"),
+        ({"args": []}, "args: is empty"),
+        ({"args": [""]}, "args: is empty"),
+        ({"args": None}, "args: is missing"),
+        ({"args": "id"}, "args: expected array, got string"),
+        ({"args": ["id", "a\0b"]}, "args[1]: contains a NUL character"),
+        ({"cwd": None}, "cwd: is missing"),
+        ({"cwd": ""}, "cwd: '': is not an absolute path"),
+        ({"cwd": "home"}, "cwd: 'home': is not an absolute path"),
+        ({"cwd": "/\0"}, "cwd: contains a NUL character"),
+        ({"capabilities": []}, "capabilities: expected object, got array"),
+        ({"capabilities": {"bounding": [1]}}, "capabilities.bounding[0]: expected string"),
+        ({"rlimits": [{"type": "RLIMIT_CORE"}]}, "rlimits[0].soft: is missing"),
+        ({"consoleSize": {"height": 1}}, "consoleSize.width: is missing"),
+    ],
+)
+def test_a_wrong_member_is_named(members: dict[str, object], reason: str) -> None:
+    with pytest.raises(BundleError) as caught:
+        process_from_file(text(**members), "p.json")
+    assert str(caught.value).startswith(f"p.json: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "p.json: is not JSON: "),
+        (b"{", "p.json: is not JSON: "),
+        (b"\xff\xfe", "p.json: is not JSON: "),
+        (b'{"args": ["\xff"], "cwd": "/"}', "p.json: is not JSON: "),
+        # json.loads takes these two, and the runtime would get what it does not understand
+        (b'{"args": ["\\ud800"], "cwd": "/"}', "p.json: is not JSON: "),
+        (b'{"args": ["a"], "cwd": "/", "x": NaN}', "p.json: is not JSON: "),
+        (b"[]", "p.json: is not the description of a process"),
+        (b"null", "p.json: is not the description of a process"),
+        (b'"id"', "p.json: is not the description of a process"),
+        (b"[" * 100_000, "p.json: is nested too deeply"),
+        (text(x=[[]]).replace(b"[[]]", b"[" * 480 + b"]" * 480), "p.json: is nested too deeply"),
+        (b"[" * (1 << 24), "p.json: is nested too deeply"),
+        (b" " * (1 << 24), "p.json: is not JSON: "),
+    ],
+    ids=range(13),
+)
+def test_what_is_no_process(content: bytes, reason: str) -> None:
+    with pytest.raises(BundleError) as caught:
+        process_from_file(content, "p.json")
+    assert str(caught.value).startswith(reason)
+    assert "\n" not in str(caught.value)
+
+
+FIRST: dict[str, Any] = {
+    "args": ["init"],
+    "cwd": "/home",
+    "env": ["PATH=/bin", "TERM=xterm", "EMPTY="],
+    "terminal": True,
+    "consoleSize": {"height": 1, "width": 1},
+    "user": {"uid": 5, "gid": 6, "umask": 7, "additionalGids": [8]},
+    "capabilities": {"bounding": ["CAP_KILL"], "effective": ["CAP_KILL"]},
+    "noNewPrivileges": False,
+}
+
+
+def wished(first: dict[str, Any] = FIRST, **wish: Any) -> dict[str, Any]:
+    return process_from_wish(Wish(args=["id"], **wish), first)
+
+
+def test_the_rest_is_as_for_the_first_process() -> None:
+    expected = {**FIRST, "args": ["id"], "terminal": False}
+    del expected["consoleSize"]
+    assert wished() == expected
+
+
+def test_the_container_is_not_changed() -> None:
+    before = json.dumps(FIRST)
+    wished(env=["A=1"], groups=["3"], capabilities=["kill"], cwd="/", no_new_privileges=True)
+    assert json.dumps(FIRST) == before
+
+
+@pytest.mark.parametrize(
+    ("wish", "changed"),
+    [
+        ({"cwd": "/tmp"}, {"cwd": "/tmp"}),
+        ({"terminal": True}, {"terminal": True}),
+        ({"no_new_privileges": True}, {"noNewPrivileges": True}),
+        ({"user": "9"}, {"user": {"uid": 9, "gid": 0}}),
+        ({"user": "9:10"}, {"user": {"uid": 9, "gid": 10}}),
+        ({"user": "4294967295:007"}, {"user": {"uid": 2**32 - 1, "gid": 7}}),
+        (
+            {"user": "9", "groups": ["1", "2"]},
+            {"user": {"uid": 9, "gid": 0, "additionalGids": [1, 2]}},
+        ),
+        ({"groups": ["9"]}, {"user": {**FIRST["user"], "additionalGids": [8, 9]}}),
+        ({"env": ["A=1"]}, {"env": [*FIRST["env"], "A=1"]}),
+        ({"env": ["TERM=dumb"]}, {"env": ["PATH=/bin", "EMPTY=", "TERM=dumb"]}),
+        ({"env": ["A="]}, {"env": [*FIRST["env"], "A="]}),
+        ({"env": ["A=b=c\n"]}, {"env": [*FIRST["env"], "A=b=c\n"]}),
+        # getenv(3) finds the first of two: who typed both means the second
+        ({"env": ["A=1", "B=2", "A=3"]}, {"env": [*FIRST["env"], "A=3", "B=2"]}),
+    ],
+)
+def test_a_wish(wish: dict[str, Any], changed: dict[str, Any]) -> None:
+    expected = {**FIRST, "args": ["id"], "terminal": False, **changed}
+    del expected["consoleSize"]
+    assert wished(**wish) == expected
+
+
+def test_capabilities_are_added_to_all_sets() -> None:
+    found = wished(capabilities=["net_raw", "CAP_KILL", "NET_RAW"])["capabilities"]
+    both = ["CAP_KILL", "CAP_NET_RAW"]
+    added = ["CAP_NET_RAW", "CAP_KILL"]
+    assert found == {
+        "bounding": both,
+        "effective": both,
+        "inheritable": added,
+        "permitted": added,
+        "ambient": added,
+    }
+
+
+def test_nulls_of_the_container_are_absent() -> None:
+    nulls = {**MINIMAL, "user": None, "env": None, "capabilities": None, "consoleSize": None}
+    found = wished(nulls, groups=["3"], env=["A=1"], capabilities=["kill"])
+    assert found["user"] == {"additionalGids": [3]}
+    assert found["env"] == ["A=1"]
+    assert found["capabilities"]["ambient"] == ["CAP_KILL"]
+    members = {"user": {"additionalGids": None}, "capabilities": {"bounding": None}}
+    found = wished({**MINIMAL, **members}, groups=["3"], capabilities=["kill"])
+    assert found["user"]["additionalGids"] == [3]
+    assert found["capabilities"]["bounding"] == ["CAP_KILL"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ({"user": "root"}, "user 'root': a number expected"),
+        ({"user": ""}, "user '': a number expected"),
+        ({"user": ":5"}, "user '': a number expected"),
+        ({"user": "5:"}, "group '': a number expected"),
+        ({"user": "5:wheel"}, "group 'wheel': a number expected"),
+        ({"user": "5:6:7"}, "group '6:7': a number expected"),
+        ({"user": "-1"}, "user '-1': a number expected"),
+        ({"user": "+1"}, "user '+1': a number expected"),
+        ({"user": "4294967296"}, "user '4294967296': a number expected"),
+        ({"user": "1" * 5000}, "user '1111"),  # int() has a limit of its own
+        ({"user": "٣"}, "user '٣': a number expected"),
+        ({"user": "²"}, "user '²': a number expected"),
+        ({"groups": ["1", "x"]}, "group 'x': a number expected"),
+        ({"env": ["A"]}, "--env 'A': NAME=VALUE expected"),
+        ({"env": ["=A"]}, "--env '=A': NAME=VALUE expected"),
+        ({"env": [""]}, "--env '': NAME=VALUE expected"),
+    ],
+    ids=range(16),
+)
+def test_a_wish_that_makes_no_sense(wish: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        wished(**wish)
+    assert str(caught.value).startswith(reason)
+
+
+@pytest.mark.parametrize("member", ["args", "env"])
+def test_words_that_are_not_utf_8_cannot_be_told_to_a_runtime(member: str) -> None:
+    with pytest.raises(BundleError, match=rf"^exec x: {member}\[1\]: is not UTF-8"):
+        checked({**MINIMAL, member: ["id", "A=\udcff"]}, "exec x")
+
+
+def mapped(**members: list[tuple[int, int]]) -> dict[str, Any]:
+    ranges = {
+        f"{kind}Mappings": [
+            {"containerID": first, "hostID": 1000, "size": size} for first, size in entries
+        ]
+        for kind, entries in members.items()
+    }
+    return {"linux": ranges}
+
+
+@pytest.mark.parametrize(
+    ("user", "container"),
+    [
+        ({"uid": 7, "gid": 7}, {}),
+        ({"uid": 7, "gid": 7}, {"linux": None}),
+        ({"uid": 7, "gid": 7}, {"linux": {"uidMappings": None, "gidMappings": []}}),
+        ({}, mapped(uid=[(0, 1)], gid=[(0, 1)])),
+        (None, mapped(uid=[(0, 1)], gid=[(0, 1)])),
+        ({"uid": None}, mapped(uid=[(0, 1)])),
+        ({"uid": 5}, mapped(uid=[(5, 1)])),
+        ({"uid": 65536}, mapped(uid=[(0, 1), (1, 65536)])),
+        ({"uid": 2**32 - 1}, mapped(uid=[(0, 2**32 - 1), (2**32 - 1, 1)])),
+    ],
+)
+def test_a_user_that_exists(user: dict[str, Any] | None, container: dict[str, Any]) -> None:
+    process = {**MINIMAL, "user": user}
+    fitting_user(process, container)
+    assert process == {**MINIMAL, "user": user}
+
+
+@pytest.mark.parametrize(
+    ("user", "container", "words"),
+    [
+        ({"uid": 1}, mapped(uid=[(0, 1)]), "uid 1 does not exist in the container"),
+        ({"uid": 0}, mapped(uid=[(5, 1)]), "it has only uid 5,"),
+        ({}, mapped(uid=[(5, 1)]), "uid 0 does not exist"),
+        ({"uid": 0, "gid": 3}, mapped(uid=[(0, 1)], gid=[(2, 1)]), "gid 3 does not exist"),
+        ({"uid": 2}, mapped(uid=[(0, 2)]), "uid 2 does not exist"),
+        ({"uid": 0}, mapped(uid=[(0, 0)]), "uid 0 does not exist"),
+    ],
+)
+def test_a_user_that_does_not(user: dict[str, Any], container: dict[str, Any], words: str) -> None:
+    with pytest.raises(StateError) as caught:
+        fitting_user({**MINIMAL, "user": user}, container)
+    assert words in str(caught.value)
+
+
+def test_groups_that_cannot_be_set_are_removed() -> None:
+    user = {"uid": 0, "gid": 0, "additionalGids": [4]}
+    many = {"user": dict(user)}
+    fitting_user(many, mapped(gid=[(0, 1), (1, 65536)]))
+    assert many["user"] == user
+    single = {"user": dict(user)}
+    fitting_user(single, mapped(gid=[(0, 1)]))
+    assert single["user"] == {"uid": 0, "gid": 0}
