@@ -3,10 +3,11 @@
 ::
 
     container                   record, log, anchor
-    └── stager                  the script, loaded
-        └── allocation          the job; left = released, whatever happened
-            └── staging         the staged bundle; left = staged out
-                └── step        waits for `start`, runs the container
+    └── sessions                programs of `exec`, signals on their way
+        └── stager              the script, loaded
+            └── allocation      the job; left = released, or left to the other members of a pod
+                └── staging     the staged bundle; left = staged out
+                    └── step    waits for `start`, runs the container
 
 All ends are one: `end` cancels the tree and keeps the reason; the levels undo themselves in
 order. The first reason counts.

@@ -131,10 +131,8 @@ class Request:
     async def _update(self) -> bytes:
         job, bundle, *_ = self._live("update").inside("update")
         limit, text = os.fsdecode(self._arguments[1]), self._arguments[2]
-        if wanted := changes(json.loads(text), bundle.config.linux.resources):
-            await job.update(text.decode(), wanted)
-        if limit:
-            await job.limit_time(limit)
+        wanted = changes(json.loads(text), bundle.config.linux.resources)
+        await job.update(text.decode(), wanted, limit)
         return b""
 
     async def _create(self) -> bytes:

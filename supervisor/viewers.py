@@ -35,7 +35,7 @@ async def attach(container: Container, connection: trio.SocketStream) -> None:
         OSError: The other side is gone.
     """
     kept = kept_output(container)
-    await connection.send_all(b"\0")
+    await connection.send_all(b"\0" + bytes([kept.terminal]))
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon

@@ -16,6 +16,7 @@ from scrun.settings import load, quick
 from scrun.settings.outputs import Told
 from scrun.settings.requests import Release, Request
 from scrun.version import SPEC, VERSION
+from supervisor import sessions
 from supervisor.lua import find
 
 # Texts of the code
@@ -50,6 +51,7 @@ def substitutions() -> str:
         "usual script": f"`{find.USUAL}`",
         "fatal": _signals(states.FATAL),
         "fatal to the anchor": _signals(states.FATAL - {signal.SIGKILL}),
+        "shells": ", ".join(sessions._SHELLS),
     }
     return "".join(f"\n.. |{name}| replace:: {text}" for name, text in facts.items())
 

@@ -40,7 +40,7 @@ GLOBAL: tuple[Option, ...] = (
     ("config-file", "", "FILE", USED, ONCE, "Read this scrun.toml instead of those found"),
     ("criu", "", "PATH", IGNORED, ONCE, "Program for checkpoints"),
     ("debug", "", None, USED, ONCE, "Log debug messages"),
-    ("engine", "", "NAME", USED, ONCE, "Where to run: slurm, local, or a plugin's name"),
+    ("engine", "", "NAME", USED, ONCE, "Where to run: slurm or local"),
     ("log", "", "FILE", USED, ONCE, "Append errors to FILE, as well as to stderr"),
     ("log-format", "", "text|json", USED, ONCE, "How to write to --log (default: text)"),
     ("log-level", "", "LEVEL", USED, ONCE, "What to log: error, warning, info, debug"),

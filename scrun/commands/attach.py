@@ -4,10 +4,10 @@ What the container writes from now on is shown. If it has a terminal, what is ty
 ctrl-p ctrl-q leaves it alone again; else signals go to it. The exit status is the container's,
 when it ends meanwhile.
 
-Wire: `attach ID`; after the answer, which is one byte 0, frames in both directions: a kind, four
-bytes of length (big endian), content. DATA is output or what was typed, SIZE the terminal's rows
-and columns, two bytes each, SIGNAL a signal's number; from the supervisor SIGNAL is the exit
-status.
+Wire: `attach ID`; after the answer, a byte 0 and one that is 1 if it has a terminal, frames in
+both directions: a kind, four bytes of length (big endian), content. DATA is output or what was
+typed, SIZE the terminal's rows and columns, two bytes each, SIGNAL a signal's number; from the
+supervisor SIGNAL is the exit status.
 
 Errors: the container's output is not kept by scrun.
 """
@@ -56,8 +56,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         from scrun.commands.failure import report_failure
 
         return report_failure(answer or b"the supervisor went away", status[0], parsed)
-    typing = not parsed.count("no-stdin")
-    if typing and os.isatty(0):
+    has_terminal = sock.recv(1) == b"\1"
+    if has_terminal and not parsed.count("no-stdin") and os.isatty(0):
         from scrun.foreground import KeptTerminal
 
         kept = KeptTerminal(0)

@@ -17,7 +17,7 @@ from scrun.record import read_record, stopped_state
 
 
 def run(parsed: Parsed, directory: str) -> int:
-    """Run one of state, start, kill and delete.
+    """Run one of state, start, kill, pause, resume and delete.
 
     Args:
         parsed: The command.
@@ -36,7 +36,7 @@ def run(parsed: Parsed, directory: str) -> int:
     if parsed.command == "delete":
         return _delete(parsed, os.path.dirname(directory), container)
     record = read_record(directory)
-    if parsed.command == "start":
+    if parsed.command in ("start", "pause", "resume"):
         raise StateError(f"container {container} is stopped: its supervisor is gone; delete it")
     if parsed.command == "state":
         _fast.write(stopped_state(record))

@@ -112,10 +112,10 @@ class Runtime(msgspec.Struct, frozen=True):
 
     Attributes:
         exec: Runs one more program in a container: the one that the JSON file `%f` describes, as
-            the spec's `process`. When not set: made from RunTimeQuery or RunTimeKill, for
-            runtimes with the command line of runc.
+            the spec's `process`. When not set: made from RunTimeQuery, RunTimeKill or
+            RunTimeDelete, for runtimes with the command line of runc.
         pause: Stops the container's processes. When not set: SIGSTOP to all of them.
-        resume: Lets them go on. When not set: SIGCONT.
+        resume: Lets them go on; set if `pause` is. When not set: SIGCONT.
     """
 
     exec: Pattern | None = None

@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+from scrun.errors import SettingsError
 from scrun.settings.load import Runtime
 from scrun.settings.ociconf import OciConf
 
@@ -41,7 +42,12 @@ def node_runtime(conf: OciConf | None, own: Runtime) -> NodeRuntime:
     Args:
         conf: The oci.conf; None where there is none.
         own: The section [runtime].
+
+    Raises:
+        SettingsError: Only one of pause and resume is set.
     """
+    if (own.pause is None) is not (own.resume is None):
+        raise SettingsError("runtime.pause and runtime.resume: one without the other: set both")
     conf = conf or OciConf()
     return NodeRuntime(
         kill=conf.kill_pattern,

@@ -190,26 +190,16 @@ class Job(Protocol):
         """
         ...
 
-    async def update(self, resources: str, wanted: Sequence[str]) -> None:
+    async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
         """Change the limits of the running container.
 
         Args:
             resources: `linux.resources`, as JSON.
             wanted: What of it is not so already, for messages: `memory.limit=1024`.
+            limit: The job's time limit, as salloc(1) takes it for `--time`; "" leaves it.
 
         Raises:
             EngineError: They cannot be changed; nothing was.
-        """
-        ...
-
-    async def limit_time(self, limit: str) -> None:
-        """Change the job's time limit.
-
-        Args:
-            limit: As salloc(1) takes it for `--time`.
-
-        Raises:
-            EngineError: There is none, or it cannot be changed.
         """
         ...
 

@@ -457,6 +457,16 @@ def test_hears_a_change_of_size(leave: Leave, terminal: tuple[int, int]) -> None
     assert left.end(0) == 0
 
 
+def test_supervisor_dies_before_it_has_read_all(leave: Leave, terminal: tuple[int, int]) -> None:
+    """Then the socket does not end, it is reset."""
+    _, slave = terminal
+    left = leave(terminal=os.ttyname(slave)).ready()
+    left.kill(signal.SIGUSR1)
+    assert left.line.recv(1) == b"U"  # and the rest of the line stays
+    left.line.close()
+    assert left.status() == LOST
+
+
 def test_hears_that_the_terminal_was_hung_up(leave: Leave, terminal: tuple[int, int]) -> None:
     master, slave = terminal
     left = leave(terminal=os.ttyname(slave)).ready()

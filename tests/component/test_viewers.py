@@ -57,7 +57,7 @@ async def test_frames_of_somebody_attached(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery, theirs:
             nursery.start_soon(box.kept.keep)
             nursery.start_soon(serve, box, ours)
-            assert await theirs.receive_some(1) == b"\0"
+            assert await theirs.receive_some(2) == b"\0\1"  # granted; it has a terminal
             odd = frame(b"?", b"x") + frame(SIZE, b"x") + frame(SIGNAL, b"") + frame(DATA, b"")
             size = frame(SIZE, b"\0\x18\0\x50")
             signals = frame(SIGNAL, b"\x0f") + frame(SIGNAL, b"\xff") + frame(SIGNAL, b"\0")
@@ -83,7 +83,7 @@ async def test_a_frame_is_bounded(tmp_path: Path, length: int) -> None:
         async with trio.open_nursery() as nursery, theirs:
             nursery.start_soon(box.kept.keep)
             nursery.start_soon(serve, box, ours)
-            assert await theirs.receive_some(1) == b"\0"
+            assert await theirs.receive_some(2) == b"\0\1"  # granted; it has a terminal
             await theirs.send_all(DATA + length.to_bytes(4, "big"))
             with pytest.raises(trio.BrokenResourceError):
                 await theirs.send_all(bytes(8 << 20))

@@ -203,15 +203,14 @@ def test_attach(at: At) -> None:
 @TWO
 def test_attach_without_a_terminal(at: At) -> None:
     site = at.site
-    script = "trap 'echo bye; exit 8' TERM; while :; do echo tick; sleep 0.05; done"
+    script = "trap 'echo bye; exit 8' INT; while :; do echo tick; sleep 0.05; done"
     bundle = bundle_of(site, "sh", "-c", script)
     assert at.type("run", "--detach", "--bundle", bundle, "one").wait(30) == 0
-    with popen(site, "attach", "--no-stdin", "one") as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"tick\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.read().endswith(b"bye\n")
-        assert process.wait(30) == 8
+    process = at.type("attach", "one")
+    at.screen.read_until("tick\r\n")
+    process.send_signal(signal.SIGINT)  # as ^C does, for the terminal is as it was
+    at.screen.read_until("bye")
+    assert process.wait(30) == 8
     site.must("delete", "one")
 
 
@@ -239,7 +238,8 @@ def test_a_supervisor_that_dies(make_site: Any) -> None:
     for process in (follower, viewer):
         process.communicate()
     assert site.must("logs", "--follow", "one") == "out\n"
-    assert "its supervisor is gone" in site.fails("attach", "one")
+    for command in ("attach", "pause", "resume"):
+        assert "its supervisor is gone" in site.fails(command, "one")
     site.must("delete", "one")
     wait_while("its processes", lambda: [p for p in site.processes() if "sleep" in str(p)])
     at.close()

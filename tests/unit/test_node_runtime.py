@@ -2,6 +2,7 @@
 
 import pytest
 
+from scrun.errors import SettingsError
 from scrun.settings.load import Runtime
 from scrun.settings.node_runtime import NodeRuntime, derived_exec, node_runtime
 from scrun.settings.ociconf import OciConf
@@ -109,3 +110,9 @@ def test_own_patterns_come_first() -> None:
 def test_without_an_oci_conf() -> None:
     assert node_runtime(None, Runtime()) == NodeRuntime()
     assert node_runtime(None, Runtime(exec="x %f")) == NodeRuntime(exec="x %f")
+
+
+@pytest.mark.parametrize("own", [Runtime(pause="x"), Runtime(resume="x")])
+def test_pause_without_resume_is_refused(own: Runtime) -> None:
+    with pytest.raises(SettingsError, match="set both"):
+        node_runtime(None, own)

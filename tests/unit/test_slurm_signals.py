@@ -17,7 +17,6 @@ def killing(pattern: str) -> NodeCommands:
     return NodeCommands(NodeRuntime(kill=pattern))
 
 
-
 @pytest.mark.parametrize(
     ("line", "pattern"),
     [

@@ -173,12 +173,16 @@ class LocalJob:
             status = await running.wait()
         return [Answer(os.uname().nodename, status, "".join(f"{line}\n" for line in said))]
 
-    async def update(self, resources: str, wanted: Sequence[str]) -> None:
-        """Have the runtime change the limits.
+    async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
+        """Have the runtime change the limits; of time there is none here.
 
         Raises:
             EngineError: It cannot.
         """
+        if limit:
+            raise EngineError(f"time limit {limit}: containers on this machine have none")
+        if not wanted:
+            return
         command = self._commands.update(self._container, self._bundle)
         if not command:
             raise EngineError(
@@ -188,14 +192,6 @@ class LocalJob:
         [answer] = await self.inspect(lambda _: f"printf %s {shlex.quote(resources)} | {command}")
         if answer.status:
             raise EngineError(f"{', '.join(wanted)}: {answer.text.strip()}")
-
-    async def limit_time(self, limit: str) -> None:
-        """Refuse: there is no limit here.
-
-        Raises:
-            EngineError: Always.
-        """
-        raise EngineError(f"time limit {limit}: containers on this machine have none")
 
     def _check_running(self) -> None:
         if self._runtime is None or self._runtime.ended:

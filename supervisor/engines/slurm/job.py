@@ -173,26 +173,21 @@ class SlurmJob:
         }
         return await inspect(self._tools, self._setting, self.id, scripts)
 
-    async def update(self, resources: str, wanted: Sequence[str]) -> None:
-        """Refuse: a running job keeps what it was given.
+    async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
+        """Change the job's time limit; of the rest a running job keeps what it was given.
 
         Raises:
-            EngineError: Always.
+            EngineError: It is not the time limit, or Slurm refuses that.
         """
         del resources
-        raise EngineError(
-            f"container {self._request.container}: {', '.join(wanted)}: Slurm cannot change what "
-            f"the running job {self.id} has; its time limit can be lowered (scrun update "
-            "--time-limit), for the rest run a new container"
-        )
-
-    async def limit_time(self, limit: str) -> None:
-        """Change the job's time limit.
-
-        Raises:
-            EngineError: Slurm refuses.
-        """
-        await set_time_limit(self._tools, self._setting, self.id, limit)
+        if wanted:
+            raise EngineError(
+                f"container {self._request.container}: {', '.join(wanted)}: Slurm cannot change "
+                f"what the running job {self.id} has; its time limit can be lowered (scrun update "
+                "--time-limit), for the rest run a new container"
+            )
+        if limit:
+            await set_time_limit(self._tools, self._setting, self.id, limit)
 
     async def command(self, script: str, output: int) -> int:
         """Run a shell script on all nodes of the job (see `supervisor.engines.base.Job`)."""
