@@ -9,11 +9,12 @@ from scrun.record import Moved, Record, read_record
 from scrun.settings.load import Settings, load, merge
 from supervisor.engines.base import Request
 from supervisor.engines.choose import Engines
+from supervisor.engines.slurm.tools import outer_id
 from supervisor.journal import Journal
 from supervisor.processes import Setting
 from supervisor.records import remove_record
 from supervisor.staging import scripted
-from supervisor.staging.place import stage_out
+from supervisor.staging.place import return_changes, stage_out
 
 
 async def delete(directory: str, engines: Engines) -> bool:
@@ -43,9 +44,19 @@ async def delete(directory: str, engines: Engines) -> bool:
         settings = _settings(record, environment)
         await _stage_out(record, record.moved, settings, environment, directory)
     if record.staged:
-        await trio.to_thread.run_sync(stage_out, record.staged)
+        await trio.to_thread.run_sync(_clean, record)
     await trio.to_thread.run_sync(remove_record, directory)
     return True
+
+
+def _clean(record: Record) -> None:
+    """Remove a staged bundle, after what the container has changed in a copy is brought back."""
+    copied = os.path.join(record.staged, "rootfs")
+    complete = os.path.lexists(os.path.join(record.staged, "config.json"))
+    if complete and os.path.isdir(copied) and not os.path.islink(copied) and record.rootfs:
+        original = os.path.realpath(record.rootfs)
+        return_changes(record.staged, original, rootless=outer_id("uid") != 0)
+    stage_out(record.staged)
 
 
 def _settings(record: Record, environment: dict[str, str]) -> Settings:

@@ -17,6 +17,7 @@ import msgspec
 from scrun.errors import StagingError
 from scrun.record import Moved
 from scrun.settings.ociconf import substitute
+from supervisor.staging.bring_back import bring_back
 from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from supervisor.staging.mounts import FILES
 from supervisor.staging.policy import fit
@@ -42,6 +43,8 @@ class Staged(msgspec.Struct, frozen=True):
         notes: Lines for the log.
         arguments: The command that it runs: process.args.
         moved: What a script's stage_out has to know, if there is one.
+        copied_from: What `rootfs` was copied from, "" if it was not: at the end the changes go
+            back there.
     """
 
     bundle: str
@@ -49,6 +52,7 @@ class Staged(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
     arguments: tuple[str, ...] = ()
     moved: Moved | None = None
+    copied_from: str = ""
 
 
 def directory_for(settings: Staging, request: Request) -> str:
@@ -129,7 +133,7 @@ def _fill(
     # runc takes no path with a link in it ("invalid rootfs: not an absolute path, or a symlink")
     mounted = rootfs = os.path.realpath(os.path.join(bundle, root["path"]))
     staged_rootfs = os.path.join(directory, _ROOTFS)
-    why_copied = None
+    why_copied, copied_from = None, ""
     if target.elsewhere:
         rootfs, why_copied = _rootfs_for_nodes(rootfs, os.path.realpath(bundle), target)
     plan = fit(
@@ -151,13 +155,15 @@ def _fill(
         execute(_copy_command(rootfs, staged_rootfs, target))
         notes.append(
             f"root: copied {mebibytes(staged_rootfs)} MiB, because {rootfs} {why_copied};"
-            " changes to it do not come back"
+            " what changes in it is brought back at the end"
         )
-        rootfs = staged_rootfs
+        copied_from, rootfs = rootfs, staged_rootfs
     elif target.link_rootfs:
         os.symlink(rootfs, staged_rootfs)
     write(os.path.join(directory, _CONFIG), msgspec.json.encode(plan.config))
-    return Staged(directory, rootfs, tuple(notes))
+    if root.get("readonly"):
+        copied_from = ""
+    return Staged(directory, rootfs, tuple(notes), copied_from=copied_from)
 
 
 def _maps_users(config: Mapping[str, Any]) -> bool:
@@ -209,6 +215,28 @@ def _copy_command(rootfs: str, copied: str, target: Target) -> tuple[str, ...]:
     # "--": the path could begin with a dash; "/.": what is in it, also when it is a link
     options = ("-a", *preserve, "--reflink=auto", "--one-file-system", "--")
     return ("cp", *options, os.path.join(rootfs, "."), copied)
+
+
+def return_changes(
+    directory: str, original: str, *, rootless: bool, go_on: Callable[[], bool] = lambda: True
+) -> None:
+    """Bring what a container has changed in a copied root file system back.
+
+    Args:
+        directory: The staged bundle. Its config.json was written when the copy was complete.
+        original: What the copy was made from.
+        rootless: Whether the copy lost the owners of its files.
+        go_on: Asked now and then whether there is still time.
+
+    Raises:
+        StagingError: It was not done, or not all of it.
+    """
+    try:
+        since = os.lstat(os.path.join(directory, _CONFIG)).st_ctime_ns
+    except OSError as error:
+        raise StagingError(f"bringing changes back from {directory}: {error.strerror}") from error
+    copied = os.path.join(directory, _ROOTFS)
+    bring_back(copied, original, since, owners=not rootless, go_on=go_on)
 
 
 def stage_out(directory: str) -> None:

@@ -3,6 +3,7 @@
 Who stages is decided before there is a job: a site's scrun.lua, or the built-in policy.
 """
 
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
@@ -17,7 +18,13 @@ from supervisor.engines.base import Engine, Job, Request
 from supervisor.lua.find import find_script
 from supervisor.processes import child
 from supervisor.pumps import messages
-from supervisor.staging.place import Staged, directory_for, stage_in, stage_out
+from supervisor.staging.place import (
+    Staged,
+    directory_for,
+    return_changes,
+    stage_in,
+    stage_out,
+)
 from supervisor.staging.scripted import scripted
 
 _CLEAN_UP = 60.0
@@ -56,7 +63,7 @@ async def stager_for(
     """
     script = await trio.to_thread.run_sync(find_script, settings, engine.name)
     if script is None:
-        yield BuiltIn(bundle, settings.staging, engine, request)
+        yield BuiltIn(bundle, settings.staging, engine, request, hurry)
         return
     async with scripted(script, bundle, settings, engine, request, hurry) as stager:
         yield stager
@@ -66,12 +73,18 @@ class BuiltIn:
     """The built-in policy."""
 
     def __init__(
-        self, bundle: Bundle, settings: Staging, engine: Engine, request: Request
+        self,
+        bundle: Bundle,
+        settings: Staging,
+        engine: Engine,
+        request: Request,
+        hurry: trio.Event,
     ) -> None:
         self._bundle = bundle
         self._settings = settings
         self._engine = engine
         self._request = request
+        self._hurry = hurry
 
     @asynccontextmanager
     async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
@@ -90,10 +103,36 @@ class BuiltIn:
                 )
             if patience.cancelled_caught:
                 raise StagingError(f"stage in took longer than {settings.timeout:g} s")
-            yield msgspec.structs.replace(done, arguments=tuple(bundle.config.process.args))
+            try:
+                yield msgspec.structs.replace(done, arguments=tuple(bundle.config.process.args))
+            finally:
+                if done.copied_from:
+                    await self._return_changes(done, rootless=target.rootless)
         finally:
             with trio.move_on_after(_CLEAN_UP, shield=True):
                 await trio.to_thread.run_sync(stage_out, directory, abandon_on_cancel=True)
+
+    async def _return_changes(self, done: Staged, *, rootless: bool) -> None:
+        """Bring changes back, whatever happened, unless somebody does not want to wait."""
+        enough = threading.Event()
+
+        async def watch() -> None:
+            with trio.move_on_after(self._settings.timeout):
+                await self._hurry.wait()
+            enough.set()
+
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch)
+                await trio.to_thread.run_sync(
+                    lambda: return_changes(
+                        done.bundle,
+                        done.copied_from,
+                        rootless=rootless,
+                        go_on=lambda: not enough.is_set(),
+                    )
+                )
+                nursery.cancel_scope.cancel()
 
 
 async def _execute(command: Sequence[str], request: Request) -> None:

@@ -32,7 +32,7 @@ _MOUNT = 'mount -t cgroup2 cgroup /sys/fs/cgroup && exec "$@"'
 
 
 @contextlib.contextmanager
-def rootless_podman(*, cgroup2: bool = False) -> Iterator["Podman"]:
+def rootless_podman(*, cgroup2: bool = False, storage: str = "vfs") -> Iterator["Podman"]:
     """Podman of the ordinary user, on Slurm, at a place of its own.
 
     With `cgroup2` it finds cgroups as most systems have them now.
@@ -40,7 +40,7 @@ def rootless_podman(*, cgroup2: bool = False) -> Iterator["Podman"]:
     site = Site("slurm", users.ordinary())
     before = (*_CGROUP2, _MOUNT, "sh") if cgroup2 else ()
     try:
-        with Podman(site, before=before) as podman:
+        with Podman(site, before=before, storage=storage) as podman:
             yield podman
     finally:
         site.close()
@@ -53,8 +53,15 @@ class Podman:
     settings are in the user's own file meanwhile.
     """
 
-    def __init__(self, site: Site, settings: str = "", before: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        site: Site,
+        settings: str = "",
+        before: tuple[str, ...] = (),
+        storage: str = "vfs",
+    ) -> None:
         self.site = site
+        self._storage = storage
         self._before_it = before
         self._more_settings = settings
         self._runtime_dir = site.base / "x"
@@ -67,7 +74,7 @@ class Podman:
     @property
     def _command(self) -> list[str]:
         storage = ["--root", f"{self.site.base}/s", "--runroot", f"{self._runtime_dir}/s"]
-        drivers = ["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]
+        drivers = ["--storage-driver", self._storage, "--cgroup-manager", "cgroupfs"]
         events = ["--events-backend", "file"]
         return ["podman", *storage, *drivers, *events, "--runtime", self.site.command[0]]
 

@@ -1,0 +1,181 @@
+"""What a container has changed in a copied root file system, in the original again."""
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scrun.errors import StagingError
+from supervisor.staging.bring_back import bring_back
+
+
+class Two:
+    """An original and its copy, made as staging makes it."""
+
+    def __init__(self, base: Path) -> None:
+        self.original, self.copied = base / "original", base / "copied"
+        for folder in ("etc", "bin", "empty"):
+            (self.original / folder).mkdir(parents=True)
+        for name in ("etc/passwd", "etc/hosts", "bin/sh"):
+            (self.original / name).write_text(name)
+        (self.original / "bin/sh").chmod(0o755)
+        (self.original / "bin/ash").symlink_to("sh")
+        subprocess.run(["cp", "-a", f"{self.original}/.", self.copied], check=True)
+        time.sleep(0.02)  # the grain of the kernel's file times is some milliseconds
+        (base / "mark").touch()
+        self.since = (base / "mark").lstat().st_ctime_ns
+        time.sleep(0.02)
+
+    def bring_back(self, *, owners: bool = True, go_on: Callable[[], bool] = lambda: True) -> None:
+        bring_back(str(self.copied), str(self.original), self.since, owners=owners, go_on=go_on)
+
+    def same(self) -> None:
+        """Hold that both are alike, but for the times of directories."""
+        assert listing(self.original) == listing(self.copied)
+
+
+def listing(root: Path) -> list[tuple[object, ...]]:
+    found: list[tuple[object, ...]] = []
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        content: object = path.readlink() if path.is_symlink() else None
+        if stat.S_ISREG(status.st_mode):
+            content = (path.read_bytes(), status.st_mtime_ns)
+        found.append((path.relative_to(root), status.st_mode, status.st_uid, content))
+    return found
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Two]:
+    before = len(os.listdir("/proc/self/fd"))
+    yield Two(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_nothing_has_changed(two: Two) -> None:
+    before = {path: path.lstat() for path in two.original.rglob("*")}
+    two.bring_back()
+    assert {path: path.lstat() for path in two.original.rglob("*")} == before
+
+
+CHANGES = {
+    "new file": "echo new >new",
+    "large file": "head -c 3000000 /dev/urandom >new",
+    "new directories": "mkdir -p a/b/c",
+    "other content": "echo other >etc/passwd",
+    "other mode": "chmod 4750 etc/passwd",
+    "other owner": "chown 33:33 etc/passwd",
+    "file removed": "rm etc/passwd",
+    "directory removed": "rm -r etc",
+    "link elsewhere": "ln -sf /bin/other bin/ash",
+    "directory instead of file": "rm etc/passwd; mkdir -p etc/passwd/x",
+    "file instead of directory": "rmdir empty; echo x >empty",
+    "link instead of directory": "rm -r etc; ln -s /etc etc",
+    "mode of a directory": "chmod 1777 empty",
+    "FIFO": "mkfifo fifo",
+    "renamed": "mv etc/passwd bin/passwd",
+    "two names": "ln etc/passwd etc/another",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_change(two: Two, change: str) -> None:
+    subprocess.run(["sh", "-ec", CHANGES[change]], cwd=two.copied, check=True)
+    two.bring_back()
+    two.same()
+
+
+def test_a_change_that_hides_itself(two: Two) -> None:
+    """Of the same size, and with the time set back: the time of the change itself tells."""
+    path = two.copied / "etc/passwd"
+    status = path.lstat()
+    path.write_text("ETC/PASSWD")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    two.bring_back()
+    assert (two.original / "etc/passwd").read_text() == "ETC/PASSWD"
+
+
+def test_no_link_of_the_copy_is_followed(two: Two, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (two.copied / "leak").symlink_to(outside / "secret")
+    (two.copied / "folder").symlink_to(outside)
+    two.bring_back()
+    assert (two.original / "leak").is_symlink()
+    assert (two.original / "folder").is_symlink()
+
+
+def test_no_link_of_the_original_is_followed(two: Two, tmp_path: Path) -> None:
+    """Nor where the copy has a directory or a file in its place."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (two.original / "bin/ash").unlink()
+    (two.original / "bin/ash").symlink_to(outside / "made")
+    (two.copied / "bin/ash").unlink()
+    (two.copied / "bin/ash").write_text("a file now")
+    (two.original / "empty").rmdir()
+    (two.original / "empty").symlink_to(outside)
+    (two.copied / "empty/x").write_text("x")
+    two.bring_back()
+    assert list(outside.iterdir()) == []
+    two.same()
+
+
+def test_devices_and_sockets_are_left_out(two: Two) -> None:
+    os.mknod(two.copied / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(two.copied / "socket"))
+    two.bring_back()
+    assert not (two.original / "null").exists()
+    assert not (two.original / "socket").exists()
+
+
+def test_without_owners_a_file_keeps_its_own(two: Two) -> None:
+    """The copy of an ordinary user belongs to that user as a whole."""
+    os.chown(two.original / "etc/passwd", 33, 33)
+    (two.copied / "etc/passwd").write_text("other")
+    (two.copied / "new").write_text("new")
+    os.chown(two.copied / "new", 20001, 20001)
+    two.bring_back(owners=False)
+    assert (two.original / "etc/passwd").stat().st_uid == 33
+    assert (two.original / "etc/passwd").read_text() == "other"
+    assert (two.original / "new").stat().st_uid == os.geteuid()
+
+
+def test_a_mount_in_the_original_is_left_alone(two: Two) -> None:
+    mount = two.original / "empty"
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", mount], check=True)
+    try:
+        (mount / "there").write_text("there")
+        (two.copied / "empty").rmdir()
+        two.bring_back()
+        assert (mount / "there").read_text() == "there"
+    finally:
+        subprocess.run(["umount", mount], check=True)
+
+
+def test_no_time_is_left(two: Two) -> None:
+    (two.copied / "new").write_text("new")
+    with pytest.raises(StagingError, match="no time was left"):
+        two.bring_back(go_on=lambda: False)
+    assert not (two.original / "new").exists()
+
+
+def test_the_original_is_gone(two: Two) -> None:
+    shutil.rmtree(two.original)
+    with pytest.raises(StagingError, match="original"):
+        two.bring_back()
+
+
+def test_what_was_left_by_one_that_was_killed(two: Two) -> None:
+    (two.original / f".scrun-{os.getpid()}").mkdir()
+    (two.copied / "new").write_text("new")
+    two.bring_back()
+    two.same()
