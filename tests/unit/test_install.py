@@ -297,7 +297,7 @@ def test_launcher_that_is_none(program: Path) -> None:
 
 
 def test_launcher_for_all(program: Path) -> None:
-    launcher.check_for_all(str(program), __file__)
+    launcher.check_for_all(str(program), os.__file__)
     for path, mode, complaint in (
         (program.parent, 0o700, f"cannot get at {program.parent}"),
         (program, 0o750, f"cannot get at {program};"),
@@ -305,10 +305,10 @@ def test_launcher_for_all(program: Path) -> None:
     ):
         path.chmod(mode)
         with pytest.raises(SettingsError, match=complaint):
-            launcher.check_for_all(str(program), __file__)
+            launcher.check_for_all(str(program), os.__file__)
         path.chmod(0o755)
     interpreter = program.parent / "python"
     interpreter.write_text("")
     program.write_text(f"#!{interpreter} -I\n")
     with pytest.raises(SettingsError, match=f"cannot get at {interpreter}"):
-        launcher.check_for_all(str(program), __file__)
+        launcher.check_for_all(str(program), os.__file__)

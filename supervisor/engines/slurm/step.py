@@ -23,7 +23,6 @@ from supervisor.pumps import can_be_opened_again, carried, messages, overheard
 _STEP_ENDS = 5.0
 _STEP_STARTS = 10.0
 _KILL_BY_CONTROLLER = 3.0
-_SIZE_AGAIN = (0.2, 0.5, 0.0)
 
 
 class Streams(msgspec.Struct, frozen=True):
@@ -151,14 +150,9 @@ class SrunStep:
                 yield pipe
 
     async def _remind_of_the_size(self) -> None:
-        """Have srun look at the terminal's size again: docker sets it when the step has begun.
-
-        srun (22.05) loses the signal for it until its connection to the step is there.
-        """
+        """Have srun look at the terminal's size: docker sets it while the step is on its way."""
         await self._started.wait()
-        for pause in _SIZE_AGAIN:
-            self.resized()
-            await trio.sleep(pause)
+        self.resized()
 
     async def runs(self) -> bool:
         """Wait until its tasks run; False when they have ended.
@@ -196,8 +190,13 @@ class SrunStep:
         await signal_step(self._tools, self._setting, self.heard.step_id, number)
 
     def resized(self) -> None:
-        """Pass a new size of the terminal on: srun looks at it when it is told."""
-        if self._srun is not None:
+        """Pass a new size of the terminal on: srun looks at it when it is told.
+
+        A signal before the tasks run would interrupt it while it waits for the connection on which
+        it passes sizes on, and then it never does (22.05: so it was with 3 of 5 terminals of
+        docker, which sets their size early).
+        """
+        if self._srun is not None and self._started.is_set():
             self._srun.signal(signal.SIGWINCH)
 
 
