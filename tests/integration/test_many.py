@@ -93,7 +93,7 @@ def test_anchors_killed_at_random_moments(
 
 
 @LONG
-@pytest.mark.parametrize("moment", [0.05, 0.4, 1.0, 2.5])
+@pytest.mark.parametrize("moment", [0.05, 1.0])
 @pytest.mark.parametrize("place", ["slurm-user", "local-root"])
 def test_supervisor_killed_at_a_random_moment(
     make_site: MakeSite, dice: random.Random, place: str, moment: float

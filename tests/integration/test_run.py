@@ -163,15 +163,15 @@ def test_detached_elsewhere(site: Site) -> None:
     bundle = bundle_of(site, "sh", "-c", "echo out; exec sleep 600")
     words = ("run", "--detach", "--pid-file", str(pid_file), "--bundle", bundle, "one")
     with output.open("wb") as file:
-        subprocess.run(
+        done = subprocess.run(
             [*site.user.prefix, *site.command, *words],
             env=site.environment,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
             timeout=30,
-            check=True,
         )
+    assert done.returncode == 0, output.read_text()
     wait_until("its output", lambda: output.read_text() == "out\n")
     assert "belongs to" in site.fails("logs", "one")
     assert "belongs to" in site.fails("attach", "one")

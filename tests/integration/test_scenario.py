@@ -526,17 +526,20 @@ def test_signals_to_the_anchor_are_passed_on(site: Site) -> None:
     assert life.output() == "up\ngot\n"
 
 
-@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT"])
 @one_each
-def test_signals_that_end_the_anchor_end_the_container(site: Site, name: str) -> None:
-    number = signal.Signals[f"SIG{name}"]
-    life = site.shell("trap '' TERM INT HUP QUIT; echo up; while :; do sleep 1; done")
-    life.created().start()
-    life.says("up")
-    os.kill(life.anchor, number)
-    assert life.wait() == 128 + number
-    assert life.status == "stopped"
-    life.delete()
+def test_signals_that_end_the_anchor_end_the_container(site: Site) -> None:
+    script = "trap '' TERM INT HUP QUIT; echo up; while :; do sleep 1; done"
+    lives = {
+        number: site.shell(script).created().start()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    }
+    for number, life in lives.items():
+        life.says("up")
+        os.kill(life.anchor, number)
+    for number, life in lives.items():
+        assert life.wait() == 128 + number
+        assert life.status == "stopped"
+        life.delete()
     site.settle()
 
 

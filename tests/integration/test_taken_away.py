@@ -78,31 +78,32 @@ def test_refused_by_the_cluster(site: Site) -> None:
 
 @pytest.mark.timeout(240)
 @as_user
-def test_time_limit(site: Site) -> None:
-    limited = {"SCRUN_TIMELIMIT": "1"}
+def test_time_limit_and_node_failure(site: Site) -> None:
+    """In one test, because Slurm takes a minute to notice the one, and half of one the other."""
+    failing = site.shell("echo up; sleep 600").created().start()
+    failing.says("up")
+    node = cluster.node_of(job_of(failing))
+    [other] = {"node1", "node2"} - {node}
+    there = {"SCRUN_JOB_NODELIST": node}
+    elsewhere = {"SCRUN_JOB_NODELIST": other, "SCRUN_JOB_NUM_NODES": "1"}
+    failing_created = site.life("sleep", "600", environment=there).created()
+    limited = {"SCRUN_TIMELIMIT": "1", **elsewhere}
     created = site.life("sleep", "600", environment=limited).created()
     running = site.shell("echo up; sleep 600", environment=limited).created().start()
-    unlimited = [begun(site) for _ in range(5)]
+    unlimited = [
+        site.shell("echo up; sleep 600", environment=elsewhere).created().start() for _ in range(5)
+    ]
     # an end that was moved closer comes without a warning, and then salloc may not know why
     for life in unlimited:
+        life.says("up")
         cluster.slurm("scontrol", "update", f"JobId={job_of(life)}", "EndTime=now+2seconds")
-    for life in unlimited:
-        holds(life, "time-limit", 60)
-    holds(running, "time-limit", 150)
-    holds(created, "time-limit", 60)
-
-
-@pytest.mark.timeout(240)
-@as_user
-def test_node_failure(site: Site) -> None:
-    created = site.life("sleep", "600").created()
-    running = site.shell("echo up; sleep 600").created().start()
-    running.says("up")
-    node = cluster.node_of(job_of(running))
-    assert cluster.node_of(job_of(created)) == node
     with cluster.failed(node):
-        holds(running, "node-failure", 120)
-        holds(created, "node-failure", 60)
+        for life in unlimited:
+            holds(life, "time-limit", 60)
+        holds(failing, "node-failure", 120)
+        holds(failing_created, "node-failure", 60)
+        holds(running, "time-limit", 150)
+        holds(created, "time-limit", 60)
 
 
 @as_user
