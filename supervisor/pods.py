@@ -248,6 +248,7 @@ def _inside(request: Request, shared: _SharedJob) -> Request:
         asked={name: text for name, text in request.asked.items() if name not in _OF_THE_JOB},
         flags=Flags(notes=request.flags.notes),
         known=lambda job_id, _: request.known(job_id, True),
+        on_first_node=True,
     )
 
 

@@ -60,7 +60,7 @@ def prepare(call: Call, bundle: Bundle, place: Staged, terminal: int | None) -> 
         StateError: The container has no such user.
     """
     parsed = call.parsed
-    running, _ = read_config(os.path.join(place.bundle, "config.json"))
+    running = _as_it_runs(bundle, place)
     if path := parsed.text("process"):
         name = os.path.join(call.directory, path)
         process, typed = process_from_file(read_file(name), name)
@@ -80,6 +80,18 @@ def prepare(call: Call, bundle: Bundle, place: Staged, terminal: int | None) -> 
     if isinstance(program, NotFound):
         raise NotRunnableError(program.message, program.exit_status)
     return Prepared(process, isinstance(program, Found))
+
+
+def _as_it_runs(bundle: Bundle, place: Staged) -> Mapping[str, Any]:
+    """Return the config.json that the container runs with.
+
+    A script may have put the bundle where only the nodes see it; then the submitted one is all
+    that can be known of it.
+    """
+    name = os.path.join(place.bundle, "config.json")
+    if not os.path.exists(name):
+        return bundle.raw
+    return read_config(name)[0]
 
 
 def _looking_at(bundle: Bundle, place: Staged, process: Process) -> Bundle:

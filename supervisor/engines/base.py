@@ -40,6 +40,8 @@ class Request(msgspec.Struct, frozen=True):
         flags: What the engine's flags ask for (`scrun.settings.engine_flags`).
         waiting: Called with what a pending job waits for, whenever that changes; with None when
             it does not wait any more, if it was called before.
+        on_first_node: Whether a container in somebody else's job runs on that one's first node, as
+            the members of a pod do.
     """
 
     container: str
@@ -52,6 +54,7 @@ class Request(msgspec.Struct, frozen=True):
     asked: Mapping[str, str] = {}
     flags: Flags = NO_FLAGS
     waiting: Callable[[Waiting | None], None] = _nobody
+    on_first_node: bool = False
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -72,7 +72,8 @@ class Podman:
         self._made: list[Path] = []
 
     @property
-    def _command(self) -> list[str]:
+    def command(self) -> list[str]:
+        """How podman is called, as its user."""
         storage = ["--root", f"{self.site.base}/s", "--runroot", f"{self._runtime_dir}/s"]
         drivers = ["--storage-driver", self._storage, "--cgroup-manager", "cgroupfs"]
         events = ["--events-backend", "file"]
@@ -88,7 +89,7 @@ class Podman:
             "TMPDIR": str(self.site.base),
         }
         return subprocess.Popen(
-            [*self._before_it, *self.site.user.prefix, *self._command, *arguments],
+            [*self._before_it, *self.site.user.prefix, *self.command, *arguments],
             env=environment,
             cwd=self.site.base,
             start_new_session=True,

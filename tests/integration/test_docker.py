@@ -246,6 +246,20 @@ def test_what_does_not_involve_the_runtime(docker: Docker) -> None:
     docker.must("rmi", "other:2")
     docker.must("container", "prune", "--force")
     docker.must("system", "df")
+    docker.must("context", "ls")
+    docker.must("plugin", "ls")
+    docker.must("image", "ls")
+    there = "127.0.0.1:1/x"  # nobody listens
+    for command in ("login", "pull", "push"):
+        assert docker.run(command, there).returncode != 0
+
+
+def test_no_swarm(docker: Docker) -> None:
+    for command in (("node", "ls"), ("service", "ls"), ("stack", "ls"), ("secret", "ls")):
+        done = docker.run(*command)
+        assert done.returncode != 0
+        assert "swarm manager" in done.stderr
+    assert docker.must("swarm", "--help")
 
 
 # One container for the tests that leave it as it was; so they come last

@@ -196,7 +196,7 @@ def test_podman_run_after_it() -> None:
             }
             done = podman.site.run("install", "podman", environment=environment)
             assert str(settings) in done.stdout, done.stderr
-            command = podman._command  # but for its own --runtime
+            command = podman.command  # but for its own --runtime
             command = [*command[: command.index("--runtime")], "--runtime", "scrun"]
             command += ["run", "--rm", "--network", "host", "busybox"]
             done = subprocess.run(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import cluster
 from tests.harness.podman import RUN, Podman, rootless_podman
 from tests.harness.terminal import Terminal
 from tests.harness.wait import wait_until
@@ -261,3 +262,94 @@ def test_update_is_refused(podman: Podman, running: str) -> None:
     done = podman.run("update", "--memory", "1g", running)
     assert done.returncode != 0
     assert "Slurm cannot change what the running job" in done.stderr
+
+
+# what is podman's own
+
+
+def test_init_is_the_first_half_of_start(podman: Podman) -> None:
+    container = podman.must("create", *RUN[1:], "busybox", "echo", "now").strip()
+    podman.must("init", container)
+    assert state_of(podman, container)["Status"] in ("created", "initialized")
+    [job] = cluster.jobs(podman.site.user)
+    assert "RUNNING" in job
+    podman.must("start", "--attach", container)
+    assert podman.must("logs", container) == "now\n"
+    podman.must("rm", container)
+
+
+def test_questions_that_podman_answers_itself(podman: Podman, running: str) -> None:
+    podman.must("exec", running, "sh", "-c", "echo made >/made")
+    podman.must("rename", running, "another")
+    assert podman.must("ps", "--format", "{{.Names}}") == "another\n"
+    assert podman.must("container", "exists", "another") == ""
+    assert podman.must("port", "another") == ""
+    assert "A /made" in podman.must("diff", "another")
+    assert "rename" in podman.must("events", "--stream=false", "--filter", "container=another")
+    assert "sh -c trap" not in podman.must("top", "another", "pid")  # of this host
+
+
+def test_mount_and_unmount(podman: Podman, running: str) -> None:
+    podman.must("exec", running, "sh", "-c", "echo made >/made")
+    command = " ".join(podman.command)
+    script = f"place=$({command} mount {running}); cat $place/made; {command} unmount {running}"
+    assert podman.must("unshare", "sh", "-c", script).startswith("made\n")
+
+
+def test_generate(podman: Podman, running: str) -> None:
+    assert "NotifyAccess=all" in podman.must("generate", "systemd", "--new", running)
+    assert "PIDFile=" in podman.must("generate", "systemd", running)
+    assert "hostNetwork: true" in podman.must("generate", "kube", running)
+    assert "busybox" in podman.must("generate", "spec", running)
+
+
+def test_info_and_version(podman: Podman) -> None:
+    runtime = json.loads(podman.must("info", "--format", "json"))["host"]["ociRuntime"]
+    assert runtime["version"].startswith("scrun version ")
+    assert podman.must("version", "--format", "{{.Client.Version}}")
+
+
+def test_auto_update(podman: Podman) -> None:
+    """It restarts units of systemd, and there are none."""
+    done = podman.run("auto-update", "--dry-run")
+    assert done.returncode == 0 or "systemd" in done.stderr or "dbus" in done.stderr
+
+
+def test_volumes_and_networks_of_podman(podman: Podman) -> None:
+    podman.must("volume", "create", "data")
+    output(podman, "--volume", "data:/data", "busybox", "sh", "-c", "echo kept >/data/file")
+    assert output(podman, "--volume", "data:/data", "busybox", "cat", "/data/file") == "kept\n"
+    assert podman.must("volume", "ls", "--quiet") == "data\n"
+    podman.must("volume", "rm", "data")
+    assert "podman" in podman.must("network", "ls", "--format", "{{.Name}}")
+
+
+def test_images_and_the_like(podman: Podman) -> None:
+    """What does not involve the runtime, as far as it needs no registry."""
+    archive = podman.site.base / "b" / "saved.tar"
+    podman.must("import", str(podman.site.base / "image.tar"), "another")
+    podman.must("tag", "another", "third")
+    assert "third" in podman.must("images")
+    assert podman.must("image", "exists", "third") == ""
+    assert podman.must("history", "--quiet", "another").strip()
+    podman.must("save", "--output", str(archive), "another")
+    podman.must("untag", "another", "localhost/third:latest")
+    podman.must("rmi", "localhost/another:latest")
+    podman.must("load", "--input", str(archive))
+    podman.must("rmi", "localhost/another:latest")
+    podman.must("manifest", "create", "list")
+    podman.must("manifest", "rm", "list")
+    podman.must("secret", "create", "word", "-", data=b"secret")
+    assert output(podman, "--secret", "word", "busybox", "cat", "/run/secrets/word") == "secret"
+    podman.must("secret", "rm", "word")
+    assert "Images" in podman.must("system", "df")
+    assert "podman" in podman.must("help")
+    assert podman.run("machine", "list").returncode == 0
+    for refused in (
+        ("login", "127.0.0.1:1"),
+        ("pull", "127.0.0.1:1/x"),
+        ("search", "127.0.0.1:1/x"),
+    ):
+        assert podman.run(*refused, data=b"\n").returncode != 0
+    assert podman.run("push", "busybox", "127.0.0.1:1/x").returncode != 0
+    assert podman.run("logout", "127.0.0.1:1").returncode != 0

@@ -170,6 +170,17 @@ def test_without_infra_the_first_one_sizes_the_job(podman: Podman) -> None:
     assert "which has sized it: SCRUN_TIMELIMIT=7 have no effect" in log.read_text()
 
 
+def test_members_are_on_the_first_node_of_a_job_of_several(podman: Podman) -> None:
+    podman.must("pod", "create", "--infra=false", "--name", "wide")
+    run = (*RUN, "--detach", "--pod", "wide")
+    nodes = ("--annotation", "slurm.job_num_nodes=2")
+    podman.must(*run, "--name", "one", *nodes, "busybox", "sh", "-c", STAYS)
+    for name in ("two", "three", "four"):
+        podman.must(*run, "--name", name, "busybox", "sh", "-c", STAYS)
+    assert len({said(podman, name) for name in ("two", "three", "four")}) == 1
+    podman.must("pod", "rm", "--force", "--time", "0", "wide")
+
+
 def test_the_infra_image_sizes_the_job(podman: Podman) -> None:
     changes = ("--change", "ENV SCRUN_TIMELIMIT=6", "--change", 'CMD ["/bin/sleep", "infinity"]')
     podman.must("import", *changes, str(podman.site.base / "image.tar"), "sized")
@@ -259,7 +270,7 @@ def test_compose_up_and_down(podman: Podman) -> None:
 
 def compose(podman: Podman, *arguments: str) -> None:
     """Call podman-compose, which calls the podman of the test."""
-    wrapper = given(podman, "podman", f'#!/bin/sh\nexec {" ".join(podman._command)} "$@"\n')
+    wrapper = given(podman, "podman", f'#!/bin/sh\nexec {" ".join(podman.command)} "$@"\n')
     wrapper.chmod(0o755)
     done = subprocess.run(
         [

@@ -126,6 +126,8 @@ class SlurmEngine:
         if job_id := environment.get("SLURM_JOB_ID"):  # we are called within a job: use that one
             theirs = {key: text for key, text in environment.items() if key.startswith("SLURM_")}
             layout = layout_within(wanted, theirs, one)
+            if request.on_first_node:  # else srun takes any: 1 of 4 steps went to another (22.05)
+                step_options.append("--relative=0")
             request.known(job_id, False)
             yield job(Held(job_id, theirs), layout)
             return
