@@ -166,6 +166,7 @@ def test_detached_elsewhere(site: Site) -> None:
         done = subprocess.run(
             [*site.user.prefix, *site.command, *words],
             env=site.environment,
+            cwd=site.base,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

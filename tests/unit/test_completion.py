@@ -273,9 +273,9 @@ def test_offers(shell: Shell, place: Place, line: str, expected: set[str]) -> No
     assert offered(shell, place, line) == expected
 
 
+@pytest.mark.parametrize("shell", [Bash, Fish], ids=["bash", "fish"], indirect=True)
 def test_forms_of_go(shell: Shell, place: Place) -> None:
-    if isinstance(shell, Zsh):
-        pytest.skip("_arguments of zsh does not have them")
+    """Not in zsh, whose _arguments does not have them."""
     assert offered(shell, place, "scrun -slurm-conf /s.conf sta") == {"start", "state"}
     assert offered(shell, place, "scrun --root ROOT delete --force=false a") == {"alpha"}
 
