@@ -3,6 +3,7 @@
 `scrun create` starts it; people do so to watch one: without `--ready` it stays in the foreground.
 """
 
+import gc
 import os
 import sys
 
@@ -14,6 +15,7 @@ def main(argv: list[str]) -> int:
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     root, name = options["--root"], options["--name"]
     ready = int(options["--ready"]) if "--ready" in options else None
+    gc.disable()  # a tenth of the time that the imports take (measured: 109 and 100 ms)
     from supervisor.daemonize import daemonize, leave_cgroup
 
     if ready is not None:
@@ -22,6 +24,8 @@ def main(argv: list[str]) -> int:
     try:
         from supervisor.run import serve
 
+        gc.freeze()  # what is there now stays, so no collection need look at it
+        gc.enable()
         idle = float(options["--idle-timeout"]) if "--idle-timeout" in options else None
         serve(root, name, ready, idle)
     except Exception as error:

@@ -4,7 +4,7 @@ import trio
 
 from scrun.errors import BundleError
 from scrun.oci.config import Bundle, load_bundle
-from scrun.oci.lookup import Found, NotFound, find_program
+from scrun.oci.lookup import Found, NotFound, Unknown, find_program
 from supervisor.orders import Order
 
 _READING = 30.0
@@ -32,15 +32,17 @@ async def admit(order: Order, *, at_terminal: bool) -> tuple[Bundle, bool]:
         BundleError: It cannot be run.
     """
     with trio.move_on_after(_READING):
-        bundle = await trio.to_thread.run_sync(
-            load_bundle, order.bundle, order.config_file, abandon_on_cancel=True
-        )
-        program = await trio.to_thread.run_sync(find_program, bundle, abandon_on_cancel=True)
+        bundle, program = await trio.to_thread.run_sync(_look, order, abandon_on_cancel=True)
         if isinstance(program, NotFound):
             raise ProgramNotFound(program.message, program.exit_status)
         _check_terminal(bundle, order, at_terminal=at_terminal)
         return bundle, isinstance(program, Found)
     raise BundleError(f"{order.bundle}: the file system did not answer for {_READING:g} s")
+
+
+def _look(order: Order) -> tuple[Bundle, Found | NotFound | Unknown]:
+    bundle = load_bundle(order.bundle, order.config_file)
+    return bundle, find_program(bundle)
 
 
 def _check_terminal(bundle: Bundle, order: Order, *, at_terminal: bool) -> None:

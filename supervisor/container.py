@@ -15,14 +15,12 @@ order. The first reason counts.
 
 import signal
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
 import trio
 
 from scrun.errors import EngineError, ScrunError, StagingError, StateError, leaves
 from scrun.oci.config import Bundle
 from scrun.oci.signals import signal_name
-from scrun.record import Record
 from scrun.settings.engine_flags import read_flags
 from scrun.settings.request_sources import asked_by
 from scrun.states import (
@@ -78,19 +76,17 @@ class Container:
         self,
         order: Order,
         engine: Engine,
-        directory: str,
-        journal: Journal,
+        ledger: Ledger,
         anchor: Anchor,
         stdio: Stdio,
         pods: Pods,
     ) -> None:
-        """Make the record; nothing runs yet.
+        """Take all over; nothing runs yet.
 
         Args:
             order: What is asked for.
             engine: Where it will run.
-            directory: The record's, made already.
-            journal: Its log; owned from now on.
+            ledger: Its record, made already; the journal is owned from now on.
             anchor: The anchor; owned from now on.
             stdio: The container's descriptors; owned from now on.
             pods: Whose jobs it may share.
@@ -105,11 +101,13 @@ class Container:
         self.ended = trio.Event()
         self.exit_status = 0
         self.kept: KeptOutput | None = None
-        self.log = Followed(journal.path)
-        journal.when_written(self.log.grew)
+        self._ledger = ledger
+        self._directory = ledger.directory
+        self._journal = ledger.journal
+        self.log = Followed(self._journal.path)
+        self._journal.when_written(self.log.grew)
         self._order = order
         self._engine = engine
-        self._directory = directory
         self._anchor = anchor
         self._stdio = stdio
         self._pods = pods
@@ -117,23 +115,13 @@ class Container:
         self._hurry = trio.Event()
         self._asked_to_start = trio.Event()
         self._left_created = trio.Event()
+        self._may_run = trio.Event()
         self._removing = trio.Lock()
         self._removed = False
         self._ending: Ending | None = None
         self._job: Job | None = None
         self._running: Inside | None = None
         self._program_is_known = False
-        self._journal = journal
-        record = Record(
-            id=order.id,
-            pid=anchor.pid,
-            bundle=order.bundle,
-            created=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
-            engine=engine.name,
-            annotations={"org.scrun.engine": engine.name},
-            engine_settings={"slurm_conf": order.settings.slurm.conf or ""},
-        )
-        self._ledger = Ledger(directory, record, journal)
 
     @property
     def alive(self) -> bool:
@@ -206,8 +194,6 @@ class Container:
             self._pods.allocate(self._engine, request, bundle.config, self.anchor_pid) as job,
         ):
             self._job = job
-            nodes = job.environment.get("SLURM_JOB_NODELIST", "")
-            self._ledger.note(annotations={"org.scrun.nodes": nodes})
             try:
                 await self._stage_and_run(stager, bundle, job, request)
             finally:
@@ -257,7 +243,9 @@ class Container:
     async def _stage_and_run(
         self, stager: Stager, bundle: Bundle, job: Job, request: Request
     ) -> None:
-        self._ledger.note(staged=directory_for(self._order.settings.staging, request))
+        nodes = job.environment.get("SLURM_JOB_NODELIST", "")
+        staged = directory_for(self._order.settings.staging, request)
+        self._ledger.note(staged=staged, annotations={"org.scrun.nodes": nodes})
         try:
             variables = script_variables(self._order, bundle, self._directory, job.environment)
             self._journal.live(f"job {job.id}: staging the bundle")
@@ -271,6 +259,7 @@ class Container:
                 await self._asked_to_start.wait()
                 self._become(Phase.STARTING)
                 self._left_created.set()
+                await self._may_run.wait()
                 step = Step(
                     bundle=place.bundle,
                     arguments=place.arguments,
@@ -318,8 +307,12 @@ class Container:
         self._left_created.set()
         self._scope.cancel()
 
-    async def start(self) -> None:
+    async def start(self) -> Callable[[], None]:
         """Let the container run.
+
+        Returns:
+            What has to be called when the caller is answered. The step begins then: to make its
+            process takes longer than everything before, and the caller need not wait for that.
 
         Raises:
             StateError: It is not created.
@@ -330,6 +323,7 @@ class Container:
             )
         self._asked_to_start.set()
         await self._left_created.wait()
+        return self._may_run.set
 
     async def kill(self, number: int) -> None:
         """Send a signal.
@@ -354,6 +348,23 @@ class Container:
                 f"container {self.id} is still being created: there is no process for "
                 f"{signal_name(number)}; TERM or KILL end it"
             )
+
+    @property
+    def can_be_killed(self) -> bool:
+        """Whether `begin_to_kill` is what SIGKILL means to it now."""
+        return answer_to_signal(self.phase, signal.SIGKILL) is Answer.DELIVER
+
+    def begin_to_kill(self) -> None:
+        """Send SIGKILL, and see to it that the container ends; whoever asks need not wait."""
+
+        async def kill() -> None:
+            try:
+                await self.kill(signal.SIGKILL)
+            except EngineError as error:
+                self._journal.write("error", str(error))
+                self.end(killed(signal.SIGKILL, f"container {self.id} was killed"))
+
+        self.begin(kill)
 
     def inside(self, purpose: str) -> Inside:
         """Return what is needed to do something with the container while it runs.

@@ -14,6 +14,7 @@ from supervisor.anchors import Anchor
 from supervisor.container import Container
 from supervisor.engines.choose import Engines
 from supervisor.journal import Journal
+from supervisor.ledger import Ledger, first_record
 from supervisor.orders import Order
 from supervisor.pods import Pods
 from supervisor.records import make_record, remove_record
@@ -112,7 +113,8 @@ class Containers:
             raise SupervisorLost("the supervisor has been told to stop; try again")
         engine = self._engines.choose(order.settings, order.setting.environment)
         directory = os.path.join(self._root, check_id(order.id))
-        make_record(directory, self._name)
+        record = first_record(order, engine.name)
+        make_record(directory, self._name, record)
         try:
             log = os.path.join(directory, "log")
             journal = Journal(log, order.settings.log, order.id, order.shown)
@@ -123,8 +125,7 @@ class Containers:
         container = Container(
             order,
             engine,
-            directory,
-            journal,
+            Ledger(directory, record, journal),
             Anchor(order.pid, anchor),
             Stdio(stdio, terminal=order.has_console),
             self._pods,

@@ -1,6 +1,7 @@
 """The record of a container of ours: what is known of it, on disk at every moment."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -8,6 +9,20 @@ from scrun.oci.state import render_state
 from scrun.record import Record, write_record
 from scrun.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
 from supervisor.journal import Journal
+from supervisor.orders import Order
+
+
+def first_record(order: Order, engine: str) -> Record:
+    """Write down what is known of a container before anything is done for it."""
+    return Record(
+        id=order.id,
+        pid=order.pid,
+        bundle=order.bundle,
+        created=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        engine=engine,
+        annotations={"org.scrun.engine": engine},
+        engine_settings={"slurm_conf": order.settings.slurm.conf or ""},
+    )
 
 
 class Ledger:
@@ -15,32 +30,32 @@ class Ledger:
 
     Attributes:
         record: As it is.
+        directory: Where it is.
+        journal: The container's.
     """
 
     def __init__(self, directory: str, record: Record, journal: Journal) -> None:
-        """Write a record for the first time.
+        """Take over a record that is written down already.
 
         Args:
             directory: Of the record.
             record: It.
-            journal: Where it is told that it could not be written.
+            journal: Where it is told that it could not be written, and what waits.
         """
         self.record = record
-        self._directory = directory
-        self._journal = journal
-        self._write()
+        self.directory = directory
+        self.journal = journal
 
     def note(self, *, annotations: Mapping[str, str] | None = None, **changes: object) -> None:
         """Put something down; annotations are added to those that there are."""
         if annotations is not None:
             changes["annotations"] = {**self.record.annotations, **annotations}
-        self.record = msgspec.structs.replace(self.record, **changes)
-        self._write()
+        self._become(msgspec.structs.replace(self.record, **changes))
 
     def job_is_known(self, job_id: str, owned: bool) -> None:
         """Put the job down (see `supervisor.engines.base.Request.known`)."""
         if job_id != self.record.job_id:
-            self._journal.write("verbose", f"the job is {job_id}")
+            self.journal.write("verbose", f"the job is {job_id}")
         self.note(job_id=job_id, owns_job=owned, annotations={"org.scrun.job_id": job_id})
 
     def job_waits(self, news: Waiting | None) -> None:
@@ -48,12 +63,11 @@ class Ledger:
         known = self.record.annotations
         others = {key: text for key, text in known.items() if key not in OF_WAITING}
         self.note_all({**others, **annotations_of(news)})
-        self._journal.live(waiting_line(self.record.job_id, news) if news else "")
+        self.journal.live(waiting_line(self.record.job_id, news) if news else "")
 
     def note_all(self, annotations: Mapping[str, str]) -> None:
         """Replace all annotations."""
-        self.record = msgspec.structs.replace(self.record, annotations=dict(annotations))
-        self._write()
+        self._become(msgspec.structs.replace(self.record, annotations=dict(annotations)))
 
     def state(self, status: str) -> bytes:
         """Return the answer to `state`."""
@@ -62,8 +76,11 @@ class Ledger:
             record.oci_version, record.id, status, record.pid, record.bundle, record.annotations
         )
 
-    def _write(self) -> None:
+    def _become(self, record: Record) -> None:
+        if record == self.record:  # a quarter of a millisecond, some times for each container
+            return
+        self.record = record
         try:
-            write_record(self._directory, self.record)
+            write_record(self.directory, self.record)
         except OSError as error:  # a full disk ends no container
-            self._journal.write("error", f"{self._directory}/state.json: {error}")
+            self.journal.write("error", f"{self.directory}/state.json: {error}")

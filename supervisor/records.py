@@ -11,7 +11,7 @@ from scrun.record import Record, write_record
 _TEMPORARY = "@tmp"
 
 
-def make_record(directory: str, socket: str) -> None:
+def make_record(directory: str, socket: str, record: Record) -> None:
     """Make the directory of a record; whoever makes it first has the id.
 
     It gets its name when all is in it that a reader needs: no half-made one is ever seen.
@@ -26,7 +26,7 @@ def make_record(directory: str, socket: str) -> None:
     made = tempfile.mkdtemp(prefix=_TEMPORARY + socket, dir=root)
     try:
         os.symlink(os.path.join("..", socket), os.path.join(made, "supervisor"))
-        write_record(made, Record(id=container))
+        write_record(made, record)
         os.rename(made, directory)
     except BaseException as error:
         shutil.rmtree(made, ignore_errors=True)

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
+from signal import SIGKILL
 
 import trio
 
@@ -50,6 +51,7 @@ class Request:
         self._connection = connection
         self._operation, *self._arguments = fields
         self._fds = fds
+        self._afterwards: Callable[[], None] = lambda: None
 
     async def answer(self) -> bytes:
         """Carry it out; the reply's first byte is the exit status."""
@@ -87,6 +89,10 @@ class Request:
             name = type(error).__name__
             return b"\1" + f"internal error: {name}: {error}".encode(errors="replace")
 
+    def answered(self) -> None:
+        """Begin what the caller does not wait for."""
+        self._afterwards()
+
     @property
     def _id(self) -> str:
         return os.fsdecode(self._arguments[0])
@@ -99,14 +105,18 @@ class Request:
         return stopped_state(found) if isinstance(found, Record) else found.state
 
     async def _start(self) -> bytes:
-        await self._live("start").start()
+        self._afterwards = await self._live("start").start()
         return b""
 
     async def _kill(self) -> bytes:
         number = parse_signal(os.fsdecode(self._arguments[1]))
         found = self._containers.find(self._id)
         if isinstance(found, Container):
-            await found.kill(number)
+            if number == SIGKILL and found.can_be_killed:
+                # nothing can be said against it, and kill(2) does not wait for the end either
+                self._afterwards = found.begin_to_kill
+            else:
+                await found.kill(number)
         return b""
 
     async def _delete(self) -> bytes:

@@ -6,7 +6,6 @@ import socket
 
 import trio
 
-from supervisor.processes import raise_descriptor_limit
 from supervisor.records import remove_half_made
 from supervisor.server import Server, idle_timeout
 
@@ -24,7 +23,6 @@ def serve(root: str, name: str, ready: int | None, idle: float | None = None) ->
         OSError: The socket cannot be made.
     """
     os.umask(0o077)
-    raise_descriptor_limit()
     listener = _listen(root, name)
     remove_half_made(root, name)
     if ready is not None:

@@ -1,5 +1,6 @@
 """The supervisor's socket: who calls, and how long somebody is needed."""
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -11,6 +12,7 @@ from scrun import wire
 from scrun.errors import ScrunError, UsageError
 from scrun.settings.load import load
 from supervisor.containers import Containers
+from supervisor.processes import keep_descriptors_free
 from supervisor.requests import DESCRIPTORS, Request, send
 
 _REQUEST_DEADLINE = 10.0
@@ -108,13 +110,15 @@ class Server:
         self._changed.set()
         fds: list[int] = []
         try:
-            with connection:
+            with contextlib.ExitStack() as stack, connection:
                 if not _may_call(connection):
                     return
                 with trio.fail_after(_REQUEST_DEADLINE):
                     fields = await _receive(connection, fds)
-                answer = await Request(self._containers, connection, fields, fds).answer()
-                await send(connection, answer)
+                keep_descriptors_free(connection.fileno())
+                request = Request(self._containers, connection, fields, fds)
+                stack.callback(request.answered)
+                await send(connection, await request.answer())
         except (OSError, UsageError, trio.TooSlowError):
             pass  # the caller is gone, or no caller of ours
         finally:

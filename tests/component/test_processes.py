@@ -242,15 +242,16 @@ async def test_reaps_only_its_own() -> None:
 LIMITS = """
 import resource, sys, trio
 sys.path.insert(0, sys.argv[1])
-from supervisor.processes import Setting, output_of, raise_descriptor_limit
+from supervisor.processes import Setting, keep_descriptors_free, output_of
 
 async def limits():
     setting = Setting({"PATH": sys.argv[2], "A": "1"})
     print(await output_of(["sh", "-c", "ulimit -Sn; ulimit -Hn"], setting), end="")
     return await output_of(["env"], setting)
 
+keep_descriptors_free(50)
 first = trio.run(limits)
-raise_descriptor_limit()
+keep_descriptors_free(51)
 print(*resource.getrlimit(resource.RLIMIT_NOFILE), sep="\\n")
 second = trio.run(limits)
 print(*sorted(set(second.split()) - set(first.split())))

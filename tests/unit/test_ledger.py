@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.record import Record, read_record
+from scrun.record import Record, read_record, write_record
 from scrun.settings.load import Log
 from scrun.waiting import Waiting
 from supervisor.journal import Journal, Shown
@@ -21,6 +21,7 @@ class Books:
         self.journal = Journal(str(directory / "log"), Log(level="verbose"), record.id, Shown())
         self.told: list[str] = []
         self.journal.show_live(self.told.append)
+        write_record(str(directory), record)
         self.ledger = Ledger(str(directory), record, self.journal)
 
     @property
@@ -41,9 +42,13 @@ def books(tmp_path: Path) -> Iterator[Books]:
     found.journal.close()
 
 
-def test_it_is_there_from_the_beginning(books: Books) -> None:
-    assert books.on_disk == books.ledger.record
-    assert (books.on_disk.status, books.on_disk.annotations) == ("creating", {"a": "1"})
+def test_what_is_known_already_is_not_written_again(books: Books) -> None:
+    before = (books.directory / "state.json").stat().st_ino
+    books.ledger.note(status="creating", annotations={"a": "1"})
+    books.ledger.note_all({"a": "1"})
+    assert (books.directory / "state.json").stat().st_ino == before
+    books.ledger.note(status="created")
+    assert (books.directory / "state.json").stat().st_ino != before
 
 
 def test_what_is_noted_is_on_disk_and_annotations_are_added(books: Books) -> None:
