@@ -12,7 +12,7 @@ from tests.harness.processes import Process, descendants, processes, voluntary_s
 
 _QUIET = 10.0
 _SIZES = ("Rss", "Pss", "Private")
-_SETTLED = 12.0  # threads that served the starts end after 10 s
+SETTLED = 12.0  # threads that served the starts end after 10 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Idle:
         made = [self._stand.create(self._stand.sleep) for _ in range(size)]
         for each in made:
             each.take("", "start")
-        time.sleep(_SETTLED)
+        time.sleep(SETTLED)
         groups = defaultdict(list)
         for process in self._submit_side():
             groups[_kind(process)].append(process.pid)
@@ -98,7 +98,7 @@ class Idle:
     def _bare(self, size: int) -> None:
         words = self._stand.in_container("sleep", "3600")
         held = [self._stand.popen(["salloc", "-Q", *words]) for _ in range(size)]
-        time.sleep(_SETTLED)
+        time.sleep(SETTLED)
         groups = defaultdict(list)
         for each in held:
             for pid in (each.pid, *descendants(each.pid)):

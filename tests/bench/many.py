@@ -5,11 +5,10 @@ import statistics
 import time
 
 from tests.bench.figures import Goal, growth, table
-from tests.bench.idle import weigh
+from tests.bench.idle import SETTLED, weigh
 from tests.bench.stand import Made, Stand
 
 _STEPS = 10
-_FASTEST = 0.1  # of a step's containers are compared: the others show what else the machine does
 
 
 class Many:
@@ -41,6 +40,7 @@ class Many:
             row = {name: statistics.median(taken) for name, taken in times.items()}
             self._rows.append({"containers": sum(map(len, made)), **row, **self._supervisor()})
         pid = self._stand.site.supervisors()[0]
+        time.sleep(SETTLED)
         weight = weigh({"supervisor": [pid]})["supervisor"]
         self._idle = {"wake-ups": weight.wakeups, "cpu": weight.cpu}
         for row in reversed(self._rows):

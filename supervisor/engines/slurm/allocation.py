@@ -29,7 +29,7 @@ from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.fate import ask_fate
 from supervisor.engines.slurm.messages import SallocHeard
 from supervisor.engines.slurm.pending import Queue
-from supervisor.engines.slurm.tools import Tools
+from supervisor.engines.slurm.tools import Tools, lean
 from supervisor.processes import Child, Setting, child
 from supervisor.pumps import messages
 
@@ -146,7 +146,11 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
             async with (
                 messages(allocation.hear) as stderr,
                 child(
-                    command, setting, stdin=theirs.fileno(), stderr=stderr, dies_with_us=False
+                    command,
+                    lean(setting),
+                    stdin=theirs.fileno(),
+                    stderr=stderr,
+                    dies_with_us=False,
                 ) as salloc,
             ):
                 theirs.close()

@@ -15,7 +15,7 @@ from scrun.errors import EngineError
 from scrun.settings.load import Level
 from supervisor.engines.slurm.cancel import signal_step
 from supervisor.engines.slurm.messages import SrunHeard
-from supervisor.engines.slurm.tools import Tools
+from supervisor.engines.slurm.tools import Tools, lean
 from supervisor.journal import Journal
 from supervisor.processes import Child, Setting, child
 from supervisor.pumps import can_be_opened_again, carried, messages, overheard
@@ -114,7 +114,7 @@ class SrunStep:
                 _give_a_size(stdin)
             async with child(
                 [*words, "--", *program],
-                self._setting,
+                lean(self._setting),  # the options have --export=NONE
                 stdin=stdin,
                 stdout=stdout,
                 stderr=own,
