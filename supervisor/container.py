@@ -13,6 +13,7 @@ All ends are one: `end` cancels the tree and keeps the reason; the levels undo t
 order. The first reason counts.
 """
 
+import os
 import signal
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -20,7 +21,8 @@ from datetime import UTC, datetime
 import trio
 
 from scrun.errors import EngineError, ScrunError, StagingError, StateError, leaves
-from scrun.oci.config import Bundle
+from scrun.oci.config import Bundle, Process
+from scrun.oci.lookup import Found, Unknown
 from scrun.oci.signals import signal_name
 from scrun.record import Record
 from scrun.settings.engine_flags import read_flags
@@ -122,7 +124,7 @@ class Container:
         self._ending: Ending | None = None
         self._job: Job | None = None
         self._running: Inside | None = None
-        self._program_is_known = False
+        self._program: Found | Unknown = Unknown("")
         self._journal = journal
         record = Record(
             id=order.id,
@@ -219,7 +221,7 @@ class Container:
     async def _read_bundle(self) -> Bundle:
         """Check what can be known before a job is asked for."""
         try:
-            bundle, self._program_is_known = await admit(
+            bundle, self._program = await admit(
                 self._order, at_terminal=self._stdio.at_terminal
             )
         except ProgramNotFound as error:
@@ -276,7 +278,8 @@ class Container:
                     arguments=place.arguments,
                     stdio=self._stdio.fds,
                     terminal=bundle.config.process.terminal,
-                    program_is_known=self._program_is_known,
+                    program=self._called(bundle.config.process, place.arguments[0]),
+                    program_is_known=isinstance(self._program, Found),
                     running=lambda: self._become(Phase.RUNNING),
                 )
                 ending = await job.run(step)
@@ -290,6 +293,14 @@ class Container:
             self._journal.write("error", str(error))
             status = self._ending.status or TAKEN["scrun-failure"]
             self._ending = Ending(status, "scrun-failure", str(error))
+
+    def _called(self, process: Process, name: str) -> str:
+        """Return the absolute path by which the container has a program."""
+        if "/" in name:
+            return os.path.join(process.cwd, name)
+        if isinstance(self._program, Found) and name == process.args[0]:
+            return self._program.called
+        return ""  # not seen, or a script has put another one in its place
 
     def resized(self) -> None:
         """Pass a new size of the terminal on."""

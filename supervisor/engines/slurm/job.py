@@ -77,7 +77,7 @@ class SlurmJob:
         heard = self._step.heard
         streams = Streams(step.stdio, step.terminal, listen=not step.program_is_known)
         options = self._container_options(step)
-        status = await self._step.run(options, step.arguments, streams, step.running)
+        status = await self._step.run(options, self._command(step), streams, step.running)
         ended = step_exit(heard, status)
         if heard.aborted and not self._step.asked_to_kill:
             # Whether the job went with the step is salloc's to say: it cancels us then.
@@ -90,6 +90,13 @@ class SlurmJob:
             reason = "; ".join(heard.complaints) or f"srun ended with {status}"
             return taken("scrun-failure", f"the container could not be started: {reason}")
         return ending_of_step(heard, ended, self._held.heard)
+
+    def _command(self, step: Step) -> list[str]:
+        """Return the command of the container's step, which Slurm puts in for process.args."""
+        name, *rest = step.arguments
+        if self._features.node_finds_program and step.program:
+            name = step.program
+        return [name, *rest]
 
     def _container_options(self, step: Step) -> list[str]:
         words = ["--jobid", self.id, "--job-name", "scrun"]
