@@ -221,9 +221,7 @@ class Container:
     async def _read_bundle(self) -> Bundle:
         """Check what can be known before a job is asked for."""
         try:
-            bundle, self._program = await admit(
-                self._order, at_terminal=self._stdio.at_terminal
-            )
+            bundle, self._program = await admit(self._order, at_terminal=self._stdio.at_terminal)
         except ProgramNotFound as error:
             self._ending = Ending(error.status, "not-found", str(error))
             raise
