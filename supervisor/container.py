@@ -451,7 +451,9 @@ class Container:
             annotations["org.scrun.message"] = ending.text
         self._ledger.note(status="stopped", moved=None, annotations=annotations)
         if ending.reason == "out-of-memory":
-            tell_out_of_memory(self._order.bundle, self._order.setting.environment)
+            tell_out_of_memory(
+                self._order.bundle, self._order.setting.environment, self.anchor_pid
+            )
         self._anchor.end(ending.status)
         self.exit_status = ending.status
         self.ended.set()
