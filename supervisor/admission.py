@@ -18,7 +18,7 @@ class ProgramNotFound(BundleError):
         self.status = status
 
 
-async def admit(order: Order, *, at_terminal: bool) -> tuple[Bundle, bool]:
+async def admit(order: Order, *, at_terminal: bool) -> tuple[Bundle, Found | Unknown]:
     """Read and check a bundle. It is the user's file system, which may hang: in a thread.
 
     Args:
@@ -26,7 +26,7 @@ async def admit(order: Order, *, at_terminal: bool) -> tuple[Bundle, bool]:
         at_terminal: Whether the caller's standard input and output are a terminal.
 
     Returns:
-        The bundle, and whether its program was seen in it.
+        The bundle, and what is known of its program.
 
     Raises:
         BundleError: It cannot be run.
@@ -36,7 +36,7 @@ async def admit(order: Order, *, at_terminal: bool) -> tuple[Bundle, bool]:
         if isinstance(program, NotFound):
             raise ProgramNotFound(program.message, program.exit_status)
         _check_terminal(bundle, order, at_terminal=at_terminal)
-        return bundle, isinstance(program, Found)
+        return bundle, program
     raise BundleError(f"{order.bundle}: the file system did not answer for {_READING:g} s")
 
 

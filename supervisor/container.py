@@ -13,13 +13,15 @@ All ends are one: `end` cancels the tree and keeps the reason; the levels undo t
 order. The first reason counts.
 """
 
+import os
 import signal
 from collections.abc import Awaitable, Callable
 
 import trio
 
 from scrun.errors import EngineError, ScrunError, StagingError, StateError, leaves
-from scrun.oci.config import Bundle
+from scrun.oci.config import Bundle, Process
+from scrun.oci.lookup import Found, Unknown
 from scrun.oci.signals import signal_name
 from scrun.settings.engine_flags import read_flags
 from scrun.settings.request_sources import asked_by
@@ -121,7 +123,7 @@ class Container:
         self._ending: Ending | None = None
         self._job: Job | None = None
         self._running: Inside | None = None
-        self._program_is_known = False
+        self._program: Found | Unknown = Unknown("")
 
     @property
     def alive(self) -> bool:
@@ -205,9 +207,7 @@ class Container:
     async def _read_bundle(self) -> Bundle:
         """Check what can be known before a job is asked for."""
         try:
-            bundle, self._program_is_known = await admit(
-                self._order, at_terminal=self._stdio.at_terminal
-            )
+            bundle, self._program = await admit(self._order, at_terminal=self._stdio.at_terminal)
         except ProgramNotFound as error:
             self._ending = Ending(error.status, "not-found", str(error))
             raise
@@ -265,7 +265,8 @@ class Container:
                     arguments=place.arguments,
                     stdio=self._stdio.fds,
                     terminal=bundle.config.process.terminal,
-                    program_is_known=self._program_is_known,
+                    program=self._called(bundle.config.process, place.arguments[0]),
+                    program_is_known=isinstance(self._program, Found),
                     running=lambda: self._become(Phase.RUNNING),
                 )
                 ending = await job.run(step)
@@ -279,6 +280,14 @@ class Container:
             self._journal.write("error", str(error))
             status = self._ending.status or TAKEN["scrun-failure"]
             self._ending = Ending(status, "scrun-failure", str(error))
+
+    def _called(self, process: Process, name: str) -> str:
+        """Return the absolute path by which the container has a program."""
+        if "/" in name:
+            return os.path.join(process.cwd, name)
+        if isinstance(self._program, Found) and name == process.args[0]:
+            return self._program.called
+        return ""  # not seen, or a script has put another one in its place
 
     def resized(self) -> None:
         """Pass a new size of the terminal on."""
@@ -453,7 +462,9 @@ class Container:
             annotations["org.scrun.message"] = ending.text
         self._ledger.note(status="stopped", moved=None, annotations=annotations)
         if ending.reason == "out-of-memory":
-            tell_out_of_memory(self._order.bundle, self._order.setting.environment)
+            tell_out_of_memory(
+                self._order.bundle, self._order.setting.environment, self.anchor_pid
+            )
         self._anchor.end(ending.status)
         self.exit_status = ending.status
         self.ended.set()

@@ -33,7 +33,7 @@ function __scrun_walk --description 'Read the line as far as the cursor'
             if test -z "$__scrun_command"; and contains -- $halves[1] @CARRIED@
                 set -a __scrun_with $halves
             end
-        else if string match -q -- '-?*' $word
+        else if string match -q -r -- '^-.' $word
             if __scrun_takes "$__scrun_command" $word
                 set option $word
             else if __scrun_takes "$__scrun_command" -$word

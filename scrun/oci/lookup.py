@@ -29,9 +29,15 @@ _MOUNTS = 1000
 
 
 class Found(msgspec.Struct, frozen=True):
-    """There is an executable file; `path` is its place in the container, without links."""
+    """There is an executable file.
+
+    Attributes:
+        path: Its place in the container, without links.
+        called: Its place as the name and PATH have it; links are as they are.
+    """
 
     path: str
+    called: str
 
 
 class NotFound(msgspec.Struct, frozen=True):
@@ -74,7 +80,8 @@ def _search(tree: "_Tree", bundle: Bundle, name: str) -> Found | NotFound | Unkn
     denied = False
     for directory in directories:
         try:
-            mode, place = tree.look_up(os.path.join(process.cwd, directory, name))
+            called = os.path.join(process.cwd, directory, name)
+            mode, place = tree.look_up(called)
         except _MissingError:
             continue
         if not stat.S_ISREG(mode) or not mode & 0o111:
@@ -84,7 +91,7 @@ def _search(tree: "_Tree", bundle: Bundle, name: str) -> Found | NotFound | Unkn
         elif "/" not in name and not directory.startswith("/"):
             return Unknown(f"{place}: is in a relative entry of PATH")
         else:
-            return Found(place)
+            return Found(place, called)
     if denied:
         return NotFound(f"open executable `{name}`: permission denied", 126)
     message = f"executable file `{name}` not found in $PATH: no such file or directory"

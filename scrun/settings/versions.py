@@ -53,6 +53,9 @@ class Features(msgspec.Struct, frozen=True):
         tasks_per_node: How many tasks of a step can be containers on one node; None is any.
         real_terminal: With `--pty` slurmstepd sets `process.terminal`, so the container gets a
             controlling terminal and job control.
+        node_finds_program: slurmstepd looks a program that is no absolute path up among the
+            files of the node, along the container's PATH or from its own directory, and passes on
+            where it is there.
         env_exclude: oci.conf has EnvExclude; without it the job's environment is appended to
             that of config.json.
     """
@@ -61,6 +64,7 @@ class Features(msgspec.Struct, frozen=True):
     forces_rootfs: bool
     tasks_per_node: int | None
     real_terminal: bool
+    node_finds_program: bool
     env_exclude: bool
 
 
@@ -85,6 +89,8 @@ def features(version: SlurmVersion) -> Features:
         tasks_per_node=None if reworked else 1,
         # measured: always false; read (container.c, _modify_config): true with LAUNCH_PTY
         real_terminal=reworked,
+        # measured, 24.11: `sh` becomes the node's /usr/bin/sh
+        node_finds_program=reworked,
         # NEWS 23.02: "oci.conf - add RunTimeEnvExclude and EnvExclude"
         env_exclude=reworked,
     )

@@ -65,6 +65,8 @@ class Step(msgspec.Struct, frozen=True):
         arguments: config.json's process.args.
         stdio: Descriptors for standard input, output and error, the same three if a terminal.
         terminal: Whether those are a terminal.
+        program: The absolute path in the container of what arguments[0] names, "" if it is a
+            bare name and could not be looked up.
         program_is_known: Whether the program was seen in the bundle; else the engine should
             look out for the runtime's word that there is none.
         running: Called when the engine knows that the task runs.
@@ -74,6 +76,7 @@ class Step(msgspec.Struct, frozen=True):
     arguments: Sequence[str]
     stdio: tuple[int, int, int]
     terminal: bool
+    program: str
     program_is_known: bool
     running: Callable[[], None]
 

@@ -129,7 +129,7 @@ class Ground:
 
     def container(self, config: dict[str, Any], script: str) -> tuple[str, dict[str, Any]]:
         """Run a shell script in the staged container; return its output, and of staging."""
-        config["process"]["args"] = ["sh", "-c", script]
+        config["process"]["args"] = ["/bin/sh", "-c", script]  # a bare name the node looks up
         self.write(config)
         bundle, staged = self.path / "bundle", self.path / "staged"
         before = snapshot(bundle)
@@ -182,6 +182,8 @@ def prepared(name: str, place: str) -> dict[str, Any]:
         config.pop("hooks", None)
         config["process"].pop("apparmorProfile", None)
         config["linux"].pop("cgroupsPath", None)
+        # docker's weight 0 is none, but crun 1.21 wants the controller `io` for it
+        config["linux"].get("resources", {}).pop("blockIO", None)
         for namespace in config["linux"]["namespaces"]:
             namespace.pop("path", None)
     return config

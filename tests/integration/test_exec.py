@@ -15,6 +15,7 @@ from tests.conftest import MakeSite
 from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.terminal import Terminal
+from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
 # One of each engine and of each user; what depends on both has all four.
@@ -39,7 +40,8 @@ def test_status_and_output(site: Site, running: Life) -> None:
 def test_it_joins_the_container(site: Site, running: Life) -> None:
     site.must("exec", running.id, "sh", "-c", "echo changed >/dev/of-exec")
     assert site.must("exec", running.id, "cat", "/dev/of-exec") == "changed\n"
-    assert "1 sh -c trap" in site.must("exec", running.id, "ps", "-o", "pid,args")
+    sh = slurm_version().called("sh") if site.engine == "slurm" else "sh"
+    assert f"1 {sh} -c trap" in site.must("exec", running.id, "ps", "-o", "pid,args")
 
 
 @TWO

@@ -10,6 +10,7 @@ from tests.harness import cluster, users
 from tests.harness.life import Life
 from tests.harness.podman import RUN, Podman
 from tests.harness.site import Site
+from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
 on_slurm = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
@@ -186,24 +187,49 @@ def test_delete_ends_all(site: Site, force: list[str]) -> None:
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
+        ({"SCRUN_NTASKS": "many"}, "SCRUN_NTASKS=many: a number expected"),
+        ({"SCRUN_JOB_NUM_NODES": "many"}, '"many" is not a valid node count'),
+    ],
+)
+def test_what_cannot_be(site: Site, environment: dict[str, str], said: str) -> None:
+    assert said in site.life("true", environment=environment).refused()
+    site.settle()
+
+
+# Several tasks on a node
+
+
+@on_slurm
+@pytest.mark.parametrize(
+    ("environment", "tasks", "said"),
+    [
         (
             {"SCRUN_JOB_NUM_NODES": "2", "SCRUN_NTASKS": "4"},
+            4,
             "SCRUN_NTASKS=4: Slurm 22.05 runs one container of a job on each node, and "
             "SCRUN_JOB_NUM_NODES is 2: ask for 4 nodes",
         ),
         (
             {"SCRUN_NTASKS_PER_NODE": "2"},
+            2,
             "SCRUN_NTASKS_PER_NODE=2: Slurm 22.05 runs one container of a job on each node",
         ),
-        ({"SCRUN_NTASKS": "many"}, "SCRUN_NTASKS=many: a number expected"),
-        ({"SCRUN_JOB_NUM_NODES": "many"}, '"many" is not a valid node count'),
         # only the grant tells that salloc has put both on one node
-        ({"SCRUN_NTASKS": "2"}, "set SCRUN_JOB_NUM_NODES to 2"),
+        ({"SCRUN_NTASKS": "2"}, 2, "set SCRUN_JOB_NUM_NODES to 2"),
     ],
 )
-def test_more_than_can_be(site: Site, environment: dict[str, str], said: str) -> None:
-    assert said in site.life("true", environment=environment).refused()
-    site.settle()
+def test_several_on_a_node(site: Site, environment: dict[str, str], tasks: int, said: str) -> None:
+    life = site.shell(TRAP, environment={**environment, "SCRUN_LABELIO": "1"})
+    if slurm_version().containers_per_node == 1:
+        assert said in life.refused()
+        site.settle()
+        return
+    life.created().start()
+    says(life, "up", tasks)
+    life.kill("USR1")
+    assert life.wait() == 9
+    got = [line for line in life.output().splitlines() if "got" in line]
+    assert sorted(got) == [f"{task}: got" for task in range(tasks)]
 
 
 # Within a job
@@ -256,10 +282,20 @@ def test_within_a_job(
 
 
 @on_slurm
-@pytest.mark.parametrize("asked", [{"SCRUN_NTASKS": "3"}, {"SCRUN_JOB_NUM_NODES": "3"}])
-def test_more_than_the_job_has(site: Site, job: dict[str, str], asked: dict[str, str]) -> None:
-    said = site.life("true", environment={**job, **asked}).refused()
+def test_more_than_the_job_has(site: Site, job: dict[str, str]) -> None:
+    said = site.life("true", environment={**job, "SCRUN_JOB_NUM_NODES": "3"}).refused()
     assert f"job {job['SLURM_JOB_ID']} has 2 nodes: ask for no more" in said
+
+
+@on_slurm
+def test_more_tasks_than_the_job_has_nodes(site: Site, job: dict[str, str]) -> None:
+    life = site.life("echo", "here", environment={**job, "SCRUN_NTASKS": "3"})
+    if slurm_version().containers_per_node == 1:
+        assert f"job {job['SLURM_JOB_ID']} has 2 nodes: ask for no more" in life.refused()
+        return
+    life.created().start()
+    assert life.wait() == 125
+    assert "More processors requested than permitted" in life.errors()
 
 
 @on_slurm

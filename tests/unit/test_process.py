@@ -90,7 +90,7 @@ def test_a_wrong_member_is_named(members: dict[str, object], reason: str) -> Non
         (b"null", "p.json: is not the description of a process"),
         (b'"id"', "p.json: is not the description of a process"),
         (b"[" * 100_000, "p.json: is nested too deeply"),
-        (text(x=[[]]).replace(b"[[]]", b"[" * 480 + b"]" * 480), "p.json: is nested too deeply"),
+        (text(x=[[]]).replace(b"[[]]", b"[" * 990 + b"]" * 990), "p.json: is nested too deeply"),
         (b"[" * (1 << 24), "p.json: is nested too deeply"),
         (b" " * (1 << 24), "p.json: is not JSON: "),
     ],

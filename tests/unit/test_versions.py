@@ -37,6 +37,7 @@ def test_features() -> None:
         forces_rootfs=True,
         tasks_per_node=1,
         real_terminal=False,
+        node_finds_program=False,
         env_exclude=False,
     )
     new = Features(
@@ -44,6 +45,7 @@ def test_features() -> None:
         forces_rootfs=False,
         tasks_per_node=None,
         real_terminal=True,
+        node_finds_program=True,
         env_exclude=True,
     )
     assert features(SlurmVersion(24, 11, 5)) == features(SlurmVersion(26, 5)) == new

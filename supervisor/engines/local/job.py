@@ -6,7 +6,6 @@ import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
 import trio
 
 from scrun.errors import EngineError, StateError
@@ -15,6 +14,7 @@ from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.local.commands import Commands
 from supervisor.engines.local.session import LocalSession
 from supervisor.engines.script import signal_script
+from supervisor.engines.terminal import write_size
 from supervisor.processes import Child, Setting, child, run_shell, shell_status
 from supervisor.pumps import messages
 from supervisor.runtimes import program_failure
@@ -75,7 +75,7 @@ class LocalJob:
         self._bundle = step.bundle
         stdin, stdout, stderr = step.stdio
         if step.terminal:
-            _tell_size(os.path.join(step.bundle, "config.json"), stdin)
+            write_size(step.bundle, stdin)
         command = self._commands.run(self._container, step.bundle, log)
         async with child(
             command, self._request.setting, stdin=stdin, stdout=stdout, stderr=stderr, grace=1.0
@@ -210,21 +210,6 @@ class LocalJob:
         """Pass a new size of the terminal on; the runtime looks when it is told."""
         if self._runtime is not None:
             self._runtime.signal(signal.SIGWINCH)
-
-
-def _tell_size(config_file: str, terminal: int) -> None:
-    """Write the terminal's size into the staged config.json.
-
-    runc copies it to the container's terminal only after the process has begun, so that one
-    which asks at once finds 0 by 0.
-    """
-    columns, rows = os.get_terminal_size(terminal)
-    with open(config_file, "rb+") as file:
-        config = msgspec.json.decode(file.read())
-        config["process"]["consoleSize"] = {"height": rows, "width": columns}
-        file.seek(0)
-        file.write(msgspec.json.encode(config))
-        file.truncate()
 
 
 def _last_error(log: str) -> str:

@@ -1,5 +1,6 @@
 """A Slurm job in which one container runs as a step of srun."""
 
+import contextlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,6 +21,7 @@ from supervisor.engines.slurm.signals import signal_container
 from supervisor.engines.slurm.step import SrunStep, Streams
 from supervisor.engines.slurm.tools import Tools
 from supervisor.engines.slurm.update import set_time_limit
+from supervisor.engines.terminal import give_a_size, write_size
 
 _NEWS_OF_THE_JOB = 2.0
 
@@ -77,7 +79,9 @@ class SlurmJob:
         heard = self._step.heard
         streams = Streams(step.stdio, step.terminal, listen=not step.program_is_known)
         options = self._container_options(step)
-        status = await self._step.run(options, step.arguments, streams, step.running)
+        if step.terminal and self._features.real_terminal:
+            self._write_size(step)
+        status = await self._step.run(options, self._command(step), streams, step.running)
         ended = step_exit(heard, status)
         if heard.aborted and not self._step.asked_to_kill:
             # Whether the job went with the step is salloc's to say: it cancels us then.
@@ -90,6 +94,19 @@ class SlurmJob:
             reason = "; ".join(heard.complaints) or f"srun ended with {status}"
             return taken("scrun-failure", f"the container could not be started: {reason}")
         return ending_of_step(heard, ended, self._held.heard)
+
+    def _write_size(self, step: Step) -> None:
+        """Let the runtime on the node know the size, unless only the nodes see the bundle."""
+        give_a_size(step.stdio[0])
+        with contextlib.suppress(FileNotFoundError):
+            write_size(step.bundle, step.stdio[0])
+
+    def _command(self, step: Step) -> list[str]:
+        """Return the command of the container's step, which Slurm puts in for process.args."""
+        name, *rest = step.arguments
+        if self._features.node_finds_program and step.program:
+            name = step.program
+        return [name, *rest]
 
     def _container_options(self, step: Step) -> list[str]:
         words = ["--jobid", self.id, "--job-name", "scrun"]

@@ -1,10 +1,6 @@
 """A step of srun that has the standard input, output and error of a container, or of an exec."""
 
-import fcntl
-import os
 import signal
-import struct
-import termios
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -16,6 +12,7 @@ from scrun.settings.load import Level
 from supervisor.engines.slurm.cancel import signal_step
 from supervisor.engines.slurm.messages import SrunHeard
 from supervisor.engines.slurm.tools import Tools, lean
+from supervisor.engines.terminal import give_a_size
 from supervisor.journal import Journal
 from supervisor.processes import Child, Setting, child
 from supervisor.pumps import can_be_opened_again, carried, messages, overheard
@@ -111,7 +108,7 @@ class SrunStep:
                 words.append(f"--error=/proc/self/fd/{error}")
             stdin, stdout, _ = streams.fds
             if streams.terminal:
-                _give_a_size(stdin)
+                give_a_size(stdin)
             async with child(
                 [*words, "--", *program],
                 lean(self._setting),  # the options have --export=NONE
@@ -198,10 +195,3 @@ class SrunStep:
         """
         if self._srun is not None and self._started.is_set():
             self._srun.signal(signal.SIGWINCH)
-
-
-def _give_a_size(terminal: int) -> None:
-    """Give a terminal that has none a size: srun (22.05) passes no change on otherwise."""
-    if os.get_terminal_size(terminal) == (0, 0):
-        size = struct.pack("HHHH", 24, 80, 0, 0)
-        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)  # ioctl_tty(2)

@@ -1,0 +1,50 @@
+"""What differs between the versions of Slurm that the tests are run with: measured with each.
+
+Tests that state such a fact ask here. A version that is not in the table is taken to do what the
+one before it did, until a test says that it does not.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from tests.harness.cluster import slurm
+
+Release = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Slurm:
+    """A version of Slurm.
+
+    Attributes:
+        release: Its number.
+        containers_per_node: How many tasks of a container's step a node runs; None is any.
+        real_terminal: Whether a container's terminal is its controlling one, in its own /dev.
+        absolute_program: Whether a container's first process is called by its absolute path,
+            because slurmstepd would look a bare name up on the node.
+    """
+
+    release: Release
+    containers_per_node: int | None
+    real_terminal: bool
+    absolute_program: bool
+
+    def called(self, name: str) -> str:
+        """The name by which the first process of a container calls a program of /bin."""
+        return f"/bin/{name}" if self.absolute_program else name
+
+
+_TABLE = (
+    Slurm((22, 5), containers_per_node=1, real_terminal=False, absolute_program=False),
+    Slurm((24, 11), containers_per_node=None, real_terminal=True, absolute_program=True),
+)
+
+
+@cache
+def slurm_version() -> Slurm:
+    """The version of the cluster of the tests."""
+    found = re.search(r"(\d+)\.(\d+)", slurm("srun", "--version"))
+    assert found
+    release = int(found[1]), int(found[2])
+    return [known for known in _TABLE if known.release <= release][-1]
