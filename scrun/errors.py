@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+LONGEST = 2000
+"""How many characters a message has at most: what it names may be megabytes long."""
+
+
 class ScrunError(Exception):
     """An error that scrun expects, explains in one line and ends with.
 
@@ -44,6 +48,9 @@ class ScrunError(Exception):
 
     exit_code = 1
     show_traceback = False
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shortened(message))
 
 
 class UsageError(ScrunError):
@@ -164,6 +171,14 @@ class SupervisorLost(ScrunError):
     Raised by whoever talks to its socket. ``state`` answers from the record instead,
     ``delete`` finishes the business of the dead one; others report it.
     """
+
+
+def shortened(message: str) -> str:
+    """Leave the middle of a message out that is too long: its end says what is wrong."""
+    if len(message) <= LONGEST:
+        return message
+    half = LONGEST // 2 - 10
+    return f"{message[:half]} [...] {message[-half:]}"
 
 
 def leaves(error: BaseException) -> "Iterator[BaseException]":

@@ -38,7 +38,12 @@ def stay(sock: _socket.socket) -> int:
         if not part:
             return LOST
         said += part
-    return int(said)
+    return status_of(said)
+
+
+def status_of(said: bytes) -> int:
+    """Read the line that a supervisor ends its anchor with; what is none is the end as well."""
+    return int(said) if said[:-1].isdigit() and len(said) <= 4 else LOST
 
 
 class KeptTerminal:

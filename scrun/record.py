@@ -16,6 +16,8 @@ import os
 import msgspec
 
 from scrun.errors import StateError
+from scrun.oci.config import explain
+from scrun.oci.document import VALUES
 from scrun.oci.state import render_state
 
 LIMIT = 16 * 1024 * 1024
@@ -98,11 +100,21 @@ def read_record(directory: str) -> Record:
     path = os.path.join(directory, "state.json")
     container = os.path.basename(directory)
     try:
-        with open(path, "rb") as file:
-            return msgspec.convert(json.loads(file.read(LIMIT)), Record)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            content = file.read(LIMIT)
+        if content.count(b",") > VALUES:
+            raise ValueError(f"has more than {VALUES} values")
+        document = json.loads(content)
     except FileNotFoundError:
         raise StateError(f"container {container}: its record is incomplete; delete it") from None
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        raise StateError(f"{path}: {error}; delete the container") from error
+    try:
+        return msgspec.convert(document, Record)
+    except msgspec.ValidationError as error:
+        raise StateError(f"{path}: {explain(error, document)}; delete the container") from error
+    except UnicodeEncodeError as error:  # half a character, where no text belongs
         raise StateError(f"{path}: {error}; delete the container") from error
 
 

@@ -14,6 +14,7 @@ from scrun.states import FATAL, Ending, Phase, killed
 from supervisor.journal import Journal
 
 _GRACE = 5.0
+_LINE = 64
 
 
 class Anchor:
@@ -47,9 +48,9 @@ class Anchor:
                 return
             if not data:
                 return
-            *names, rest = (rest + data).split(b"\n")
-            for name in names:
-                yield signal.Signals["SIG" + name.decode()]
+            numbers, rest = read_signals(rest + data)
+            for number in numbers:
+                yield number
 
     def end(self, status: int) -> None:
         """Make it exit with a status; no matter if it is dead already.
@@ -62,6 +63,20 @@ class Anchor:
     async def close(self) -> None:
         """Close our end. An anchor that has not been ended takes it for our death."""
         await self._stream.aclose()
+
+
+def read_signals(said: bytes) -> tuple[list[signal.Signals], bytes]:
+    """Read what an anchor says: a line with its name for each signal.
+
+    Whoever calls `create` chooses the anchor, so it may say anything; what is no signal is none.
+
+    Returns:
+        The signals, and the line that is not complete yet.
+    """
+    *names, rest = said.split(b"\n")
+    known = signal.Signals.__members__
+    texts = ("SIG" + name.decode(errors="replace") for name in names)
+    return [known[text] for text in texts if text in known], rest[-_LINE:]
 
 
 class Obeys(Protocol):

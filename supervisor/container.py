@@ -236,7 +236,7 @@ class Container:
             known=self._ledger.job_is_known,
             lost=self.end,
             asked=asked_by(config.annotations, config.process.env),
-            flags=read_flags(config, bundle.raw, resources=by_flags),
+            flags=read_flags(config, resources=by_flags),
             waiting=self._ledger.job_waits,
         )
 

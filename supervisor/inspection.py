@@ -89,7 +89,7 @@ def read_list(answer: Answer) -> Seen:
     Raises:
         EngineError: The node does not know the container.
     """
-    found = re.match(r"host (.*)\npids\n((?:[0-9]+\n)*)table\n", answer.text)
+    found = re.match(r"host (.*)\npids\n((?:[0-9]{1,10}\n)*)table\n", answer.text)
     if not found:
         raise _not_told(answer, "listed")
     pids = frozenset(int(pid) for pid in found[2].split())
@@ -128,7 +128,8 @@ async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> 
         EngineError: The nodes do not tell.
     """
     usage = total(await job.inspect(stats_script))
-    limit = (resources.get("memory") or {}).get("limit")
+    limit = resources.get("memory")
+    limit = limit.get("limit") if isinstance(limit, Mapping) else None
     memory: dict[str, int] = {"usage": usage.memory}
     if isinstance(limit, int) and limit > 0:
         memory["limit"] = limit
@@ -154,7 +155,7 @@ def total(answers: Sequence[Answer]) -> Usage:
     """
     user = kernel = memory = count = threads = 0
     for answer in answers:
-        found = re.match(r"units ([1-9][0-9]*) ([0-9]+)\n", answer.text)
+        found = re.match(r"units ([1-9][0-9]{0,9}) ([0-9]{1,10})\n", answer.text)
         if not found:
             raise _not_told(answer, "looked at")
         tick, page = 1_000_000_000 // int(found[1]), int(found[2])
@@ -162,13 +163,17 @@ def total(answers: Sequence[Answer]) -> Usage:
             fields = line.rpartition(")")[2].split()  # a name may contain anything
             if len(fields) <= _RSS:
                 continue
-            numbers = [int(fields[place]) for place in (*_OWN, *_FORMER_CHILDREN)]
+            numbers = [_number(fields[place]) for place in (*_OWN, *_FORMER_CHILDREN)]
             user += (numbers[0] + numbers[2]) * tick
             kernel += (numbers[1] + numbers[3]) * tick
-            memory += int(fields[_RSS]) * page
-            threads += int(fields[_THREADS])
+            memory += _number(fields[_RSS]) * page
+            threads += _number(fields[_THREADS])
             count += 1
     return Usage(user, kernel, memory, count, threads)
+
+
+def _number(field: str) -> int:
+    return int(field) if field.isascii() and field.isdigit() and len(field) <= 20 else 0
 
 
 def _not_told(answer: Answer, purpose: str) -> EngineError:

@@ -63,8 +63,12 @@ class Call(msgspec.Struct, frozen=True):
     setting: Setting
 
 
-def read_call(fields: Sequence[bytes]) -> Call:
+def read_call(fields: Sequence[bytes], *commands: str) -> Call:
     """Read the fields of a request that carries a command line (see `scrun.wire`).
+
+    Args:
+        fields: They.
+        commands: Those that it may be of.
 
     Raises:
         UsageError: The request makes no sense.
@@ -75,13 +79,22 @@ def read_call(fields: Sequence[bytes]) -> Call:
         words = [os.fsdecode(word) for word in fields[4:number]]
         pairs = (os.fsdecode(entry).partition("=") for entry in fields[number:])
         environment = {name: value for name, _, value in pairs if name}
-        caller = Setting(environment, int(umask, 8))
-        anchor = int(pid)
+        caller = Setting(environment, _within(int(umask, 8), 0, 0o777))
+        anchor = _within(int(pid), 1, 1 << 22)  # the kernel's PID_MAX_LIMIT
+        parsed = parse(words)
+        if parsed.command not in commands or not directory.startswith(b"/"):
+            raise ValueError(parsed.command)
     except (ValueError, IndexError) as error:
         raise UsageError(
             "a request that was not understood; is another scrun installed?"
         ) from error
-    return Call(parse(words), anchor, os.fsdecode(directory), caller)
+    return Call(parsed, anchor, os.fsdecode(directory), caller)
+
+
+def _within(number: int, least: int, most: int) -> int:
+    if not least <= number <= most:
+        raise ValueError(number)
+    return number
 
 
 def read_order(fields: Sequence[bytes]) -> Order:
@@ -91,7 +104,7 @@ def read_order(fields: Sequence[bytes]) -> Order:
         UsageError: The request makes no sense.
         SettingsError: The settings do not.
     """
-    call = read_call(fields)
+    call = read_call(fields, "create", "run")
     parsed, here, environment = call.parsed, call.directory, call.setting.environment
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
     settings = _settings(parsed, environment, here)

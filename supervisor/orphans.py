@@ -1,14 +1,15 @@
 """What is left of containers whose supervisor died: records, and perhaps a job."""
 
 import os
+import re
 
 import trio
 
-from scrun.errors import EngineError, ScrunError
+from scrun.errors import EngineError, ScrunError, StateError
 from scrun.record import Moved, Record, read_record
 from scrun.settings.load import Settings, load, merge
 from supervisor.engines.base import Request
-from supervisor.engines.choose import Engines
+from supervisor.engines.choose import ENGINES, Engines
 from supervisor.engines.slurm.tools import outer_id
 from supervisor.journal import Journal
 from supervisor.processes import Setting
@@ -38,6 +39,7 @@ async def delete(directory: str, engines: Engines) -> bool:
         record = Record(id=os.path.basename(directory))  # it died before it wrote one
     environment = dict(os.environ)
     if record.job_id and record.owns_job:
+        _check_job(record, directory)
         engine = engines.choose(_settings(record, environment), environment)
         await engine.release(record.job_id, Setting(environment), directory)
     if record.moved:
@@ -47,6 +49,19 @@ async def delete(directory: str, engines: Engines) -> bool:
         await trio.to_thread.run_sync(_clean, record)
     await trio.to_thread.run_sync(remove_record, directory)
     return True
+
+
+def _check_job(record: Record, directory: str) -> None:
+    """Refuse to release what is no job's id: scancel would take it for an option, or for many.
+
+    Raises:
+        StateError: It is none.
+    """
+    if not re.fullmatch("[0-9]{1,10}", record.job_id) or record.engine not in ENGINES:
+        raise StateError(
+            f"{directory}/state.json: {record.engine!r} has no job {record.job_id!r}: the record "
+            "is damaged, or another scrun's; remove its directory when that job is over"
+        )
 
 
 def _clean(record: Record) -> None:

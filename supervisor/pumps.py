@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from scrun.errors import EngineError
 from supervisor.processes import Setting, child, own_program
 
 LINE_LIMIT = 64 * 1024
@@ -33,6 +34,41 @@ async def lines(fd: int) -> AsyncIterator[str]:
                 rest = b""
         if rest:
             yield rest.decode(errors="replace")
+
+
+class Output:
+    """The lines that a script beside a container prints, up to some MiB.
+
+    They have in them how the container's processes call themselves, and how many there are.
+    """
+
+    def __init__(self, most: int = 16 << 20) -> None:
+        """Nothing was printed yet.
+
+        Args:
+            most: How many characters are read.
+        """
+        self._lines: list[str] = []
+        self._room = most
+
+    def take(self, line: str) -> None:
+        """Take one in."""
+        self._room -= len(line) + 64  # which an empty one takes
+        if self._room < 0:
+            self._lines.clear()
+        else:
+            self._lines.append(line)
+
+    @property
+    def lines(self) -> list[str]:
+        """All of them.
+
+        Raises:
+            EngineError: There were too many.
+        """
+        if self._room < 0:
+            raise EngineError("the container's processes cannot be listed: they are too many")
+        return self._lines
 
 
 @asynccontextmanager

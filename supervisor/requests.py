@@ -9,7 +9,7 @@ from signal import SIGKILL
 import trio
 
 from scrun.errors import ScrunError, UsageError
-from scrun.oci.resources import changes
+from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.record import Record, stopped_state
 from scrun.states import killed
@@ -128,9 +128,9 @@ class Request:
         return b""
 
     async def _ps(self) -> bytes:
+        form, words = os.fsdecode(self._arguments[1]), map(os.fsdecode, self._arguments[2:])
         container = self._live("ps")
-        form, *words = map(os.fsdecode, self._arguments[1:])
-        return await processes(container.inside("ps").job, container.anchor_pid, form, words)
+        return await processes(container.inside("ps").job, container.anchor_pid, form, [*words])
 
     async def _events(self) -> bytes:
         container = self._live("events")
@@ -139,10 +139,11 @@ class Request:
         return await statistics(inside.job, container.id, resources)
 
     async def _update(self) -> bytes:
-        job, bundle, *_ = self._live("update").inside("update")
         limit, text = os.fsdecode(self._arguments[1]), self._arguments[2]
-        wanted = changes(json.loads(text), bundle.config.linux.resources)
-        await job.update(text.decode(), wanted, limit)
+        resources = read_resources(text, "linux.resources")
+        job, bundle, *_ = self._live("update").inside("update")
+        wanted = changes(resources, bundle.config.linux.resources)
+        await job.update(json.dumps(resources), wanted, limit)
         return b""
 
     async def _create(self) -> bytes:
@@ -164,7 +165,7 @@ class Request:
 
     async def _exec(self) -> bytes:
         """Answer when the program runs; its anchor, and not the caller, is what it needs."""
-        call = read_call(self._arguments)
+        call = read_call(self._arguments, "exec", "shell")
         self._check_descriptors()
         container = self._containers.live(call.parsed.id or "", "exec")
         *stdio, anchor = self._fds

@@ -144,7 +144,7 @@ def _last_message(log: str, stderr: bytes) -> str:
         with open(log, "rb") as lines:
             last = lines.read().splitlines()[-1]
         return str(msgspec.json.decode(last)["msg"])
-    except (OSError, LookupError, TypeError, msgspec.DecodeError):
+    except (OSError, LookupError, TypeError, ValueError, RecursionError, msgspec.DecodeError):
         return (stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
 
 

@@ -16,6 +16,8 @@ from supervisor.processes import keep_descriptors_free
 from supervisor.requests import DESCRIPTORS, Request, send
 
 _REQUEST_DEADLINE = 10.0
+# Arguments and variables of a call have 6 MiB at most, and each takes nine bytes of that or more
+_FIELDS = 1 << 20
 _ACCEPT_PAUSE = 0.1
 _FIRST_CALL = 10.0
 
@@ -158,6 +160,8 @@ async def _receive(connection: trio.socket.SocketType, fds: list[int]) -> list[b
             length = 4 + int.from_bytes(data[:4], "big")
             if length > wire.LIMIT:
                 raise UsageError("a request that is too long")
+    if data.count(0) > _FIELDS:
+        raise UsageError("a request with too many fields")
     return bytes(data[4:]).split(b"\0")
 
 

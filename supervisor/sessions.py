@@ -10,7 +10,8 @@ import trio
 
 from scrun.cli.parse import Parsed
 from scrun.errors import BundleError, ScrunError, UsageError, leaves
-from scrun.oci.config import Bundle, Process, read_config, read_file
+from scrun.oci.config import Bundle, Process, read_config
+from scrun.oci.document import read_file
 from scrun.oci.lookup import Found, NotFound, find_program
 from scrun.oci.process import Wish, checked, fitting_user, process_from_file, process_from_wish
 from scrun.states import FATAL, Ending, killed, taken

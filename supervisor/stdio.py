@@ -61,7 +61,8 @@ class Stdio:
         poller.register(error, select.POLLOUT)
         if poller.poll(0):
             try:
-                os.write(error, f"scrun: {text}{self._line_end}".encode()[: select.PIPE_BUF])
+                line = f"scrun: {text}{self._line_end}".encode(errors="replace")
+                os.write(error, line[: select.PIPE_BUF])
             except OSError:
                 pass  # its reader is gone
 

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import trio
 
-from scrun.commands.attach import DATA, SIGNAL, SIZE, frame
+from scrun.commands.attach import DATA, SIGNAL, SIZE, frame, take_frames
 from scrun.errors import ScrunError, StateError
 from supervisor.container import Container
 from supervisor.kept import Followed, KeptOutput
@@ -69,16 +69,15 @@ async def _obey(container: Container, kept: KeptOutput, connection: trio.SocketS
     """Do what the other side says, until it has said all."""
     data = b""
     async for piece in connection:
-        data += piece
-        while len(data) >= 5 and len(data) >= 5 + (size := int.from_bytes(data[1:5], "big")):
-            kind, content, data = data[:1], data[5 : 5 + size], data[5 + size :]
+        frames, data = take_frames(data + piece)
+        for kind, content in frames:
             if kind == DATA:
                 await kept.write(content)
-            elif kind == SIZE and size == 4:
+            elif kind == SIZE and len(content) == 4:
                 rows, columns = (int.from_bytes(content[i : i + 2], "big") for i in (0, 2))
                 kept.resize(rows, columns)
                 container.resized()
-            elif kind == SIGNAL and size == 1:
+            elif kind == SIGNAL and len(content) == 1:
                 await _signal(container, content[0])
         if len(data) > _LONGEST:
             return

@@ -33,6 +33,19 @@ def frame(kind: bytes, content: bytes) -> bytes:
     return kind + len(content).to_bytes(4, "big") + content
 
 
+def take_frames(data: bytes) -> "tuple[list[tuple[bytes, bytes]], bytes]":
+    """Take the whole frames out of what has come: kinds and contents, and what is left."""
+    frames = []
+    place = 0
+    while len(data) >= place + 5:
+        end = place + 5 + int.from_bytes(data[place + 1 : place + 5], "big")
+        if len(data) < end:
+            break
+        frames.append((data[place : place + 1], data[place + 5 : end]))
+        place = end
+    return frames, data[place:]
+
+
 def run(parsed: Parsed, argv: "list[str]") -> int:
     """Stay until the container ends, or the terminal is taken away from it.
 
@@ -98,13 +111,10 @@ def _relay(sock: _socket.socket, *, from_terminal: bool) -> int:
             part = b""
         if not part:
             return LOST
-        received += part
-        while len(received) >= 5 and len(received) >= 5 + int.from_bytes(received[1:5], "big"):
-            size = int.from_bytes(received[1:5], "big")
-            kind, content = received[:1], received[5 : 5 + size]
-            received = received[5 + size :]
+        frames, received = take_frames(received + part)
+        for kind, content in frames:
             if kind == SIGNAL:
-                return content[0]
+                return content[0] if content else LOST
             write(content)
 
 

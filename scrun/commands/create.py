@@ -133,7 +133,7 @@ def _digest(key: str) -> str:
         return ""
     from _blake2 import blake2s
 
-    return "-" + blake2s(os.fsencode(key), digest_size=8).hexdigest()
+    return "-" + blake2s(key.encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def _ask(

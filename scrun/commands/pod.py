@@ -9,6 +9,9 @@ belongs to the pod of its own id, and in most cases is alone there.
 
 import json
 import os
+import stat
+
+from scrun.wire import LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +36,12 @@ def pod_of(bundle: str, config: "str | None") -> "str | None":
 
     A bundle that cannot be read has none: what is wrong with it is for the supervisor to say.
     """
+    name = config or os.path.join(bundle, "config.json")
     try:
-        with open(config or os.path.join(bundle, "config.json"), "rb") as file:
-            return named_pod(json.load(file)["annotations"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            return named_pod(json.loads(file.read(LIMIT))["annotations"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

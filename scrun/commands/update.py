@@ -18,9 +18,8 @@ from scrun._fast import record_root
 from scrun.cli.parse import Parsed
 from scrun.commands.ask import ask_supervisor
 from scrun.errors import UsageError
-from scrun.oci.resources import resources_from_options
+from scrun.oci.resources import LIMIT, read_resources, resources_from_options
 
-_LIMIT = 1 << 20
 _TIME = re.compile(
     r"\d{1,7}|\d{1,7}:\d\d|\d{1,5}:\d\d:\d\d|\d{1,4}-\d\d?(:\d\d){0,2}|UNLIMITED|INFINITE",
     re.ASCII | re.IGNORECASE,
@@ -56,17 +55,10 @@ def _read(name: str) -> "dict[str, object]":
     try:
         # by number: sys.stdin is None when it was closed
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
-            content = file.read(_LIMIT + 1)
-        if len(content) > _LIMIT:
-            raise UsageError(f"--resources {name}: is larger than {_LIMIT >> 20} MiB")
-        found = json.loads(content)
+            content = file.read(LIMIT + 1)
     except OSError as error:
         raise UsageError(f"--resources {name}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--resources {name}: is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"--resources {name}: is not an object: linux.resources is expected")
-    return found
+    return read_resources(content, f"--resources {name}")
 
 
 def _merged(there: "dict[str, object]", typed: "dict[str, Any]") -> "dict[str, object]":

@@ -15,9 +15,13 @@ from typing import Annotated, Any
 import msgspec
 
 from scrun.errors import BundleError
+from scrun.oci.document import decode, place_of, read_file
 
-LIMIT = 16 * 1024 * 1024
-"""No config.json is larger; what is, is something else."""
+ANNOTATIONS_LIMIT = 1 << 20
+"""All annotations together, in bytes: they are in the record, and that has to stay readable."""
+
+LONGEST_WORD = 32 * os.sysconf("SC_PAGESIZE") - 1
+"""The longest argument or variable, in bytes, that execve(2) takes (MAX_ARG_STRLEN)."""
 
 _Id = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 _Limit = Annotated[int, msgspec.Meta(ge=0)]
@@ -134,14 +138,23 @@ class Namespace(_Part, frozen=True):
     path: str = ""
 
 
+class Device(_Part, frozen=True):
+    """An entry of `linux.devices`."""
+
+    path: str
+
+
 class Linux(_Part, frozen=True):
     """`linux`: namespaces and what goes with them."""
 
     namespaces: list[Namespace] = []
     uid_mappings: list[IdMapping] = []
     gid_mappings: list[IdMapping] = []
+    devices: list[Device] = []
     cgroups_path: str = ""
     resources: dict[str, Any] = {}
+    seccomp: dict[str, Any] = {}
+    sysctl: dict[str, str] = {}
 
 
 class Config(_Part, frozen=True):
@@ -164,7 +177,8 @@ class Bundle(msgspec.Struct, frozen=True):
         path: The bundle's directory, absolute.
         config_file: The file that was read.
         config: The typed parts.
-        raw: All of config.json, members in their order, integers exact. Copy before changing.
+        raw: All of config.json but what is null, members in their order, integers exact. Copy
+            before changing.
         rootfs: The directory with the container's files, absolute.
     """
 
@@ -218,24 +232,28 @@ def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Co
     Raises:
         BundleError: It is not JSON, a member has the wrong type, or cannot be what it says.
     """
+    raw = decode(content, name)
     try:
-        raw = msgspec.json.decode(content)
-        config = msgspec.convert(without_nulls(raw), Config)
+        config = msgspec.convert(raw, Config)
     except msgspec.ValidationError as error:
-        raise BundleError(f"{name}: {explain(error)}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BundleError(f"{name}: is not JSON: {error}") from error
-    except RecursionError as error:
-        raise BundleError(f"{name}: is not a config.json: nested too deeply") from error
+        raise BundleError(f"{name}: {explain(error, raw)}") from error
     for member, complaint in _complaints(config):
         raise BundleError(f"{name}: {member}: {complaint}")
     return raw, config
 
 
-def explain(error: msgspec.ValidationError) -> str:
-    """Say what msgspec says as `process.args[0]: expected string, got int`."""
+def explain(error: msgspec.ValidationError, document: object = None) -> str:
+    """Say what msgspec says as `process.args[0]: expected string, got int`.
+
+    Args:
+        error: What it says.
+        document: What it was said of: msgspec tells no keys of tables with texts (`[...]`).
+    """
     reason, _, path = str(error).partition(" - at `$")
     member = path.removesuffix("`").removeprefix(".")
+    if member.endswith("[...]"):
+        table = member.removesuffix("[...]")
+        member = place_of(table, _key_of_no_text(document, table))
     missing = re.fullmatch(r"Object missing required field `(.*)`", reason)
     if missing:
         return f"{member}.{missing[1]}: is missing".removeprefix(".")
@@ -260,45 +278,23 @@ def _complaints(config: Config) -> list[tuple[str, str]]:
         found.append(("process.cwd", f"{process.cwd}: is not an absolute path"))
     if not config.root.path:
         found.append(("root.path", "is empty"))
-    texts = [("process.cwd", process.cwd), ("root.path", config.root.path)]
-    texts += [(f"process.args[{i}]", text) for i, text in enumerate(process.args)]
-    texts += [(f"process.env[{i}]", text) for i, text in enumerate(process.env)]
-    for i, mount in enumerate(config.mounts):
-        texts.append((f"mounts[{i}].destination", mount.destination))
-        texts.append((f"mounts[{i}].source", mount.source))
-    found += [(member, "contains a NUL character") for member, text in texts if "\0" in text]
+    words = [(f"process.args[{i}]", text) for i, text in enumerate(process.args)]
+    words += [(f"process.env[{i}]", text) for i, text in enumerate(process.env)]
+    found += [
+        (member, f"is longer than {LONGEST_WORD} bytes, which no program can be given")
+        for member, text in words
+        if len(text) * 4 > LONGEST_WORD < len(text.encode())
+    ]
+    if sum(len(f"{key}{text}".encode()) for key, text in config.annotations.items()) > (
+        ANNOTATIONS_LIMIT
+    ):
+        found.append(("annotations", f"are larger than {ANNOTATIONS_LIMIT >> 20} MiB together"))
     return found
 
 
-def without_nulls(value: object) -> object:
-    """Take out the members that are null: runc and crun take those for absent."""
-    if isinstance(value, dict):
-        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list):
-        return [without_nulls(inner) for inner in value]
-    return value
-
-
-def read_file(name: str) -> bytes:
-    """Read a regular file of bounded size; never wait for a FIFO's writer.
-
-    Raises:
-        BundleError: It cannot be read, is no regular file, or too large.
-    """
-    try:
-        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise BundleError(f"{name}: is not a regular file")
-            content = b""
-            while len(content) <= LIMIT and (piece := os.read(fd, LIMIT + 1)):
-                content += piece
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise BundleError(f"{name}: {error.strerror}") from error
-    except ValueError as error:  # NUL or a lone surrogate
-        raise BundleError(f"{name!r}: is not a file name: {error}") from error
-    if len(content) > LIMIT:
-        raise BundleError(f"{name}: is larger than {LIMIT >> 20} MiB")
-    return content
+def _key_of_no_text(document: object, table: str) -> str:
+    """Find what makes a table (`annotations`, `linux.sysctl`) none of texts."""
+    for name in table.split("."):
+        document = document.get(name) if isinstance(document, dict) else None
+    members = document.items() if isinstance(document, dict) else ()
+    return next((str(key) for key, text in members if not isinstance(text, str)), "...")

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from scrun.errors import BundleError, StateError, UsageError
-from scrun.oci.config import Process, explain, without_nulls
+from scrun.oci.config import Process, explain
+from scrun.oci.document import decode
 
 _SETS = ("bounding", "effective", "inheritable", "permitted", "ambient")
 
@@ -46,12 +47,7 @@ def process_from_file(content: bytes, name: str) -> tuple[dict[str, Any], Proces
     Raises:
         BundleError: It is not what it should be.
     """
-    try:
-        raw = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BundleError(f"{name}: is not JSON: {error}") from error
-    except RecursionError as error:
-        raise BundleError(f"{name}: is nested too deeply") from error
+    raw = decode(content, name)
     if not isinstance(raw, dict):
         raise BundleError(f"{name}: is not the description of a process")
     return raw, checked(raw, name)
@@ -97,11 +93,9 @@ def checked(raw: Mapping[str, Any], name: str) -> Process:
         BundleError: A member is missing or wrong.
     """
     try:
-        process = msgspec.convert(without_nulls(dict(raw)), Process)
+        process = msgspec.convert(raw, Process)
     except msgspec.ValidationError as error:
         raise BundleError(f"{name}: {explain(error)}") from error
-    except RecursionError as error:
-        raise BundleError(f"{name}: is nested too deeply") from error
     if not process.args or not process.args[0]:
         raise BundleError(f"{name}: args: is empty")
     if not process.cwd.startswith("/"):

@@ -1,5 +1,6 @@
 """`linux.resources` of an `update`: what is asked to change. Pure."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -26,6 +27,48 @@ _SCHEMATA = {"l3-cache-schema": "l3CacheSchema", "mem-bw-schema": "memBwSchema"}
 _TEXTS = ("cpuset-cpus", "cpuset-mems")
 _UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 _LARGEST = 2**63 - 1
+
+LIMIT = 1 << 20
+"""They are no larger, in bytes."""
+
+_VALUES = 10_000
+_LEVELS = 10
+
+
+def read_resources(content: bytes, name: str) -> dict[str, Any]:
+    """Read the JSON of an engine.
+
+    Args:
+        content: Its text.
+        name: What the errors call it.
+
+    Raises:
+        UsageError: It is no object, or too large.
+    """
+    if len(content) > LIMIT:
+        raise UsageError(f"{name}: is larger than {LIMIT >> 20} MiB")
+    if sum(map(content.count, (b",", b"[", b"{"))) > _VALUES:
+        raise UsageError(f"{name}: has more than {_VALUES} values")
+    try:
+        found = json.loads(content, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name}: is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{name}: is not an object: linux.resources is expected")
+    if deep := [key for key, value in found.items() if not _is_flat(value, _LEVELS)]:
+        raise UsageError(f"{name}: {deep[0]}: is nested more than {_LEVELS} levels deep")
+    return found
+
+
+def _is_flat(value: object, levels: int) -> bool:
+    if not isinstance(value, (dict, list)):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_flat(part, levels - 1) for part in inner)
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")
 
 
 def resources_from_options(options: Mapping[str, object]) -> dict[str, Any]:

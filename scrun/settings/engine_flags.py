@@ -73,12 +73,11 @@ class Flags(msgspec.Struct, frozen=True):
 NO_FLAGS = Flags()
 
 
-def read_flags(config: Config, raw: Mapping[str, Any], *, resources: bool) -> Flags:
+def read_flags(config: Config, *, resources: bool) -> Flags:
     """Read the flags out of a config.json.
 
     Args:
-        config: Its typed parts.
-        raw: All of it.
+        config: What it says.
         resources: Whether limits and devices count (`[slurm] engine_flags`).
     """
     notes = list(_unknown_names(config.annotations))
@@ -93,7 +92,7 @@ def read_flags(config: Config, raw: Mapping[str, Any], *, resources: bool) -> Fl
     ):
         if value:
             requests[variable], origins[variable] = value, origin
-    gpus, origin, note = _gpus(config, raw)
+    gpus, origin, note = _gpus(config)
     if gpus:
         requests[GPUS], origins[GPUS] = str(gpus), origin
     processes = _number(_table(limits.get("pids")).get("limit"))
@@ -155,7 +154,7 @@ def _memory(limits: Mapping[str, object]) -> str:
     return f"{-(-limit // _MEBIBYTE)}M" if limit > 0 else ""
 
 
-def _gpus(config: Config, raw: Mapping[str, Any]) -> tuple[int, str, str]:
+def _gpus(config: Config) -> tuple[int, str, str]:
     """Count the GPUs that are asked for.
 
     A list in the environment is somebody's wish, wherever it comes from. "all" is not: images of
@@ -165,7 +164,7 @@ def _gpus(config: Config, raw: Mapping[str, Any]) -> tuple[int, str, str]:
     Returns:
         Their number, where it was found, and a line for the log or "".
     """
-    if nodes := set(_gpu_nodes(config, raw)):
+    if nodes := set(_gpu_nodes(config)):
         return len(nodes), "--device, /dev/nvidia*", ""
     visible = _last(config.process.env, _VISIBLE)
     names = {name for name in visible.split(",") if name not in ("", "none", "void")}
@@ -178,12 +177,10 @@ def _gpus(config: Config, raw: Mapping[str, Any]) -> tuple[int, str, str]:
     return 0, "", f"{_VISIBLE}=all asks for no GPU, as images have it for everybody: {how_many}"
 
 
-def _gpu_nodes(config: Config, raw: Mapping[str, Any]) -> Iterator[str]:
-    devices = _table(raw.get("linux")).get("devices")
-    listed = devices if isinstance(devices, list) else []
-    paths = [_table(device).get("path") for device in listed]
+def _gpu_nodes(config: Config) -> Iterator[str]:
+    paths = [device.path for device in config.linux.devices]
     for path in (*paths, *(mount.destination for mount in config.mounts)):
-        if isinstance(path, str) and (found := _GPU.fullmatch(path)):
+        if found := _GPU.fullmatch(path):
             yield found[1]
 
 

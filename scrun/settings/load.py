@@ -13,7 +13,7 @@ and `Lua`.
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -30,6 +30,8 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 
 Path = Annotated[str, msgspec.Meta(pattern="^/")]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+_DOTS = 100  # in a line; tomllib takes n * n steps for a key of n parts
 
 _ENVIRONMENT = {
     "SCRUN_ENGINE": "engine",
@@ -215,13 +217,20 @@ def parse(content: bytes, name: str) -> dict[str, object]:
     """Read the text of one settings file; `name` is for the errors.
 
     Raises:
-        SettingsError: It is not TOML, or has a key that does not exist.
+        SettingsError: It is not TOML, or has a key or value that cannot be.
     """
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.count(b".") > _DOTS:
+            raise SettingsError(f"{name}: line {number} has more than {_DOTS} dots")
     try:
         table: dict[str, object] = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError as error:
+        raise SettingsError(f"{name}: not TOML: nested too deeply") from error
+    except ValueError as error:  # not UTF-8, not TOML, a huge integer
         raise SettingsError(f"{name}: not TOML: {error}") from error
     _check_keys(table, Settings, name, "")
+    for key, complaint in _impossible(table, ""):
+        raise SettingsError(f"{name}: {key}: {complaint}")
     slurm = table.get("slurm")
     if isinstance(slurm, dict) and isinstance(slurm.get("defaults"), dict):
         slurm["defaults"] = _defaults(slurm["defaults"], name)
@@ -306,6 +315,20 @@ def _check_keys(
         is_table = isinstance(inner, type) and issubclass(inner, msgspec.Struct)
         if is_table and isinstance(value, dict):
             _check_keys(value, inner, name, f"{prefix}{key}.")
+
+
+def _impossible(value: object, key: str) -> Iterator[tuple[str, str]]:
+    """Yield values that TOML has, and nothing here can use."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _impossible(inner, f"{key}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _impossible(inner, f"{key}[{number}]")
+    elif isinstance(value, str) and "\0" in value:
+        yield key, "contains a NUL character"
+    elif isinstance(value, float) and value != value:
+        yield key, "is not a number"
 
 
 def _defaults(table: Mapping[str, object], name: str) -> dict[str, object]:

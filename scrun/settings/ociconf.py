@@ -167,15 +167,17 @@ class _Place:
 
     def pass_over(self, text: str) -> None:
         """Take in the next part of the pattern."""
-        while text:
+        place = 0
+        while place < len(text):
             if self.quotes == "'":
-                _, self.quotes, text = text.partition("'")
-                self.quotes = "" if self.quotes else "'"
+                end = text.find("'", place)
+                self.quotes, place = ("", end + 1) if end >= 0 else ("'", len(text))
                 continue
-            found = _TOKEN.match(text)
+            found = _TOKEN.match(text, place)
             assert found
-            token, text = found[0], text[found.end() :]
-            if token in ("$(", "${", "`") or (token in ("$", "\\") and not text):
+            token, place = found[0], found.end()
+            last = place == len(text)
+            if token in ("$(", "${", "`") or (token in ("$", "\\") and last):
                 self.sure = False
             elif token == '"':
                 self.quotes = "" if self.quotes else '"'

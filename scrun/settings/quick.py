@@ -21,7 +21,11 @@ SYSTEM_FILE = "/etc/scrun/scrun.toml"
 USER_FILE = ".config/scrun/scrun.toml"
 GROUPS = ("user", "pod", "container")
 
+LIMIT = 1 << 20
+"""No settings file is larger, in bytes."""
+
 _BARE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_TEXT = bytes(byte for byte in range(256) if byte in b"\t\n" or 32 <= byte != 127)
 
 
 def real_uid(env: "Mapping[str, str]", uid_map: str = "/proc/self/uid_map") -> int:
@@ -91,7 +95,10 @@ def read(path: str, kind: str) -> bytes | None:
             raise PermissionError(0, "belongs to somebody else")
         if kind == "user" and status.st_mode & 0o022:
             raise PermissionError(0, "is writable by others (chmod go-w)")
-        return _drain(descriptor)
+        content = _drain(descriptor, LIMIT + 1)
+        if len(content) > LIMIT:
+            raise OSError(0, f"is larger than {LIMIT >> 20} MiB")
+        return content
     finally:
         posix.close(descriptor)
 
@@ -127,6 +134,9 @@ def scan(content: bytes) -> dict[str, str] | None:
     plain string, number or boolean; after it, no table header that is not one bare name.
     In such a document no line can be part of a value that began on another one.
     """
+    content = content.replace(b"\r\n", b"\n")
+    if content.translate(None, _TEXT):
+        return None  # control characters, which TOML has none of
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -135,7 +145,7 @@ def scan(content: bytes) -> dict[str, str] | None:
     seen = set()
     in_table = False
     for raw in text.split("\n"):
-        line = raw.removesuffix("\r").strip(" \t")
+        line = raw.strip(" \t")
         if not line or line.startswith("#"):
             continue
         if line.startswith("["):
@@ -215,8 +225,8 @@ def _read(path: str) -> bytes:
         posix.close(descriptor)
 
 
-def _drain(descriptor: int) -> bytes:
+def _drain(descriptor: int, most: int = LIMIT) -> bytes:
     content = b""
-    while piece := posix.read(descriptor, 65536):
+    while len(content) < most and (piece := posix.read(descriptor, 65536)):
         content += piece
     return content

@@ -10,7 +10,8 @@ import os
 import re
 from collections.abc import Iterator
 
-from scrun.errors import SettingsError
+from scrun.errors import BundleError, SettingsError
+from scrun.oci.document import read_file
 from scrun.settings.load import Settings
 
 PLACES = (
@@ -26,6 +27,7 @@ _LISTS = frozenset(
 _PAIR = re.compile(r'\s*([A-Za-z0-9_.]+)\s*[-*+/]?=\s*(?:"([^"]*)"|(\S+))(?=\s|$)')
 _INCLUDE = re.compile(r"\s*include\s+(\S+)\s*$", re.IGNORECASE)
 _DEPTH = 10
+_FILES = 1000
 
 
 def find_slurm_conf(settings: Settings, places: tuple[str, ...] = PLACES) -> str | None:
@@ -50,8 +52,20 @@ def read_slurm_conf(path: str) -> dict[str, str]:
         SettingsError: A file cannot be read, or the files include each other.
     """
     found: dict[str, str] = {}
-    _collect(path, os.path.dirname(path), found, _DEPTH)
+    _collect(path, os.path.dirname(path), found, _DEPTH, [])
     return found
+
+
+def read_conf(path: str) -> str:
+    """Read a file of this syntax; what is not UTF-8 in it stays as it is (surrogateescape).
+
+    Raises:
+        SettingsError: It cannot be read, is no regular file, or too large.
+    """
+    try:
+        return read_file(path).decode(errors="surrogateescape")
+    except BundleError as error:
+        raise SettingsError(str(error)) from error
 
 
 def pairs(line: str) -> tuple[list[tuple[str, str]], str]:
@@ -86,18 +100,19 @@ def _strip_comment(line: str) -> str:
     return line[: mark.start()] if mark else line
 
 
-def _collect(path: str, directory: str, found: dict[str, str], depth: int) -> None:
+def _collect(
+    path: str, directory: str, found: dict[str, str], depth: int, read: list[str]
+) -> None:
+    """Read a file and those that it includes; `read` are all files so far."""
     if depth == 0:
         raise SettingsError(f"{path}: included more than {_DEPTH} levels deep")
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            text = file.read()
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from error
-    for _, line in logical_lines(text):
+    if len(read) == _FILES:  # one that includes itself ten times would be read 10**10 times
+        raise SettingsError(f"{path}: more than {_FILES} files are included")
+    read.append(path)
+    for _, line in logical_lines(read_conf(path)):
         if include := _INCLUDE.match(line):
             inner = include[1].replace("%c", found.get("clustername", ""))
-            _collect(os.path.join(directory, inner), directory, found, depth - 1)
+            _collect(os.path.join(directory, inner), directory, found, depth - 1, read)
             continue
         settings, _ = pairs(line)
         if settings and settings[0][0].lower() not in _LISTS:

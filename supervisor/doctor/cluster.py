@@ -9,7 +9,7 @@ import trio
 from scrun.errors import ScrunError, SettingsError
 from scrun.settings.load import Log, load
 from scrun.settings.ociconf import OciConf, parse_oci_conf
-from scrun.settings.slurmconf import PLACES, find_slurm_conf, read_slurm_conf
+from scrun.settings.slurmconf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
 from supervisor.doctor.findings import Finding
 from supervisor.doctor.place import Check, Place, Tell, run_tool
 from supervisor.journal import Journal
@@ -263,18 +263,17 @@ def read_oci_conf(place: Place) -> OciConf:
     """Read it.
 
     Raises:
-        SettingsError: It is wrong.
-        OSError: It cannot be read.
+        SettingsError: It is wrong, or cannot be read.
     """
     path = oci_conf_path(place)
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return parse_oci_conf(file.read(), path)
+    return parse_oci_conf(read_conf(path), path)
 
 
 def _read_oci_conf(place: Place) -> Finding:
     path = oci_conf_path(place)
     remedy = "write one as oci.conf(5) says, on this machine and on the nodes"
     try:
+        os.stat(path)
         conf = read_oci_conf(place)
     except OSError as error:
         return Finding("oci.conf", "fail", f"{path}: {error.strerror}", remedy)

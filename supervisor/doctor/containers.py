@@ -21,6 +21,7 @@ import trio
 from scrun.commands.launch import own_directory
 from scrun.errors import ScrunError
 from scrun.settings.ociconf import parse_oci_conf
+from scrun.settings.slurmconf import read_conf
 from supervisor.doctor.findings import Finding
 from supervisor.doctor.place import Check, Done, Place, Tell, run_tool
 from supervisor.processes import SYSTEM_PATH, Setting, child
@@ -42,7 +43,7 @@ async def _runtime(place: Place, tell: Tell) -> None:
         return
     local = place.settings.local
     if local.oci_conf is not None:
-        text = await trio.Path(local.oci_conf).read_text(encoding="utf-8", errors="replace")
+        text = await trio.to_thread.run_sync(read_conf, local.oci_conf)
         parse_oci_conf(text, local.oci_conf)
         tell(Finding(name, "ok", f"the commands of {local.oci_conf}"))
         return

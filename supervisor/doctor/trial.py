@@ -236,7 +236,7 @@ def _program(place: Place) -> str | None:
     """Return the OCI runtime that the nodes call, by the oci.conf that is here."""
     try:
         conf = read_oci_conf(place)
-    except (OSError, SettingsError):
+    except SettingsError:
         return None
     return program_of(conf.run_time_run or conf.run_time_create or "")
 

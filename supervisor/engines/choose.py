@@ -11,6 +11,8 @@ from supervisor.engines.slurm.engine import SlurmEngine
 from supervisor.engines.slurm.tools import find_tools
 from supervisor.staging.plan import HOST_ONLY
 
+ENGINES = (SlurmEngine.name, LocalEngine.name)
+
 
 class Engines:
     """The engines of a supervisor, one for each group of settings that asks for its own."""

@@ -9,7 +9,8 @@ import trio
 
 from scrun.wire import LIMIT, frame
 
-_ROOM = socket.CMSG_SPACE(16 * 4)
+_MOST = 16  # descriptors that nobody has taken; a worker sends one and waits
+_ROOM = socket.CMSG_SPACE(_MOST * 4)
 
 
 class Hangup(Exception):
@@ -60,8 +61,9 @@ class Channel:
             raise Hangup from error
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                self._fds.extend(fd for (fd,) in struct.iter_unpack("i", content))
-        if not part:
+                whole = len(content) // 4 * 4
+                self._fds.extend(fd for (fd,) in struct.iter_unpack("i", content[:whole]))
+        if not part or len(self._fds) > _MOST:
             raise Hangup
         self._data += part
 

@@ -145,7 +145,7 @@ class Script:
         """Do what the script asks for until it says a word; return what comes with that."""
         try:
             while True:
-                kind, *fields = await self._channel.receive()
+                kind, fields = understood(await self._channel.receive())
                 if kind == until:
                     return fields
                 if kind == b"log":
@@ -155,8 +155,6 @@ class Script:
                     if trace.strip():
                         self._journal.write("debug", trace)
                     raise self._failure(reason)
-                elif kind == b"stop":
-                    pass  # the command ended by itself at the same moment
                 elif kind in (b"command", b"output", b"remote"):
                     await self._answer(kind, os.fsdecode(fields[0]), remote)
         except Hangup:
@@ -213,6 +211,21 @@ class Script:
 
     def _failure(self, reason: str) -> StagingError:
         return StagingError(f"{self.path}: {reason}")
+
+
+_FIELDS = {b"command": 1, b"output": 1, b"remote": 1, b"log": 2, b"failed": 2, b"done": 2}
+
+
+def understood(frame: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
+    """Take a worker's frame apart. `stop` means nothing when its command has just ended.
+
+    Raises:
+        Hangup: It is none of a worker's; a broken one may say anything.
+    """
+    kind, *fields = frame
+    if kind not in (b"loaded", b"stop") and len(fields) != _FIELDS.get(kind):
+        raise Hangup
+    return kind, fields
 
 
 @asynccontextmanager

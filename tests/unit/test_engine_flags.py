@@ -26,8 +26,8 @@ def flags(
         "linux": {"resources": resources, "devices": members.pop("devices", None)},
         **members,
     }
-    raw, config = parse(msgspec.json.encode(document))
-    return read_flags(config, raw, resources=by_flags)
+    _, config = parse(msgspec.json.encode(document))
+    return read_flags(config, resources=by_flags)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,7 @@ def bind(path: str) -> dict[str, Any]:
         ({"devices": [device("/dev/nvidia0"), device("/dev/nvidia3")]}, "2"),
         ({"mounts": [bind("/dev/nvidia0"), bind("/dev/nvidia-uvm")]}, "1"),  # rootless
         ({"devices": [device("/dev/nvidia0")], "mounts": [bind("/dev/nvidia0")]}, "1"),
-        ({"devices": [device("/dev/null"), device(7), "x", None]}, None),
-        ({"devices": "x"}, None),
+        ({"devices": [device("/dev/null")]}, None),
         ({"env": ["NVIDIA_VISIBLE_DEVICES=0,1"]}, "2"),  # Docker's --gpus 2
         ({"env": ["NVIDIA_VISIBLE_DEVICES=0,GPU-abc"]}, "2"),
         ({"env": ["NVIDIA_VISIBLE_DEVICES=0,0"]}, "1"),
@@ -138,17 +137,18 @@ def test_switched_off() -> None:
     assert flags(resources, by_flags=False, **members) == Flags()
 
 
+_TEXT = st.text(max_size=3).filter(lambda text: "\0" not in text)
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | _TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner),
     max_leaves=5,
 )
 _LIMITS = st.dictionaries(st.sampled_from(["quota", "period", "limit"]), _JSON)
 
 
-@given(st.dictionaries(st.sampled_from(["cpu", "memory", "pids"]), _LIMITS | _JSON), _JSON)
-def test_any_resources(resources: dict[str, Any], devices: object) -> None:
-    assert flags(resources, devices=devices).requests.keys() <= KINDS.keys()
+@given(st.dictionaries(st.sampled_from(["cpu", "memory", "pids"]), _LIMITS | _JSON))
+def test_any_resources(resources: dict[str, Any]) -> None:
+    assert flags(resources).requests.keys() <= KINDS.keys()
 
 
 # slurm.* annotations

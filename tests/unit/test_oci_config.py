@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scrun.errors import BundleError
-from scrun.oci.config import LIMIT, load_bundle, parse
+from scrun.oci.config import load_bundle, parse
+from scrun.oci.document import LIMIT
 
 MINIMAL: dict[str, Any] = {
     "ociVersion": "1.0.2",
@@ -82,7 +83,7 @@ def test_another_file(bundle: Path) -> None:
         ("ociVersion", "0.6.0", "ociVersion: 0.6.0: is not supported, 1.x is"),
         ("ociVersion", "10.0", "ociVersion: 10.0: is not supported"),
         ("mounts", [{"destination": 1}], "mounts[0].destination: expected string, got int"),
-        ("annotations", {"a": 1}, "annotations[...]: expected string, got int"),
+        ("annotations", {"a": 1}, "annotations.a: expected string, got int"),
         ("linux.uidMappings", [{"containerID": 0, "hostID": 0}], "linux.uidMappings[0].size: is"),
         ("hooks.prestart", [{}], "hooks.prestart[0].path: is missing"),
     ],
@@ -104,7 +105,7 @@ def test_null_is_absent(member: str) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{'a': 1}", b'"\\ud800"', b"[" * 10**6])
 def test_not_json(content: bytes) -> None:
-    with pytest.raises(BundleError, match=r"config.json: is not "):
+    with pytest.raises(BundleError, match=r"config.json: (is not|has more than) "):
         parse(content)
 
 

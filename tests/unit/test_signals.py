@@ -40,7 +40,7 @@ def test_known(text: str, number: int) -> None:
     assert parse_signal(text) == number
 
 
-NO_NUMBERS = ["", "0", "65", "-9", "+9", " 9", "9 ", "1_0", "9.0", "9" * 5000, "\u0669"]
+NO_NUMBERS = ["", "0", "65", "-9", "+9", " 9", "9 ", "1_0", "9.0", "9" * 1000, "\u0669"]
 NO_NAMES = ["SIG", "SIGSIGTERM", "NONSENSE", "TERM ", "\u017fIGTERM", "TERM+1", "SIGNAL"]
 NO_SIGNALS = ["SIG_BLOCK", "_BLOCK", "_DFL", "__doc__"]  # but names in the module
 NO_REAL_TIME = ["RTMIN+31", "RTMIN-1", "RTMAX+1", "RTMAX-31", "RTMIN+", "RTMIN+x", "RTMIN+-1"]

@@ -8,7 +8,6 @@ import pwd
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import msgspec
 import trio
@@ -17,6 +16,7 @@ from scrun.errors import EngineError
 from scrun.settings.load import Local, Runtime
 from scrun.settings.node_runtime import node_runtime
 from scrun.settings.ociconf import parse_oci_conf
+from scrun.settings.slurmconf import read_conf
 from scrun.states import taken
 from supervisor.engines.base import Job, Request
 from supervisor.engines.local.commands import Commands, OciConfCommands, RuntimeCommands
@@ -68,7 +68,7 @@ class LocalEngine:
         state = os.path.join(self._root, "@runtime")
         os.makedirs(state, mode=0o700, exist_ok=True)
         if (path := self._settings.oci_conf) is not None:
-            conf = parse_oci_conf(Path(path).read_text(encoding="utf-8"), path)
+            conf = parse_oci_conf(read_conf(path), path)
             uid = os.geteuid()
             user = pwd.getpwuid(uid).pw_name
             patterns = node_runtime(conf, self._runtime)

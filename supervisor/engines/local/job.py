@@ -16,7 +16,7 @@ from supervisor.engines.local.session import LocalSession
 from supervisor.engines.script import signal_script
 from supervisor.engines.terminal import write_size
 from supervisor.processes import Child, Setting, child, run_shell, shell_status
-from supervisor.pumps import messages
+from supervisor.pumps import Output, messages
 from supervisor.runtimes import program_failure
 
 _PATIENCE = 5.0
@@ -163,15 +163,16 @@ class LocalJob:
         """
         self._check_running()
         text = script(self._commands.state(self._container, self._bundle))
-        said: list[str] = []
+        output = Output()
         async with (
-            messages(said.append) as output,
+            messages(output.take) as said,
             child(
-                ["/bin/sh", "-c", text], self._request.setting, stdout=output, stderr=output
+                ["/bin/sh", "-c", text], self._request.setting, stdout=said, stderr=said
             ) as running,
         ):
             status = await running.wait()
-        return [Answer(os.uname().nodename, status, "".join(f"{line}\n" for line in said))]
+        lines = "".join(f"{line}\n" for line in output.lines)
+        return [Answer(os.uname().nodename, status, lines)]
 
     async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
         """Have the runtime change the limits; of time there is none here.
@@ -223,7 +224,7 @@ def _last_error(log: str) -> str:
     for line in content.splitlines():
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict) and entry.get("level") == "error":
             reason = str(entry.get("msg", ""))

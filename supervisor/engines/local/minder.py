@@ -24,7 +24,8 @@ def main(create: str, start: str, query: str) -> int:
     if status := _run(create):
         return status
     # asked before the start: a stopped container has no pid
-    pid = int(_state(query).get("pid", 0))  # type: ignore[call-overload]
+    told = _state(query).get("pid")
+    pid = told if isinstance(told, int) and 0 < told < 1 << 31 else 0
     if status := _run(start):
         return status
     try:
@@ -45,7 +46,7 @@ def _state(query: str) -> dict[str, object]:
     done = subprocess.run(["/bin/sh", "-c", query], stdout=subprocess.PIPE, check=False)
     try:
         state = json.loads(done.stdout)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return state if isinstance(state, dict) else {}
 

@@ -1,7 +1,6 @@
 """Questions to the nodes about a container: a small step beside it, and what that prints."""
 
 import base64
-import binascii
 import re
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +10,7 @@ from scrun.errors import EngineError
 from supervisor.engines.base import Answer
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, child
-from supervisor.pumps import messages
+from supervisor.pumps import Output, messages
 
 _DEADLINE = 20.0
 
@@ -38,18 +37,18 @@ async def inspect(
     words += [f"--nodes={count}", f"--ntasks={count}", "--nodelist", ",".join(scripts)]
     words += ["--mem=0", "--chdir=/", "--input=none", "--job-name=scrun-inspect"]
     words += ["--", *_command(scripts)]
-    lines: list[str] = []
+    output = Output()
     said: list[str] = []
     with trio.move_on_after(_DEADLINE) as patience:
         async with (
-            messages(lines.append) as stdout,
+            messages(output.take) as stdout,
             messages(said.append) as stderr,
             child(words, setting, stdout=stdout, stderr=stderr) as srun,
         ):
             status = await srun.wait()
     if patience.cancelled_caught:
         raise EngineError(f"job {job_id}: no answer from its nodes within {_DEADLINE:g} s")
-    found = read_answers(lines)
+    found = read_answers(output.lines)
     if len(found) != sum(map(len, scripts.values())):
         reason = said[-1].removeprefix("srun: error: ") if said else f"srun ended with {status}"
         raise EngineError(f"job {job_id}: its nodes cannot be asked: {reason}")
@@ -103,7 +102,7 @@ def _decoded(node: str, content: str) -> Answer | None:
     """Take an answer out of its wrapping; None when that is damaged."""
     try:
         text = base64.b64decode(content, validate=True).decode(errors="replace")
-    except binascii.Error:
+    except ValueError:
         return None
     found = re.fullmatch(r"(.*)status ([0-9]{1,3})\n", text, re.DOTALL)
     return Answer(node, int(found[2]), found[1]) if found else None

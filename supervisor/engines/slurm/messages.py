@@ -14,10 +14,10 @@ from scrun.states import Ending, exited, taken
 from supervisor.runtimes import program_failure
 
 _PREFIX = re.compile(r"^(salloc|srun): (error: )?")
-_JOB = re.compile(r"(?:[Jj]ob allocation|^job) (\d+)")
+_JOB = re.compile(r"(?:[Jj]ob allocation|^job) (\d{1,10})(?!\d)", re.ASCII)
 _REFUSED = re.compile(r"Job submit/allocate failed: (.*)")
 _NODE_FAILURE = re.compile(r"Node failure on (\S+)")
-_LAUNCHING = re.compile(r"launching StepId=(\d+\.\d+)")
+_LAUNCHING = re.compile(r"launching StepId=(\d{1,10}\.\d{1,10})(?!\d)", re.ASCII)
 _ON_HOST = re.compile(r"on host (\S+), \d+ tasks: ([\d,[\]-]+)", re.ASCII)
 _STARTED = re.compile(r"(\d{1,9}) tasks started", re.ASCII)
 _UNKNOWN_FAILURE = 0x0100
@@ -26,6 +26,7 @@ _UNKNOWN_FAILURE = 0x0100
 _OUT_OF_MEMORY = 253
 _KILLED = 128 + SIGKILL
 _STATUS = re.compile(r"\(status=0x([0-9a-fA-F]+)\)")
+_KEPT = 20  # error messages: srun may repeat one for days
 _COUNT = re.compile(r"notification for (\d{1,9}) tasks", re.ASCII)
 _ENDED = re.compile(r"^srun: .*: tasks? ([\d,[\]-]+): ", re.ASCII)
 
@@ -78,7 +79,7 @@ class SallocHeard:
         elif "clean up job allocation" in text:  # slurmctld did not answer to the relinquishing
             self.gone = False
         if line.startswith("salloc: error: "):
-            self.complaints.append(text)
+            _keep(self.complaints, text)
 
     @property
     def ending(self) -> Ending:
@@ -107,7 +108,7 @@ class SrunHeard:
     Attributes:
         step_id: JOB.STEP, "" until the step is launched.
         started: All its tasks run.
-        statuses: The wait statuses of tasks that ended (as waitpid(2) returns them).
+        statuses: The wait statuses of tasks that ended (as waitpid(2) returns them), each once.
         missing: How many tasks did not tell theirs.
         launch_failed: A node could not begin; srun ends the other ones' tasks then.
         aborted: The step was ended from outside; more will be heard from salloc.
@@ -129,6 +130,7 @@ class SrunHeard:
         self.aborted = False
         self.complaints: list[str] = []
         self.runtime_status: int | None = None
+        self._tasks = tasks
         self._not_started = tasks
         self._hosts: dict[str, list[int]] = {}
         self._ended: set[int] = set()
@@ -153,13 +155,13 @@ class SrunHeard:
         status = program_failure(content.decode(errors="replace"))
         self.runtime_status = self.runtime_status or status
 
-    def hear(self, line: str) -> None:
-        """Take one line in."""
+    def hear(self, line: str) -> bool:
+        """Take one line in; tell whether it is a complaint."""
         ended = _ENDED.search(line)
         if launching := _LAUNCHING.search(line):
             self.step_id = launching[1]
-            if host := _ON_HOST.search(line):
-                self._hosts[host[1]] = _numbers(host[2])
+            if (host := _ON_HOST.search(line)) and len(self._hosts) < self._tasks:
+                self._hosts[host[1]] = _numbers(host[2], self._tasks)
         elif started := _STARTED.search(line):
             self._not_started -= int(started[1])
         elif "task exit notification" in line and (status := _STATUS.search(line)):
@@ -168,25 +170,40 @@ class SrunHeard:
         elif "Task launch for" in line and "failed on node" in line:
             self.launch_failed = True
         elif ended:
-            self._ended.update(_numbers(ended[1]))
+            self._ended.update(_numbers(ended[1], self._tasks))
         elif any(words in line for words in _ABORTED):
             self.aborted = True
-        if line.startswith("srun: error: ") and not ended:
-            self.complaints.append(line.removeprefix("srun: error: "))
+        if not line.startswith("srun: error: ") or ended:
+            return False
+        _keep(self.complaints, line.removeprefix("srun: error: "))
+        return True
 
     def _end_of_tasks(self, count: int, status: int) -> None:
         """Keep a status; one that waitpid(2) has not, as NO_VAL or a stop, is a failure."""
         known = status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
-        self.statuses.append(status if known else _UNKNOWN_FAILURE)
+        status = status if known else _UNKNOWN_FAILURE
+        if status not in self.statuses:
+            self.statuses.append(status)
         self.missing -= count
 
 
-def _numbers(text: str) -> list[int]:
-    """Read a list of tasks: `3`, `[0-1]`, `0,2-4`; nothing from what is none."""
-    found: list[int] = []
-    for first, last in re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", text, re.ASCII):
-        found += range(int(first), int(last or first) + 1)
-    return found
+def _keep(complaints: list[str], text: str) -> None:
+    complaints.append(text)
+    del complaints[:-_KEPT]
+
+
+def _numbers(text: str, tasks: int) -> list[int]:
+    """Read a list of tasks: `3`, `[0-1]`, `0,2-4`; nothing from what is none, or of no task.
+
+    Args:
+        text: The list.
+        tasks: How many there are.
+    """
+    found: dict[int, None] = {}
+    for first, last in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text, re.ASCII):
+        if len(found) < tasks:
+            found.update(dict.fromkeys(range(int(first), min(int(last or first) + 1, tasks))))
+    return [*found]
 
 
 _ABORTED = (

@@ -10,6 +10,7 @@ from scrun.oci.signals import signal_name
 from scrun.settings.load import Runtime
 from scrun.settings.node_runtime import NodeRuntime, node_runtime
 from scrun.settings.ociconf import parse_oci_conf, substitute
+from scrun.settings.slurmconf import read_conf
 from supervisor.engines.script import PROCESS_FILE
 from supervisor.engines.slurm.tools import outer_id
 
@@ -74,9 +75,8 @@ def read_node_commands(slurm_conf: str | None, own: Runtime) -> NodeCommands:
     directory = os.path.dirname(slurm_conf) if slurm_conf else "/etc/slurm"
     path = os.path.join(directory, "oci.conf")
     try:
-        with open(path, encoding="utf-8") as file:
-            conf = parse_oci_conf(file.read(), path)
-    except (OSError, UnicodeDecodeError, SettingsError):
+        conf = parse_oci_conf(read_conf(path), path)
+    except SettingsError:
         conf = None
     return NodeCommands(node_runtime(conf, own))
 

@@ -92,9 +92,7 @@ class SrunStep:
         heard = self.heard
 
         def hear(line: str) -> None:
-            complaints = len(heard.complaints)
-            heard.hear(line)
-            level: Level = "error" if len(heard.complaints) > complaints else "debug"
+            level: Level = "error" if heard.hear(line) else "debug"
             self._journal.write(level, line)
             if heard.started and not self._started.is_set():
                 self._started.set()

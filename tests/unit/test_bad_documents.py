@@ -1,0 +1,116 @@
+"""Documents of engines that did harm: a fault later on, or all of the memory."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scrun.errors import BundleError
+from scrun.oci.config import ANNOTATIONS_LIMIT, LONGEST_WORD, load_bundle, parse
+from scrun.oci.document import LEVELS, LIMIT, VALUES, decode
+from scrun.record import Record, read_record, write_record
+from supervisor.staging.plan import Target
+from supervisor.staging.policy import fit
+from tests.harness.limits import limited
+
+
+def deep(levels: int) -> bytes:
+    return b'{"x":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
+
+
+def test_bounds() -> None:
+    decode(deep(LEVELS), "x")
+    with pytest.raises(BundleError, match=f"^x: x: is nested more than {LEVELS} levels deep"):
+        decode(deep(LEVELS + 1), "x")
+    decode(b"[" + b"1," * (VALUES - 2) + b"1]", "x")
+    with pytest.raises(BundleError, match=f"^x: has more than {VALUES} values"):
+        decode(b"[" + b"1," * VALUES + b"1]", "x")
+    with pytest.raises(BundleError, match=r"^x: a\[1\].b: contains a NUL character"):
+        decode(b'{"a":[1,{"b":"\\u0000"}]}', "x")
+
+
+def minimal(**members: object) -> bytes:
+    base = {"ociVersion": "1.0.2", "process": {"args": ["sh"], "cwd": "/"}, "root": {"path": "r"}}
+    return json.dumps({**base, **members}).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (minimal(process={"args": ["sh", "a" * LONGEST_WORD + "é"], "cwd": "/"}),
+         "process.args[1]: is longer than"),
+        (minimal(process={"args": ["sh"], "cwd": "/", "env": ["A=" + "b" * LONGEST_WORD]}),
+         "process.env[0]: is longer than"),
+        (minimal(annotations={"a": "é" * (ANNOTATIONS_LIMIT // 2)}), "annotations: are larger"),
+        (minimal(annotations={"a\0b": "c"}), "annotations.a\\u0000b: contains a NUL character"),
+        (minimal(linux={"devices": [{}]}), "linux.devices[0].path: is missing"),
+        (minimal(linux={"devices": [{"path": "/dev/\0"}]}), "linux.devices[0].path: contains"),
+        (minimal(linux={"seccomp": 5}), "linux.seccomp: expected object, got int"),
+        (minimal(linux={"sysctl": {"net.x": 5}}), "linux.sysctl.net.x: expected string, got int"),
+        (minimal(x=0).replace(b'"x": 0', b'"x": ' + b"[" * 400 + b"]" * 400), "x: is nested"),
+        (minimal(x=0).replace(b'"x": 0', b'"x": 1' + b"0" * 5000), "has an integer that is too"),
+        (minimal(process={"args": ["a"], "cwd": "x" * 10_000_000}), "process.cwd: xxx"),
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_config_that_did_harm_later(content: bytes, reason: str) -> None:
+    with limited(), pytest.raises(BundleError) as caught:
+        parse(content)
+    assert str(caught.value).startswith(f"config.json: {reason}")
+    assert len(str(caught.value)) < 2100
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"linux": None},
+        {"linux": {"namespaces": None, "devices": None, "sysctl": None, "seccomp": None}},
+        {"process": {"args": ["sh"], "cwd": "/", "user": {"uid": None, "gid": None}}},
+        {"mounts": [{"destination": "/x", "type": None, "options": None}]},
+    ],
+    ids=range(4),
+)
+def test_null_is_absent_to_staging_too(members: dict[str, object]) -> None:
+    raw, _ = parse(minimal(**members))
+    target = Target(engine="local", uid=1000, gid=100, rootless=True)
+    plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
+    user = plan.config["process"].get("user", {})
+    [mapping] = plan.config["linux"]["uidMappings"]
+    assert mapping == {"containerID": user.get("uid", 0), "hostID": 1000, "size": 1}
+
+
+def test_no_annotations_make_a_record_that_cannot_be_read(tmp_path: Path) -> None:
+    text = "\x7f" * (ANNOTATIONS_LIMIT - 1)
+    _, config = parse(minimal(annotations={"a": text}))
+    directory = str(tmp_path)
+    write_record(directory, Record(id="c", annotations=config.annotations))
+    assert read_record(directory).annotations == {"a": text}
+
+
+@pytest.mark.parametrize("fill", [b"", b" ", b"[]," * 1000, b'{"a":' * 1000, b"\xff"])
+def test_a_file_of_100_megabytes(tmp_path: Path, fill: bytes) -> None:
+    with (tmp_path / "config.json").open("wb") as file:
+        file.write(minimal(x=0)[:-2] + fill * (100_000_000 // len(fill)) if fill else b"{")
+        file.truncate(100_000_000)
+    with limited(1, 100), pytest.raises(BundleError, match=r"config\.json: is larger than 16 MiB"):
+        load_bundle(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "filler",
+    [lambda n: b"[]," * (n // 3), lambda n: b'{"a":1},' * (n // 8), lambda n: b'"a",' * (n // 4)],
+    ids=["arrays", "objects", "texts"],
+)
+def test_a_file_of_16_mebibytes_of_values(filler: Callable[[int], bytes]) -> None:
+    content = minimal(x=0).replace(b"0}", b"[" + filler(LIMIT - 200) + b"0]}")
+    assert len(content) <= LIMIT
+    with limited(1, 20), pytest.raises(BundleError, match=f"has more than {VALUES} values"):
+        parse(content)
+
+
+def test_the_largest_that_is_taken() -> None:
+    """All of it in one text."""
+    content = minimal(x="a" * (LIMIT - 200))
+    with limited(2, 200):
+        parse(content)
