@@ -1,0 +1,251 @@
+"""The table of faults: whom they hit, when, and what is right then. Pure.
+
+A fault either leaves the container alone, which then has to end with its own status and all of
+its output, or it ends it, with one of the statuses that docs/exit-status.md has for that. Moments
+that are a race (while something is created, started, ended or deleted) may go either way.
+"""
+
+import enum
+
+import msgspec
+
+
+class Moment(enum.Enum):
+    """When a fault comes."""
+
+    CREATING = "creating"
+    CREATED = "created"
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDING = "ending"
+    DELETING = "deleting"
+
+
+ALL = tuple(Moment)
+CREATING, CREATED, STARTING, RUNNING, ENDING, DELETING = ALL
+HELD = (CREATED, RUNNING)
+"""Moments in which the life waits until the fault has come: no race is in what follows."""
+
+KINDS = ("status", "lines", "stdin", "terminal", "kill", "exec", "script")
+ENGINES = ("slurm", "local")
+
+TRAPPED = 33
+"""What the containers exit with when they get TERM or INT."""
+
+_TERM, _INT, _KILL = 143, 130, 137
+_CANCELLED, _FAILURE = 122, 125
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One way to break something.
+
+    Attributes:
+        name: What it is called.
+        target: Whom it hits.
+        deed: What is done: a signal, or the name of something in `deeds`.
+        moments: When.
+        seen: What the user sees, and what is kept; for the documentation.
+        ends: The statuses with which the container ends; empty if it goes on.
+        refuses: Whether what is being asked for at that moment may be refused.
+        engines: Where.
+        kinds: Which kinds of life.
+        own: Whether the life has a supervisor of its own.
+        weight: How often it comes, compared with others.
+        slow: Whether giving the job back may take so long that `delete` says so.
+    """
+
+    name: str
+    target: str
+    deed: str
+    moments: tuple[Moment, ...]
+    seen: str
+    ends: frozenset[int] = frozenset()
+    refuses: bool = True
+    engines: tuple[str, ...] = ENGINES
+    kinds: tuple[str, ...] = KINDS
+    own: bool = False
+    weight: int = 4
+    slow: bool = False
+
+
+def _signals(
+    target: str,
+    moments: tuple[Moment, ...],
+    seen: dict[str, str],
+    ends: dict[str, set[int]],
+    **more: object,
+) -> list[Fault]:
+    """Return the faults of one process: KILL, TERM, INT, and STOP with a CONT later."""
+    return [
+        Fault(
+            name=f"{target}-{name.lower()}",
+            target=target,
+            deed=name,
+            moments=moments,
+            seen=text,
+            ends=frozenset(ends.get(name, ())),
+            refuses=name != "STOP",
+            **more,  # type: ignore[arg-type]
+        )
+        for name, text in seen.items()
+    ]
+
+
+_LATER = "nothing, but for the time in which it was stopped"
+_SLURM: dict[str, object] = {"engines": ("slurm",)}
+_LOCAL: dict[str, object] = {"engines": ("local",)}
+_CLIENT = (CREATING, STARTING, DELETING)
+
+FAULTS: tuple[Fault, ...] = (
+    *_signals(
+        "anchor",
+        ALL,
+        {
+            "KILL": "the status of a killed process (137 in a shell); the container is ended",
+            "TERM": "passed on to the container; what is not over after five seconds is ended",
+            "INT": "as TERM",
+            "STOP": _LATER,
+        },
+        {"KILL": {-9}, "TERM": {TRAPPED, _TERM}, "INT": {TRAPPED, _INT}},
+    ),
+    *_signals(
+        "supervisor",
+        ALL,
+        {
+            "KILL": "status 125; `state` says that the supervisor was lost; `delete` tidies up. "
+            "A `create` that it was asked for is refused",
+            "TERM": "status 125; `state` says that the supervisor was told to stop",
+            "INT": "as TERM",
+            "STOP": _LATER,
+        },
+        {"KILL": {_FAILURE}, "TERM": {_FAILURE}, "INT": {_FAILURE}},
+        own=True,
+        weight=2,
+    ),
+    *_signals(
+        "salloc",
+        (CREATING, CREATED, STARTING, RUNNING, ENDING, DELETING),
+        {
+            "KILL": "status 125, `salloc ended unexpectedly`; the job is cancelled by its id",
+            "TERM": "the job is given up: status 125 or 122",
+            "INT": "as TERM",
+            "STOP": _LATER,
+        },
+        {"KILL": {_FAILURE}, "TERM": {_FAILURE, _CANCELLED}, "INT": {_FAILURE, _CANCELLED}},
+        slow=True,
+        weight=2,
+        **_SLURM,
+    ),
+    *_signals(
+        "srun",
+        (STARTING, RUNNING, ENDING),
+        {
+            "KILL": "Slurm ends the step when its srun is gone: status 137",
+            "TERM": "Slurm ends the step: status 137",
+            "INT": "nothing: srun tells only at the second one",
+            "STOP": _LATER,
+        },
+        {"KILL": {_KILL, _FAILURE}, "TERM": {_KILL, _FAILURE}},
+        weight=2,
+        **_SLURM,
+    ),
+    *_signals(
+        "holder",
+        (CREATING, CREATED, STARTING, RUNNING, ENDING, DELETING),
+        {
+            "KILL": "status 122: the job is cancelled",
+            "TERM": "as KILL",
+            "INT": "as KILL",
+            "STOP": _LATER,
+        },
+        {"KILL": {_CANCELLED}, "TERM": {_CANCELLED}, "INT": {_CANCELLED}},
+        weight=2,
+        **_LOCAL,
+    ),
+    *_signals(
+        "runtime",
+        (STARTING, RUNNING, ENDING),
+        {
+            "KILL": "status 137; the container is removed",
+            "TERM": "passed on to the container",
+            "INT": "passed on to the container",
+            "STOP": _LATER,
+        },
+        {"KILL": {_KILL}, "TERM": {TRAPPED, _TERM}, "INT": {TRAPPED, _INT}},
+        weight=2,
+        **_LOCAL,
+    ),
+    *_signals(
+        "client",
+        _CLIENT,
+        {
+            "KILL": "of `create`: the container is ended and its record removed. `start` and "
+            "`delete` go on without it",
+            "TERM": "as KILL",
+            "INT": "as KILL; its exit status is 130",
+            "STOP": _LATER,
+        },
+        {"KILL": {_TERM}, "TERM": {_TERM}, "INT": {_TERM}},
+    ),
+    *_signals(
+        "worker",
+        (CREATING, ENDING),
+        {
+            "KILL": "`create` is refused; in stage_out, 125 instead of 0 to 0",
+            "TERM": "as KILL",
+            "INT": "as KILL",
+            "STOP": _LATER,
+        },
+        {"KILL": {_FAILURE}, "TERM": {_FAILURE}, "INT": {_FAILURE}},
+        kinds=("script",),
+        weight=1,
+    ),
+    *_signals(
+        "command",
+        (CREATING, ENDING),
+        {
+            "KILL": "the script sees the status, and decides",
+            "TERM": "as KILL",
+            "INT": "as KILL",
+            "STOP": _LATER,
+        },
+        {"KILL": {_FAILURE}, "TERM": {_FAILURE}, "INT": {_FAILURE}},
+        kinds=("script",),
+        weight=1,
+    ),
+    *_signals(
+        "exec",
+        (RUNNING,),
+        {
+            "KILL": "the program is ended; its container goes on",
+            "TERM": "passed on to the program; its container goes on",
+            "INT": "as TERM",
+            "STOP": _LATER,
+        },
+        {},
+        kinds=("exec",),
+        weight=1,
+    ),
+)
+
+BY_NAME = {fault.name: fault for fault in FAULTS}
+NONE = Fault("none", "", "", (), "nothing breaks", refuses=False, weight=0)
+
+
+def find(names: str) -> list[Fault]:
+    """Return the faults of a list like `anchor-kill,supervisor`; a target stands for all of its.
+
+    Raises:
+        KeyError: There is none of that name.
+    """
+    if names == "all":
+        return list(FAULTS)
+    found: list[Fault] = []
+    for name in names.split(","):
+        some = [fault for fault in FAULTS if name in (fault.name, fault.target)]
+        if name == "none":
+            some = [NONE]
+        if not some:
+            raise KeyError(name)
+        found += some
+    return found
