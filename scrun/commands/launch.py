@@ -30,8 +30,19 @@ def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
         except OSError:
             _start(root, name, lingers=lingers)
         return wire.connect_supervisor(root, name)
+    except SupervisorLost:
+        _remove(f"{root}/{name}", f"{root}/{name}.lock")  # one that runs does so when it goes
+        raise
     finally:
         os.close(lock)
+
+
+def _remove(*paths: str) -> None:
+    for path in paths:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass  # there was none; or there is no removing it either
 
 
 def launch_beside(root: str, name: str) -> None:
