@@ -1,12 +1,15 @@
 """Counts what is left: jobs, processes, sockets, directories, mounts, descriptors."""
 
 import os
-from pathlib import Path
 
 from tests.chaos.children import Children
 from tests.chaos.place import Place
 from tests.chaos.victims import children_of, listener, words_of
 from tests.harness.processes import processes
+
+HALF_MADE = "half-made state of crun on a node"
+"""What crun leaves when its step is killed in the moment in which it makes it: a directory without
+a container. slurmstepd (22.05) deletes only what `crun state` knows."""
 
 Left = dict[str, list[str]]
 """What is left, by its kind."""
@@ -38,7 +41,7 @@ def look(places: list[Place], jobs: list[str]) -> Left:
             add("jobs", job)
     with open("/proc/self/mountinfo") as mounts:
         for line in mounts:
-            if any(base in line for base in bases):
+            if any(os.path.basename(base) in line for base in bases):
                 add("mounts", line.rstrip())
     for place in places:
         for kind, path in _directories(place):
@@ -60,9 +63,10 @@ def _directories(place: Place) -> list[tuple[str, str]]:
         elif os.path.exists(f"{path}.lock") and not listener(path):
             found.append(("sockets", path))
     if place.engine == "slurm":
-        state = Path(place.site.environment["SLURM_CONF"]).parents[1] / "oci"
-        user = state / place.site.user.name
-        found += [("runtime's state", str(entry)) for entry in user.glob("*")]
+        user = place.cluster / "oci" / place.site.user.name
+        for entry in user.glob("*"):
+            whole = (entry / "status").exists()
+            found.append(("runtime's state" if whole else HALF_MADE, str(entry)))
     return found
 
 

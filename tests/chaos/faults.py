@@ -33,7 +33,7 @@ TRAPPED = 33
 """What the containers exit with when they get TERM or INT."""
 
 _TERM, _INT, _KILL = 143, 130, 137
-_CANCELLED, _FAILURE = 122, 125
+_CANCELLED, _LIMIT, _FAILURE = 122, 124, 125
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -46,12 +46,14 @@ class Fault(msgspec.Struct, frozen=True):
         moments: When.
         seen: What the user sees, and what is kept; for the documentation.
         ends: The statuses with which the container ends; empty if it goes on.
+        surely: Whether it ends the container for sure when the life waits for it.
         refuses: Whether what is being asked for at that moment may be refused.
         engines: Where.
         kinds: Which kinds of life.
         own: Whether the life has a supervisor of its own.
         weight: How often it comes, compared with others.
-        slow: Whether giving the job back may take so long that `delete` says so.
+        before: Words before the call of `create`.
+        disk: Which directory is on a small file system of the life's own: "root" or "scratch".
     """
 
     name: str
@@ -60,12 +62,14 @@ class Fault(msgspec.Struct, frozen=True):
     moments: tuple[Moment, ...]
     seen: str
     ends: frozenset[int] = frozenset()
+    surely: bool = True
     refuses: bool = True
     engines: tuple[str, ...] = ENGINES
     kinds: tuple[str, ...] = KINDS
     own: bool = False
     weight: int = 4
-    slow: bool = False
+    before: tuple[str, ...] = ()
+    disk: str = ""
 
 
 def _signals(
@@ -94,7 +98,7 @@ def _signals(
 _LATER = "nothing, but for the time in which it was stopped"
 _SLURM: dict[str, object] = {"engines": ("slurm",)}
 _LOCAL: dict[str, object] = {"engines": ("local",)}
-_CLIENT = (CREATING, STARTING, DELETING)
+_CLIENT = (CREATING, STARTING, ENDING, DELETING)
 
 FAULTS: tuple[Fault, ...] = (
     *_signals(
@@ -132,7 +136,6 @@ FAULTS: tuple[Fault, ...] = (
             "STOP": _LATER,
         },
         {"KILL": {_FAILURE}, "TERM": {_FAILURE, _CANCELLED}, "INT": {_FAILURE, _CANCELLED}},
-        slow=True,
         weight=2,
         **_SLURM,
     ),
@@ -224,6 +227,97 @@ FAULTS: tuple[Fault, ...] = (
         },
         {},
         kinds=("exec",),
+        weight=1,
+    ),
+    *(
+        Fault(
+            name=f"supervisor-{kind}",
+            target="supervisor",
+            deed="limited",
+            moments=(CREATING, STARTING, RUNNING, ENDING, DELETING),
+            seen=f"what needs one more {what} is refused, or ends with 125; all else goes on",
+            ends=frozenset({_FAILURE}),
+            surely=False,
+            own=True,
+            weight=3,
+        )
+        for kind, what in (("nproc", "process"), ("nofile", "descriptor"))
+    ),
+    *(
+        Fault(
+            name=f"create-{kind}",
+            target="client",
+            deed="prepared",
+            moments=(CREATING,),
+            seen=f"`create` is refused when it lacks a {what}",
+            ends=frozenset({_FAILURE}),
+            own=own,
+            before=("prlimit", f"--{kind}={few}:", "--"),
+            weight=1,
+        )
+        for kind, what, few, own in (
+            ("nproc", "process", 1, False),
+            ("nofile", "descriptor", 9, False),
+        )
+    ),
+    *(
+        Fault(
+            name=f"{kind}-full",
+            target="supervisor",
+            deed="full",
+            moments=ALL,
+            seen=seen,
+            ends=frozenset({_FAILURE}),
+            surely=False,
+            own=True,
+            disk=kind,
+            weight=2,
+        )
+        for kind, seen in (
+            ("root", "`create` is refused; a container that is there goes on, its record is old"),
+            ("scratch", "`create` is refused; a container that is there goes on"),
+        )
+    ),
+    *(
+        Fault(
+            name=f"rogue-{name}",
+            target="supervisor",
+            deed="rogue",
+            moments=(CREATING, *HELD, ENDING),
+            seen="nothing",
+            refuses=False,
+            weight=1,
+        )
+        for name in ("garbage", "half", "slow", "twice", "gone", "many", "stranger")
+    ),
+    Fault(
+        "job-cancel",
+        "job",
+        "cancel",
+        (CREATING, CREATED, STARTING, RUNNING, ENDING),
+        "status 122, `job N was cancelled`",
+        ends=frozenset({_CANCELLED}),
+        engines=("slurm",),
+    ),
+    Fault(
+        "job-requeue",
+        "job",
+        "requeue",
+        HELD,
+        "nothing: Slurm requeues batch jobs only",
+        ends=frozenset({_CANCELLED}),
+        surely=False,
+        engines=("slurm",),
+        weight=1,
+    ),
+    Fault(
+        "job-limit",
+        "job",
+        "limit",
+        HELD,
+        "status 124, as soon as slurmctld looks (every 30 seconds)",
+        ends=frozenset({_LIMIT}),
+        engines=("slurm",),
         weight=1,
     ),
 )

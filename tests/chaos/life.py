@@ -12,6 +12,7 @@ import trio
 
 from tests.chaos.children import Done
 from tests.chaos.deeds import harm
+from tests.chaos.disks import disk_of
 from tests.chaos.ends import Ends, ends
 from tests.chaos.faults import CREATED, CREATING, DELETING, ENDING, HELD, RUNNING, STARTING, Moment
 from tests.chaos.place import Place
@@ -24,6 +25,8 @@ T = TypeVar("T")
 CALL = 60.0
 """Seconds that any call of scrun may take, and the container to do what is next."""
 DELETE = 90.0
+KILLED = (-9, -15, -2, 130)
+"""How a command ends that somebody kills."""
 _EOF = 10.0
 _EXECUTED = ("sh", "-c", "echo executed; exit 5")
 
@@ -50,7 +53,7 @@ class Life:
         self.place = place
         self.id = f"c{plan.number}"
         self.moment: Moment | None = None
-        self.where = Where(place.root, self.id, place.tag(plan))
+        self.where = Where(place.root_of(plan), self.id, place.tag(plan))
         self.log = ""
         self._notes: list[str] = []
         self._reached = {moment: trio.Event() for moment in Moment}
@@ -79,6 +82,7 @@ class Life:
         directory.mkdir()
         self.place.site.user.give(directory)
         async with (
+            disk_of(self),
             ends(directory, terminal=self.plan.kind == "terminal") as held,
             trio.open_nursery() as nursery,
         ):
@@ -89,6 +93,7 @@ class Life:
             except Late as late:
                 self.seen.hangs.append(str(late))
                 self.note(f"hang: {late}")
+                await self._tidy_up()
             nursery.cancel_scope.cancel()
         self.seen.seconds = time.monotonic() - (self._hit_at or self._began)
         return self.seen
@@ -122,7 +127,8 @@ class Life:
     @property
     def _doomed(self) -> bool:
         """Whether the fault has ended the container in any case."""
-        return self.seen.hit and bool(self.plan.fault.ends) and self.plan.moment in HELD
+        fault = self.plan.fault
+        return self.seen.hit and bool(fault.ends) and fault.surely and self.plan.moment in HELD
 
     # Its course
 
@@ -143,7 +149,7 @@ class Life:
             if stream:
                 await _in_time(_EOF, f"end of standard {name}", stream.ended.wait)
         self.seen.out = bytes(held.stdout.data) if held.stdout else b""
-        if os.path.lexists(f"{self.place.root}/{self.id}"):
+        if os.path.lexists(f"{self.place.root_of(self.plan)}/{self.id}"):
             self.seen.left.append("its record")
         if self.plan.kind == "script":
             told = self.place.staged_out.read_text().splitlines()
@@ -157,11 +163,13 @@ class Life:
         words += ["--pid-file", str(pid_file)]
         if held.console:
             words += ["--console-socket", str(held.console)]
-        command = self.place.command(*words, self.id)
+        command = self.place.command(self.plan, *words, self.id)
         environment = self.place.environment(self.plan)
         pid = self.place.children.spawn(command, environment, held.given)
         held.give()
         self.where.client = self.where.create = pid
+        if self.plan.fault.before:
+            self.hit(f"create has only {' '.join(self.plan.fault.before)}")
         self._enter(CREATING)
         status = await _in_time(CALL, "create", lambda: self._wait(pid))
         self.where.client = self.where.create = 0
@@ -179,7 +187,7 @@ class Life:
         self._enter(STARTING)
         done = await self._call("start")
         self.seen.start = Answer(done.status, done.out, done.err)
-        if self.plan.fault.target == "client" and done.status in (-9, -15, -2, 130):
+        if self.plan.fault.target == "client" and done.status in KILLED:
             again = await self._call("start")  # it may have been asked for, or not
             self.note(f"start again: {again.status} {again.err}")
         elif done.status or held.stdout is None:
@@ -201,8 +209,9 @@ class Life:
         self._enter(ENDING)
         if self.plan.kind == "kill":
             done = await self._call("kill", after=("KILL" if self.plan.force else "TERM",))
-            if done.status:
-                self.note(f"kill: {done.status} {done.err}")
+            self.note(f"kill: {done.status} {done.err}")
+            if done.status in KILLED:
+                await self._call("kill", after=("KILL",))
             return
         stdin, stdout = held.stdin, held.stdout
         assert stdin is not None
@@ -242,6 +251,13 @@ class Life:
                 raise Late(f"delete did not succeed within {DELETE:g} s: {done.err}")
             await trio.sleep(0.2)
 
+    async def _tidy_up(self) -> None:
+        """Remove what hangs, for the sake of those that follow."""
+        self._keep_log()
+        with trio.move_on_after(CALL):
+            done = await self.place.call(self.plan, "delete", "--force", self.id).done()
+            self.note(f"delete at last: {done.status} {done.err}")
+
     # Its means
 
     async def _call(self, command: str, *options: str, after: tuple[str, ...] = ()) -> Done:
@@ -254,7 +270,7 @@ class Life:
 
     def _keep_log(self) -> None:
         try:
-            text = Path(self.place.root, self.id, "log").read_text(errors="replace")
+            text = Path(self.place.root_of(self.plan), self.id, "log").read_text(errors="replace")
         except OSError:
             return
         self.log = text[-20000:]

@@ -61,8 +61,22 @@ class Place:
 
     @property
     def root(self) -> str:
-        """The root directory."""
+        """The root directory of most lives."""
         return str(self.site.root)
+
+    def disk(self, plan: Plan) -> str | None:
+        """Return the small file system of a life, if it has one."""
+        if not plan.fault.disk:
+            return None
+        base = self.site.base
+        if self.engine == "slurm":  # nodes see what is mounted below this directory
+            return str(self.cluster / "disks" / f"{base.name}-{plan.number}")
+        return f"{base}/d{plan.number}"
+
+    def root_of(self, plan: Plan) -> str:
+        """Return the root directory of a life."""
+        disk = self.disk(plan)
+        return disk if disk and plan.fault.disk == "root" else self.root
 
     def tag(self, plan: Plan) -> str:
         """Return what every process of a life has in its environment, and its job's name."""
@@ -71,14 +85,18 @@ class Place:
     def settings(self, plan: Plan) -> str:
         """Return the settings' file for a life."""
         own, script = plan.fault.own, plan.kind == "script"
-        path = self.site.base / f"{'own' if own else 'common'}-{'script' if script else 'policy'}"
-        if (own, script) not in self._settings:
+        disk = plan.fault.disk
+        path = self.site.base / f"{own:d}{script:d}{plan.number if disk else ''}.toml"
+        if (own, script) not in self._settings or disk:
             text = f'engine = "{self.engine}"\nidle_timeout = {0.5 if own else 3}\n'
             text += 'group = "container"\n' if own else ""
             text += '[log]\nlevel = "debug"\n'
             named = str(self.site.base / "chaos.lua") if script else "none"
-            path.write_text(f'{text}[lua]\nscript = "{named}"\n')
-            self._settings[own, script] = str(path)
+            text += f'[lua]\nscript = "{named}"\n'
+            text += f'[staging]\nscratch = "{self.disk(plan)}"\n' if disk == "scratch" else ""
+            path.write_text(text)
+            if not disk:
+                self._settings[own, script] = str(path)
         return str(path)
 
     def environment(self, plan: Plan) -> dict[str, str]:
@@ -92,13 +110,15 @@ class Place:
             found["SCRUN_JOB_NAME"] = self.tag(plan)
         return found
 
-    def command(self, *arguments: str) -> list[str]:
+    def command(self, plan: Plan, *arguments: str) -> list[str]:
         """Return the command line of a call of scrun."""
-        return [*self.site.user.prefix, *self.site.command, *arguments]
+        before = plan.fault.before if arguments[0] == "create" else ()
+        words = [*self.site.user.prefix, *before, self.site.command[0]]
+        return [*words, "--root", self.root_of(plan), *arguments]
 
     def call(self, plan: Plan, *arguments: str) -> Call:
         """Begin a call of scrun."""
-        return Call(self.children, self.command(*arguments), self.environment(plan))
+        return Call(self.children, self.command(plan, *arguments), self.environment(plan))
 
     def bundle(self, plan: Plan) -> Path:
         """Make a life's bundle."""
@@ -108,7 +128,7 @@ class Place:
             "script": f"{_UP}read gate; exit {plan.status}",
             "exec": f"{_UP}read gate; exit {plan.status}",
             "lines": f"{_UP}seq {before}; read gate; seq {after}; exit {plan.status}",
-            "stdin": f"{_UP}cat; exit {plan.status}",
+            "stdin": f"{_UP}while read -r line; do echo $line; done; exit {plan.status}",
             "terminal": f"{_UP}read gate; echo down; exit {plan.status}",
             "kill": f"{_UP}sleep 600 & wait",
         }
@@ -130,14 +150,19 @@ class Place:
             linux["gidMappings"] = [{"containerID": 0, "hostID": user.gid, "size": 1}]
             linux["namespaces"].append({"type": "user"})
 
-    def stated(self, container: str) -> dict[str, Any]:
+    def stated(self, plan: Plan, container: str) -> dict[str, Any]:
         """Return a container's record, or nothing."""
         try:
-            with open(f"{self.root}/{container}/state.json") as file:
+            with open(f"{self.root_of(plan)}/{container}/state.json") as file:
                 found: dict[str, Any] = json.load(file)
         except (OSError, ValueError):
             return {}
         return found
+
+    @cached_property
+    def cluster(self) -> Path:
+        """The directory of the cluster."""
+        return Path(self.site.environment["SLURM_CONF"]).parents[1]
 
     @cached_property
     def slurm_environment(self) -> dict[str, str]:

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from tests.chaos.census import HALF_MADE
 from tests.chaos.plan import Plan
 from tests.chaos.seen import Kind, Problem, Seen
 
@@ -44,6 +45,10 @@ class Report:
         self._done = 0
         self._shown = 0.0
 
+    def begin(self) -> None:
+        """Take notice that the lives begin."""
+        self._began = time.monotonic()
+
     def add(self, plan: Plan, seen: Seen) -> None:
         """Take a life in."""
         row = self._rows[plan.fault.name]
@@ -66,6 +71,10 @@ class Report:
             print(f"    {problem.kind.value}: {problem.text}", file=self._progress)
         self._progress.flush()
 
+    def keep(self, life: Failure) -> None:
+        """Keep what is known of a life that was asked for by its number."""
+        print(f"{life.plan}\n{life.notes}\n{life.log}", file=self._progress)
+
     def left(self, left: dict[str, list[str]]) -> None:
         """Take in what is left at the end."""
         for kind, things in left.items():
@@ -74,7 +83,7 @@ class Report:
     @property
     def good(self) -> bool:
         """Whether nothing was lost or left."""
-        return not self.failures and not self.remains
+        return not self.failures and not self.remains.keys() - {HALF_MADE}
 
     def _show(self) -> None:
         now = time.monotonic()

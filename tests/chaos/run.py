@@ -56,6 +56,7 @@ class Run:
                     self.places[engine] = Place(engine, order.user, self.children)
                 await self._warm_up()
                 before = {e: census.descriptors(p) for e, p in self.places.items()}
+                self.report.begin()
                 await self._all_lives()
                 await self._count(before)
             finally:
@@ -90,6 +91,8 @@ class Run:
         finally:
             limit.release()
         self.report.add(plan, seen)
+        if self.order.only is not None:
+            self.report.keep(Failure(plan, problems, life.notes, life.log))
         if problems:
             self.report.fail(Failure(plan, problems, life.notes, life.log))
 
@@ -99,7 +102,9 @@ class Run:
         """Wait until nothing is left, or for as long as that may take."""
         places = list(self.places.values())
         deadline = time.monotonic() + _SETTLES
-        while (left := census.look(places, await self._jobs())) and time.monotonic() < deadline:
+        while (left := census.look(places, await self._jobs())).keys() - {census.HALF_MADE}:
+            if time.monotonic() > deadline:
+                break
             await trio.sleep(0.3)
         self.report.left(left)
         for engine, place in self.places.items():

@@ -55,6 +55,7 @@ class Seen(msgspec.Struct):
         left: What is left after `delete`.
         executed: How `exec` ended.
         staged_out: How often the script's stage_out was called.
+        rogue: What a client that does not behave has brought about.
         seconds: How long it took from the fault until all was undone.
     """
 
@@ -71,6 +72,7 @@ class Seen(msgspec.Struct):
     left: list[str] = []
     executed: Answer | None = None
     staged_out: int = 0
+    rogue: str = ""
     seconds: float = 0.0
 
 
@@ -78,6 +80,8 @@ def judge(plan: Plan, seen: Seen) -> list[Problem]:
     """Return what is wrong with a life."""
     found = [Problem(Kind.HANG, text) for text in seen.hangs]
     found += [Problem(Kind.LEAK, text) for text in seen.left]
+    if seen.rogue:
+        found.append(Problem(Kind.WORDS, seen.rogue))
     if seen.hangs:  # the rest follows from it
         return found
     found += _of_calls(plan, seen)
@@ -91,7 +95,7 @@ def _may(plan: Plan, seen: Seen) -> frozenset[int]:
     fault = plan.fault
     if not seen.hit or not fault.ends:
         return seen.own
-    if plan.moment in HELD:
+    if plan.moment in HELD and fault.surely:
         return fault.ends
     return fault.ends | seen.own
 

@@ -90,6 +90,8 @@ class Where:
         if target == "anchor":
             return self._anchor()
         supervisor = self._supervisor()
+        if target == "job":
+            return supervisor
         if target == "supervisor" or not supervisor:
             return supervisor
         for pid in children_of(supervisor):
