@@ -21,13 +21,14 @@ def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
     Raises:
         SettingsError: ROOT cannot be made, or is not the caller's own.
         SupervisorLost: It did not start; with the reason that it gave.
+        OSError: Perhaps there is one, but it cannot be reached.
     """
     own_directory(root)
     lock = _lock(f"{root}/{name}.lock")
     try:
         try:
             return wire.connect_supervisor(root, name)
-        except OSError:
+        except wire.NOBODY:
             _start(root, name, lingers=lingers)
         return wire.connect_supervisor(root, name)
     except SupervisorLost:
