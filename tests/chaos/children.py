@@ -42,17 +42,21 @@ class Children:
     def __init__(self) -> None:
         self._waiting: dict[int, trio.Event] = {}
         self._ended: dict[int, tuple[float, int]] = {}
-        self.reaped = 0
+        self._reaping = trio.CancelScope(shield=True)
         if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
 
     async def reap(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Reap whatever ends, for ever."""
-        with trio.open_signal_receiver(signal.SIGCHLD) as signals:
+        """Reap whatever ends, until `leave`: also while everything is undone."""
+        with self._reaping, trio.open_signal_receiver(signal.SIGCHLD) as signals:
             task_status.started()
             self._reap()
             async for _ in signals:
                 self._reap()
+
+    def leave(self) -> None:
+        """Reap no more."""
+        self._reaping.cancel()
 
     def _reap(self) -> None:
         now = time.monotonic()
@@ -65,7 +69,6 @@ class Children:
                 break
             killed = found.si_code != os.CLD_EXITED
             self._ended[found.si_pid] = (now, -found.si_status if killed else found.si_status)
-            self.reaped += 1
             event = self._waiting.pop(found.si_pid, None)
             if event is not None:
                 event.set()

@@ -33,7 +33,7 @@ TRAPPED = 33
 """What the containers exit with when they get TERM or INT."""
 
 _TERM, _INT, _KILL = 143, 130, 137
-_CANCELLED, _LIMIT, _FAILURE = 122, 124, 125
+_NODE, _CANCELLED, _LIMIT, _FAILURE = 120, 122, 124, 125
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -52,6 +52,7 @@ class Fault(msgspec.Struct, frozen=True):
         kinds: Which kinds of life.
         own: Whether the life has a supervisor of its own.
         weight: How often it comes, compared with others.
+        trouble: Whether it disturbs everybody: then a group of lives waits for it.
         before: Words before the call of `create`.
         disk: Which directory is on a small file system of the life's own: "root" or "scratch".
     """
@@ -69,6 +70,7 @@ class Fault(msgspec.Struct, frozen=True):
     own: bool = False
     weight: int = 4
     before: tuple[str, ...] = ()
+    trouble: bool = False
     disk: str = ""
 
 
@@ -88,6 +90,7 @@ def _signals(
             moments=moments,
             seen=text,
             ends=frozenset(ends.get(name, ())),
+            surely=f"{target}-{name}" != "srun-INT",
             refuses=name != "STOP",
             **more,  # type: ignore[arg-type]
         )
@@ -145,10 +148,10 @@ FAULTS: tuple[Fault, ...] = (
         {
             "KILL": "Slurm ends the step when its srun is gone: status 137",
             "TERM": "Slurm ends the step: status 137",
-            "INT": "nothing: srun tells only at the second one",
+            "INT": "nothing, when the container runs: srun waits for a second one. Before, 125",
             "STOP": _LATER,
         },
-        {"KILL": {_KILL, _FAILURE}, "TERM": {_KILL, _FAILURE}},
+        {"KILL": {_KILL, _FAILURE}, "TERM": {_KILL, _FAILURE}, "INT": {_FAILURE}},
         weight=2,
         **_SLURM,
     ),
@@ -319,6 +322,46 @@ FAULTS: tuple[Fault, ...] = (
         ends=frozenset({_LIMIT}),
         engines=("slurm",),
         weight=1,
+    ),
+    *(
+        Fault(
+            name,
+            "cluster",
+            name,
+            ALL,
+            seen,
+            ends=frozenset(ends),
+            surely=False,
+            engines=engines,
+            trouble=True,
+        )
+        for name, seen, ends, engines in (
+            (
+                "controller-restart",
+                "what needs slurmctld waits for it, or is refused; what runs goes on",
+                {_FAILURE},
+                ("slurm",),
+            ),
+            ("controller-kill", "as controller-restart", {_FAILURE}, ("slurm",)),
+            ("controller-stop", "as controller-restart", {_FAILURE}, ("slurm",)),
+            (
+                "slurmd-kill",
+                "what runs goes on; what is started meanwhile ends with 125",
+                {_FAILURE},
+                ("slurm",),
+            ),
+            ("slurmd-stop", "as slurmd-kill, or it waits", {_FAILURE}, ("slurm",)),
+            (
+                "munged-restart",
+                "what needs Slurm is refused, or ends with 125; what runs goes on",
+                {_FAILURE},
+                ("slurm",),
+            ),
+            ("munged-stop", "what needs Slurm waits", {_FAILURE}, ("slurm",)),
+            ("node-down", "status 120, `node N failed`", {_NODE, _FAILURE}, ("slurm",)),
+            ("supervisors-kill", "as supervisor-kill, of all containers", {_FAILURE}, ENGINES),
+            ("supervisors-term", "as supervisor-term, of all containers", {_FAILURE}, ENGINES),
+        )
     ),
 )
 

@@ -18,13 +18,14 @@ from tests.chaos.faults import CREATED, CREATING, DELETING, ENDING, HELD, RUNNIN
 from tests.chaos.place import Place
 from tests.chaos.plan import Plan
 from tests.chaos.seen import Answer, Seen
+from tests.chaos.troubles import Trouble
 from tests.chaos.victims import Where
 
 T = TypeVar("T")
 
-CALL = 60.0
+CALL = 150.0
 """Seconds that any call of scrun may take, and the container to do what is next."""
-DELETE = 90.0
+DELETE = 150.0
 KILLED = (-9, -15, -2, 130)
 """How a command ends that somebody kills."""
 _EOF = 10.0
@@ -48,8 +49,9 @@ class Life:
         log: The container's own.
     """
 
-    def __init__(self, plan: Plan, place: Place) -> None:
+    def __init__(self, plan: Plan, place: Place, trouble: Trouble | None = None) -> None:
         self.plan = plan
+        self._trouble = trouble
         self.place = place
         self.id = f"c{plan.number}"
         self.moment: Moment | None = None
@@ -58,6 +60,7 @@ class Life:
         self._notes: list[str] = []
         self._reached = {moment: trio.Event() for moment in Moment}
         self._harmed = trio.Event()
+        self._waited = False
         self._began = time.monotonic()
         self._hit_at = 0.0
         before, after = (b"".join(b"%d\n" % n for n in range(1, m + 1)) for m in plan.lines)
@@ -86,13 +89,14 @@ class Life:
             ends(directory, terminal=self.plan.kind == "terminal") as held,
             trio.open_nursery() as nursery,
         ):
-            if self.plan.moment is not None:
+            if self.plan.moment is not None and self._trouble is None:
                 nursery.start_soon(self._harm, self.plan.moment)
             try:
                 await self._live(held, directory / "pid")
             except Late as late:
                 self.seen.hangs.append(str(late))
                 self.note(f"hang: {late}")
+                self._pass_by()
                 await self._tidy_up()
             nursery.cancel_scope.cancel()
         self.seen.seconds = time.monotonic() - (self._hit_at or self._began)
@@ -114,14 +118,27 @@ class Life:
         self.seen.hit = True
         self._hit_at = self._hit_at or time.monotonic()
 
-    def _enter(self, moment: Moment) -> None:
+    async def _enter(self, moment: Moment) -> None:
         self.moment = moment
         self.note(moment.value)
         self._reached[moment].set()
+        if self._trouble is None or self._waited:
+            return
+        if moment is self.plan.moment:
+            self._waited = True
+            await _in_time(CALL, "the trouble", self._trouble.wait)
+            self.hit(self.plan.fault.name)
+        elif moment is DELETING:  # it did not come that far
+            self._pass_by()
+
+    def _pass_by(self) -> None:
+        if self._trouble is not None and not self._waited:
+            self._waited = True
+            self._trouble.here()
 
     async def _held(self) -> None:
         """Let the fault come, when it is for this moment: then what follows is no race."""
-        if self.moment is self.plan.moment and self.moment in HELD:
+        if self.moment is self.plan.moment and self.moment in HELD and self._trouble is None:
             await _in_time(CALL, "the fault", self._harmed.wait)
 
     @property
@@ -134,7 +151,7 @@ class Life:
 
     async def _live(self, held: Ends, pid_file: Path) -> None:
         if await self._create(held, pid_file):
-            self._enter(CREATED)
+            await self._enter(CREATED)
             await self._held()
             await self._start_and_run(held)
             anchor = self.where.anchor
@@ -165,12 +182,12 @@ class Life:
             words += ["--console-socket", str(held.console)]
         command = self.place.command(self.plan, *words, self.id)
         environment = self.place.environment(self.plan)
+        await self._enter(CREATING)
         pid = self.place.children.spawn(command, environment, held.given)
         held.give()
         self.where.client = self.where.create = pid
         if self.plan.fault.before:
             self.hit(f"create has only {' '.join(self.plan.fault.before)}")
-        self._enter(CREATING)
         status = await _in_time(CALL, "create", lambda: self._wait(pid))
         self.where.client = self.where.create = 0
         self.note(f"create ended with {status}")
@@ -184,19 +201,20 @@ class Life:
         return False
 
     async def _start_and_run(self, held: Ends) -> None:
-        self._enter(STARTING)
+        await self._enter(STARTING)
         done = await self._call("start")
         self.seen.start = Answer(done.status, done.out, done.err)
         if self.plan.fault.target == "client" and done.status in KILLED:
             again = await self._call("start")  # it may have been asked for, or not
             self.note(f"start again: {again.status} {again.err}")
         elif done.status or held.stdout is None:
+            await self._kill("KILL")  # it is created still, or has ended
             return
         stdout = held.stdout
         assert stdout is not None
         plain = self._first
         await _in_time(CALL, "first output", lambda: stdout.until(plain))
-        self._enter(RUNNING)
+        await self._enter(RUNNING)
         if self.plan.kind == "exec":
             done = await self._call("exec", after=_EXECUTED)
             self.seen.executed = Answer(done.status, done.out, done.err)
@@ -206,12 +224,9 @@ class Life:
 
     async def _let_go(self, held: Ends) -> None:
         """Have the container go on to its end."""
-        self._enter(ENDING)
+        await self._enter(ENDING)
         if self.plan.kind == "kill":
-            done = await self._call("kill", after=("KILL" if self.plan.force else "TERM",))
-            self.note(f"kill: {done.status} {done.err}")
-            if done.status in KILLED:
-                await self._call("kill", after=("KILL",))
+            await self._kill("KILL" if self.plan.force else "TERM")
             return
         stdin, stdout = held.stdin, held.stdout
         assert stdin is not None
@@ -223,6 +238,16 @@ class Life:
                 await stdin.aclose()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.note("nobody reads its standard input")
+
+    async def _kill(self, number: str) -> None:
+        """Send a signal, again if the fault has prevented it."""
+        for _ in range(20):
+            done = await self._call("kill", after=(number,))
+            self.note(f"kill: {done.status} {done.err}")
+            self.seen.kills.append(Answer(done.status, done.out, done.err))
+            if done.status == 0:
+                return
+            await trio.sleep(0.3)
 
     async def _ask_state(self) -> None:
         done = await self._call("state")
@@ -238,7 +263,7 @@ class Life:
 
     async def _delete(self) -> None:
         self._keep_log()
-        self._enter(DELETING)
+        await self._enter(DELETING)
         force = self.plan.force or self.seen.create is None or self.seen.create.status != 0
         deadline = trio.current_time() + DELETE
         for attempt in itertools.count():

@@ -7,6 +7,8 @@ import msgspec
 
 from tests.chaos.faults import ENGINES, KINDS, NONE, Fault, Moment
 
+GROUP = 8
+_TROUBLE = 0.03
 _QUIET = 0.25
 _LOCAL = 0.4
 _KIND_WEIGHTS = dict(zip(KINDS, (5, 3, 3, 2, 3, 2, 1), strict=True))
@@ -57,11 +59,15 @@ def draw(
     seed: int, number: int, engines: Sequence[str] = ENGINES, faults: Sequence[Fault] = (NONE,)
 ) -> Plan:
     """Draw the life of a number."""
+    if trouble := _trouble(seed, number, engines, faults):
+        engines, faults = [trouble[0]], [trouble[1]]
+    else:
+        faults = [fault for fault in faults if not fault.trouble]
     dice = random.Random(f"{seed}:{number}")
     engine = "local" if dice.random() < _LOCAL else "slurm"
     if engine not in engines:
         engine = engines[0]
-    quiet = dice.random() < _QUIET and len(faults) > 1
+    quiet = dice.random() < _QUIET and len(faults) > 1 and trouble is None
     possible = [fault for fault in faults if engine in (fault.engines or ENGINES)]
     fault = NONE
     if possible and not quiet:
@@ -83,3 +89,16 @@ def draw(
         lines=(dice.randint(1, 200), dice.randint(0, 200)),
         force=dice.random() < 0.5,
     )
+
+
+def _trouble(
+    seed: int, number: int, engines: Sequence[str], faults: Sequence[Fault]
+) -> tuple[str, Fault] | None:
+    """Draw whether the group of a life has a trouble, where, and which."""
+    dice = random.Random(f"{seed}:group {number // GROUP}")
+    often = 1.0 if all(fault.trouble for fault in faults) else _TROUBLE
+    if number < 0 or dice.random() >= often:
+        return None
+    engine = dice.choice(list(engines))
+    possible = [fault for fault in faults if fault.trouble and engine in fault.engines]
+    return (engine, dice.choice(possible)) if possible else None

@@ -14,9 +14,10 @@ from tests.chaos.children import Children
 from tests.chaos.faults import Fault
 from tests.chaos.life import Life
 from tests.chaos.place import Place
-from tests.chaos.plan import Plan, draw
+from tests.chaos.plan import GROUP, Plan, draw
 from tests.chaos.report import Failure, Report
 from tests.chaos.seen import Kind, Problem, judge
+from tests.chaos.troubles import Trouble
 from tests.harness.processes import signal_quietly
 from tests.harness.users import User
 
@@ -62,7 +63,7 @@ class Run:
             finally:
                 with trio.CancelScope(shield=True):
                     await self._close()
-            nursery.cancel_scope.cancel()
+                self.children.leave()
 
     async def _warm_up(self) -> None:
         """One life each, so that the supervisors are there and have what they keep."""
@@ -80,16 +81,38 @@ class Run:
         async with trio.open_nursery() as nursery:
             for number in numbers:
                 plan = draw(order.seed, number, order.engines, order.faults)
-                await limit.acquire()
-                nursery.start_soon(self._live, plan, limit)
+                if not plan.fault.trouble:
+                    await limit.acquire()
+                    nursery.start_soon(self._live, plan, limit)
+                elif number % GROUP == 0 or order.only is not None:
+                    for _ in range(order.at_once):  # nobody else is disturbed
+                        await limit.acquire()
+                    await self._live_in_trouble(number // GROUP * GROUP)
+                    for _ in range(order.at_once):
+                        limit.release()
 
-    async def _live(self, plan: Plan, limit: trio.Semaphore) -> None:
-        life = Life(plan, self.places[plan.engine])
+    async def _live_in_trouble(self, first: int) -> None:
+        """Have a group of lives wait for a trouble, each at its own moment."""
+        order = self.order
+        numbers = range(first, min(first + GROUP, order.lives))
+        plans = [draw(order.seed, number, order.engines, order.faults) for number in numbers]
+        place = self.places[plans[0].engine]
+        trouble = Trouble(plans[0].fault.deed, place, len(plans))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trouble.come, 2 * plans[0].pause)
+            for plan in plans:
+                nursery.start_soon(self._live, plan, None, trouble)
+
+    async def _live(
+        self, plan: Plan, limit: trio.Semaphore | None, trouble: Trouble | None = None
+    ) -> None:
+        life = Life(plan, self.places[plan.engine], trouble)
         try:
             seen = await life.live()
             problems = judge(plan, seen)
         finally:
-            limit.release()
+            if limit is not None:
+                limit.release()
         self.report.add(plan, seen)
         if self.order.only is not None:
             self.report.keep(Failure(plan, problems, life.notes, life.log))

@@ -46,6 +46,7 @@ class Seen(msgspec.Struct):
         start: How `start` ended.
         anchor: The anchor's exit status.
         state: What `state` answered at the end: status, reason and exit status.
+        kills: How each `kill` ended.
         deletes: How each `delete` ended.
         out: The container's standard output.
         expected: All that it would write.
@@ -63,6 +64,7 @@ class Seen(msgspec.Struct):
     start: Answer | None = None
     anchor: int | None = None
     state: dict[str, str] | None = None
+    kills: list[Answer] = []
     deletes: list[Answer] = []
     out: bytes = b""
     expected: bytes = b""
@@ -95,6 +97,8 @@ def _may(plan: Plan, seen: Seen) -> frozenset[int]:
     fault = plan.fault
     if not seen.hit or not fault.ends:
         return seen.own
+    if fault.trouble or (seen.start is not None and seen.start.status):
+        return fault.ends | seen.own | {137}  # what could not be started is killed
     if plan.moment in HELD and fault.surely:
         return fault.ends
     return fault.ends | seen.own
@@ -128,8 +132,10 @@ def _of_calls(plan: Plan, seen: Seen) -> list[Problem]:
     *first, last = seen.deletes or [Answer(0)]
     if last.status != 0:
         found.append(Problem(Kind.LEAK, f"delete: {last}"))
-    for answer in first:
-        found += _refusal(plan, seen, "delete", answer)
+    for what, answers in (("delete", first), ("kill", seen.kills)):
+        for answer in answers:
+            if answer.status:
+                found += _refusal(plan, seen, what, answer)
     return found
 
 
@@ -156,7 +162,7 @@ def _of_state(plan: Plan, seen: Seen, state: dict[str, str]) -> list[Problem]:
     if state["status"] != "stopped":
         return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
     told = state.get("exit_status")
-    if told is None and seen.hit and plan.fault.target == "supervisor":
+    if told is None and seen.hit and "supervisor" in plan.fault.name:
         return []  # nobody was there to write it down
     if told != str(seen.anchor):
         return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
@@ -177,7 +183,8 @@ def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
         strange = not wanted.startswith(out)
     if strange:
         return [Problem(Kind.LINES, f"not what the container wrote: {_around(out, wanted)}")]
-    regular = seen.anchor is not None and seen.anchor in seen.own
+    by_fault = plan.fault.ends if seen.hit else frozenset()
+    regular = seen.anchor is not None and seen.anchor in seen.own - by_fault
     if lost and regular:
         return [Problem(Kind.LINES, f"{len(out)} of {len(wanted)} bytes: {_around(out, wanted)}")]
     return []
