@@ -12,6 +12,11 @@ import sys
 from scrun import wire
 from scrun.cli.parse import Parsed, parse
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    from collections.abc import Callable
+
 _FORWARDED = ("state", "start", "kill", "delete", "pause", "resume")
 _INFORMATION = ("help", "usage", "version")
 
@@ -61,7 +66,7 @@ def forward(parsed: Parsed) -> int:
     directory = record_root(parsed) + "/" + container
     try:
         status, answer = ask(directory, "supervisor", request(parsed, container))
-    except OSError:
+    except wire.NOBODY:
         from scrun.commands import orphan
 
         return orphan.run(parsed, directory)
@@ -103,14 +108,36 @@ def ask(directory: str, name: str, fields: "list[bytes]") -> "tuple[int, bytes]"
     """Send one request to a supervisor and wait for its answer.
 
     Raises:
-        OSError: No supervisor answers there.
+        OSError: No supervisor listens there (`wire.NOBODY`), or none answers.
     """
-    sock = wire.connect_supervisor(directory, name)
-    try:
-        wire.send(sock, fields)
-        return wire.receive(sock)
-    finally:
-        sock.close()
+    return converse(lambda: wire.connect_supervisor(directory, name), fields)
+
+
+def converse(
+    connect: "Callable[[], _socket.socket]", fields: "list[bytes]"
+) -> "tuple[int, bytes]":
+    """Send one request, and wait for its answer.
+
+    A supervisor that hangs up without one was on its way out, has died, or has not got the whole
+    request in time, as when this process was stopped meanwhile. Whether it listens tells which.
+
+    Args:
+        connect: Connects to it.
+        fields: The request.
+
+    Raises:
+        OSError: Of `connect`; or it hangs up again and again.
+    """
+    for _ in range(3):
+        sock = connect()
+        try:
+            wire.send(sock, fields)
+            return wire.receive(sock)
+        except ConnectionResetError:
+            pass
+        finally:
+            sock.close()
+    raise ConnectionResetError(104, "it hangs up without an answer; try again", "the supervisor")
 
 
 def record_root(parsed: Parsed) -> str:

@@ -28,6 +28,10 @@ import _socket
 LIMIT = 16 * 1024 * 1024
 """The largest request, in bytes: Linux passes at most 6 MiB of arguments and environment."""
 
+NOBODY = (ConnectionRefusedError, FileNotFoundError, NotADirectoryError)
+"""What `connect` raises when nobody listens. After any other error nothing is known: the caller
+may have no descriptor left, or no permission."""
+
 _PATH_MAX = 107
 _PEERCRED_SIZE = 12
 
@@ -46,7 +50,7 @@ def connect(directory: str, name: str) -> _socket.socket:
     """Connect to the socket DIRECTORY/NAME, whoever serves it.
 
     Raises:
-        OSError: Nobody listens there.
+        OSError: Nobody listens there (`NOBODY`), or that cannot be known.
     """
     import os
 
@@ -61,8 +65,9 @@ def connect(directory: str, name: str) -> _socket.socket:
                 sock.connect(f"/proc/self/fd/{holder}/{name}")
             finally:
                 os.close(holder)
-    except BaseException:
+    except OSError as error:
         sock.close()
+        error.filename = directory + "/" + name
         raise
     return sock
 
@@ -71,7 +76,7 @@ def connect_supervisor(directory: str, name: str) -> _socket.socket:
     """Connect to a supervisor: one of the same user, unless root asks.
 
     Raises:
-        OSError: Nobody listens there, or somebody else does (PermissionError).
+        OSError: As `connect`; or somebody else serves it (PermissionError).
     """
     import os
 

@@ -414,11 +414,11 @@ class Container:
                 "possible"
             )
 
-    async def remove(self) -> None:
-        """Remove the record of a container that is gone."""
+    async def remove(self, socket: str) -> None:
+        """Remove the record of a container that is gone; `socket` is the supervisor's name."""
         async with self._removing:
             if not self._removed:  # by now the id may be somebody else's
-                await trio.to_thread.run_sync(remove_record, self._directory)
+                await trio.to_thread.run_sync(remove_record, self._directory, socket)
                 self._removed = True
 
     def _become(self, phase: Phase) -> None:

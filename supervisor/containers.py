@@ -17,7 +17,7 @@ from supervisor.journal import Journal
 from supervisor.ledger import Ledger, first_record
 from supervisor.orders import Order
 from supervisor.pods import Pods
-from supervisor.records import make_record, remove_record
+from supervisor.records import make_record, remove_half_made, remove_record
 from supervisor.stdio import Stdio
 
 _STOP_DEADLINE = 60.0
@@ -54,6 +54,7 @@ class Containers:
     def tidy(self) -> None:
         """Remove what is only of use while there are containers; the supervisor goes."""
         self._engines.tidy()
+        remove_half_made(self._root, self._name)
 
     async def end_all(self) -> None:
         """End all of them, and take no new one."""
@@ -119,7 +120,7 @@ class Containers:
             log = os.path.join(directory, "log")
             journal = Journal(log, order.settings.log, order.id, order.shown)
         except BaseException:
-            remove_record(directory)
+            remove_record(directory, self._name)
             raise
         *stdio, anchor = fds
         container = Container(
@@ -157,12 +158,13 @@ class Containers:
             await known.delete()
             await self.forget(known)
             return
-        found = await orphans.delete(os.path.join(self._root, name), self._engines)
+        directory = os.path.join(self._root, name)
+        found = await orphans.delete(directory, self._engines, self._name)
         if not found and not force:
             raise UnknownContainer.named(name, self._root)
 
     async def forget(self, container: Container) -> None:
         """Remove the record of a container that is gone; by then the id may have another one."""
-        await container.remove()
+        await container.remove(self._name)
         if self._known.get(container.id) is container:
             del self._known[container.id]

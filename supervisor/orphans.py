@@ -18,12 +18,13 @@ from supervisor.staging import scripted
 from supervisor.staging.place import return_changes, stage_out
 
 
-async def delete(directory: str, engines: Engines) -> bool:
+async def delete(directory: str, engines: Engines, socket: str) -> bool:
     """Finish the business of a container that nobody serves: job, staged bundle, record.
 
     Args:
         directory: The record.
         engines: To release the job with.
+        socket: The name of the supervisor that does so.
 
     Returns:
         Whether there was such a record.
@@ -47,7 +48,7 @@ async def delete(directory: str, engines: Engines) -> bool:
         await _stage_out(record, record.moved, settings, environment, directory)
     if record.staged:
         await trio.to_thread.run_sync(_clean, record)
-    await trio.to_thread.run_sync(remove_record, directory)
+    await trio.to_thread.run_sync(remove_record, directory, socket)
     return True
 
 

@@ -35,26 +35,33 @@ def make_record(directory: str, socket: str, record: Record) -> None:
         raise
 
 
-def remove_record(directory: str) -> None:
-    """Remove a record: its name first, so that nobody sees half of it."""
-    root, container = os.path.split(directory)
-    doomed = tempfile.mkdtemp(prefix=_TEMPORARY + _server_of(directory), dir=root)
+def remove_record(directory: str, socket: str) -> None:
+    """Remove a record: its name first, so that nobody sees half of it.
+
+    Args:
+        directory: It.
+        socket: The name of the supervisor that does so, and removes what this has left when it
+            goes.
+    """
+    root = os.path.dirname(directory)
+    # a name and nothing else: on a full file system there is no other way to make space
+    doomed = os.path.join(root, f"{_TEMPORARY}{socket}{os.urandom(4).hex()}")
     try:
-        os.rename(directory, os.path.join(doomed, container))
+        os.rename(directory, doomed)
     except FileNotFoundError:
-        pass
+        return
     shutil.rmtree(doomed)
 
 
 def remove_half_made(root: str, socket: str) -> None:
-    """Remove what a supervisor of this name left when it was killed in the midst of the above."""
-    for entry in os.listdir(root):
+    """Remove what a supervisor of this name has left in the midst of the above.
+
+    It was killed, or had no descriptor.
+    """
+    try:
+        entries = os.listdir(root)
+    except FileNotFoundError:
+        return
+    for entry in entries:
         if entry.startswith(_TEMPORARY + socket):
             shutil.rmtree(os.path.join(root, entry), ignore_errors=True)
-
-
-def _server_of(directory: str) -> str:
-    try:
-        return os.path.basename(os.readlink(os.path.join(directory, "supervisor")))
-    except OSError:
-        return ""

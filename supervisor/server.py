@@ -36,6 +36,7 @@ class Server:
         """
         self._root = root
         self._name = name
+        self._path = os.path.join(root, name)
         self._listener = trio.socket.from_stdlib_socket(listener)
         self._idle_timeout = idle_timeout
         self._busy = 0
@@ -55,7 +56,8 @@ class Server:
     async def stop(self) -> None:
         """End all containers, and the serving."""
         await self._containers.end_all()
-        self._unlink()
+        if not self._leave():
+            _unlink(self._path)
         self._nursery.cancel_scope.cancel()
 
     async def _accept(self) -> None:
@@ -85,25 +87,26 @@ class Server:
 
     def _leave(self) -> bool:
         """Remove the socket's name, unless somebody is about to start us or has just called."""
-        path = os.path.join(self._root, self._name + ".lock")
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        path = self._path + ".lock"
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:  # there is none, and no space to make it: then nobody holds it
+            self._tidy()
+            return True
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         else:
-            self._containers.tidy()
-            self._unlink()
-            os.unlink(path)
+            self._tidy()
+            _unlink(path)
             return True
         finally:
             os.close(lock)
 
-    def _unlink(self) -> None:
-        try:
-            os.unlink(os.path.join(self._root, self._name))
-        except FileNotFoundError:
-            pass
+    def _tidy(self) -> None:
+        self._containers.tidy()
+        _unlink(self._path)
 
     async def _converse(self, connection: trio.socket.SocketType) -> None:
         """Answer one request. Whatever comes, it is this connection's matter alone."""
@@ -128,6 +131,13 @@ class Server:
                 os.close(fd)
             self._busy -= 1
             self._changed.set()
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
 
 
 def _may_call(connection: trio.socket.SocketType) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 
-from scrun import _fast
+from scrun import _fast, wire
 from scrun.cli.parse import Parsed
 from scrun.errors import StateError, UnknownContainer
 
@@ -37,7 +37,7 @@ def answer_of(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
     """
     try:
         return _fast.ask(directory, "supervisor", fields)
-    except OSError:
+    except wire.NOBODY:
         raise unserved(directory) from None
 
 

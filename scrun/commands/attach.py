@@ -56,7 +56,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     directory = os.path.join(record_root(parsed), parsed.id or "")
     try:
         sock = wire.connect_supervisor(directory, "supervisor")
-    except OSError:
+    except wire.NOBODY:
         from scrun.commands.ask import unserved
 
         raise unserved(directory) from None

@@ -100,7 +100,7 @@ def _connect(directory: str) -> _socket.socket:
     """
     try:
         return wire.connect_supervisor(directory, "supervisor")
-    except OSError:
+    except wire.NOBODY:
         from scrun.commands.ask import unserved
 
         raise unserved(directory) from None

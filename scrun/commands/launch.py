@@ -21,17 +21,29 @@ def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
     Raises:
         SettingsError: ROOT cannot be made, or is not the caller's own.
         SupervisorLost: It did not start; with the reason that it gave.
+        OSError: Perhaps there is one, but it cannot be reached.
     """
     own_directory(root)
     lock = _lock(f"{root}/{name}.lock")
     try:
         try:
             return wire.connect_supervisor(root, name)
-        except OSError:
+        except wire.NOBODY:
             _start(root, name, lingers=lingers)
         return wire.connect_supervisor(root, name)
+    except SupervisorLost:
+        _remove(f"{root}/{name}", f"{root}/{name}.lock")  # one that runs does so when it goes
+        raise
     finally:
         os.close(lock)
+
+
+def _remove(*paths: str) -> None:
+    for path in paths:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass  # there was none; or there is no removing it either
 
 
 def launch_beside(root: str, name: str) -> None:

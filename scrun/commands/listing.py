@@ -175,7 +175,7 @@ def _is_served(directory: str, known: dict[str, bool]) -> bool:
         try:
             wire.connect_supervisor(directory, "supervisor").close()
             known[socket] = True
-        except (ConnectionRefusedError, FileNotFoundError):
+        except wire.NOBODY:
             known[socket] = False
         except OSError:  # not to be known: no permission, no descriptors left
             known[socket] = True

@@ -43,7 +43,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     if parsed.count("follow"):
         try:
             sock = wire.connect_supervisor(directory, "supervisor")
-        except OSError:
+        except wire.NOBODY:
             pass  # then it does not grow any more
         else:
             return _follow(sock, [b"follow", os.fsencode(container), kind.encode()], parsed)

@@ -8,7 +8,7 @@ by its id, if it is there still, and remove what is left.
 
 import os
 
-from scrun import _fast, wire
+from scrun import _fast
 from scrun.cli.parse import Parsed
 from scrun.commands.create import supervisor_name
 from scrun.commands.launch import launch
@@ -45,12 +45,7 @@ def run(parsed: Parsed, directory: str) -> int:
 
 def _delete(parsed: Parsed, root: str, container: str) -> int:
     name = supervisor_name(_fast.setting(parsed, "group") or "user", parsed)
-    sock = launch(root, name)
-    try:
-        wire.send(sock, _fast.request(parsed, container))
-        status, answer = wire.receive(sock)
-    finally:
-        sock.close()
+    status, answer = _fast.converse(lambda: launch(root, name), _fast.request(parsed, container))
     if status:
         from scrun.commands.failure import report_failure
 

@@ -500,6 +500,26 @@ def test_goes_when_it_is_idle(base: Path) -> None:
         assert os.listdir(supervisor.root) == []
 
 
+def test_leaves_nothing_when_it_is_told_to_go(supervisor: Supervisor) -> None:
+    (supervisor.root / f"{NAME}.lock").touch()  # whoever starts one makes it
+    assert supervisor.end() == 0
+    assert os.listdir(supervisor.root) == []
+
+
+def test_removes_at_last_what_it_could_not_remove_before(base: Path) -> None:
+    with running(base, idle_timeout=0.5) as supervisor:
+        (supervisor.root / f"@tmp{NAME}1234" / "half").mkdir(parents=True)
+        assert supervisor.process.wait(10) == 0
+        assert os.listdir(supervisor.root) == []
+
+
+def test_goes_although_its_directory_is_gone(base: Path) -> None:
+    with running(base, idle_timeout=0.5) as supervisor:
+        supervisor.root.rename(base / "elsewhere")
+        assert supervisor.process.wait(10) == 0
+        assert supervisor.said == ""
+
+
 def test_stays_while_it_is_needed(base: Path) -> None:
     with running(base, idle_timeout=0.5) as supervisor:
         for _ in range(20):

@@ -54,6 +54,14 @@ def test_cancelled_from_outside(site: Site, started: bool) -> None:
     holds(life, "cancelled")
 
 
+@as_user
+def test_cancelled_at_the_moment_of_its_start(site: Site) -> None:
+    life = site.life("sleep", "600").created()
+    cluster.slurm("scancel", job_of(life))
+    life.run("start")  # it may be too late for that
+    holds(life, "cancelled")
+
+
 @on_slurm
 def test_cancelled_while_pending(site: Site) -> None:
     with cluster.full(site.user):

@@ -43,6 +43,19 @@ salloc: Granted job allocation 3546
 """
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun: error: Slurm job 32000090 has expired",
+        "srun: error: Unable to create step for job 7: Job/step already completing or completed",
+        "srun: error: Unable to confirm allocation for job 7: Invalid job id specified",
+    ],
+)
+def test_a_step_for_which_there_is_no_job_any_more(line: str) -> None:
+    """Why there is none, salloc tells."""
+    assert srun(line).aborted
+
+
 def test_salloc_granted() -> None:
     heard = salloc(GRANTED)
     assert (heard.job_id, heard.granted, heard.revoked, heard.gone) == ("3537", True, False, False)

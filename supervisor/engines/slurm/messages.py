@@ -111,7 +111,8 @@ class SrunHeard:
         statuses: The wait statuses of tasks that ended (as waitpid(2) returns them), each once.
         missing: How many tasks did not tell theirs.
         launch_failed: A node could not begin; srun ends the other ones' tasks then.
-        aborted: The step was ended from outside; more will be heard from salloc.
+        aborted: The step was ended from outside, or its job before it; more will be heard from
+            salloc.
         complaints: Its error messages, but for those that only repeat a task's exit status.
         runtime_status: 127 or 126 when the OCI runtime said that the program is not there or
             cannot be executed: slurmstepd reports a failure of the runtime as 1.
@@ -213,6 +214,10 @@ _ABORTED = (
     "Node failure on",
     "Timed out waiting for job step",
     "CANCELLED AT",
+    # there was no step yet, and there is no job any more
+    "has expired",
+    "Job/step already completing or completed",
+    "Invalid job id specified",
 )
 
 

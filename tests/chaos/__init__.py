@@ -1,0 +1,1 @@
+"""Lives of containers on real engines while things break, and what is left afterwards."""

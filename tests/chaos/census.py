@@ -1,0 +1,95 @@
+"""Counts what is left: jobs, processes, sockets, directories, mounts, descriptors."""
+
+import os
+
+from tests.chaos.children import Children
+from tests.chaos.place import Place
+from tests.chaos.victims import children_of, listener, words_of
+from tests.harness.processes import processes
+
+HALF_MADE = "half-made state of crun on a node"
+"""What crun leaves when its step is killed in the moment in which it makes it: a directory without
+a container. slurmstepd (22.05) deletes only what `crun state` knows."""
+
+Left = dict[str, list[str]]
+"""What is left, by its kind."""
+
+
+def look(places: list[Place], jobs: list[str]) -> Left:
+    """Return what should not be there when no life goes on; supervisors may be.
+
+    Args:
+        places: Where lives were lived.
+        jobs: The cluster's jobs: number, state and name of each.
+    """
+    left: Left = {}
+
+    def add(kind: str, what: str) -> None:
+        left.setdefault(kind, []).append(what)
+
+    bases = [str(place.site.base) for place in places]
+    for process in processes():
+        base = next((base for base in bases if process.mentions(base)), None)
+        if base is not None and not process.is_supervisor:
+            add("processes", str(process))
+    for pid in children_of(os.getpid()):
+        words = words_of(pid)
+        if words[:1] == ["scrun-anchor"]:
+            add("processes", f"{pid}: an anchor")
+    for job in jobs:
+        if any(os.path.basename(base) in job for base in bases):
+            add("jobs", job)
+    with open("/proc/self/mountinfo") as mounts:
+        for line in mounts:
+            if any(os.path.basename(base) in line for base in bases):
+                add("mounts", line.rstrip())
+    for place in places:
+        for kind, path in _directories(place):
+            add(kind, path)
+    return left
+
+
+def _directories(place: Place) -> list[tuple[str, str]]:
+    """Return what is left on disk."""
+    found = []
+    for name in os.listdir(place.root) if os.path.exists(place.root) else []:
+        path = f"{place.root}/{name}"
+        if name[0] != "@":
+            found.append(("records", path))
+        elif name.startswith("@tmp"):
+            found.append(("half-made records", path))
+        elif name == "@runtime":
+            found += [("runtime's state", f"{path}/{entry}") for entry in os.listdir(path)]
+        elif os.path.exists(f"{path}.lock") and not listener(path):
+            found.append(("sockets", path))
+    if place.engine == "slurm":
+        user = place.cluster / "oci" / place.site.user.name
+        for entry in user.glob("*"):
+            whole = (entry / "status").exists()
+            found.append(("runtime's state" if whole else HALF_MADE, str(entry)))
+    return found
+
+
+def descriptors(place: Place) -> dict[int, list[str]]:
+    """Return what each supervisor has open, but for what comes and goes with its threads."""
+    found = {}
+    for pid in place.site.supervisors():
+        links = []
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                links.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+            except OSError:
+                continue
+        found[pid] = sorted(links)
+    return found
+
+
+def remains(place: Place) -> list[str]:
+    """Return what is in the root directory when the last supervisor is gone: nothing."""
+    return sorted(os.listdir(place.root)) if os.path.exists(place.root) else []
+
+
+def unclaimed(children: Children) -> int:
+    """Return how many processes have this one for a parent."""
+    del children
+    return len(children_of(os.getpid()))

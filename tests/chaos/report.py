@@ -1,0 +1,148 @@
+"""What came out of a run: progress, the table, the failures."""
+
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from tests.chaos.census import HALF_MADE
+from tests.chaos.plan import Plan
+from tests.chaos.seen import Kind, Problem, Seen
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A life that was not right."""
+
+    plan: Plan
+    problems: list[Problem]
+    notes: str
+    log: str
+
+
+@dataclass
+class Row:
+    """The lives of one fault."""
+
+    lives: int = 0
+    hit: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    worst: float = 0.0
+    wrong: Counter[Kind] = field(default_factory=Counter)
+
+
+class Report:
+    """Of a run."""
+
+    def __init__(self, seed: int, lives: int, progress: TextIO) -> None:
+        self.seed = seed
+        self.lives = lives
+        self.failures: list[Failure] = []
+        self.remains: dict[str, list[str]] = {}
+        self._rows: dict[str, Row] = defaultdict(Row)
+        self._progress = progress
+        self._began = time.monotonic()
+        self._done = 0
+        self._shown = 0.0
+
+    def begin(self) -> None:
+        """Take notice that the lives begin."""
+        self._began = time.monotonic()
+
+    def add(self, plan: Plan, seen: Seen) -> None:
+        """Take a life in."""
+        row = self._rows[plan.fault.name]
+        row.lives += 1
+        self._done += 1
+        if seen.hit:
+            row.hit += 1
+            row.worst = max(row.worst, seen.seconds)
+        row.ends[_end(seen)] += 1
+        self._show()
+
+    def fail(self, failure: Failure) -> None:
+        """Take a life in that was not right."""
+        self.failures.append(failure)
+        for problem in failure.problems:
+            self._rows[failure.plan.fault.name].wrong[problem.kind] += 1
+        self._clear()
+        print(f"{failure.plan}", file=self._progress)
+        for problem in failure.problems:
+            print(f"    {problem.kind.value}: {problem.text}", file=self._progress)
+        self._progress.flush()
+
+    def keep(self, life: Failure) -> None:
+        """Keep what is known of a life that was asked for by its number."""
+        print(f"{life.plan}\n{life.notes}\n{life.log}", file=self._progress)
+
+    def left(self, left: dict[str, list[str]]) -> None:
+        """Take in what is left at the end."""
+        for kind, things in left.items():
+            self.remains.setdefault(kind, []).extend(things)
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was lost or left."""
+        return not self.failures and not self.remains.keys() - {HALF_MADE}
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        terminal = self._progress.isatty()
+        if now - self._shown < (0.2 if terminal else 30) and self._done < self.lives:
+            return
+        self._shown = now
+        rate = self._done / max(now - self._began, 0.001)
+        text = f"{self._done} of {self.lives} lives, {rate:.1f} a second, "
+        text += f"{len(self.failures)} not right"
+        self._progress.write(f"\r\x1b[K{text}" if terminal else f"{text}\n")
+        self._progress.flush()
+
+    def _clear(self) -> None:
+        if self._progress.isatty():
+            self._progress.write("\r\x1b[K")
+
+    def table(self) -> str:
+        """Return the table, in Markdown."""
+        head = (
+            "| fault | lives | hit | ends | worst s | leaks | statuses | lines | hangs | words |"
+        )
+        lines = [head, "|---|---|---|---|---|---|---|---|---|---|"]
+        for name in sorted(self._rows):
+            row = self._rows[name]
+            ends = ", ".join(f"{count} {text}" for text, count in row.ends.most_common())
+            kinds = (Kind.LEAK, Kind.STATUS, Kind.LINES, Kind.HANG, Kind.WORDS)
+            wrong = " | ".join(str(row.wrong[kind]) for kind in kinds)
+            lines.append(
+                f"| {name} | {row.lives} | {row.hit} | {ends} | {row.worst:.1f} | {wrong} |"
+            )
+        seconds = time.monotonic() - self._began
+        lines.append("")
+        lines.append(
+            f"seed {self.seed}, {self._done} lives in {seconds:.0f} s "
+            f"({self._done / max(seconds, 0.001):.1f} a second), {len(self.failures)} not right"
+        )
+        for kind, things in self.remains.items():
+            lines.append(f"left: {kind}: {len(things)}")
+            lines += [f"    {thing}" for thing in things[:20]]
+        return "\n".join(lines)
+
+    def details(self) -> str:
+        """Return all that is known of the lives that were not right."""
+        parts = []
+        for failure in self.failures:
+            problems = "\n".join(f"{p.kind.value}: {p.text}" for p in failure.problems)
+            parts.append(
+                f"== {failure.plan}\n{problems}\n{failure.notes}\n-- log\n{failure.log}\n"
+            )
+        return "\n".join(parts)
+
+
+def _end(seen: Seen) -> str:
+    """Say in a word how a life ended."""
+    if seen.create is None:
+        return "hang"
+    if seen.create.status:
+        return "refused" if seen.create.status > 0 else "create killed"
+    if seen.anchor is None:
+        return "hang"
+    return "own" if seen.anchor in seen.own else str(seen.anchor)

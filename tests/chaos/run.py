@@ -1,0 +1,199 @@
+"""The whole run: lives side by side, then the count of what is left."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from tests.chaos import census
+from tests.chaos.children import Children
+from tests.chaos.faults import Fault
+from tests.chaos.life import Life
+from tests.chaos.place import Place
+from tests.chaos.plan import GROUP, Plan, draw
+from tests.chaos.report import Failure, Report
+from tests.chaos.seen import Kind, Problem, judge
+from tests.chaos.troubles import Trouble
+from tests.harness.processes import signal_quietly
+from tests.harness.users import User
+
+_SETTLES = 25.0
+_GOES = 15.0
+
+
+@dataclass
+class Order:
+    """What is asked for."""
+
+    seed: int
+    lives: int
+    at_once: int
+    engines: Sequence[str]
+    faults: Sequence[Fault]
+    user: User
+    only: int | None = None
+
+
+@dataclass
+class Run:
+    """A run."""
+
+    order: Order
+    report: Report
+    children: Children = field(default_factory=Children)
+    places: dict[str, Place] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Live all lives, and count."""
+        order = self.order
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.children.reap)
+            try:
+                for engine in order.engines:
+                    self.places[engine] = Place(engine, order.user, self.children)
+                await self._warm_up()
+                before = {e: census.descriptors(p) for e, p in self.places.items()}
+                self.report.begin()
+                await self._all_lives()
+                await self._count(before)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._close()
+                self.children.leave()
+
+    async def _warm_up(self) -> None:
+        """One life each, so that the supervisors are there and have what they keep."""
+        for number, engine in enumerate(self.places):
+            plan = draw(self.order.seed, -1 - number, [engine])
+            life = Life(plan, self.places[engine])
+            problems = judge(plan, await life.live())
+            if problems:
+                raise RuntimeError(f"{engine} does not work: {problems}\n{life.notes}\n{life.log}")
+
+    async def _all_lives(self) -> None:
+        order = self.order
+        numbers = range(order.lives) if order.only is None else [order.only]
+        limit = trio.Semaphore(order.at_once)
+        async with trio.open_nursery() as nursery:
+            for number in numbers:
+                plan = draw(order.seed, number, order.engines, order.faults)
+                if not plan.fault.trouble:
+                    await limit.acquire()
+                    nursery.start_soon(self._live, plan, limit)
+                elif number % GROUP == 0 or order.only is not None:
+                    for _ in range(order.at_once):  # nobody else is disturbed
+                        await limit.acquire()
+                    await self._live_in_trouble(number // GROUP * GROUP)
+                    for _ in range(order.at_once):
+                        limit.release()
+
+    async def _live_in_trouble(self, first: int) -> None:
+        """Have a group of lives wait for a trouble, each at its own moment."""
+        order = self.order
+        numbers = range(first, min(first + GROUP, order.lives))
+        plans = [draw(order.seed, number, order.engines, order.faults) for number in numbers]
+        place = self.places[plans[0].engine]
+        trouble = Trouble(plans[0].fault.deed, place, len(plans))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trouble.come, 2 * plans[0].pause)
+            for plan in plans:
+                nursery.start_soon(self._live, plan, None, trouble)
+
+    async def _live(
+        self, plan: Plan, limit: trio.Semaphore | None, trouble: Trouble | None = None
+    ) -> None:
+        life = Life(plan, self.places[plan.engine], trouble)
+        try:
+            seen = await life.live()
+            problems = judge(plan, seen)
+        finally:
+            if limit is not None:
+                limit.release()
+        self.report.add(plan, seen)
+        if self.order.only is not None:
+            self.report.keep(Failure(plan, problems, life.notes, life.log))
+        if problems:
+            self.report.fail(Failure(plan, problems, life.notes, life.log))
+
+    # What is left
+
+    async def _count(self, before: dict[str, dict[int, list[str]]]) -> None:
+        """Wait until nothing is left, or for as long as that may take."""
+        places = list(self.places.values())
+        deadline = time.monotonic() + _SETTLES
+        while (left := census.look(places, await self._jobs())).keys() - {census.HALF_MADE}:
+            if time.monotonic() > deadline:
+                break
+            await trio.sleep(0.3)
+        self.report.left(left)
+        for engine, place in self.places.items():
+            after = census.descriptors(place)
+            for pid, links in before[engine].items():
+                if pid in after and len(after[pid]) > len(links):
+                    more = sorted(set(after[pid]) - set(links)) or after[pid]
+                    self.report.left({"descriptors": [f"supervisor {pid}: {more}"]})
+        await self._supervisors_go()
+
+    async def _supervisors_go(self) -> None:
+        """Supervisors without containers go by themselves, and leave nothing."""
+        deadline = time.monotonic() + _GOES
+        while left := [pid for place in self.places.values() for pid in place.site.supervisors()]:
+            if time.monotonic() > deadline:
+                self.report.left({"supervisors": [str(pid) for pid in left]})
+                return
+            await trio.sleep(0.3)
+        for place in self.places.values():
+            if remains := census.remains(place):
+                self.report.left({"root directory": remains})
+
+    async def _jobs(self) -> list[str]:
+        if "slurm" not in self.places:
+            return []
+        place = self.places["slurm"]
+        user = self.order.user.name
+        command = ["squeue", "-h", "-u", user, "-o", "%i %T %j"]
+        done = await self.children.run(command, place.slurm_environment)
+        if done.status:
+            return [f"squeue ended with {done.status}: {done.err} {place.site.base.name}"]
+        return done.out.splitlines()
+
+    async def _close(self) -> None:
+        """End what is left, so that the next run begins with nothing."""
+        for place in self.places.values():
+            for process in place.site.processes():
+                signal_quietly(process.pid, signal.SIGTERM if process.is_supervisor else 9)
+        await trio.sleep(0.5)
+        for job in await self._jobs() if self.places else []:
+            place = self.places["slurm"]
+            if place.site.base.name in job:
+                words = ["scancel", job.split()[0]]
+                await self.children.run(words, place.slurm_environment)
+        for place in self.places.values():
+            for process in place.site.processes():
+                signal_quietly(process.pid)
+            await trio.to_thread.run_sync(_remove, str(place.site.base))
+
+
+def _remove(base: str) -> None:
+    import shutil
+
+    shutil.rmtree(base, ignore_errors=True)
+
+
+def add_leak(plan: Plan, text: str) -> Failure:
+    """Return a failure for what was found later."""
+    return Failure(plan, [Problem(Kind.LEAK, text)], "", "")
+
+
+def go(order: Order, out: "os.PathLike[str] | None" = None) -> Report:
+    """Run, and return the report."""
+    del out
+    os.chdir("/")
+    report = Report(order.seed, order.lives, sys.stderr)
+    run = Run(order, report)
+    trio.run(run.run)
+    return report

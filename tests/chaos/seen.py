@@ -1,0 +1,194 @@
+"""What was seen of a life, and whether it is right. Pure."""
+
+import enum
+
+import msgspec
+
+from tests.chaos.faults import HELD
+from tests.chaos.plan import Plan
+
+
+class Kind(enum.Enum):
+    """What kind of wrong something is; the columns of the report."""
+
+    LEAK = "leak"
+    STATUS = "status"
+    LINES = "lines"
+    HANG = "hang"
+    WORDS = "words"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that is not right.
+
+    Attributes:
+        kind: Which kind of wrong.
+        text: What was expected, and seen.
+    """
+
+    kind: Kind
+    text: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How a call of scrun ended: its exit status (negative for a signal), and what it said."""
+
+    status: int
+    out: str = ""
+    err: str = ""
+
+
+class Seen(msgspec.Struct):
+    """What was seen of a life, filled in as it goes on.
+
+    Attributes:
+        create: How `create` ended.
+        start: How `start` ended.
+        anchor: The anchor's exit status.
+        state: What `state` answered at the end: status, reason and exit status.
+        kills: How each `kill` ended.
+        deletes: How each `delete` ended.
+        out: The container's standard output.
+        expected: All that it would write.
+        hit: Whether the fault hit anybody.
+        hit_after: Whether that was after the container had been let go.
+        hangs: What took too long.
+        left: What is left after `delete`.
+        executed: How `exec` ended.
+        staged_out: How often the script's stage_out was called.
+        rogue: What a client that does not behave has brought about.
+        seconds: How long it took from the fault until all was undone.
+    """
+
+    create: Answer | None = None
+    start: Answer | None = None
+    anchor: int | None = None
+    state: dict[str, str] | None = None
+    kills: list[Answer] = []
+    deletes: list[Answer] = []
+    out: bytes = b""
+    expected: bytes = b""
+    own: frozenset[int] = frozenset()
+    hit: bool = False
+    hangs: list[str] = []
+    left: list[str] = []
+    executed: Answer | None = None
+    staged_out: int = 0
+    rogue: str = ""
+    seconds: float = 0.0
+
+
+def judge(plan: Plan, seen: Seen) -> list[Problem]:
+    """Return what is wrong with a life."""
+    found = [Problem(Kind.HANG, text) for text in seen.hangs]
+    found += [Problem(Kind.LEAK, text) for text in seen.left]
+    if seen.rogue:
+        found.append(Problem(Kind.WORDS, seen.rogue))
+    if seen.hangs:  # the rest follows from it
+        return found
+    found += _of_calls(plan, seen)
+    found += _of_the_end(plan, seen)
+    found += _of_output(plan, seen)
+    return found
+
+
+def _may(plan: Plan, seen: Seen) -> frozenset[int]:
+    """Return the statuses with which the container may end."""
+    fault = plan.fault
+    if not seen.hit or not fault.ends:
+        return seen.own
+    if fault.trouble or (seen.start is not None and seen.start.status):
+        return fault.ends | seen.own | {137}  # what could not be started is killed
+    if plan.moment in HELD and fault.surely:
+        return fault.ends
+    return fault.ends | seen.own
+
+
+def _one_line(text: str) -> bool:
+    return text.startswith("scrun: ") and text.count("\n") == 1
+
+
+def _refusal(plan: Plan, seen: Seen, what: str, answer: Answer) -> list[Problem]:
+    """Judge a call that did not succeed."""
+    hits_client = plan.fault.target == "client" and seen.hit
+    if hits_client and answer.status in (-9, -15, -2, 130):
+        return []
+    if answer.status != 1 or not _one_line(answer.err):
+        text = f"{what} ended with {answer.status}: {answer.err!r}"
+        return [Problem(Kind.WORDS, f"not one line and 1: {text}")]
+    if not seen.hit or not plan.fault.refuses:
+        return [Problem(Kind.WORDS, f"{what} was refused: {answer.err!r}")]
+    return []
+
+
+def _of_calls(plan: Plan, seen: Seen) -> list[Problem]:
+    found: list[Problem] = []
+    for what, answer in (("create", seen.create), ("start", seen.start)):
+        if answer is not None and answer.status != 0:
+            found += _refusal(plan, seen, what, answer)
+    harmed = seen.hit and (plan.fault.target == "exec" or bool(plan.fault.ends))
+    if seen.executed not in (None, Answer(5, "executed\n")) and not harmed:
+        found.append(Problem(Kind.STATUS, f"exec: {seen.executed}"))
+    *first, last = seen.deletes or [Answer(0)]
+    if last.status != 0:
+        found.append(Problem(Kind.LEAK, f"delete: {last}"))
+    for what, answers in (("delete", first), ("kill", seen.kills)):
+        for answer in answers:
+            if answer.status:
+                found += _refusal(plan, seen, what, answer)
+    return found
+
+
+def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
+    if seen.create is None or seen.create.status != 0:
+        return []
+    if seen.anchor is None:
+        return [Problem(Kind.STATUS, "the anchor's status is not known")]
+    found = []
+    may = _may(plan, seen)
+    if seen.anchor not in may:
+        found.append(Problem(Kind.STATUS, f"status {seen.anchor}, not {sorted(may)}"))
+    if seen.state is not None:
+        found += _of_state(plan, seen, seen.state)
+    scripted = plan.kind == "script" and plan.fault.target not in ("worker", "command")
+    if scripted and not seen.staged_out:
+        found.append(Problem(Kind.LINES, "stage_out was not called"))
+    return found
+
+
+def _of_state(plan: Plan, seen: Seen, state: dict[str, str]) -> list[Problem]:
+    if plan.fault.name == "anchor-kill" and seen.hit:
+        return []  # whoever is its parent knows of its death first
+    if state["status"] != "stopped":
+        return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
+    told = state.get("exit_status")
+    if told is None and seen.hit and "supervisor" in plan.fault.name:
+        return []  # nobody was there to write it down
+    if told != str(seen.anchor):
+        return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
+    return []
+
+
+def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
+    out, wanted = seen.out, seen.expected
+    if plan.kind == "terminal":
+        out = out.replace(b"\r", b"")
+        lost = not all(line in out for line in wanted.splitlines())
+        strange = False
+    else:
+        out = b"".join(
+            line for line in out.splitlines(keepends=True) if not line.startswith(b"scrun: ")
+        )
+        lost = out != wanted
+        strange = not wanted.startswith(out)
+    if strange:
+        return [Problem(Kind.LINES, f"not what the container wrote: {_around(out, wanted)}")]
+    by_fault = plan.fault.ends if seen.hit else frozenset()
+    regular = seen.anchor is not None and seen.anchor in seen.own - by_fault
+    if lost and regular:
+        return [Problem(Kind.LINES, f"{len(out)} of {len(wanted)} bytes: {_around(out, wanted)}")]
+    return []
+
+
+def _around(out: bytes, wanted: bytes) -> str:
+    return f"{out[-60:]!r} instead of {wanted[-60:]!r}"

@@ -1,0 +1,121 @@
+"""Finds the process that a fault is meant for."""
+
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.chaos.place import MARK, TAG
+
+Words = list[str]
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process' main thread."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def words_of(pid: int) -> Words:
+    """Return a process' argv; empty when it is gone, or a zombie."""
+    try:
+        content = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in content.split(b"\0")[:-1]]
+
+
+def has_tag(pid: int, tag: str) -> bool:
+    """Tell whether a process belongs to a life."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{TAG}={tag}".encode() in environment.split(b"\0")
+
+
+def listener(path: str) -> int:
+    """Return the pid of the process that listens on a socket; 0 if there is none."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(path)
+        except OSError:
+            return 0
+        peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", peer)[0])
+
+
+def _named(*names: str) -> Callable[[Words], bool]:
+    return lambda words: os.path.basename(words[0]) in names
+
+
+_IS: dict[str, Callable[[Words], bool]] = {
+    "salloc": _named("salloc"),
+    "srun": lambda words: _named("srun")(words) and "--container" in words,
+    "holder": lambda words: words[1:2] == ["-c"] and "delete" in words and "read -r" in words[2],
+    "runtime": lambda words: _named("crun", "runc")(words) and "run" in words,
+    "worker": lambda words: any("worker" in word for word in words[:8]),
+    "command": lambda words: words[1:2] == ["-c"] and MARK in words[2],
+}
+
+
+class Where:
+    """Where to look for the processes of a life.
+
+    Attributes:
+        root: The root directory.
+        container: The container's id.
+        tag: The life's.
+        client: The pid of the command that runs at the moment, or 0.
+        create: The pid of its `create`, as long as that runs.
+        anchor: Its anchor's, when it is known.
+    """
+
+    def __init__(self, root: str, container: str, tag: str) -> None:
+        self.root = root
+        self.container = container
+        self.tag = tag
+        self.client = 0
+        self.create = 0
+        self.anchor = 0
+
+    def find(self, target: str) -> int:
+        """Return the pid of a process of the life; 0 as long as there is none."""
+        if target in ("client", "exec"):
+            return self.client if self._is_scrun(self.client) else 0
+        if target == "anchor":
+            return self._anchor()
+        supervisor = self._supervisor()
+        if target == "job":
+            return supervisor
+        if target == "supervisor" or not supervisor:
+            return supervisor
+        for pid in children_of(supervisor):
+            words = words_of(pid)
+            if words and _IS[target](words) and has_tag(pid, self.tag):
+                return pid
+        return 0
+
+    def _is_scrun(self, pid: int) -> bool:
+        """Tell whether it is scrun by now, and not what changes the user before it."""
+        words = words_of(pid)
+        return self.container in words and "setpriv" not in words[0]
+
+    def _anchor(self) -> int:
+        candidates = [self.anchor] if self.anchor else children_of(self.create)
+        for pid in candidates:
+            if words_of(pid)[:1] == ["scrun-anchor"]:
+                return pid
+        return 0
+
+    def _supervisor(self) -> int:
+        if found := listener(f"{self.root}/{self.container}/supervisor"):
+            return found
+        for pid in children_of(self.create):  # one that is about to detach
+            if any(os.path.basename(word) == "supervisor" for word in words_of(pid)[:6]):
+                return pid
+        return 0

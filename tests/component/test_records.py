@@ -1,0 +1,58 @@
+"""Records on a file system that has no space."""
+
+import errno
+import itertools
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.records import make_record, remove_record
+
+SOCKET = "@x"
+
+
+def fill(directory: Path) -> None:
+    for number in itertools.count():
+        try:
+            (directory / f"@filler{number}").touch()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A root directory with one record, in which no file can be made."""
+    small = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=20", "small"]
+    subprocess.run([*small, str(tmp_path)], check=True)
+    try:
+        make_record(str(tmp_path / "c1"), SOCKET)
+        fill(tmp_path)
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def records(root: Path) -> list[str]:
+    return [name for name in os.listdir(root) if not name.startswith("@filler")]
+
+
+def test_none_is_made(full: Path) -> None:
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        make_record(str(full / "c2"), SOCKET)
+    assert records(full) == ["c1"]
+
+
+def test_one_can_be_removed(full: Path) -> None:
+    remove_record(str(full / "c1"), SOCKET)
+    assert records(full) == []
+    make_record(str(full / "c2"), SOCKET)
+
+
+def test_one_that_is_gone(full: Path) -> None:
+    remove_record(str(full / "c3"), SOCKET)
+    assert records(full) == ["c1"]
