@@ -5,7 +5,7 @@ import os
 import signal
 import struct
 import termios
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -80,6 +80,7 @@ class SrunStep:
         program: Sequence[str],
         streams: Streams,
         running: Callable[[], None],
+        variables: Mapping[str, str] | None = None,
     ) -> int:
         """Run it to its end.
 
@@ -88,6 +89,7 @@ class SrunStep:
             program: The command.
             streams: What it is connected to.
             running: Called when its tasks run.
+            variables: More of srun's environment.
 
         Returns:
             srun's exit status; what became of the tasks is in `heard`.
@@ -114,7 +116,7 @@ class SrunStep:
                 _give_a_size(stdin)
             async with child(
                 [*words, "--", *program],
-                self._setting,
+                self._setting.with_more(variables or {}),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=own,
