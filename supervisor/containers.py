@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import trio
 
-from scrun.errors import StateError, SupervisorLost, UnknownContainer
+from scrun.errors import StagingError, StateError, SupervisorLost, UnknownContainer
 from scrun.oci.ids import check_id
 from scrun.record import Record, read_record
 from scrun.states import taken
@@ -140,7 +140,7 @@ class Containers:
         if container.doomed:  # perhaps nobody waits for that any more
             try:
                 await self.forget(container)
-            except OSError:
+            except (OSError, StagingError):
                 pass  # it stays, for another `delete` to try
 
     async def delete(self, container: str, *, force: bool) -> None:

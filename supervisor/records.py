@@ -1,12 +1,13 @@
 """Records appear and disappear as a whole."""
 
+import contextlib
 import errno
 import os
-import shutil
 import tempfile
 
-from scrun.errors import ContainerExists
+from scrun.errors import ContainerExists, StagingError
 from scrun.record import Record, write_record
+from supervisor.staging.files import remove
 
 _TEMPORARY = "@tmp"
 
@@ -29,28 +30,48 @@ def make_record(directory: str, socket: str) -> None:
         write_record(made, Record(id=container))
         os.rename(made, directory)
     except BaseException as error:
-        shutil.rmtree(made, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _discard(root, os.path.basename(made))
         if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise ContainerExists.named(container) from None
         raise
 
 
 def remove_record(directory: str) -> None:
-    """Remove a record: its name first, so that nobody sees half of it."""
+    """Remove a record: its name first, so that nobody sees half of it.
+
+    What is mounted in it is left alone: a script may have mounted an image there.
+
+    Raises:
+        StagingError: Something is mounted in it.
+        OSError: It cannot be removed.
+    """
     root, container = os.path.split(directory)
     doomed = tempfile.mkdtemp(prefix=_TEMPORARY + _server_of(directory), dir=root)
     try:
         os.rename(directory, os.path.join(doomed, container))
     except FileNotFoundError:
         pass
-    shutil.rmtree(doomed)
+    try:
+        _discard(root, os.path.basename(doomed))
+    except StagingError as error:
+        raise StagingError(f"{root}/{error}: unmount it, and remove {doomed}") from None
 
 
 def remove_half_made(root: str, socket: str) -> None:
     """Remove what a supervisor of this name left when it was killed in the midst of the above."""
     for entry in os.listdir(root):
         if entry.startswith(_TEMPORARY + socket):
-            shutil.rmtree(os.path.join(root, entry), ignore_errors=True)
+            with contextlib.suppress(OSError, StagingError):
+                _discard(root, entry)
+
+
+def _discard(root: str, name: str) -> None:
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove(folder, name, os.fstat(folder).st_dev)
+    finally:
+        os.close(folder)
 
 
 def _server_of(directory: str) -> str:
