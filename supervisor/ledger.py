@@ -1,5 +1,6 @@
 """The record of a container of ours: what is known of it, on disk at every moment."""
 
+import os
 from collections.abc import Mapping
 
 import msgspec
@@ -27,8 +28,21 @@ class Ledger:
         """
         self.record = record
         self._directory = directory
+        self._made = os.lstat(directory)
         self._journal = journal
         self._write()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its directory is still the one that it had at first.
+
+        Somebody may have removed the root directory, and another supervisor made a record of this
+        id in a new one.
+        """
+        try:
+            return os.path.samestat(os.lstat(self._directory), self._made)
+        except OSError:
+            return False
 
     def note(self, *, annotations: Mapping[str, str] | None = None, **changes: object) -> None:
         """Put something down; annotations are added to those that there are."""
@@ -63,7 +77,9 @@ class Ledger:
         )
 
     def _write(self) -> None:
+        if not self.is_there:
+            return
         try:
             write_record(self._directory, self.record)
         except OSError as error:  # a full disk ends no container
-            self._journal.write("error", f"{self._directory}/state.json: {error}")
+            self._journal.write("error", f"{self._directory}/state.json: {error.strerror}")

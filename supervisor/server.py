@@ -1,5 +1,6 @@
 """The supervisor's socket: who calls, and how long somebody is needed."""
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -32,6 +33,8 @@ class Server:
         """
         self._root = root
         self._name = name
+        self._path = os.path.join(root, name)
+        self._bound = os.lstat(self._path)
         self._listener = trio.socket.from_stdlib_socket(listener)
         self._idle_timeout = idle_timeout
         self._busy = 0
@@ -81,8 +84,13 @@ class Server:
 
     def _leave(self) -> bool:
         """Remove the socket's name, unless somebody is about to start us or has just called."""
-        path = os.path.join(self._root, self._name + ".lock")
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if not self._is_there():
+            return True
+        path = self._path + ".lock"
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:  # nothing can be removed there, as of a read-only file system
+            return True
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -90,16 +98,26 @@ class Server:
         else:
             self._containers.tidy()
             self._unlink()
-            os.unlink(path)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
             return True
         finally:
             os.close(lock)
 
-    def _unlink(self) -> None:
+    def _is_there(self) -> bool:
+        """Tell whether callers still find us.
+
+        The root directory may have been removed, and made again for another supervisor.
+        """
         try:
-            os.unlink(os.path.join(self._root, self._name))
-        except FileNotFoundError:
-            pass
+            return os.path.samestat(os.lstat(self._path), self._bound)
+        except OSError:
+            return False
+
+    def _unlink(self) -> None:
+        if self._is_there():
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
 
     async def _converse(self, connection: trio.socket.SocketType) -> None:
         """Answer one request. Whatever comes, it is this connection's matter alone."""

@@ -91,17 +91,23 @@ class LocalSession:
             self._runtime.signal(number)
 
     def _kill(self) -> None:
-        """Kill what the runtime has started; its status is the runtime's then."""
-        if self._runtime is None or self._runtime.ended:
-            return
-        for pid in _children(self._runtime.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """Kill the program; its status is the runtime's then."""
+        if self._runtime is not None:
+            kill_started(self._runtime)
 
     def resized(self) -> None:
         """Take notice of a new size of the terminal."""
         if self._runtime is not None:
             self._runtime.signal(signal.SIGWINCH)
+
+
+def kill_started(runtime: Child) -> None:
+    """Kill what a runtime in the foreground has started."""
+    if runtime.ended:
+        return
+    for pid in _children(runtime.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:
