@@ -61,6 +61,8 @@ def forward(parsed: Parsed) -> int:
     directory = record_root(parsed) + "/" + container
     try:
         status, answer = ask(directory, "supervisor", request(parsed, container))
+    except PermissionError:  # somebody may serve it, but not the caller
+        raise
     except OSError:
         from scrun.commands import orphan
 

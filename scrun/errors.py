@@ -79,6 +79,12 @@ class SettingsError(ScrunError):
     Report it; a supervisor that serves other containers goes on.
     """
 
+    @classmethod
+    def of_root(cls, root: str, reason: str) -> "SettingsError":
+        """Say why there can be no records under a root directory."""
+        remedy = "name another one by --root, or `root` in scrun.toml"
+        return cls(f"root directory {root}: {reason}; {remedy}")
+
 
 class UnknownContainer(ScrunError):
     """No container has this id under this root directory.
@@ -164,6 +170,16 @@ class SupervisorLost(ScrunError):
     Raised by whoever talks to its socket. ``state`` answers from the record instead,
     ``delete`` finishes the business of the dead one; others report it.
     """
+
+
+def in_words(error: BaseException) -> str:
+    """Say what an error of any kind is: a fault of our own is named as one."""
+    if isinstance(error, ScrunError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        names = ", ".join(str(name) for name in (error.filename, error.filename2) if name)
+        return f"{names}: {error.strerror}" if names else error.strerror
+    return f"internal error: {type(error).__name__}: {error}"
 
 
 def leaves(error: BaseException) -> "Iterator[BaseException]":

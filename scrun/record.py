@@ -10,6 +10,7 @@ An older or newer scrun may have written the record: unknown members are ignored
 have defaults.
 """
 
+import errno
 import json
 import os
 
@@ -17,8 +18,9 @@ import msgspec
 
 from scrun.errors import StateError
 from scrun.oci.state import render_state
+from scrun.paths import read_regular
 
-LIMIT = 16 * 1024 * 1024
+_DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
 
 OUTPUT = "output"
 """The file in a record with what the container has written, if `run --detach` keeps it."""
@@ -98,10 +100,13 @@ def read_record(directory: str) -> Record:
     path = os.path.join(directory, "state.json")
     container = os.path.basename(directory)
     try:
-        with open(path, "rb") as file:
-            return msgspec.convert(json.loads(file.read(LIMIT)), Record)
+        return msgspec.convert(json.loads(read_regular(path)), Record)
     except FileNotFoundError:
         raise StateError(f"container {container}: its record is incomplete; delete it") from None
+    except OSError as error:
+        if error.errno in _DAMAGED:
+            raise StateError(f"{path}: {error.strerror}; delete the container") from None
+        raise
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise StateError(f"{path}: {error}; delete the container") from error
 
@@ -124,7 +129,8 @@ def write_record(directory: str, record: Record) -> None:
         OSError: The file system is full, or the directory is gone.
     """
     temporary = os.path.join(directory, ".state.json")
-    with open(temporary, "wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(temporary, flags, 0o600), "wb") as file:
         # A path need not be UTF-8. json, unlike msgspec, can say and read that.
         file.write(json.dumps(msgspec.to_builtins(record)).encode())
     os.rename(temporary, os.path.join(directory, "state.json"))

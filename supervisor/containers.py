@@ -7,6 +7,7 @@ import trio
 
 from scrun.errors import StagingError, StateError, SupervisorLost, UnknownContainer
 from scrun.oci.ids import check_id
+from scrun.paths import has_record
 from scrun.record import Record, read_record
 from scrun.states import taken
 from supervisor import orphans
@@ -74,7 +75,7 @@ class Containers:
         if (found := self._known.get(name)) is not None:
             return found
         directory = os.path.join(self._root, name)
-        if not os.path.isdir(directory):
+        if not has_record(directory):
             raise UnknownContainer.named(name, self._root)
         return read_record(directory)
 

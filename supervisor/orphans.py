@@ -4,7 +4,8 @@ import os
 
 import trio
 
-from scrun.errors import EngineError, ScrunError
+from scrun.errors import EngineError, ScrunError, StateError
+from scrun.paths import has_record
 from scrun.record import Moved, Record, read_record
 from scrun.settings.load import Settings, load, merge
 from supervisor.engines.base import Request
@@ -29,9 +30,11 @@ async def delete(directory: str, engines: Engines) -> bool:
 
     Raises:
         EngineError: The job may still be there; the record stays.
+        StateError: It is no record: this removes nothing but those.
     """
-    if not await trio.Path(directory).is_dir():
+    if not has_record(directory):
         return False
+    _check(directory)
     try:
         record = read_record(directory)
     except ScrunError:
@@ -47,6 +50,19 @@ async def delete(directory: str, engines: Engines) -> bool:
         await trio.to_thread.run_sync(_clean, record)
     await trio.to_thread.run_sync(remove_record, directory)
     return True
+
+
+def _check(directory: str) -> None:
+    """Hold that a directory is one of ours, before everything below it is removed.
+
+    Raises:
+        StateError: It is not: the root directory may be any, and have others in it.
+    """
+    if not os.path.islink(os.path.join(directory, "supervisor")):
+        raise StateError(
+            f"{directory}: has no link `supervisor`, so it is no container's record; if it is not "
+            "needed, remove it yourself"
+        )
 
 
 def _clean(record: Record) -> None:

@@ -5,7 +5,8 @@ import errno
 import os
 import tempfile
 
-from scrun.errors import ContainerExists, StagingError
+from scrun.errors import ContainerExists, SettingsError, StagingError
+from scrun.paths import has_record
 from scrun.record import Record, write_record
 from supervisor.staging.files import remove
 
@@ -19,21 +20,30 @@ def make_record(directory: str, socket: str) -> None:
 
     Raises:
         ContainerExists: Somebody has.
-        OSError: It cannot be made.
+        SettingsError: It cannot be made there.
     """
     root, container = os.path.split(directory)
-    if os.path.lexists(directory):
-        raise ContainerExists.named(container)
+    try:
+        if os.path.lexists(directory):
+            if has_record(directory):
+                raise ContainerExists.named(container)
+            raise SettingsError(f"{directory}: is there, and is no directory: remove it")
+        _make(root, container, socket)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise ContainerExists.named(container) from None
+        raise SettingsError.of_root(root, error.strerror or str(error)) from error
+
+
+def _make(root: str, container: str, socket: str) -> None:
     made = tempfile.mkdtemp(prefix=_TEMPORARY + socket, dir=root)
     try:
         os.symlink(os.path.join("..", socket), os.path.join(made, "supervisor"))
         write_record(made, Record(id=container))
-        os.rename(made, directory)
-    except BaseException as error:
+        os.rename(made, os.path.join(root, container))
+    except BaseException:
         with contextlib.suppress(OSError):
             _discard(root, os.path.basename(made))
-        if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise ContainerExists.named(container) from None
         raise
 
 

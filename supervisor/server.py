@@ -54,7 +54,8 @@ class Server:
     async def stop(self) -> None:
         """End all containers, and the serving."""
         await self._containers.end_all()
-        self._unlink()
+        if not self._leave():
+            self._unlink()
         self._nursery.cancel_scope.cancel()
 
     async def _accept(self) -> None:

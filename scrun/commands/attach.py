@@ -43,6 +43,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     directory = os.path.join(record_root(parsed), parsed.id or "")
     try:
         sock = wire.connect_supervisor(directory, "supervisor")
+    except PermissionError:  # somebody may serve it, but not the caller
+        raise
     except OSError:
         from scrun.commands.ask import unserved
 

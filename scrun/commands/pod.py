@@ -10,6 +10,8 @@ belongs to the pod of its own id, and in most cases is alone there.
 import json
 import os
 
+from scrun.paths import read_regular
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +36,7 @@ def pod_of(bundle: str, config: "str | None") -> "str | None":
     A bundle that cannot be read has none: what is wrong with it is for the supervisor to say.
     """
     try:
-        with open(config or os.path.join(bundle, "config.json"), "rb") as file:
-            return named_pod(json.load(file)["annotations"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        content = read_regular(config or os.path.join(bundle, "config.json"))
+        return named_pod(json.loads(content)["annotations"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

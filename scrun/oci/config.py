@@ -15,9 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 from scrun.errors import BundleError
-
-LIMIT = 16 * 1024 * 1024
-"""No config.json is larger; what is, is something else."""
+from scrun.paths import read_regular
 
 _Id = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 _Limit = Annotated[int, msgspec.Meta(ge=0)]
@@ -286,19 +284,8 @@ def read_file(name: str) -> bytes:
         BundleError: It cannot be read, is no regular file, or too large.
     """
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise BundleError(f"{name}: is not a regular file")
-            content = b""
-            while len(content) <= LIMIT and (piece := os.read(fd, LIMIT + 1)):
-                content += piece
-        finally:
-            os.close(fd)
+        return read_regular(name)
     except OSError as error:
         raise BundleError(f"{name}: {error.strerror}") from error
     except ValueError as error:  # NUL or a lone surrogate
         raise BundleError(f"{name!r}: is not a file name: {error}") from error
-    if len(content) > LIMIT:
-        raise BundleError(f"{name}: is larger than {LIMIT >> 20} MiB")
-    return content

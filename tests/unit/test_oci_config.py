@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scrun.errors import BundleError
-from scrun.oci.config import LIMIT, load_bundle, parse
+from scrun.oci.config import load_bundle, parse
+from scrun.paths import LIMIT
 
 MINIMAL: dict[str, Any] = {
     "ociVersion": "1.0.2",
@@ -146,7 +147,7 @@ def test_what_is_no_file(bundle: Path) -> None:
     path.rmdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-        with pytest.raises(BundleError, match="No such device or address"):
+        with pytest.raises(BundleError, match="is not a regular file"):
             load_bundle(str(bundle))
 
 
