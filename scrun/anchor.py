@@ -126,6 +126,9 @@ def _inherited(fd: int) -> bool:
 class PidFile:
     """The file of `--pid-file`: appears whole, under lock (flock(2)) for the anchor's life.
 
+    Its directory may be everybody's: a name that somebody else has taken is an error, and no link
+    is followed.
+
     Attributes:
         lock: The descriptor that holds the lock; a duplicate of it belongs to the anchor.
     """
@@ -136,21 +139,56 @@ class PidFile:
         """Make the file beside its place, so that what is wrong there is known before a job is.
 
         Raises:
-            OSError: The directory is missing or may not be written.
+            OSError: The directory is missing or may not be written, or something else than a
+                file is there.
         """
         import fcntl
 
         self._path = path
-        self._temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
+        directory = os.path.dirname(path) or "."
+        self._temporary = f"{directory}/.scrun-{os.getpid()}-{os.urandom(4).hex()}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self.lock = os.open(self._temporary, flags, 0o644)
-        os.fchmod(self.lock, 0o644)
+        try:
+            self._check()
+            self.lock = os.open(self._temporary, flags, 0o600)
+        except OSError as error:
+            raise self._named(error) from None
         fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.fchmod(self.lock, 0o644)  # only now somebody else can open it, and lock it
 
-    def publish(self, pid: int) -> None:
-        """Write the pid, decimal and without a newline, and give the file its name."""
-        os.write(self.lock, b"%d" % pid)
-        os.rename(self._temporary, self._path)
+    def _check(self) -> None:
+        """Refuse a place that the file could not take, or must not: rename(2) takes a device's."""
+        try:
+            kind = os.lstat(self._path).st_mode & 0o170000
+        except FileNotFoundError:
+            return
+        if kind not in (0o100000, 0o120000):
+            raise OSError(22, "is there, and is not a file")
+
+    def write(self, pid: int) -> None:
+        """Write the pid, decimal and without a newline.
+
+        Raises:
+            OSError: The file system is full.
+        """
+        try:
+            os.write(self.lock, b"%d" % pid)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def publish(self) -> None:
+        """Give the file its name.
+
+        Raises:
+            OSError: Somebody has taken the name meanwhile.
+        """
+        try:
+            os.rename(self._temporary, self._path)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: OSError) -> OSError:
+        return OSError(error.errno, error.strerror, f"--pid-file {self._path}")
 
     def discard(self) -> None:
         """Remove what was not published."""

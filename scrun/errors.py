@@ -86,6 +86,12 @@ class SettingsError(ScrunError):
     Report it; a supervisor that serves other containers goes on.
     """
 
+    @classmethod
+    def of_root(cls, root: str, reason: str) -> "SettingsError":
+        """Say why there can be no records under a root directory."""
+        remedy = "name another one by --root, or `root` in scrun.toml"
+        return cls(f"root directory {root}: {reason}; {remedy}")
+
 
 class UnknownContainer(ScrunError):
     """No container has this id under this root directory.
@@ -179,6 +185,16 @@ def shortened(message: str) -> str:
         return message
     half = LONGEST // 2 - 10
     return f"{message[:half]} [...] {message[-half:]}"
+
+
+def in_words(error: BaseException) -> str:
+    """Say what an error of any kind is: a fault of our own is named as one."""
+    if isinstance(error, ScrunError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        names = ", ".join(str(name) for name in (error.filename, error.filename2) if name)
+        return f"{names}: {error.strerror}" if names else error.strerror
+    return f"internal error: {type(error).__name__}: {error}"
 
 
 def leaves(error: BaseException) -> "Iterator[BaseException]":

@@ -10,6 +10,7 @@ An older or newer scrun may have written the record: unknown members are ignored
 have defaults.
 """
 
+import errno
 import json
 import os
 
@@ -19,8 +20,9 @@ from scrun.errors import StateError
 from scrun.oci.config import explain
 from scrun.oci.document import VALUES
 from scrun.oci.state import render_state
+from scrun.paths import read_regular
 
-LIMIT = 16 * 1024 * 1024
+_DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
 
 OUTPUT = "output"
 """The file in a record with what the container has written, if `run --detach` keeps it."""
@@ -100,14 +102,16 @@ def read_record(directory: str) -> Record:
     path = os.path.join(directory, "state.json")
     container = os.path.basename(directory)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            content = file.read(LIMIT)
+        content = read_regular(path)
         if content.count(b",") > VALUES:
             raise ValueError(f"has more than {VALUES} values")
         document = json.loads(content)
     except FileNotFoundError:
         raise StateError(f"container {container}: its record is incomplete; delete it") from None
+    except OSError as error:
+        if error.errno in _DAMAGED:
+            raise StateError(f"{path}: {error.strerror}; delete the container") from None
+        raise
     except (ValueError, RecursionError) as error:
         raise StateError(f"{path}: {error}; delete the container") from error
     try:
@@ -136,7 +140,8 @@ def write_record(directory: str, record: Record) -> None:
         OSError: The file system is full, or the directory is gone.
     """
     temporary = os.path.join(directory, ".state.json")
-    with open(temporary, "wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(temporary, flags, 0o600), "wb") as file:
         # A path need not be UTF-8. json, unlike msgspec, can say and read that.
         file.write(json.dumps(msgspec.to_builtins(record)).encode())
     os.rename(temporary, os.path.join(directory, "state.json"))

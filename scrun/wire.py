@@ -20,7 +20,7 @@ Requests (`FIELDS` in brackets)::
     resume [ID]
     create [PID, UMASK, CWD, COUNT, ARGUMENT..., NAME=VALUE...]
            with the descriptors 0, 1 and 2 of the container and the anchor's socket
-    exec   as create, for one more program
+    exec   as create without variables, for one more program
 """
 
 import _socket
@@ -33,6 +33,7 @@ NOBODY = (ConnectionRefusedError, FileNotFoundError, NotADirectoryError)
 may have no descriptor left, or no permission."""
 
 _PATH_MAX = 107
+_NOBODY = 65534
 _PEERCRED_SIZE = 12
 
 
@@ -46,8 +47,13 @@ def frame(fields: "list[bytes]") -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def connect(directory: str, name: str) -> _socket.socket:
+def connect(directory: str, name: str, patience: int = 0) -> _socket.socket:
     """Connect to the socket DIRECTORY/NAME, whoever serves it.
+
+    Args:
+        directory: Where it is.
+        name: Its name there.
+        patience: Seconds to wait for a server that has a full queue; 0 is for ever.
 
     Raises:
         OSError: Nobody listens there (`NOBODY`), or that cannot be known.
@@ -55,8 +61,11 @@ def connect(directory: str, name: str) -> _socket.socket:
     import os
 
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    path = directory + "/" + name
+    if patience:  # struct timeval
+        timeout = patience.to_bytes(8, "little") + bytes(8)
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, timeout)
     try:
-        path = directory + "/" + name
         if len(os.fsencode(path)) <= _PATH_MAX:
             sock.connect(path)
         else:  # sun_path holds 108 bytes; engines' directories can be longer (docker's is)
@@ -78,15 +87,34 @@ def connect_supervisor(directory: str, name: str) -> _socket.socket:
     Raises:
         OSError: As `connect`; or somebody else serves it (PermissionError).
     """
+    sock = connect(directory, name)
+    try:
+        check_server(sock)
+    except PermissionError as error:
+        sock.close()
+        error.filename = directory
+        raise
+    return sock
+
+
+def served_by(sock: _socket.socket) -> int:
+    """Return the uid of the one at the other end (unix(7), SO_PEERCRED)."""
+    peer = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _PEERCRED_SIZE)
+    return int.from_bytes(peer[4:8], "little")
+
+
+def check_server(sock: _socket.socket) -> None:
+    """Refuse one who is another user, unless root asks.
+
+    Raises:
+        PermissionError: See above.
+    """
     import os
 
-    sock = connect(directory, name)
-    peer = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _PEERCRED_SIZE)
-    owner = int.from_bytes(peer[4:8], "little")
-    if owner != os.geteuid() != 0:
-        sock.close()
-        raise PermissionError(1, f"it is served by another user (uid {owner})", directory)
-    return sock
+    owner, user = served_by(sock), os.geteuid()
+    # root of a user namespace is not root: whom that does not have is shown as nobody
+    if owner != user and (user != 0 or owner == _NOBODY):
+        raise PermissionError(1, f"is served by another user (uid {owner})")
 
 
 def send(sock: _socket.socket, fields: "list[bytes]", fds: "list[int] | None" = None) -> None:

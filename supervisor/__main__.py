@@ -32,7 +32,9 @@ def main(argv: list[str]) -> int:
         if ready is None:
             raise
         try:
-            os.write(ready, f"{type(error).__name__}: {error}".encode())
+            from scrun.errors import in_words
+
+            os.write(ready, in_words(error).encode(errors="replace"))
         except OSError:
             pass  # it was told that we were ready: this is a later fault
         return 1

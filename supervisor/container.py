@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from scrun.errors import EngineError, ScrunError, StagingError, StateError, leaves
+from scrun.errors import EngineError, ScrunError, StagingError, StateError, in_words, leaves
 from scrun.oci.config import Bundle, Process
 from scrun.oci.lookup import Found, Unknown
 from scrun.oci.signals import signal_name
@@ -417,7 +417,8 @@ class Container:
     async def remove(self, socket: str) -> None:
         """Remove the record of a container that is gone; `socket` is the supervisor's name."""
         async with self._removing:
-            if not self._removed:  # by now the id may be somebody else's
+            # by now the id may be somebody else's
+            if not self._removed and self._ledger.is_there:
                 await trio.to_thread.run_sync(remove_record, self._directory, socket)
                 self._removed = True
 
@@ -436,8 +437,7 @@ class Container:
             self.failure = known[0]
             text = str(known[0])
         else:
-            leaf = next(leaves(error))
-            text = f"internal error: {type(leaf).__name__}: {leaf}"
+            text = in_words(next(leaves(error)))
             self.failure = ScrunError(text)
             import traceback
 

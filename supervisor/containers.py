@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import trio
 
-from scrun.errors import StateError, SupervisorLost, UnknownContainer
+from scrun.errors import StagingError, StateError, SupervisorLost, UnknownContainer
 from scrun.oci.ids import check_id
+from scrun.paths import has_record
 from scrun.record import Record, read_record
 from scrun.states import taken
 from supervisor import orphans
@@ -76,7 +77,7 @@ class Containers:
         if (found := self._known.get(name)) is not None:
             return found
         directory = os.path.join(self._root, name)
-        if not os.path.isdir(directory):
+        if not has_record(directory):
             raise UnknownContainer.named(name, self._root)
         return read_record(directory)
 
@@ -142,7 +143,7 @@ class Containers:
         if container.doomed:  # perhaps nobody waits for that any more
             try:
                 await self.forget(container)
-            except OSError:
+            except (OSError, StagingError):
                 pass  # it stays, for another `delete` to try
 
     async def delete(self, container: str, *, force: bool) -> None:

@@ -1,5 +1,6 @@
 """The record of a container of ours: what is known of it, on disk at every moment."""
 
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -45,6 +46,19 @@ class Ledger:
         self.record = record
         self.directory = directory
         self.journal = journal
+        self._made = os.lstat(directory)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its directory is still the one that it had at first.
+
+        Somebody may have removed the root directory, and another supervisor made a record of this
+        id in a new one.
+        """
+        try:
+            return os.path.samestat(os.lstat(self.directory), self._made)
+        except OSError:
+            return False
 
     def note(self, *, annotations: Mapping[str, str] | None = None, **changes: object) -> None:
         """Put something down; annotations are added to those that there are."""
@@ -80,7 +94,9 @@ class Ledger:
         if record == self.record:  # a quarter of a millisecond, some times for each container
             return
         self.record = record
+        if not self.is_there:
+            return
         try:
             write_record(self.directory, self.record)
         except OSError as error:  # a full disk ends no container
-            self.journal.write("error", f"{self.directory}/state.json: {error}")
+            self.journal.write("error", f"{self.directory}/state.json: {error.strerror}")

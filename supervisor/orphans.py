@@ -6,6 +6,7 @@ import re
 import trio
 
 from scrun.errors import EngineError, ScrunError, StateError
+from scrun.paths import has_record
 from scrun.record import Moved, Record, read_record
 from scrun.settings.load import Settings, load, merge
 from supervisor.engines.base import Request
@@ -31,9 +32,11 @@ async def delete(directory: str, engines: Engines, socket: str) -> bool:
 
     Raises:
         EngineError: The job may still be there; the record stays.
+        StateError: It is no record: this removes nothing but those.
     """
-    if not await trio.Path(directory).is_dir():
+    if not has_record(directory):
         return False
+    _check(directory)
     try:
         record = read_record(directory)
     except ScrunError:
@@ -62,6 +65,19 @@ def _check_job(record: Record, directory: str) -> None:
         raise StateError(
             f"{directory}/state.json: {record.engine!r} has no job {record.job_id!r}: the record "
             "is damaged, or another scrun's; remove its directory when that job is over"
+        )
+
+
+def _check(directory: str) -> None:
+    """Hold that a directory is one of ours, before everything below it is removed.
+
+    Raises:
+        StateError: It is not: the root directory may be any, and have others in it.
+    """
+    if not os.path.islink(os.path.join(directory, "supervisor")):
+        raise StateError(
+            f"{directory}: has no link `supervisor`, so it is no container's record; if it is not "
+            "needed, remove it yourself"
         )
 
 

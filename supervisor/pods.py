@@ -25,7 +25,7 @@ import msgspec
 import trio
 
 from scrun.commands.pod import named_pod
-from scrun.errors import AllocationRefused, ScrunError, leaves
+from scrun.errors import AllocationRefused, ScrunError, in_words, leaves
 from scrun.oci.config import Config
 from scrun.settings.engine_flags import Flags
 from scrun.settings.requests import TABLE, from_environment
@@ -264,4 +264,4 @@ def _said(error: BaseException) -> str:
     """Return the reason of a failure, in one line."""
     found = [*leaves(error)]
     known = [leaf for leaf in found if isinstance(leaf, ScrunError)]
-    return str(known[0]) if known else f"internal error: {type(found[0]).__name__}: {found[0]}"
+    return in_words(known[0] if known else found[0])

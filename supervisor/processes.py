@@ -52,6 +52,10 @@ class Setting(msgspec.Struct, frozen=True):
     umask: int = 0o022
     prefix: tuple[str, ...] = ()
 
+    def with_more(self, variables: Mapping[str, str]) -> "Setting":
+        """Return the same with more variables in the environment."""
+        return msgspec.structs.replace(self, environment={**self.environment, **variables})
+
 
 class Child:
     """A running child process.

@@ -1,12 +1,14 @@
 """Records appear and disappear as a whole."""
 
+import contextlib
 import errno
 import os
-import shutil
 import tempfile
 
-from scrun.errors import ContainerExists
+from scrun.errors import ContainerExists, SettingsError, StagingError
+from scrun.paths import has_record
 from scrun.record import Record, write_record
+from supervisor.staging.files import remove
 
 _TEMPORARY = "@tmp"
 
@@ -18,39 +20,58 @@ def make_record(directory: str, socket: str, record: Record) -> None:
 
     Raises:
         ContainerExists: Somebody has.
-        OSError: It cannot be made.
+        SettingsError: It cannot be made there.
     """
     root, container = os.path.split(directory)
-    if os.path.lexists(directory):
-        raise ContainerExists.named(container)
+    try:
+        if os.path.lexists(directory):
+            if has_record(directory):
+                raise ContainerExists.named(container)
+            raise SettingsError(f"{directory}: is there, and is no directory: remove it")
+        _make(root, socket, record)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise ContainerExists.named(container) from None
+        raise SettingsError.of_root(root, error.strerror or str(error)) from error
+
+
+def _make(root: str, socket: str, record: Record) -> None:
     made = tempfile.mkdtemp(prefix=_TEMPORARY + socket, dir=root)
     try:
         os.symlink(os.path.join("..", socket), os.path.join(made, "supervisor"))
         write_record(made, record)
-        os.rename(made, directory)
-    except BaseException as error:
-        shutil.rmtree(made, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise ContainerExists.named(container) from None
+        os.rename(made, os.path.join(root, record.id))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _discard(root, os.path.basename(made))
         raise
 
 
 def remove_record(directory: str, socket: str) -> None:
     """Remove a record: its name first, so that nobody sees half of it.
 
+    What is mounted in it is left alone: a script may have mounted an image there.
+
     Args:
         directory: It.
         socket: The name of the supervisor that does so, and removes what this has left when it
             goes.
+
+    Raises:
+        StagingError: Something is mounted in it.
+        OSError: It cannot be removed.
     """
     root = os.path.dirname(directory)
     # a name and nothing else: on a full file system there is no other way to make space
-    doomed = os.path.join(root, f"{_TEMPORARY}{socket}{os.urandom(4).hex()}")
+    doomed = f"{_TEMPORARY}{socket}{os.urandom(4).hex()}"
     try:
-        os.rename(directory, doomed)
+        os.rename(directory, os.path.join(root, doomed))
     except FileNotFoundError:
         return
-    shutil.rmtree(doomed)
+    try:
+        _discard(root, doomed)
+    except StagingError as error:
+        raise StagingError(f"{root}/{error}: unmount it, and remove {root}/{doomed}") from None
 
 
 def remove_half_made(root: str, socket: str) -> None:
@@ -64,4 +85,13 @@ def remove_half_made(root: str, socket: str) -> None:
         return
     for entry in entries:
         if entry.startswith(_TEMPORARY + socket):
-            shutil.rmtree(os.path.join(root, entry), ignore_errors=True)
+            with contextlib.suppress(OSError, StagingError):
+                _discard(root, entry)
+
+
+def _discard(root: str, name: str) -> None:
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove(folder, name, os.fstat(folder).st_dev)
+    finally:
+        os.close(folder)

@@ -8,7 +8,7 @@ from signal import SIGKILL
 
 import trio
 
-from scrun.errors import ScrunError, UsageError
+from scrun.errors import ScrunError, UsageError, in_words
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.record import Record, stopped_state
@@ -83,11 +83,8 @@ class Request:
             return bytes([error.exit_code]) + str(error).encode(errors="replace")
         except IndexError:
             return b"\1a request with too few fields; is another scrun installed?"
-        except OSError as error:
-            return b"\1" + f"{error.filename}: {error.strerror}".encode(errors="replace")
-        except Exception as error:  # a fault of ours, and this request's matter alone
-            name = type(error).__name__
-            return b"\1" + f"internal error: {name}: {error}".encode(errors="replace")
+        except Exception as error:  # perhaps a fault of ours, and this request's matter alone
+            return b"\1" + in_words(error).encode(errors="replace")
 
     def answered(self) -> None:
         """Begin what the caller does not wait for."""

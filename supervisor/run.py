@@ -6,6 +6,7 @@ import socket
 
 import trio
 
+from scrun.errors import SettingsError
 from supervisor.records import remove_half_made
 from supervisor.server import Server, idle_timeout
 
@@ -20,10 +21,13 @@ def serve(root: str, name: str, ready: int | None, idle: float | None = None) ->
         idle: Seconds to stay without a container; None leaves that to the settings.
 
     Raises:
-        OSError: The socket cannot be made.
+        SettingsError: The socket cannot be made there.
     """
     os.umask(0o077)
-    listener = _listen(root, name)
+    try:
+        listener = _listen(root, name)
+    except OSError as error:
+        raise SettingsError.of_root(root, f"{name}: {error.strerror}") from error
     remove_half_made(root, name)
     if ready is not None:
         os.write(ready, b"ready")

@@ -37,6 +37,7 @@ class Server:
         self._root = root
         self._name = name
         self._path = os.path.join(root, name)
+        self._bound = os.lstat(self._path)
         self._listener = trio.socket.from_stdlib_socket(listener)
         self._idle_timeout = idle_timeout
         self._busy = 0
@@ -57,7 +58,7 @@ class Server:
         """End all containers, and the serving."""
         await self._containers.end_all()
         if not self._leave():
-            _unlink(self._path)
+            self._unlink()
         self._nursery.cancel_scope.cancel()
 
     async def _accept(self) -> None:
@@ -87,11 +88,14 @@ class Server:
 
     def _leave(self) -> bool:
         """Remove the socket's name, unless somebody is about to start us or has just called."""
+        if not self._is_there():
+            return True
         path = self._path + ".lock"
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError:  # there is none, and no space to make it: then nobody holds it
             self._tidy()
+            return True
             return True
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,14 +103,30 @@ class Server:
             return False
         else:
             self._tidy()
-            _unlink(path)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
             return True
         finally:
             os.close(lock)
 
     def _tidy(self) -> None:
         self._containers.tidy()
-        _unlink(self._path)
+        self._unlink()
+
+    def _is_there(self) -> bool:
+        """Tell whether callers still find us.
+
+        The root directory may have been removed, and made again for another supervisor.
+        """
+        try:
+            return os.path.samestat(os.lstat(self._path), self._bound)
+        except OSError:
+            return False
+
+    def _unlink(self) -> None:
+        if self._is_there():
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
 
     async def _converse(self, connection: trio.socket.SocketType) -> None:
         """Answer one request. Whatever comes, it is this connection's matter alone."""

@@ -5,6 +5,7 @@ import os
 from scrun import _fast, wire
 from scrun.cli.parse import Parsed
 from scrun.errors import StateError, UnknownContainer
+from scrun.paths import has_record
 
 
 def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int:
@@ -42,8 +43,12 @@ def answer_of(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
 
 
 def unserved(directory: str) -> "UnknownContainer | StateError":
-    """Say why nobody answers for a container."""
+    """Say why nobody answers for a container.
+
+    Raises:
+        OSError: That cannot be known.
+    """
     container = os.path.basename(directory)
-    if not os.path.isdir(directory):
+    if not has_record(directory):
         return UnknownContainer(f"container {container} does not exist")
     return StateError(f"container {container} is stopped: its supervisor is gone; delete it")

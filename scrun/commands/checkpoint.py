@@ -12,6 +12,7 @@ import os
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed
 from scrun.errors import StateError, UnknownContainer
+from scrun.paths import has_record
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:
@@ -23,7 +24,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     """
     del argv
     container = parsed.id or ""
-    if not os.path.isdir(os.path.join(record_root(parsed), container)):
+    if not has_record(os.path.join(record_root(parsed), container)):
         raise UnknownContainer(f"container {container} does not exist")
     raise StateError(
         f"container {container} cannot be checkpointed: its processes are in a job, where CRIU"

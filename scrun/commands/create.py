@@ -17,13 +17,16 @@ import _socket
 import os
 
 from scrun import anchor, wire
-from scrun._fast import record_root, setting
+from scrun._fast import ask, record_root, setting
 from scrun.cli.parse import Parsed
 from scrun.oci.ids import check_id
 from scrun.version import VERSION
 
 OWN = "@pod-"
 """How the names of supervisors begin that serve one pod, or one container."""
+
+_TAKING = 10
+"""Seconds that whoever listens at the console socket may take."""
 
 _MESSAGE = b"\xfd"
 """The least byte that begins a message, `scrun.commands.messages.LIVE`; not imported yet."""
@@ -50,9 +53,11 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ours, theirs = _socket.socketpair()
         pid = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
         theirs.close()
+        if pid_file:
+            pid_file.write(pid)
         status, answer = submit(parsed, argv, pid, [*stdio, ours.fileno()])
         if status == 0 and pid_file:
-            pid_file.publish(pid)
+            publish(pid_file, parsed)
     finally:
         if pid_file:
             pid_file.discard()
@@ -61,6 +66,31 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
         return report_failure(answer, status, parsed)
     return 0
+
+
+def publish(pid_file: anchor.PidFile, parsed: Parsed) -> None:
+    """Show the pid file of a container that was created; one without is deleted again.
+
+    Raises:
+        OSError: It cannot have its name.
+    """
+    try:
+        pid_file.publish()
+    except OSError:
+        delete(record_root(parsed) + "/" + (parsed.id or ""))
+        raise
+
+
+def delete(directory: str) -> None:
+    """Have a container deleted; what cannot be is told by the next `list`.
+
+    Args:
+        directory: Its record.
+    """
+    try:
+        ask(directory, "supervisor", [b"delete", os.fsencode(os.path.basename(directory)), b"1"])
+    except OSError:
+        pass
 
 
 def submit(parsed: Parsed, argv: "list[str]", pid: int, fds: "list[int]") -> "tuple[int, bytes]":
@@ -159,6 +189,11 @@ def _ask(
 
             sock = launch(root, name, lingers=lingers)
         try:
+            if (owner := wire.served_by(sock)) != os.geteuid():
+                # root may ask about everybody's containers, but hands its environment to nobody
+                from scrun.errors import SettingsError
+
+                raise SettingsError.of_root(root, f"belongs to uid {owner}")
             wire.send(sock, fields, fds)
             return _hear(sock, parsed)
         except (BrokenPipeError, ConnectionResetError):
@@ -205,7 +240,8 @@ def request(operation: str, pid: int, argv: "list[str]") -> "list[bytes]":
     fields = [operation.encode(), b"%d" % pid, b"%o" % umask, os.fsencode(os.getcwd())]
     fields += [b"%d" % len(argv)]
     fields += [os.fsencode(argument) for argument in argv]
-    fields += [name + b"=" + value for name, value in os.environb.items()]
+    if operation == "create":
+        fields += [name + b"=" + value for name, value in os.environb.items()]
     return fields
 
 
@@ -225,17 +261,25 @@ def hand_over_terminal(console: str) -> "tuple[list[int], str]":
 
     Returns:
         The slave as standard input, output and error, and its path.
+
+    Raises:
+        OSError: Nobody takes it, or another user would.
     """
     master, slave = os.openpty()
     directory, name = os.path.split(console)
-    sock = wire.connect(directory or ".", name)
     try:
-        path = os.ttyname(slave)
-        rights = master.to_bytes(4, "little")
-        sock.sendmsg([path.encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
-    finally:
-        sock.close()
-        os.close(master)
+        sock = wire.connect(directory or ".", name, patience=_TAKING)
+        try:
+            if wire.served_by(sock) != 0:  # root may take everybody's
+                wire.check_server(sock)
+            path = os.ttyname(slave)
+            rights = master.to_bytes(4, "little")
+            sock.sendmsg([path.encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+        finally:
+            sock.close()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, f"--console-socket {console}") from None
+    os.close(master)
     return [slave, slave, slave], path
 
 

@@ -4,7 +4,7 @@ It joins the container where it runs, and never starts a second one. In the fore
 process stays, passes signals on, and ends with the program's status; with `--detach` it leaves an
 anchor behind, as `create` does, that an engine can watch.
 
-Wire: `exec PID UMASK CWD COUNT ARGUMENT... NAME=VALUE...` with four descriptors, as `create`. The
+Wire: `exec PID UMASK CWD COUNT ARGUMENT...` with four descriptors, as `create`. The
 answer comes when the program runs.
 
 Errors: 127 when there is no such program, 126 when it cannot be executed, as a shell has it.
@@ -54,6 +54,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             lock = pid_file.lock if pid_file else None
             pid = anchor.leave(theirs.fileno(), lock, terminal)
             theirs.close()
+        if pid_file:
+            pid_file.write(pid)
         sock = _connect(directory)
         try:
             wire.send(sock, request("exec", pid, argv), [*stdio, ours.fileno()])
@@ -62,7 +64,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         finally:
             sock.close()
         if status == 0 and pid_file:
-            pid_file.publish(pid)
+            _publish(pid_file, pid if detach else 0)
     finally:
         if pid_file:
             pid_file.discard()
@@ -80,6 +82,20 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     finally:
         if kept:
             kept.restore()
+
+
+def _publish(pid_file: anchor.PidFile, left_behind: int) -> None:
+    """Show the pid file of a program that runs; one without is ended again, by its anchor.
+
+    Raises:
+        OSError: It cannot have its name.
+    """
+    try:
+        pid_file.publish()
+    except OSError:
+        if left_behind:
+            os.kill(left_behind, 9)
+        raise
 
 
 def _check_terminal(parsed: Parsed, *, detach: bool) -> None:

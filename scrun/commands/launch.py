@@ -7,7 +7,8 @@ import sys
 
 from scrun import wire
 from scrun.anchor import out_of_the_way
-from scrun.errors import SettingsError, SupervisorLost
+from scrun.errors import SettingsError, SupervisorLost, in_words
+from scrun.paths import exchangeable
 
 
 def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
@@ -24,7 +25,10 @@ def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
         OSError: Perhaps there is one, but it cannot be reached.
     """
     own_directory(root)
-    lock = _lock(f"{root}/{name}.lock")
+    try:
+        lock = _lock(f"{root}/{name}.lock")
+    except OSError as error:
+        raise SettingsError.of_root(root, f"{name}.lock: {error.strerror}") from error
     try:
         try:
             return wire.connect_supervisor(root, name)
@@ -78,14 +82,24 @@ def own_directory(path: str) -> None:
     Raises:
         SettingsError: See above.
     """
-    remedy = "name another one by --root, or `root` in scrun.toml"
+    umask = os.umask(0o077)
+    os.umask(umask | 0o022)  # for what is missing above it, whatever the caller's is
     try:
+        if reason := exchangeable(path):
+            raise SettingsError.of_root(path, reason)
         os.makedirs(path, mode=0o700, exist_ok=True)
         status = os.stat(path)
+        reason = exchangeable(path)  # again, with what was missing
+    except FileExistsError:
+        raise SettingsError.of_root(path, "is not a directory") from None
     except OSError as error:
-        raise SettingsError(f"root directory {path}: {error.strerror}; {remedy}") from error
+        raise SettingsError.of_root(path, in_words(error).removeprefix(f"{path}: ")) from error
+    finally:
+        os.umask(umask)
     if status.st_uid != os.geteuid():
-        raise SettingsError(f"root directory {path}: belongs to uid {status.st_uid}; {remedy}")
+        reason = f"belongs to uid {status.st_uid}"
+    if reason:
+        raise SettingsError.of_root(path, reason)
     if status.st_mode & 0o022:
         raise SettingsError(f"root directory {path}: others may write to it; chmod 700 it")
 

@@ -15,6 +15,7 @@ from scrun import wire
 from scrun._fast import record_root, write
 from scrun.cli.parse import Parsed
 from scrun.errors import StateError, UnknownContainer
+from scrun.paths import has_record
 from scrun.record import OUTPUT
 
 _PIECE = 65536
@@ -31,7 +32,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     del argv
     container = parsed.id or ""
     directory = os.path.join(record_root(parsed), container)
-    if not os.path.isdir(directory):
+    if not has_record(directory):
         raise UnknownContainer(f"container {container} does not exist")
     kind = "messages" if parsed.count("messages") else "output"
     path = os.path.join(directory, "log" if kind == "messages" else OUTPUT)
@@ -47,7 +48,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             pass  # then it does not grow any more
         else:
             return _follow(sock, [b"follow", os.fsencode(container), kind.encode()], parsed)
-    with open(path, "rb") as file:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(path, flags), "rb") as file:
         while piece := file.read(_PIECE):
             write(piece)
     return 0

@@ -13,6 +13,7 @@ from scrun.cli.parse import Parsed
 from scrun.commands.create import supervisor_name
 from scrun.commands.launch import launch
 from scrun.errors import StateError, UnknownContainer
+from scrun.paths import has_record
 from scrun.record import read_record, stopped_state
 
 
@@ -26,10 +27,10 @@ def run(parsed: Parsed, directory: str) -> int:
     Raises:
         UnknownContainer: There is none.
         StateError: It is stopped, and the operation needs it alive.
-        OSError: The record cannot be read.
+        OSError: The record cannot be read, or it cannot be known whether there is one.
     """
     container = os.path.basename(directory)
-    if not os.path.isdir(directory):
+    if not has_record(directory):
         if parsed.command == "delete" and parsed.options.get("force"):
             return 0
         raise UnknownContainer(f"container {container} does not exist")

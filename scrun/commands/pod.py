@@ -9,9 +9,8 @@ belongs to the pod of its own id, and in most cases is alone there.
 
 import json
 import os
-import stat
 
-from scrun.wire import LIMIT
+from scrun.paths import read_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,12 +35,8 @@ def pod_of(bundle: str, config: "str | None") -> "str | None":
 
     A bundle that cannot be read has none: what is wrong with it is for the supervisor to say.
     """
-    name = config or os.path.join(bundle, "config.json")
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return None
-            return named_pod(json.loads(file.read(LIMIT))["annotations"])
+        content = read_regular(config or os.path.join(bundle, "config.json"))
+        return named_pod(json.loads(content)["annotations"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -16,7 +16,13 @@ import os
 from scrun import anchor
 from scrun._fast import ask, record_root
 from scrun.cli.parse import Parsed
-from scrun.commands.create import hand_over_terminal, open_closed_descriptors, submit
+from scrun.commands.create import (
+    delete,
+    hand_over_terminal,
+    open_closed_descriptors,
+    publish,
+    submit,
+)
 from scrun.errors import UsageError
 from scrun.oci.ids import check_id
 
@@ -51,14 +57,16 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         if detach:
             pid = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
             theirs.close()
+        if pid_file:
+            pid_file.write(pid)
         status, answer = submit(parsed, argv, pid, [*stdio, ours.fileno()])
         ours.close()
         if status == 0 and pid_file:
-            pid_file.publish(pid)
+            publish(pid_file, parsed)
         if status == 0:
             status, answer = ask(directory, "supervisor", [b"start", os.fsencode(container)])
             if status:
-                _delete(directory, container)
+                delete(directory)
     finally:
         if pid_file:
             pid_file.discard()
@@ -76,12 +84,4 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         if kept:
             kept.restore()
         if not parsed.count("keep"):
-            _delete(directory, container)
-
-
-def _delete(directory: str, container: str) -> None:
-    """Remove what is left of it; what cannot be is told by the next `list`."""
-    try:
-        ask(directory, "supervisor", [b"delete", os.fsencode(container), b"1"])
-    except OSError:
-        pass
+            delete(directory)

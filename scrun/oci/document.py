@@ -6,17 +6,13 @@ goes through it recursively, long after it was read. So both are bounded, far ab
 write.
 """
 
-import os
 import re
-import stat
 from typing import Any
 
 import msgspec
 
 from scrun.errors import BundleError
-
-LIMIT = 16 * 1024 * 1024
-"""No config.json is larger, in bytes; what is, is something else."""
+from scrun.paths import read_regular
 
 VALUES = 100_000
 """Nor does one have more values; one of podman's has some 1,500."""
@@ -32,24 +28,11 @@ def read_file(name: str) -> bytes:
         BundleError: It cannot be read, is no regular file, or too large.
     """
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise BundleError(f"{name}: is not a regular file")
-            content = b""
-            # in pieces of its size: room for all that would be too much is not asked for
-            while len(content) <= LIMIT and (piece := os.read(fd, min(status.st_size, LIMIT) + 1)):
-                content += piece
-        finally:
-            os.close(fd)
+        return read_regular(name)
     except OSError as error:
         raise BundleError(f"{name}: {error.strerror}") from error
     except ValueError as error:  # NUL or a lone surrogate
         raise BundleError(f"{name!r}: is not a file name: {error}") from error
-    if len(content) > LIMIT:
-        raise BundleError(f"{name}: is larger than {LIMIT >> 20} MiB")
-    return content
 
 
 def decode(content: bytes, name: str) -> Any:  # noqa: ANN401

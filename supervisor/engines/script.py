@@ -5,13 +5,13 @@ Both engines run them there: on a cluster as a step of the job, on this machine 
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from scrun.errors import BundleError
 
-_WORD = 100_000  # bytes: a word of a command line has 128 KiB at most (MAX_ARG_STRLEN)
-_ALL = 1_500_000  # bytes: and all of them 2 MiB, the environment included
+_PIECE = 100_000  # bytes: a variable has 128 KiB at most (MAX_ARG_STRLEN)
+_ALL = 1_500_000  # bytes: and all of them, with the words of the command line, 2 MiB
 
 # For some milliseconds after its step began the runtime does not know a container yet, and no
 # event tells when it does.
@@ -24,11 +24,13 @@ until ({state}) </dev/null >/dev/null 2>&1; do
 done
 """
 
-# The description of the program comes as words, because the node need not see our files. The file
-# has no name by the time it is written: whoever is killed, or has no space, leaves nothing.
+# The description of the program comes by the environment: the node need not see our files, and a
+# command line can be read by everybody (proc(5)), while variables may be secrets. The file has no
+# name by the time it is written: whoever is killed, or has no space, leaves nothing.
 _EXEC = """\
-f=$(mktemp) && exec 8>"$f" 9<"$f" && rm "$f" && printf %s "$@" >&8 && exec 8>&- || exit 125
-{command}
+f=$(mktemp) && exec 8>"$f" 9<"$f" && rm "$f" && printf %s {values} >&8 && exec 8>&- || exit 125
+unset {names}
+{known}{command}
 """
 
 _PROCESSES = """\
@@ -78,15 +80,20 @@ for p in $pids; do cat "/proc/$p/stat" 2>/dev/null; done
 """
 
 
-def exec_script(command: str, state: str) -> str:
-    """Return the script that runs one more program; its words are `process_words`.
+def exec_script(command: str, state: str, variables: Collection[str]) -> str:
+    """Return the script that runs one more program.
 
     Args:
         command: The runtime's command, with `/proc/self/fd/9` for the file.
         state: The runtime's command that succeeds when it knows the container; "" if unknown.
+        variables: The names of `process_variables`, which have to be in its environment.
     """
-    known = _KNOWN.format(state=state) if state else ""
-    return known + _EXEC.format(command=_replacing(command))
+    return _EXEC.format(
+        values=" ".join(f'"${name}"' for name in variables),
+        names=" ".join(variables),
+        known=_KNOWN.format(state=state) if state else "",
+        command=_replacing(command),
+    )
 
 
 def _replacing(command: str) -> str:
@@ -102,16 +109,17 @@ PROCESS_FILE = "/proc/self/fd/9"
 """Where `exec_script` has the description of the program."""
 
 
-def process_words(process: Mapping[str, Any]) -> list[str]:
-    """Cut the description of a program into words of a command line.
+def process_variables(process: Mapping[str, Any]) -> dict[str, str]:
+    """Cut the description of a program into environment variables.
 
     Raises:
-        BundleError: It is too long for one.
+        BundleError: It is too long for them.
     """
     text = json.dumps(process)  # in ASCII, so a character is a byte
     if len(text) > _ALL:
         raise BundleError(f"process: {len(text)} bytes are too many, {_ALL} are possible")
-    return [text[start : start + _WORD] for start in range(0, len(text), _WORD)]
+    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    return {f"SCRUN_PROCESS_{number}": piece for number, piece in enumerate(pieces)}
 
 
 def list_script(state: str, ps: str) -> str:

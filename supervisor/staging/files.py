@@ -2,93 +2,205 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import stat
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrun.errors import StagingError
 from supervisor.staging.mounts import DIRECTORY_LIMIT, FILE_LIMIT
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
+_READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_DEPTH = 200
 
-def write(path: str, content: bytes) -> None:
+
+def write(path: str, content: bytes, folder: int | None = None) -> None:
     """Write a new file that only its owner reads."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with open(descriptor, "wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with open(os.open(path, flags, 0o600, dir_fd=folder), "wb") as file:
         file.write(content)
 
 
 def copy(source: str, destination: str) -> None:
-    """Copy a file, or a directory, none of them large."""
-    if os.path.isdir(source):
-        _copy_directory(source, destination)
-    else:
-        _copy_file(source, destination, FILE_LIMIT)
+    """Copy a file, or a directory, none of them large.
+
+    Raises:
+        StagingError: It is too large by now, or too deep.
+    """
+    try:
+        folder = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except NotADirectoryError:
+        _copy_file(os.open(source, _READING), source, destination, None, FILE_LIMIT)
+        return
+    try:
+        os.mkdir(destination)
+        into = os.open(destination, OPEN_FOLDER)
+        try:
+            _copy_directory(folder, into, source, DIRECTORY_LIMIT, _DEPTH)
+        finally:
+            os.close(into)
+    finally:
+        os.close(folder)
 
 
-def _copy_directory(source: str, destination: str) -> None:
-    """Copy what a directory has of directories, links and files; nothing else can be copied."""
-    left = DIRECTORY_LIMIT
-    for folder, folders, names in os.walk(source):
-        into = os.path.normpath(os.path.join(destination, os.path.relpath(folder, source)))
-        os.mkdir(into)
-        for name in names + folders:
-            path, copied = os.path.join(folder, name), os.path.join(into, name)
-            mode = os.lstat(path).st_mode
-            if stat.S_ISLNK(mode):
-                os.symlink(os.readlink(path), copied)
-            elif stat.S_ISREG(mode):
-                left -= _copy_file(path, copied, left)
-    # from below, so that a directory without write permission can be filled first
-    for folder, _, _ in os.walk(source, topdown=False):
-        shutil.copymode(
-            folder, os.path.normpath(os.path.join(destination, os.path.relpath(folder, source)))
-        )
+def _copy_directory(source: int, target: int, path: str, left: int, depth: int) -> int:
+    """Copy what a directory has of directories, links and files; nothing else can be copied.
+
+    A container may write to it meanwhile: what was a directory or a file and is a link now is not
+    followed.
+
+    Returns:
+        How many bytes of files may still be copied.
+    """
+    if not depth:
+        raise StagingError(f"{path}: more than {_DEPTH} directories within each other")
+    for name in os.listdir(source):
+        inner = f"{path}/{name}"
+        mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+        elif stat.S_ISREG(mode):
+            reading = os.open(name, _READING | os.O_NOFOLLOW, dir_fd=source)
+            left -= _copy_file(reading, inner, name, target, left)
+        elif stat.S_ISDIR(mode):
+            try:
+                folder = os.open(name, OPEN_FOLDER | os.O_CLOEXEC, dir_fd=source)
+            except PermissionError:  # nor could it be read where it is
+                continue
+            try:
+                os.mkdir(name, dir_fd=target)
+                into = os.open(name, OPEN_FOLDER | os.O_CLOEXEC, dir_fd=target)
+                try:
+                    left = _copy_directory(folder, into, inner, left, depth - 1)
+                finally:
+                    os.close(into)
+            finally:
+                os.close(folder)
+    os.fchmod(target, stat.S_IMODE(os.fstat(source).st_mode))  # when it is filled
+    return left
 
 
-def _copy_file(source: str, destination: str, limit: int) -> int:
-    """Copy a regular file; it may have grown, or become a FIFO, since it was looked at."""
-    descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
+def _copy_file(reading: int, source: str, name: str, folder: int | None, limit: int) -> int:
+    """Copy a regular file; it may have grown, or become a FIFO, since it was looked at.
+
+    Args:
+        reading: It, open; closed here.
+        source: What to call it.
+        name: The copy's name.
+        folder: The directory of that.
+        limit: How large it may be.
+    """
+    with open(reading, "rb") as file:
         status = os.fstat(file.fileno())
         content = file.read(limit + 1) if stat.S_ISREG(status.st_mode) else None
     if content is None or len(content) > limit:
         raise StagingError(f"{source} changed while it was copied")
-    write(destination, content)
-    os.chmod(destination, status.st_mode & 0o777)
+    write(name, content, folder)
+    os.chmod(name, status.st_mode & 0o777, dir_fd=folder)
     return len(content)
+
+
+def everything_below(directory: str) -> Iterator[os.stat_result]:
+    """Look at all that is below a directory, however deep; what cannot be seen is left out."""
+    todo = [directory]
+    while todo:
+        with contextlib.suppress(OSError), os.scandir(todo.pop()) as found:
+            for entry in found:
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    todo.append(entry.path)
+                yield status
 
 
 def mebibytes(directory: str) -> int:
     """Return what a tree takes on the disk, in MiB and at least 1."""
-    blocks = 0
-    for folder, folders, names in os.walk(directory):
-        for name in names + folders:
-            blocks += os.lstat(os.path.join(folder, name)).st_blocks
-    return max(1, blocks >> 11)
+    return max(1, sum(status.st_blocks for status in everything_below(directory)) >> 11)
+
+
+class _Level(NamedTuple):
+    """A directory on the way down into what is removed.
+
+    Attributes:
+        name: Its name.
+        above: What the one is that it is in.
+        todo: What is still to be removed there.
+    """
+
+    name: str
+    above: tuple[int, int]
+    todo: list[str]
 
 
 def remove(parent: int, name: str, device: int) -> None:
-    """Remove a name and all below it: no link is followed, no other file system entered."""
+    """Remove a name and all below it: no link is followed, no other file system entered.
+
+    It takes two descriptors and no stack, however deep that is: a container can nest directories
+    by the ten thousand.
+
+    Args:
+        parent: The directory that the name is in.
+        name: It; nothing happens if it is not there.
+        device: The file system.
+
+    Raises:
+        StagingError: Something is mounted there, or somebody moves directories meanwhile.
+        OSError: Something cannot be removed.
+    """
+    here = os.dup(parent)
+    way: list[_Level] = []
+    todo = [name]
+    try:
+        while todo or way:
+            if todo:
+                folder = _unless_folder(here, todo[-1], device, way)
+                level = _Level(todo.pop(), _identity(here), todo)
+                if folder < 0:
+                    continue
+                way.append(level)
+                os.close(here)
+                here = folder
+                todo = os.listdir(here)
+            else:
+                above = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
+                os.close(here)
+                here = above
+                level = way.pop()
+                if _identity(here) != level.above:
+                    raise StagingError(f"{_path(way, level.name)} was moved while it was removed")
+                os.rmdir(level.name, dir_fd=here)
+                todo = level.todo
+    finally:
+        os.close(here)
+
+
+def _unless_folder(parent: int, name: str, device: int, way: list[_Level]) -> int:
+    """Remove what is no directory; open one, or return -1."""
     try:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
-        return
+        return -1
     if not stat.S_ISDIR(status.st_mode):
         os.unlink(name, dir_fd=parent)
-        return
+        return -1
     if status.st_dev != device:
-        raise StagingError(f"{name} is a mount point")
+        raise StagingError(f"{_path(way, name)} is a mount point")
     if status.st_mode & 0o700 != 0o700:
         _open_up(parent, name)
-    folder = os.open(name, OPEN_FOLDER, dir_fd=parent)
-    try:
-        for entry in os.listdir(folder):
-            remove(folder, entry, device)
-    finally:
-        os.close(folder)
-    os.rmdir(name, dir_fd=parent)
+    return os.open(name, OPEN_FOLDER | os.O_CLOEXEC, dir_fd=parent)
+
+
+def _identity(folder: int) -> tuple[int, int]:
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _path(way: list[_Level], name: str) -> str:
+    return "/".join((*(level.name for level in way), name))
 
 
 def _open_up(parent: int, name: str) -> None:

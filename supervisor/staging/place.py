@@ -257,7 +257,9 @@ def stage_out(directory: str) -> None:
             remove(parent, name, device)
         if not os.listdir(parent):
             os.rmdir(directory)
-    except (OSError, RecursionError) as error:
+    except StagingError as error:
+        raise StagingError(f"cleaning {directory}/{error}") from None
+    except OSError as error:
         raise StagingError(f"cleaning {directory}: {error}") from error
     finally:
         os.close(parent)

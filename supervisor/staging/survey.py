@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from supervisor.staging.files import everything_below
 from supervisor.staging.mounts import DIRECTORY_LIMIT, below, binds, only_here
 from supervisor.staging.plan import Source, Target
 
@@ -193,18 +194,11 @@ def look(path: str, mounts: list[Mount]) -> Source:
 def _size(directory: str) -> int:
     """Add up the files of a directory, as far as it takes to know that it is too large."""
     total = 0
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            # every file costs something, so a million empty ones are too large as well
-            total += 4096
-            try:
-                status = os.lstat(os.path.join(folder, name))
-            except OSError:
-                continue
-            if stat.S_ISREG(status.st_mode):
-                total += status.st_size
-            if total > DIRECTORY_LIMIT:
-                return total
+    for status in everything_below(directory):
+        # every entry costs something, so a million empty ones are too large as well
+        total += 4096 + (status.st_size if stat.S_ISREG(status.st_mode) else 0)
+        if total > DIRECTORY_LIMIT:
+            break
     return total
 
 

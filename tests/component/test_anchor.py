@@ -39,7 +39,8 @@ file = anchor.PidFile(asked["pid_file"]) if asked["pid_file"] else None
 pid = anchor.leave(sock, file.lock if file else None, asked["terminal"])
 os.close(sock)
 if file:
-    file.publish(pid)
+    file.write(pid)
+    file.publish()
     os.close(file.lock)
 os.write(1, b"%d\\n" % pid)
 os.write(1, b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
@@ -366,7 +367,8 @@ def test_pid_file_appears_whole(tmp_path: Path) -> None:
     with path.open() as older:
         file = PidFile(str(path))
         assert path.read_text() == "an older one"
-        file.publish(4711)
+        file.write(4711)
+        file.publish()
         assert older.read() == "an older one"  # not written into, but replaced
     assert path.read_text() == "4711"
     assert is_locked(path)
@@ -399,7 +401,8 @@ def test_pid_file_is_never_seen_in_part(tmp_path: Path) -> None:
     with reader:
         for pid in range(700, 1000):
             file = PidFile(str(path))
-            file.publish(pid)
+            file.write(pid)
+            file.publish()
             os.close(file.lock)
         assert reader.wait(20) == 0
 
@@ -415,7 +418,8 @@ def test_pid_file_is_readable_for_all(tmp_path: Path) -> None:
     mask = os.umask(0o077)
     try:
         file = PidFile(str(tmp_path / "pid"))
-        file.publish(1)
+        file.write(1)
+        file.publish()
     finally:
         os.umask(mask)
     os.close(file.lock)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scrun.errors import SettingsError
+from scrun.record import Record
 from supervisor.records import make_record, remove_record
 
 SOCKET = "@x"
@@ -30,7 +32,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
     small = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=20", "small"]
     subprocess.run([*small, str(tmp_path)], check=True)
     try:
-        make_record(str(tmp_path / "c1"), SOCKET)
+        make_record(str(tmp_path / "c1"), SOCKET, Record("c1"))
         fill(tmp_path)
         yield tmp_path
     finally:
@@ -42,15 +44,15 @@ def records(root: Path) -> list[str]:
 
 
 def test_none_is_made(full: Path) -> None:
-    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        make_record(str(full / "c2"), SOCKET)
+    with pytest.raises(SettingsError, match=os.strerror(errno.ENOSPC)):
+        make_record(str(full / "c2"), SOCKET, Record("c2"))
     assert records(full) == ["c1"]
 
 
 def test_one_can_be_removed(full: Path) -> None:
     remove_record(str(full / "c1"), SOCKET)
     assert records(full) == []
-    make_record(str(full / "c2"), SOCKET)
+    make_record(str(full / "c2"), SOCKET, Record("c2"))
 
 
 def test_one_that_is_gone(full: Path) -> None:

@@ -555,6 +555,22 @@ def test_takes_the_place_of_one_that_was_killed(base: Path) -> None:
         assert os.listdir(second.root) == []
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("told", [False, True])
+def test_root_that_is_removed_meanwhile(base: Path, again: bool, told: bool) -> None:
+    """And made again, for another supervisor: that one's socket is not to be removed."""
+    with running(base, idle_timeout=60 if told else 0.3) as supervisor:
+        supervisor.root.rename(base / "gone")
+        if again:
+            supervisor.root.mkdir()
+            for name in (NAME, f"{NAME}.lock"):
+                (supervisor.root / name).write_text("")
+        assert (supervisor.end() if told else supervisor.process.wait(10)) == 0
+        assert supervisor.said == ""
+        if again:
+            assert sorted(os.listdir(supervisor.root)) == [NAME, f"{NAME}.lock"]
+
+
 def test_root_whose_path_is_longer_than_a_socket_address(base: Path) -> None:
     deep = base / ("d" * 150)
     deep.mkdir()

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,3 +114,8 @@ def signal_quietly(pid: int, number: int = signal.SIGKILL) -> None:
     """Send a signal to a process that may be gone already."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def run(*command: str) -> None:
+    """Run a command of the system's, successfully."""
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=20)

@@ -1,7 +1,8 @@
-"""The users that the tests run as: root, and the ordinary user of the test cluster."""
+"""The users of the tests: root, the ordinary user of the test cluster, and a stranger to both."""
 
 import os
 import pwd
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,3 +59,14 @@ def root() -> User:
 def ordinary() -> User:
     """Return the test user that `tools/slurm-cluster` made."""
     return User.of(os.environ.get("SLURM_CLUSTER_USER", "scrun-test"))
+
+
+def other() -> User:
+    """Return another ordinary user, who has nothing to do with the first; made if missing."""
+    name = "scrun-other"
+    try:
+        return User.of(name)
+    except KeyError:
+        command = ["useradd", "--system", "--no-create-home", "--user-group", name]
+        subprocess.run(command, check=False, stdin=subprocess.DEVNULL, timeout=30)
+        return User.of(name)  # somebody else may have made it at the same moment

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness.life import Life
+from tests.harness.processes import processes
 from tests.harness.site import Site
 from tests.harness.terminal import Terminal
 from tests.harness.versions import slurm_version
@@ -238,3 +239,24 @@ def _popen(site: Site, *words: str) -> "subprocess.Popen[bytes]":
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+@pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
+def test_its_variables_are_on_no_command_line(site: Site, running: Life) -> None:
+    """Everybody can read those (proc(5)); a variable may be a password."""
+    path = site.base / "b" / "process.json"
+    environment = ["PATH=/bin", "PASSWORD=in-a-variable"]
+    args = ["sh", "-c", 'echo "$PASSWORD"; exec sleep 0.3']
+    path.write_text(json.dumps({"args": args, "env": environment, "cwd": "/"}))
+    site.user.give(path)
+    command = [*site.user.prefix, *site.command, "exec", "--process", str(path), running.id]
+    seen: list[str] = []
+    with subprocess.Popen(
+        command, env=site.environment, stdout=subprocess.PIPE, text=True
+    ) as running_exec:
+        while running_exec.poll() is None:  # from its first process to its last
+            seen += [str(process.argv) for process in processes()]
+        assert running_exec.stdout is not None
+        assert running_exec.stdout.read() == "in-a-variable\n"
+    assert any("exec" in argv and str(path) in argv for argv in seen)
+    assert [argv for argv in seen if "in-a-variable" in argv] == []

@@ -8,7 +8,8 @@ import pytest
 
 from scrun.errors import BundleError
 from scrun.oci.config import ANNOTATIONS_LIMIT, LONGEST_WORD, load_bundle, parse
-from scrun.oci.document import LEVELS, LIMIT, VALUES, decode
+from scrun.oci.document import LEVELS, VALUES, decode
+from scrun.paths import LIMIT
 from scrun.record import Record, read_record, write_record
 from supervisor.staging.plan import Target
 from supervisor.staging.policy import fit

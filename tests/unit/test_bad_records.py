@@ -50,10 +50,11 @@ def test_a_record_with_a_job_that_is_none(tmp_path: Path, record: Record) -> Non
     """scancel would take it for an option, or for the jobs of somebody."""
     directory = tmp_path / "c"
     directory.mkdir()
+    (directory / "supervisor").symlink_to("../@user")
     write_record(str(directory), record)
 
     async def delete() -> None:
-        await orphans.delete(str(directory), Engines(str(tmp_path)))
+        await orphans.delete(str(directory), Engines(str(tmp_path)), "@user")
 
     with pytest.raises(StateError, match=r"state\.json: .* is damaged, or another scrun's"):
         trio.run(delete)

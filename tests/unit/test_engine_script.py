@@ -17,7 +17,7 @@ from scrun.errors import BundleError
 from supervisor.engines.script import (
     exec_script,
     list_script,
-    process_words,
+    process_variables,
     signal_script,
     stats_script,
 )
@@ -26,6 +26,7 @@ from tests.harness.processes import descendants
 from tests.harness.wait import wait_until
 
 SHELLS = [words for words in (["/bin/sh"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
+EMPTY = process_variables({})
 COMMAND = f"cat {shlex.quote('/proc/self/fd/9')}"
 ODD = "a\n\t\0\x01\x7f'\"\\`$(x)${y}%s%%\\n\\\\ä€😀 -e "
 
@@ -54,9 +55,10 @@ def run(
 @pytest.mark.parametrize("length", [0, 1, 99_980, 100_000, 131_072, 300_000, 1_400_000])
 def test_the_program_arrives_whole(shell: list[str], length: int, tmp_path: Path) -> None:
     process = {"args": [ODD, "x" * length]}
-    words = process_words(process)
-    assert all(len(word) < 128 << 10 for word in words)
-    done = run(shell, exec_script(COMMAND, ""), *words, TMPDIR=str(tmp_path))
+    variables = process_variables(process)
+    assert all(len(f"{name}={value}") < 128 << 10 for name, value in variables.items())
+    script = exec_script(COMMAND, "", variables)
+    done = run(shell, script, TMPDIR=str(tmp_path), **variables)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == process
     assert os.listdir(tmp_path) == []
@@ -64,7 +66,7 @@ def test_the_program_arrives_whole(shell: list[str], length: int, tmp_path: Path
 
 def test_too_long_a_program_is_refused() -> None:
     with pytest.raises(BundleError, match=r"process: 15000.. bytes are too many"):
-        process_words({"args": ["x" * 1_500_000]})
+        process_variables({"args": ["x" * 1_500_000]})
 
 
 @pytest.mark.parametrize(
@@ -85,18 +87,16 @@ def test_too_long_a_program_is_refused() -> None:
     ],
 )
 def test_a_site_s_command_may_be_anything_of_a_shell(shell: list[str], command: str) -> None:
-    done = run(shell, exec_script(command.format(COMMAND), "true"), *process_words({"args": []}))
-    assert (done.returncode, done.stdout, done.stderr) == (0, '{"args": []}', "")
+    done = run(shell, exec_script(command.format(COMMAND), "true", EMPTY), **EMPTY)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{}", "")
 
 
 @pytest.mark.parametrize(
     "command", ["sh -c {}", "A=b sh -c {}", "exec sh -c {}", "sh -c {} 'a;b|c' \"d & e\""]
 )
 def test_a_single_command_is_signalled_itself(shell: list[str], command: str) -> None:
-    script = exec_script(command.format(shlex.quote("echo $$; exec sleep 60")), "")
-    with subprocess.Popen(
-        [*shell, "-c", script, "sh", "{}"], stdout=subprocess.PIPE, text=True
-    ) as running:
+    script = exec_script(command.format(shlex.quote("echo $$; exec sleep 60")), "", EMPTY)
+    with subprocess.Popen([*shell, "-c", script], stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         try:
             assert int(running.stdout.readline()) == running.pid
@@ -105,10 +105,10 @@ def test_a_single_command_is_signalled_itself(shell: list[str], command: str) ->
 
 
 def test_its_status_standard_input_and_umask_are_its_own(shell: list[str]) -> None:
-    script = exec_script("sh -c 'umask; cat; exit 7'", "cat >&2; true")
+    script = exec_script("sh -c 'umask; cat; exit 7'", "cat >&2; true", EMPTY)
     umask = os.umask(0o027)
     try:
-        done = run(shell, script, "{}")
+        done = run(shell, script, **EMPTY)
     finally:
         os.umask(umask)
     assert done.returncode == 7
@@ -117,23 +117,33 @@ def test_its_status_standard_input_and_umask_are_its_own(shell: list[str]) -> No
 
 def test_it_waits_until_the_runtime_knows_the_container(tmp_path: Path) -> None:
     state = f"echo >>{tmp_path}/tries; test $(wc -l <{tmp_path}/tries) -ge 3"
-    done = run(["/bin/sh"], exec_script("echo runs", state), "{}")
+    done = run(["/bin/sh"], exec_script("echo runs", state, EMPTY), **EMPTY)
     assert (done.returncode, done.stdout) == (0, "runs\n")
     assert (tmp_path / "tries").read_text() == "\n" * 3
 
 
 def test_a_file_that_cannot_be_made(shell: list[str], tmp_path: Path) -> None:
-    done = run(shell, exec_script("echo runs", ""), "{}", TMPDIR=str(tmp_path / "none"))
+    script = exec_script("echo runs", "", EMPTY)
+    done = run(shell, script, TMPDIR=str(tmp_path / "none"), **EMPTY)
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.startswith("mktemp: ")
 
 
 def test_a_file_that_cannot_be_written_is_not_left(shell: list[str], tmp_path: Path) -> None:
     # as on a full disk, but write(2) says EFBIG
-    script = f"trap '' XFSZ; ulimit -f 0; {exec_script('echo runs', '')}"
-    done = run(shell, script, "{}", TMPDIR=str(tmp_path))
+    script = f"trap '' XFSZ; ulimit -f 0; {exec_script('echo runs', '', EMPTY)}"
+    done = run(shell, script, TMPDIR=str(tmp_path), **EMPTY)
     assert (done.returncode, done.stdout) == (125, "")
     assert os.listdir(tmp_path) == []
+
+
+def test_only_the_file_has_what_was_in_the_variables(shell: list[str], tmp_path: Path) -> None:
+    state = f"env >{tmp_path}/state"
+    done = run(shell, exec_script("env; true", state, EMPTY), **EMPTY)
+    assert (done.returncode, done.stderr) == (0, "")
+    for environment in (done.stdout, (tmp_path / "state").read_text()):
+        assert "PATH=" in environment
+        assert "SCRUN_PROCESS" not in environment
 
 
 def children(pid: int) -> str:

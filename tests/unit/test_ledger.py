@@ -134,3 +134,13 @@ def test_a_record_that_cannot_be_written_ends_nothing(books: Books) -> None:
     (books.directory / "state.json").rmdir()
     books.ledger.note(pid=8)
     assert (books.on_disk.status, books.on_disk.pid) == ("running", 8)
+
+
+def test_the_record_of_another_one_is_not_written(books: Books) -> None:
+    """The root directory was removed, and another supervisor has made a container of this id."""
+    books.directory.rename(books.directory.with_name("gone"))
+    books.ledger.note(status="running")
+    books.directory.mkdir()
+    assert not books.ledger.is_there
+    books.ledger.note(status="stopped")
+    assert list(books.directory.iterdir()) == []

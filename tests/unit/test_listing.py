@@ -204,8 +204,8 @@ def test_unknown_is_not_dead(root: Root) -> None:
     user = ordinary()
     if os.geteuid() != 0:
         pytest.skip("takes another user")
-    user.give(root.path)
     root.add(RUNNING)
+    user.give(root.path)
     (root.path / "@live").chmod(0o700)
     os.lchown(root.path / "@live", 0, 0)
     root.path.parent.chmod(0o755)

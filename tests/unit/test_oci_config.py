@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from scrun.errors import BundleError
 from scrun.oci.config import load_bundle, parse
-from scrun.oci.document import LIMIT
+from scrun.paths import LIMIT
 
 MINIMAL: dict[str, Any] = {
     "ociVersion": "1.0.2",
@@ -147,7 +147,7 @@ def test_what_is_no_file(bundle: Path) -> None:
     path.rmdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-        with pytest.raises(BundleError, match="No such device or address"):
+        with pytest.raises(BundleError, match="is not a regular file"):
             load_bundle(str(bundle))
 
 

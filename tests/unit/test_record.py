@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scrun.errors import StateError
-from scrun.record import LIMIT, Record, read_record, write_record
+from scrun.paths import LIMIT
+from scrun.record import Record, read_record, write_record
 
 FULL = Record(
     id="c1",
@@ -144,7 +145,7 @@ def test_huge(directory: Path) -> None:
 
 def test_unreadable(directory: Path) -> None:
     (directory / "state.json").mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(StateError, match="is not a regular file; delete the container"):
         read_record(str(directory))
 
 

@@ -12,7 +12,7 @@ from scrun.errors import EngineError, StateError
 from scrun.states import Ending, exited, taken
 from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.local.commands import Commands
-from supervisor.engines.local.session import LocalSession
+from supervisor.engines.local.session import LocalSession, kill_started
 from supervisor.engines.script import signal_script
 from supervisor.engines.terminal import write_size
 from supervisor.processes import Child, Setting, child, run_shell, shell_status
@@ -87,7 +87,8 @@ class LocalJob:
             except trio.Cancelled:
                 # The runtime passes SIGTERM on, and an init need not care for that.
                 with trio.move_on_after(_PATIENCE, shield=True):
-                    await self._kill(signal.SIGKILL)
+                    if await self._kill(signal.SIGKILL):  # it has no state, or no container yet
+                        kill_started(runtime)
                     await runtime.wait()
                 raise
         reason = _last_error(log)

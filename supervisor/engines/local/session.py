@@ -9,7 +9,7 @@ import trio
 from scrun.errors import EngineError
 from scrun.states import Ending, exited
 from supervisor.engines.base import Program
-from supervisor.engines.script import exec_script, process_words
+from supervisor.engines.script import exec_script, process_variables
 from supervisor.processes import Child, Setting, child, shell_status
 from supervisor.pumps import overheard
 from supervisor.runtimes import program_failure
@@ -32,9 +32,10 @@ class LocalSession:
         Raises:
             BundleError: Its description is too long.
         """
-        words = process_words(program.process)
-        self._command = ["/bin/sh", "-c", exec_script(command, state), "sh", *words]
+        variables = process_variables(program.process)
+        self._command = ["/bin/sh", "-c", exec_script(command, state, variables)]
         self._setting = setting
+        self._variables = variables
         self._program = program
         self._runtime: Child | None = None
 
@@ -58,7 +59,12 @@ class LocalSession:
 
     async def _run(self, stdin: int, stdout: int, stderr: int) -> int:
         async with child(
-            self._command, self._setting, stdin=stdin, stdout=stdout, stderr=stderr, grace=1.0
+            self._command,
+            self._setting.with_more(self._variables),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            grace=1.0,
         ) as runtime:
             self._runtime = runtime
             self._program.running()
@@ -85,17 +91,23 @@ class LocalSession:
             self._runtime.signal(number)
 
     def _kill(self) -> None:
-        """Kill what the runtime has started; its status is the runtime's then."""
-        if self._runtime is None or self._runtime.ended:
-            return
-        for pid in _children(self._runtime.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        """Kill the program; its status is the runtime's then."""
+        if self._runtime is not None:
+            kill_started(self._runtime)
 
     def resized(self) -> None:
         """Take notice of a new size of the terminal."""
         if self._runtime is not None:
             self._runtime.signal(signal.SIGWINCH)
+
+
+def kill_started(runtime: Child) -> None:
+    """Kill what a runtime in the foreground has started."""
+    if runtime.ended:
+        return
+    for pid in _children(runtime.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:

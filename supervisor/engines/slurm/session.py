@@ -8,7 +8,7 @@ import signal
 
 from scrun.states import Ending, taken
 from supervisor.engines.base import Program
-from supervisor.engines.script import exec_script, process_words
+from supervisor.engines.script import exec_script, process_variables
 from supervisor.engines.slurm.messages import ending_of_step, step_exit
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.step import SrunStep, Streams
@@ -36,22 +36,26 @@ class SlurmSession:
 
         Raises:
             EngineError: The site's runtime has no command for it.
+            BundleError: Its description is too long.
         """
         step_id, node, task = place
         command = commands.exec(step_id, node, task)
-        script = exec_script(command, commands.state(step_id, node, task))
         self._step = step
         self._program = program
-        self._command = ["/bin/sh", "-c", script, "sh", *process_words(program.process)]
+        self._variables = process_variables(program.process)
+        script = exec_script(command, commands.state(step_id, node, task), self._variables)
+        self._command = ["/bin/sh", "-c", script]
         self._options = ["--jobid", job_id, "--job-name", "scrun-exec", "--overlap"]
         self._options += ["--nodes=1", "--ntasks=1", "--nodelist", node, "--mem=0", "--chdir=/"]
-        self._options += ["--export=NONE"]
+        self._options += [f"--export={','.join(self._variables)}"]
 
     async def run(self) -> Ending:
         """Run it to its end."""
         program, heard = self._program, self._step.heard
         streams = Streams(program.stdio, program.terminal, listen=not program.program_is_known)
-        status = await self._step.run(self._options, self._command, streams, program.running)
+        status = await self._step.run(
+            self._options, self._command, streams, program.running, self._variables
+        )
         ended = step_exit(heard, status)
         if ended.status and heard.runtime_status is not None:
             missing = heard.runtime_status == 127

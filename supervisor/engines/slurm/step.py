@@ -1,7 +1,7 @@
 """A step of srun that has the standard input, output and error of a container, or of an exec."""
 
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -77,6 +77,7 @@ class SrunStep:
         program: Sequence[str],
         streams: Streams,
         running: Callable[[], None],
+        variables: Mapping[str, str] | None = None,
     ) -> int:
         """Run it to its end.
 
@@ -85,6 +86,7 @@ class SrunStep:
             program: The command.
             streams: What it is connected to.
             running: Called when its tasks run.
+            variables: More of srun's environment.
 
         Returns:
             srun's exit status; what became of the tasks is in `heard`.
@@ -109,7 +111,8 @@ class SrunStep:
                 give_a_size(stdin)
             async with child(
                 [*words, "--", *program],
-                lean(self._setting),  # the options have --export=NONE
+                # the options have --export=NONE
+                lean(self._setting.with_more(variables or {})),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=own,

@@ -1,0 +1,182 @@
+"""What is removed when a container goes: all that is its own, however deep, and nothing else."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrun.errors import StagingError
+from scrun.record import Record
+from supervisor.records import make_record, remove_half_made, remove_record
+from supervisor.staging import files, place, survey
+
+SOCKET = "@user-1"
+DEEP = 1200
+"""More than Python calls functions within each other, and a path can say."""
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+Nest = Callable[[Path], None]
+
+
+@pytest.fixture
+def nest() -> Iterator[Nest]:
+    """Makes directories within each other, with a file in the last."""
+    with contextlib.ExitStack() as stack:
+
+        def make(directory: Path) -> None:
+            # pytest could not remove them either
+            stack.callback(run, "rm", "-rf", str(directory / "deeper"))
+            here = os.open(directory, os.O_RDONLY)
+            for _ in range(DEEP):
+                os.mkdir("deeper", dir_fd=here)
+                inner = os.open("deeper", os.O_RDONLY, dir_fd=here)
+                os.close(here)
+                here = inner
+            os.close(os.open("file", os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=here))
+            os.close(here)
+
+        yield make
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """A root directory with one record, of which nothing is left open."""
+    before = len(os.listdir("/proc/self/fd"))
+    path = tmp_path / "root"
+    path.mkdir()
+    make_record(str(path / "c1"), SOCKET, Record("c1"))
+    yield path
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def mounted(root: Path) -> Iterator[Path]:
+    """Something that a script has mounted in the record."""
+    point = root / "c1" / "spool" / "image"
+    point.mkdir(parents=True)
+    run("mount", "-t", "tmpfs", "tmpfs", str(point))
+    (point / "precious").write_text("precious")
+    yield point
+    with open("/proc/self/mountinfo") as mounts:
+        there = [line.split()[4] for line in mounts if str(root) in line]
+    assert len(there) == 1
+    assert (Path(there[0]) / "precious").read_text() == "precious"
+    run("umount", there[0])
+
+
+def test_a_record_is_removed(root: Path, nest: Nest) -> None:
+    (root / "c1" / "unreadable").mkdir(mode=0)
+    nest(root / "c1")
+    remove_record(str(root / "c1"), SOCKET)
+    assert os.listdir(root) == []
+
+
+def test_what_is_mounted_in_a_record_is_left(root: Path, mounted: Path) -> None:
+    with pytest.raises(StagingError, match=r"/spool/image is a mount point: unmount it"):
+        remove_record(str(root / "c1"), SOCKET)
+    assert not (root / "c1").exists()
+
+
+def test_what_is_mounted_in_half_a_record_is_left(root: Path, mounted: Path) -> None:
+    (root / "c1").rename(root / f"@tmp{SOCKET}1")
+    remove_half_made(str(root), SOCKET)
+
+
+def test_no_link_in_a_record_is_followed(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept").write_text("kept")
+    (root / "c1" / "link").symlink_to(tmp_path / "outside")
+    remove_record(str(root / "c1"), SOCKET)
+    assert (tmp_path / "outside" / "kept").exists()
+    assert os.listdir(root) == []
+
+
+def test_a_staged_bundle_of_any_depth_is_removed(tmp_path: Path, nest: Nest) -> None:
+    staged = tmp_path / "staged"
+    (staged / "rootfs").mkdir(parents=True)
+    nest(staged / "rootfs")
+    assert files.mebibytes(str(staged)) > 1
+    place.stage_out(str(staged))
+    assert not staged.exists()
+
+
+def test_a_mount_deep_in_a_staged_bundle_is_named(root: Path, mounted: Path) -> None:
+    bundle = root / "c1"
+    (bundle / "spool").rename(bundle / "rootfs")
+    with pytest.raises(StagingError, match=f"{bundle}/rootfs/image is a mount point"):
+        place.stage_out(str(bundle))
+
+
+def test_directories_that_are_moved_away_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way back up would lead into what is not to be removed."""
+    victim, doomed = tmp_path / "victim", tmp_path / "doomed"
+    (victim / "a").mkdir(parents=True)
+    (doomed / "a" / "b").mkdir(parents=True)
+    listdir = os.listdir
+
+    def listed(folder: int) -> list[str]:
+        found = listdir(folder)
+        if not found:  # in b
+            (doomed / "a" / "b").rename(victim / "b")
+        return found
+
+    folder = os.open(tmp_path, os.O_RDONLY)
+    monkeypatch.setattr(os, "listdir", listed)
+    try:
+        with pytest.raises(StagingError, match="doomed/a/b was moved while it was removed"):
+            files.remove(folder, "doomed", os.fstat(folder).st_dev)
+    finally:
+        monkeypatch.undo()
+        os.close(folder)
+    assert sorted(os.listdir(victim)) == ["a", "b"]
+
+
+def test_a_volume_that_a_container_has_nested_is_not_copied(tmp_path: Path, nest: Nest) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    nest(volume)
+    assert survey._size(str(volume)) > DEEP
+    with pytest.raises(StagingError, match="more than 200 directories within each other"):
+        files.copy(str(volume), str(tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_no_link_that_takes_a_place_meanwhile_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A container that shares a volume would have files of the host copied into another one."""
+    volume, secret = tmp_path / "volume", tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("secret")
+    volume.mkdir()
+    bait = volume / "bait"
+    if what == "file":
+        bait.write_text("harmless")
+    else:
+        bait.mkdir()
+    stat = os.stat
+
+    def exchanged(path: Any, **how: Any) -> os.stat_result:
+        found = stat(path, **how)
+        if path == "bait":
+            bait.rename(tmp_path / "before")
+            bait.symlink_to(secret / "key" if what == "file" else secret)
+        return found
+
+    monkeypatch.setattr(os, "stat", exchanged)
+    with pytest.raises(OSError, match=r"Too many levels of symbolic links|Not a directory"):
+        files.copy(str(volume), str(tmp_path / "copy"))
+    monkeypatch.undo()
+    assert not any(
+        "secret" in p.read_text() for p in (tmp_path / "copy").rglob("*") if p.is_file()
+    )
