@@ -1,10 +1,29 @@
 """dockerd with scrun as its runtime, on Slurm, as root."""
 
 import json
+from pathlib import Path
 
 from tests.harness.daemons import Daemon, program
 from tests.harness.image import image_archive
 from tests.harness.users import PATH
+
+# docker does not pass limits on that the kernel's cgroups could not keep. Where cgroup v2 has no
+# controllers, because those are all in hierarchies of v1, it gets these.
+_CGROUP1 = """
+mount -t tmpfs cgroup /sys/fs/cgroup
+for kind in $(sed -n 's/^\\([a-z]*\\)\t[1-9].*/\\1/p' /proc/cgroups); do
+    mkdir "/sys/fs/cgroup/$kind" && mount -t cgroup -o "$kind" "$kind" "/sys/fs/cgroup/$kind"
+done
+exec "$@"
+"""
+
+
+def _with_controllers() -> list[str]:
+    there = Path("/sys/fs/cgroup/cgroup.controllers")
+    if not there.exists() or "cpu" in there.read_text().split():
+        return []
+    return ["unshare", "--mount", "sh", "-c", _CGROUP1, "sh"]
+
 
 NO_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none")
 
@@ -27,7 +46,12 @@ class Docker(Daemon):
         settings = self.base / "daemon.json"
         runtimes = {"scrun": {"path": self.site.command[0]}}
         settings.write_text(json.dumps({"runtimes": runtimes, "default-runtime": "scrun"}))
-        argv = [program("dockerd"), f"--config-file={settings}", f"--host={host}"]
+        argv = [
+            *_with_controllers(),
+            program("dockerd"),
+            f"--config-file={settings}",
+            f"--host={host}",
+        ]
         argv += [f"--data-root={self.base}/d", f"--exec-root={execution}"]
         argv += [f"--pidfile={self.base}/docker.pid", "--storage-driver=vfs", *NO_NETWORK]
         argv += ["--default-ulimit=nofile=1024:1024", "--shutdown-timeout=5"]

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -70,6 +71,13 @@ class Podman:
         self._settings = Path(site.user.home) / ".config" / "scrun" / "scrun.toml"
         self._before: bytes | None = None
         self._made: list[Path] = []
+
+    @cached_property
+    def release(self) -> tuple[int, int]:
+        """Podman's version."""
+        words = self.must("--version").split()
+        major, minor, *_ = words[2].split(".")
+        return int(major), int(minor)
 
     @property
     def command(self) -> list[str]:

@@ -23,12 +23,15 @@ class Slurm:
         real_terminal: Whether a container's terminal is its controlling one, in its own /dev.
         absolute_program: Whether a container's first process is called by its absolute path,
             because slurmstepd would look a bare name up on the node.
+        made_in_root: What is made in a container's root file system to mount the step's directory
+            on, in the words of `podman diff`.
     """
 
     release: Release
     containers_per_node: int | None
     real_terminal: bool
     absolute_program: bool
+    made_in_root: tuple[str, ...]
 
     def called(self, name: str) -> str:
         """The name by which the first process of a container calls a program of /bin."""
@@ -36,8 +39,20 @@ class Slurm:
 
 
 _TABLE = (
-    Slurm((22, 5), containers_per_node=1, real_terminal=False, absolute_program=False),
-    Slurm((24, 11), containers_per_node=None, real_terminal=True, absolute_program=True),
+    Slurm(
+        (22, 5),
+        containers_per_node=1,
+        real_terminal=False,
+        absolute_program=False,
+        made_in_root=(),
+    ),
+    Slurm(
+        (24, 11),
+        containers_per_node=None,
+        real_terminal=True,
+        absolute_program=True,
+        made_in_root=("C /var", "A /var/run", "A /var/run/slurm"),
+    ),
 )
 
 

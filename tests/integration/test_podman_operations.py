@@ -12,6 +12,7 @@ import pytest
 from tests.harness import cluster
 from tests.harness.podman import RUN, Podman, rootless_podman
 from tests.harness.terminal import Terminal
+from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until
 
 
@@ -50,7 +51,7 @@ def test_exec_joins_the_container(podman: Podman, running: str) -> None:
     podman.must("exec", running, "sh", "-c", "echo changed > /tmp-of-exec")
     assert podman.must("exec", running, "cat", "/tmp-of-exec") == "changed\n"
     commands = podman.must("exec", running, "ps", "-o", "pid,args")
-    assert "1 sh -c trap" in commands
+    assert f"1 {slurm_version().called('sh')} -c trap" in commands
 
 
 def test_exec_with_its_own_surroundings(podman: Podman, running: str) -> None:

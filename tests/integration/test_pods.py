@@ -202,7 +202,18 @@ def full_id(podman: Podman, name: str) -> str:
 def test_the_network_of_another_container(podman: Podman) -> None:
     podman.must(*RUN, "--detach", "--name", "one", "busybox", "sh", "-c", STAYS)
     two = ("run", *LIMITS, "--network", "container:one", "--rm", "busybox", "sh", "-c", WHERE)
-    assert podman.must(*two).strip() == said(podman, "one") == the_job(podman)
+    other = podman.must(*two).strip()
+    assert said(podman, "one") == the_job(podman)
+    # a network that is the host's has no path in the config.json that podman 5 writes
+    assert (other == said(podman, "one")) is (podman.release < (5, 0))
+    podman.must("rm", "--force", "--time", "0", "one")
+
+
+def test_the_ipc_of_another_container(podman: Podman) -> None:
+    sharing = ("--ipc", "shareable", "--name", "one")
+    podman.must(*RUN, "--detach", *sharing, "busybox", "sh", "-c", STAYS)
+    other = podman.must(*RUN, "--ipc", "container:one", "--rm", "busybox", "sh", "-c", WHERE)
+    assert other.strip() == said(podman, "one") == the_job(podman)
     podman.must("rm", "--force", "--time", "0", "one")
 
 

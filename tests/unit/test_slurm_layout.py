@@ -7,6 +7,7 @@ from supervisor.engines.slurm.layout import (
     Layout,
     OneNode,
     check,
+    first_node,
     layout_of_own_job,
     layout_within,
     nodes_of_salloc,
@@ -170,3 +171,24 @@ def test_more_than_the_job_has(wanted: str, nodes: int | None, message: str) -> 
 )
 def test_arguments(layout: Layout, arguments: list[str]) -> None:
     assert layout.arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("node1", "node1"),
+        ("node[1-2]", "node1"),
+        ("a,b", "a"),
+        ("a[01-03,7],b", "a01"),
+        ("a[7,01-03]", "a7"),
+        ("rack[2-3]n[10,12]", "rack2n10"),
+        ("a[1-2]-ib,c", "a1-ib"),
+        ("", ""),
+    ],
+)
+def test_the_first_node_of_a_job(nodes: str, first: str) -> None:
+    assert first_node({"SLURM_JOB_NODELIST": nodes}) == first
+
+
+def test_a_job_of_which_only_the_number_is_known_has_no_first_node() -> None:
+    assert first_node({"SLURM_JOB_ID": "7"}) == ""

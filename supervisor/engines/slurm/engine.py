@@ -19,6 +19,7 @@ from supervisor.engines.slurm.layout import (
     Layout,
     OneNode,
     check,
+    first_node,
     layout_of_own_job,
     layout_within,
     nodes_of_salloc,
@@ -126,8 +127,10 @@ class SlurmEngine:
         if job_id := environment.get("SLURM_JOB_ID"):  # we are called within a job: use that one
             theirs = {key: text for key, text in environment.items() if key.startswith("SLURM_")}
             layout = layout_within(wanted, theirs, one)
-            if request.on_first_node:  # else srun takes any: 1 of 4 steps went to another (22.05)
-                step_options.append("--relative=0")
+            if request.on_first_node and (node := first_node(theirs)):
+                # else srun takes any: 1 of 4 steps went to another (22.05); 24.11 does not mind
+                # --relative=0
+                step_options.append(f"--nodelist={node}")
             request.known(job_id, False)
             yield job(Held(job_id, theirs), layout)
             return

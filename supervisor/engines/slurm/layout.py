@@ -143,6 +143,12 @@ def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNod
     return Layout(tasks, min(nodes, tasks))
 
 
+def first_node(job: Mapping[str, str]) -> str:
+    """Return the name of a job's first node, "" if it does not say: `a01` of `a[01-03,7],b`."""
+    first = re.match(r"(?:[^,[]|\[[^]]*\])*", job.get("SLURM_JOB_NODELIST", ""))
+    return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", first[0]) if first else ""
+
+
 def _said(nodes: int) -> str:
     return "1 node" if nodes == 1 else f"{nodes} nodes"
 
