@@ -12,6 +12,7 @@ have defaults.
 
 import json
 import os
+import stat
 
 import msgspec
 
@@ -100,9 +101,7 @@ def read_record(directory: str) -> Record:
     path = os.path.join(directory, "state.json")
     container = os.path.basename(directory)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            content = file.read(LIMIT)
+        content = _read(path)
         if content.count(b",") > VALUES:
             raise ValueError(f"has more than {VALUES} values")
         document = json.loads(content)
@@ -116,6 +115,20 @@ def read_record(directory: str) -> Record:
         raise StateError(f"{path}: {explain(error, document)}; delete the container") from error
     except UnicodeEncodeError as error:  # half a character, where no text belongs
         raise StateError(f"{path}: {error}; delete the container") from error
+
+
+def _read(path: str) -> bytes:
+    """Read a file, but wait for no FIFO's writer."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("is not a regular file")
+        content = b""
+        while len(content) < LIMIT and (piece := os.read(fd, 1 << 16)):
+            content += piece
+        return content
+    finally:
+        os.close(fd)
 
 
 def stopped_state(record: Record) -> bytes:

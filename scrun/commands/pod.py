@@ -39,9 +39,12 @@ def pod_of(bundle: str, config: "str | None") -> "str | None":
     name = config or os.path.join(bundle, "config.json")
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
+        try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return None
-            return named_pod(json.loads(file.read(LIMIT))["annotations"])
+            with open(fd, "rb", closefd=False) as file:
+                return named_pod(json.loads(file.read(LIMIT))["annotations"])
+        finally:
+            os.close(fd)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
