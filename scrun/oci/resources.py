@@ -50,7 +50,7 @@ def read_resources(content: bytes, name: str) -> dict[str, Any]:
     if sum(map(content.count, (b",", b"[", b"{"))) > _VALUES:
         raise UsageError(f"{name}: has more than {_VALUES} values")
     try:
-        found = json.loads(content, parse_constant=_no_number)
+        found = json.loads(content, parse_constant=_no_number, parse_float=_number_of)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{name}: is not JSON: {error}") from error
     if not isinstance(found, dict):
@@ -69,6 +69,13 @@ def _is_flat(value: object, levels: int) -> bool:
 
 def _no_number(word: str) -> None:
     raise ValueError(f"{word} is no number")
+
+
+def _number_of(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), -float("inf")):  # and would be written as no number is
+        raise ValueError(f"{text[:80]} is too large")
+    return number
 
 
 def resources_from_options(options: Mapping[str, object]) -> dict[str, Any]:

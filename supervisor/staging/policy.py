@@ -25,6 +25,8 @@ _SLURM_LIMITS = "Slurm propagates the user's limits, the node's may be lower tha
 _FOR_SCRUN = "they ask for the job, and are for scrun alone"
 _NO_CGROUPS = "the runtime there makes no cgroups, the job has its own"
 
+_SETS = ("bounding", "effective", "inheritable", "permitted", "ambient")
+
 # sysctl names are per namespace; runc and crun refuse those whose namespace is the node's
 _SYSCTLS = (
     ("net.", "network"),
@@ -146,10 +148,12 @@ def _limit_capabilities(
 ) -> None:
     """Remove capabilities that the runtime itself lacks: capset(2) of those fails."""
     lost: dict[str, None] = {}
-    for kind, names in capabilities.items():
-        if isinstance(names, list):
-            lost.update((name, None) for name in names if name not in possible)
-            capabilities[kind] = [name for name in names if name in possible]
+    for kind in _SETS:
+        if kind not in capabilities:
+            continue
+        names = capabilities[kind]
+        lost.update((name, None) for name in names if name not in possible)
+        capabilities[kind] = [name for name in names if name in possible]
     if lost:
         notes.add(f"process.capabilities without {', '.join(lost)}: not permitted there")
 

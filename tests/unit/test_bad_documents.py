@@ -115,3 +115,11 @@ def test_the_largest_that_is_taken() -> None:
     content = minimal(x="a" * (LIMIT - 200))
     with limited(2, 200):
         parse(content)
+
+
+def test_capabilities_of_an_unknown_kind() -> None:
+    sets = {"bounding": ["CAP_KILL"], "newer": [{}, ["CAP_KILL"]]}
+    raw, _ = parse(minimal(process={"args": ["sh"], "cwd": "/", "capabilities": sets}))
+    target = Target(engine="local", uid=0, gid=0, rootless=False, capabilities=frozenset())
+    plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
+    assert plan.config["process"]["capabilities"] == {**sets, "bounding": []}

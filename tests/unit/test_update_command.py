@@ -156,12 +156,14 @@ def test_a_closed_standard_input(tmp_path: Path) -> None:
         (b"[" * 5_000, "is not JSON"),
         (b"[" * 100_000, "has more than 10000 values"),
         (b'{"memory": ' + b"1" * 5000 + b"}", "is not JSON"),
+        (b'{"memory": {"limit": 4E7050}}', "is not JSON: 4E7050 is too large"),
+        (b'{"memory": {"limit": -Infinity}}', "is not JSON: -Infinity is no number"),
         (b"[]", "is not an object: linux.resources is expected"),
         (b"null", "is not an object: linux.resources is expected"),
         (b"5", "is not an object: linux.resources is expected"),
         (b'{"a": "' + b"x" * (1 << 20) + b'"}', "is larger than 1 MiB"),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_a_file_that_is_no_resources(tmp_path: Path, content: bytes, reason: str) -> None:
     file = tmp_path / "r.json"
