@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 
 import trio
 
-from scrun.errors import EngineError, ScrunError, StagingError, StateError, leaves
+from scrun.errors import EngineError, ScrunError, StagingError, StateError, described, leaves
 from scrun.oci.config import Bundle
 from scrun.oci.signals import signal_name
 from scrun.record import Record
@@ -416,8 +416,7 @@ class Container:
             self.failure = known[0]
             text = str(known[0])
         else:
-            leaf = next(leaves(error))
-            text = f"internal error: {type(leaf).__name__}: {leaf}"
+            text = described(error)
             self.failure = ScrunError(text)
             import traceback
 

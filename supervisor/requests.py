@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from scrun.errors import ScrunError, UsageError
+from scrun.errors import ScrunError, UsageError, described
 from scrun.oci.resources import changes
 from scrun.oci.signals import parse_signal
 from scrun.record import Record, stopped_state
@@ -81,11 +81,8 @@ class Request:
             return bytes([error.exit_code]) + str(error).encode(errors="replace")
         except IndexError:
             return b"\1a request with too few fields; is another scrun installed?"
-        except OSError as error:
-            return b"\1" + f"{error.filename}: {error.strerror}".encode(errors="replace")
-        except Exception as error:  # a fault of ours, and this request's matter alone
-            name = type(error).__name__
-            return b"\1" + f"internal error: {name}: {error}".encode(errors="replace")
+        except Exception as error:  # perhaps a fault of ours, and this request's matter alone
+            return b"\1" + described(error).encode(errors="replace")
 
     @property
     def _id(self) -> str:

@@ -4,7 +4,7 @@ import os
 
 from scrun.cli.parse import Parsed
 from scrun.cli.report import append, one_line, printable, report
-from scrun.errors import ScrunError, UsageError
+from scrun.errors import ScrunError, UsageError, described
 
 
 def explain(error: Exception, parsed: "Parsed | None") -> int:
@@ -15,12 +15,10 @@ def explain(error: Exception, parsed: "Parsed | None") -> int:
     has_place = True
     if isinstance(error, ScrunError):
         status, text, has_place = error.exit_code, str(error), error.show_traceback
-    elif isinstance(error, OSError):
-        names = ", ".join(str(name) for name in (error.filename, error.filename2) if name)
-        status, text = 1, f"{names}: {error.strerror}" if names else str(error)
     else:
-        status = 1
-        text = f"internal error: {type(error).__name__}: {error}; run it again with --debug"
+        status, text = 1, described(error)
+        if text.startswith("internal error"):
+            text += "; run it again with --debug"
     details = ""
     if has_place and parsed is not None and parsed.options.get("debug"):
         import traceback
