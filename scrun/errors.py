@@ -187,16 +187,6 @@ def shortened(message: str) -> str:
     return f"{message[:half]} [...] {message[-half:]}"
 
 
-def in_words(error: BaseException) -> str:
-    """Say what an error of any kind is: a fault of our own is named as one."""
-    if isinstance(error, ScrunError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        names = ", ".join(str(name) for name in (error.filename, error.filename2) if name)
-        return f"{names}: {error.strerror}" if names else error.strerror
-    return f"internal error: {type(error).__name__}: {error}"
-
-
 def leaves(error: BaseException) -> "Iterator[BaseException]":
     """List the errors in a group, and in groups within it; of one that is none, itself."""
     if isinstance(error, BaseExceptionGroup):
@@ -204,3 +194,33 @@ def leaves(error: BaseException) -> "Iterator[BaseException]":
             yield from leaves(inner)
     else:
         yield error
+
+
+_REMEDIES = {
+    "EAGAIN": "the user has as many processes as permitted (ulimit -u)",
+    "EMFILE": "it may not have more (ulimit -n)",
+    "ENFILE": "the machine has as many as permitted (fs.file-max)",
+    "ENOSPC": "make space there",
+    "EDQUOT": "make space there",
+}
+
+
+def described(error: BaseException) -> str:
+    """Say in one line what an error is, for the user: it may be a group, or one of the system's.
+
+    What is neither expected nor the system's is a fault of scrun's, and called so.
+    """
+    found = list(leaves(error))
+    leaf = next((leaf for leaf in found if isinstance(leaf, ScrunError)), found[0])
+    if isinstance(leaf, RuntimeError) and "can't start new thread" in str(leaf):
+        leaf = OSError(11, "no further thread can be started")
+    if isinstance(leaf, ScrunError):
+        return str(leaf)
+    if isinstance(leaf, OSError) and leaf.strerror:
+        import errno
+
+        names = [str(name) for name in (leaf.filename, leaf.filename2) if name]
+        remedy = _REMEDIES.get(errno.errorcode.get(leaf.errno or 0, ""), "")
+        text = ": ".join([*([", ".join(names)] if names else []), leaf.strerror])
+        return f"{text}; {remedy}" if remedy else text
+    return f"internal error: {type(leaf).__name__}: {leaf}"

@@ -32,9 +32,9 @@ def main(argv: list[str]) -> int:
         if ready is None:
             raise
         try:
-            from scrun.errors import in_words
+            from scrun.errors import described
 
-            os.write(ready, in_words(error).encode(errors="replace"))
+            os.write(ready, described(error).encode(errors="replace"))
         except OSError:
             pass  # it was told that we were ready: this is a later fault
         return 1

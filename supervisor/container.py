@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from scrun.errors import EngineError, ScrunError, StagingError, StateError, in_words, leaves
+from scrun.errors import EngineError, ScrunError, StagingError, StateError, described, leaves
 from scrun.oci.config import Bundle, Process
 from scrun.oci.lookup import Found, Unknown
 from scrun.oci.signals import signal_name
@@ -437,7 +437,7 @@ class Container:
             self.failure = known[0]
             text = str(known[0])
         else:
-            text = in_words(next(leaves(error)))
+            text = described(error)
             self.failure = ScrunError(text)
             import traceback
 

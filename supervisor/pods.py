@@ -25,7 +25,7 @@ import msgspec
 import trio
 
 from scrun.commands.pod import named_pod
-from scrun.errors import AllocationRefused, ScrunError, in_words, leaves
+from scrun.errors import AllocationRefused, described
 from scrun.oci.config import Config
 from scrun.settings.engine_flags import Flags
 from scrun.settings.requests import TABLE, from_environment
@@ -112,7 +112,7 @@ class _SharedJob:
             return self.failure
         return AllocationRefused(
             f"no job for container {member.container}, in a pod with {self.first.container}: "
-            f"{_said(self.failure)}"
+            f"{described(self.failure)}"
         )
 
 
@@ -201,7 +201,7 @@ class Pods:
         except Exception as error:
             shared.failure = error
             if shared.job is not None:
-                lost(taken("scrun-failure", f"job {shared.job.id}: {_said(error)}"))
+                lost(taken("scrun-failure", f"job {shared.job.id}: {described(error)}"))
         finally:
             self._forget(key, shared)
             shared.settled.set()
@@ -215,7 +215,7 @@ class Pods:
         with trio.CancelScope(shield=True):
             await shared.gone.wait()
         if shared.failure is not known and shared.failure is not None:
-            last.journal.write("error", _said(shared.failure))
+            last.journal.write("error", described(shared.failure))
 
     def _forget(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
         """Let the next one who comes ask for a job of its own."""
@@ -258,10 +258,3 @@ def _nothing_of_the_job() -> Mapping[str, str]:
         name: "" if TABLE[name].argument == "required" else "no"  # empty switches those on
         for name in _OF_THE_JOB
     }
-
-
-def _said(error: BaseException) -> str:
-    """Return the reason of a failure, in one line."""
-    found = [*leaves(error)]
-    known = [leaf for leaf in found if isinstance(leaf, ScrunError)]
-    return in_words(known[0] if known else found[0])

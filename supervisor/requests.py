@@ -8,7 +8,7 @@ from signal import SIGKILL
 
 import trio
 
-from scrun.errors import ScrunError, UsageError, in_words
+from scrun.errors import ScrunError, UsageError, described
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.record import Record, stopped_state
@@ -84,7 +84,7 @@ class Request:
         except IndexError:
             return b"\1a request with too few fields; is another scrun installed?"
         except Exception as error:  # perhaps a fault of ours, and this request's matter alone
-            return b"\1" + in_words(error).encode(errors="replace")
+            return b"\1" + described(error).encode(errors="replace")
 
     def answered(self) -> None:
         """Begin what the caller does not wait for."""

@@ -9,7 +9,7 @@ import struct
 import trio
 
 from scrun import wire
-from scrun.errors import ScrunError, UsageError
+from scrun.errors import ScrunError, StateError, UsageError
 from scrun.settings.load import load
 from supervisor.containers import Containers
 from supervisor.processes import keep_descriptors_free
@@ -138,12 +138,16 @@ class Server:
             with contextlib.ExitStack() as stack, connection:
                 if not _may_call(connection):
                     return
-                with trio.fail_after(_REQUEST_DEADLINE):
-                    fields = await _receive(connection, fds)
-                keep_descriptors_free(connection.fileno())
-                request = Request(self._containers, connection, fields, fds)
-                stack.callback(request.answered)
-                await send(connection, await request.answer())
+                try:
+                    with trio.fail_after(_REQUEST_DEADLINE):
+                        fields = await _receive(connection, fds)
+                    keep_descriptors_free(connection.fileno())
+                    request = Request(self._containers, connection, fields, fds)
+                    stack.callback(request.answered)
+                    answer = await request.answer()
+                except StateError as error:
+                    answer = b"\1" + str(error).encode()
+                await send(connection, answer)
         except (OSError, UsageError, trio.TooSlowError):
             pass  # the caller is gone, or no caller of ours
         finally:
@@ -173,6 +177,7 @@ async def _receive(connection: trio.socket.SocketType, fds: list[int]) -> list[b
 
     Raises:
         UsageError: It is none.
+        StateError: There is no room for its descriptors.
     """
     space = socket.CMSG_SPACE(DESCRIPTORS * 4)
     data = bytearray()
@@ -183,6 +188,8 @@ async def _receive(connection: trio.socket.SocketType, fds: list[int]) -> list[b
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 whole = len(content) // 4 * 4
                 fds.extend(struct.unpack(f"{whole // 4}i", content[:whole]))
+        if flags & socket.MSG_CTRUNC and len(fds) < DESCRIPTORS:
+            raise StateError("the supervisor has no descriptor left for it (ulimit -n)")
         if not part or flags & socket.MSG_CTRUNC or len(fds) > DESCRIPTORS:
             raise UsageError("not a request")
         data += part

@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from scrun.cli.parse import Parsed
-from scrun.errors import BundleError, ScrunError, UsageError, leaves
+from scrun.errors import BundleError, ScrunError, UsageError, described
 from scrun.oci.config import Bundle, Process, read_config
 from scrun.oci.document import read_file
 from scrun.oci.lookup import Found, NotFound, find_program
@@ -187,9 +187,9 @@ class LiveSession:
                     self.ending = await session.run()
                 nursery.cancel_scope.cancel()
         except Exception as error:
-            leaf = next(leaves(error))
-            self._journal.write("error", f"{self._name}: {leaf}")
-            self.ending = self.ending or taken("scrun-failure", str(leaf))
+            text = described(error)
+            self._journal.write("error", f"{self._name}: {text}")
+            self.ending = self.ending or taken("scrun-failure", text)
         finally:
             # cancelled with its container: so were its processes
             self.ending = self.ending or killed(signal.SIGKILL)

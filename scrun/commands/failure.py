@@ -4,7 +4,7 @@ import os
 
 from scrun.cli.parse import Parsed
 from scrun.cli.report import append, one_line, printable, report
-from scrun.errors import ScrunError, UsageError, in_words
+from scrun.errors import ScrunError, UsageError, described
 
 
 def explain(error: Exception, parsed: "Parsed | None") -> int:
@@ -12,10 +12,10 @@ def explain(error: Exception, parsed: "Parsed | None") -> int:
     if parsed is None and isinstance(error, UsageError):
         parsed = Parsed()  # what was read before it did not make sense: perhaps `--log`
         parsed.options = error.options or {}
-    status, has_place, text = 1, True, in_words(error)
+    status, has_place, text = 1, True, described(error)
     if isinstance(error, ScrunError):
         status, has_place = error.exit_code, error.show_traceback
-    elif not isinstance(error, OSError):
+    elif text.startswith("internal error"):
         text += "; run it again with --debug"
     details = ""
     if has_place and parsed is not None and parsed.options.get("debug"):

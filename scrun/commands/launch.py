@@ -7,7 +7,7 @@ import sys
 
 from scrun import wire
 from scrun.anchor import out_of_the_way
-from scrun.errors import SettingsError, SupervisorLost, in_words
+from scrun.errors import SettingsError, SupervisorLost, described
 from scrun.paths import exchangeable
 
 
@@ -93,7 +93,7 @@ def own_directory(path: str) -> None:
     except FileExistsError:
         raise SettingsError.of_root(path, "is not a directory") from None
     except OSError as error:
-        raise SettingsError.of_root(path, in_words(error).removeprefix(f"{path}: ")) from error
+        raise SettingsError.of_root(path, described(error).removeprefix(f"{path}: ")) from error
     finally:
         os.umask(umask)
     if status.st_uid != os.geteuid():

@@ -11,16 +11,23 @@ HALF_MADE = "half-made state of crun on a node"
 """What crun leaves when its step is killed in the moment in which it makes it: a directory without
 a container. slurmstepd (22.05) deletes only what `crun state` knows."""
 
+FORGOTTEN = "jobs whose end a killed slurmctld has forgotten"
+"""slurmctld saves its state some seconds later, so one that is killed believes again in jobs that
+were given back just before."""
+NOT_OURS = {HALF_MADE, FORGOTTEN}
+"""What is left by others, whatever scrun does."""
+
 Left = dict[str, list[str]]
 """What is left, by its kind."""
 
 
-def look(places: list[Place], jobs: list[str]) -> Left:
+def look(places: list[Place], jobs: list[str], forgotten: set[str]) -> Left:
     """Return what should not be there when no life goes on; supervisors may be.
 
     Args:
         places: Where lives were lived.
         jobs: The cluster's jobs: number, state and name of each.
+        forgotten: The names of jobs that slurmctld may believe in again.
     """
     left: Left = {}
 
@@ -38,7 +45,7 @@ def look(places: list[Place], jobs: list[str]) -> Left:
             add("processes", f"{pid}: an anchor")
     for job in jobs:
         if any(os.path.basename(base) in job for base in bases):
-            add("jobs", job)
+            add(FORGOTTEN if job.split()[-1] in forgotten else "jobs", job)
     with open("/proc/self/mountinfo") as mounts:
         for line in mounts:
             if any(os.path.basename(base) in line for base in bases):

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from tests.chaos.census import HALF_MADE
+from tests.chaos.census import NOT_OURS
 from tests.chaos.plan import Plan
 from tests.chaos.seen import Kind, Problem, Seen
 
@@ -83,7 +83,7 @@ class Report:
     @property
     def good(self) -> bool:
         """Whether nothing was lost or left."""
-        return not self.failures and not self.remains.keys() - {HALF_MADE}
+        return not self.failures and not self.remains.keys() - NOT_OURS
 
     def _show(self) -> None:
         now = time.monotonic()

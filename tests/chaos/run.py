@@ -46,6 +46,7 @@ class Run:
     report: Report
     children: Children = field(default_factory=Children)
     places: dict[str, Place] = field(default_factory=dict)
+    forgotten: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
         """Live all lives, and count."""
@@ -97,6 +98,8 @@ class Run:
         numbers = range(first, min(first + GROUP, order.lives))
         plans = [draw(order.seed, number, order.engines, order.faults) for number in numbers]
         place = self.places[plans[0].engine]
+        if plans[0].fault.deed == "controller-kill":
+            self.forgotten |= {place.tag(plan) for plan in plans}
         trouble = Trouble(plans[0].fault.deed, place, len(plans))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trouble.come, 2 * plans[0].pause)
@@ -125,7 +128,10 @@ class Run:
         """Wait until nothing is left, or for as long as that may take."""
         places = list(self.places.values())
         deadline = time.monotonic() + _SETTLES
-        while (left := census.look(places, await self._jobs())).keys() - {census.HALF_MADE}:
+        while True:
+            left = census.look(places, await self._jobs(), self.forgotten)
+            if not left.keys() - census.NOT_OURS:
+                break
             if time.monotonic() > deadline:
                 break
             await trio.sleep(0.3)

@@ -6,7 +6,14 @@ import re
 import pytest
 
 from scrun import errors
-from scrun.errors import BundleError, ContainerExists, ScrunError, UnknownContainer
+from scrun.errors import (
+    BundleError,
+    ContainerExists,
+    ScrunError,
+    StateError,
+    UnknownContainer,
+    described,
+)
 
 CLASSES = [entry for entry in vars(errors).values() if inspect.isclass(entry)]
 
@@ -44,3 +51,30 @@ def test_messages_that_engines_look_for() -> None:
     assert str(BundleError.at("process.args", "is missing")) == (
         "config.json: process.args is missing"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (StateError("the reason"), "the reason"),
+        (ExceptionGroup("g", [OSError(5, "x"), StateError("the reason")]), "the reason"),
+        (OSError(13, "Permission denied", "/x"), "/x: Permission denied"),
+        (
+            ExceptionGroup("g", [ExceptionGroup("h", [OSError(24, "Too many open files")])]),
+            "Too many open files; it may not have more (ulimit -n)",
+        ),
+        (
+            OSError(11, "Resource temporarily unavailable", "/bin/sh"),
+            "/bin/sh: Resource temporarily unavailable; the user has as many processes as "
+            "permitted (ulimit -u)",
+        ),
+        (
+            RuntimeError("can't start new thread"),
+            "no further thread can be started; the user has as many processes as permitted "
+            "(ulimit -u)",
+        ),
+        (KeyError("x"), "internal error: KeyError: 'x'"),
+    ],
+)
+def test_what_is_no_error_of_ours_is_put_in_a_line(error: Exception, text: str) -> None:
+    assert described(error) == text

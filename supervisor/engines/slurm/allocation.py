@@ -14,6 +14,7 @@ asked (`pending.py`).
 
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ from supervisor.engines.slurm.fate import ask_fate
 from supervisor.engines.slurm.messages import SallocHeard
 from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.tools import Tools, lean
+from supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
 from supervisor.processes import Child, Setting, child
 from supervisor.pumps import messages
 
@@ -141,6 +143,8 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
     command = [tools.salloc, *wish.options, "--", "/bin/sh", "-c", _HOLDER]
     line = trio.socket.from_stdlib_socket(ours)
     environment: dict[str, str] | None = None
+    began = time.time()
+    salloc: Child | None = None
     try:
         with line, theirs:
             async with (
@@ -176,9 +180,12 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
                     with trio.move_on_after(wish.deadline, shield=True):
                         await salloc.wait()
     finally:
-        if heard.job_id and not heard.gone:
-            with trio.CancelScope(shield=True):
-                await _cancel_in_the_end(tools, request, heard.job_id)
+        with trio.CancelScope(shield=True):
+            doubtful = [heard.job_id] if heard.job_id and not heard.gone else []
+            if salloc is not None and not heard.job_id and await salloc.wait() < 0:
+                doubtful = await jobs_of_a_killed_salloc(tools, setting, salloc.pid, began)
+            for job_id in doubtful:
+                await _cancel_in_the_end(tools, request, job_id)
     if environment is None:
         reason = heard.reason
         if heard.revoked and (fate := await ask_fate(tools, setting, heard.job_id)):

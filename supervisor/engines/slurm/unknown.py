@@ -1,0 +1,54 @@
+"""Jobs that salloc was granted and could not tell of, because it was killed."""
+
+import contextlib
+
+import trio
+
+from supervisor.engines.slurm.tools import Tools
+from supervisor.processes import Setting, output_of
+
+_FORMAT = "JobID:30,AllocSID:30,SubmitTime:30"
+_ANSWER = 10.0
+_ON_ITS_WAY = 1.0
+_CLOCKS_DIFFER = 2.0
+
+
+def submitted_by(answer: str, session: int, since: float) -> list[str]:
+    """Read what squeue says: number, session and time of submission of each job.
+
+    Args:
+        answer: That.
+        session: Of the salloc: its process id, as it leads one.
+        since: When it began. The same number may be that of a session on another host.
+
+    Returns:
+        The jobs that it has submitted.
+    """
+    found = []
+    for line in answer.splitlines():
+        words = line.split()
+        if len(words) != 3 or words[1] != str(session) or not words[2].isdigit():
+            continue
+        if int(words[2]) >= since - _CLOCKS_DIFFER:
+            found.append(words[0])
+    return found
+
+
+async def jobs_of_a_killed_salloc(
+    tools: Tools, setting: Setting, session: int, since: float
+) -> list[str]:
+    """Ask Slurm for the jobs of a salloc that was killed before it could name one.
+
+    Its request may still be on its way to slurmctld, so it is asked twice.
+    """
+    if tools.squeue is None:
+        return []
+    environment = {**setting.environment, "SLURM_TIME_FORMAT": "%s"}
+    asking = Setting(environment, setting.umask, setting.prefix)
+    command = [tools.squeue, "--me", "--noheader", "--Format", _FORMAT]
+    found: set[str] = set()
+    with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
+        for pause in (0.0, _ON_ITS_WAY):
+            await trio.sleep(pause)
+            found.update(submitted_by(await output_of(command, asking), session, since))
+    return sorted(found)
