@@ -19,6 +19,7 @@ from tests.harness.users import User
 from tests.harness.wait import wait_until, wait_while
 
 _PR_SET_CHILD_SUBREAPER = 36
+_MEMORY = Path("/dev/shm")
 
 BARE = "`python3 -I -S -c pass`"
 INTERPRETER = ("/usr/bin/python3", "-I", "-S", "-c", "pass")
@@ -41,6 +42,9 @@ class Stand:
         if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise SystemExit("bench: cannot become a subreaper")
         self.site = Site(engine, user, "idle_timeout = 600\n")
+        # where records are when nothing is said: $XDG_RUNTIME_DIR is a tmpfs
+        self.site.root = _MEMORY / self.site.base.name
+        self.site.command[-1] = str(self.site.root)
         self.times = Times()
         self._numbers = 0
         become(user)
@@ -52,6 +56,7 @@ class Stand:
         """End and remove everything."""
         self._errors.close()
         self.site.close()
+        shutil.rmtree(self.site.root, ignore_errors=True)
 
     @functools.cached_property
     def _plain(self) -> Path:
@@ -166,7 +171,7 @@ class Stand:
     def fresh(self) -> Iterator[tuple[str, ...]]:
         """Give a scrun command with a root directory, and so a supervisor, of its own."""
         self._numbers += 1
-        root = self.site.base / f"fresh{self._numbers}"
+        root = _MEMORY / f"{self.site.base.name}.{self._numbers}"
         yield (self.site.command[0], "--root", str(root))
 
         def supervisors() -> list[int]:
@@ -179,6 +184,7 @@ class Stand:
         for pid in supervisors():
             signal_quietly(pid, signal.SIGTERM)
         wait_while("the supervisor", supervisors)
+        shutil.rmtree(root)
 
 
 class Made:
