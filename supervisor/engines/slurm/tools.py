@@ -50,9 +50,11 @@ class Tools(msgspec.Struct, frozen=True):
         return Setting(environment, of_create.umask, self.prefix)
 
 
-# Measured with 22.05: a salloc weighs 0.9 MiB and a srun 3.9, and 0.6 and 3.4 with these (glibc,
-# mallopt(3)), at the same throughput. They have one thread that works and allocate little.
-_LEAN = {"MALLOC_ARENA_MAX": "1", "MALLOC_TOP_PAD_": "4096"}
+# Measured with 22.05: a salloc weighs 0.9 MiB and a srun 3.9, and 0.7 and 3.5 with this (glibc,
+# mallopt(3)), at the same throughput. A single arena would be 0.15 MiB less, but then the
+# allocator's lock is the same for all threads, and of salloc's that are cancelled around the grant
+# one in twenty hangs: see `allocation`.
+_LEAN = {"MALLOC_TOP_PAD_": "4096"}
 
 
 def lean(setting: Setting) -> Setting:
