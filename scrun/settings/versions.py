@@ -1,8 +1,8 @@
 """The versions of Slurm, and everything that differs between them.
 
 No other module compares versions (the options of salloc and srun, by version, are in
-`scrun.settings.requests`). "Measured" is a run against 22.05.8, "read" the sources of 24.11,
-"NEWS" the file of that name in Slurm's sources.
+`scrun.settings.requests`). "Measured" is a run against 22.05.8 or the version named, "NEWS" the
+file of that name in Slurm's sources. docs/versions.md tells it to people.
 """
 
 import re
@@ -56,6 +56,8 @@ class Features(msgspec.Struct, frozen=True):
         node_finds_program: slurmstepd looks a program that is no absolute path up among the
             files of the node, along the container's PATH or from its own directory, and passes on
             where it is there.
+        mounts_spool: slurmstepd mounts the step's directory in the container, at a place that
+            the runtime makes in the root file system, if MountSpoolDir of oci.conf names no other.
         env_exclude: oci.conf has EnvExclude; without it the job's environment is appended to
             that of config.json.
     """
@@ -65,6 +67,7 @@ class Features(msgspec.Struct, frozen=True):
     tasks_per_node: int | None
     real_terminal: bool
     node_finds_program: bool
+    mounts_spool: bool
     env_exclude: bool
 
 
@@ -76,21 +79,22 @@ def features(version: SlurmVersion) -> Features:
     """
     if version.release < OLDEST:
         raise SettingsError(f"Slurm {version} is too old: 22.05 or newer is needed")
-    # Containers were reworked in 23.02. What is known for 22.05 and 24.11 only is taken to have
-    # changed then, too.
+    # Containers were reworked in 23.02. What was measured with 22.05.8, 24.11.5 and 26.05.5 is
+    # taken to have changed then.
     reworked = version.release >= (23, 2)
     return Features(
-        # measured: srun has --container alone; read: --container-id too
+        # measured: srun has --container alone; 24.11: --container-id too
         container_id=reworked,
-        # measured; read (slurmstepd's container.c): root.path of config.json, made absolute
+        # measured; 24.11: root.path of config.json
         forces_rootfs=not reworked,
-        # measured: "launch failed", 255; NEWS 23.02: "create per task spool directory per
-        # container to avoid conflicts when there are more than 1 container tasks"
+        # measured: "launch failed", 255; 24.11: each task is a container of its own
         tasks_per_node=None if reworked else 1,
-        # measured: always false; read (container.c, _modify_config): true with LAUNCH_PTY
+        # measured: always false; 24.11: true with --pty
         real_terminal=reworked,
         # measured, 24.11: `sh` becomes the node's /usr/bin/sh
         node_finds_program=reworked,
+        # measured, 24.11: at /var/run/slurm; 26.05: at its path on the node
+        mounts_spool=reworked,
         # NEWS 23.02: "oci.conf - add RunTimeEnvExclude and EnvExclude"
         env_exclude=reworked,
     )

@@ -1,5 +1,6 @@
 """Checks of Slurm as it is seen from here: nothing runs on the nodes."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -10,8 +11,9 @@ from scrun.errors import ScrunError, SettingsError
 from scrun.settings.load import Log, load
 from scrun.settings.ociconf import OciConf, parse_oci_conf
 from scrun.settings.slurmconf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
+from scrun.settings.versions import features
 from supervisor.doctor.findings import Finding
-from supervisor.doctor.place import Check, Place, Tell, run_tool
+from supervisor.doctor.place import Check, Place, Tell, run_tool, slurm_version
 from supervisor.journal import Journal
 from supervisor.lua.find import find_script
 from supervisor.lua.host import loaded
@@ -73,13 +75,16 @@ def program_of(pattern: str) -> str | None:
     return words[0] if plain else None
 
 
-def judge_oci_conf(path: str, conf: OciConf, missing: dict[str, str]) -> Finding:
+def judge_oci_conf(
+    path: str, conf: OciConf, missing: dict[str, str], *, mounts_spool: bool = False
+) -> Finding:
     """Judge an oci.conf that could be read.
 
     Args:
         path: The file.
         conf: What it says.
         missing: Programs that are not on this machine, by key.
+        mounts_spool: Whether Slurm mounts the step's directory in each container.
     """
     name = "oci.conf"
     complaints = []
@@ -90,6 +95,10 @@ def judge_oci_conf(path: str, conf: OciConf, missing: dict[str, str]) -> Finding
     if conf.mode == "run" and run[:1] != ["exec"]:
         # measured with 22.05: the shell around it gets the step's signals too, and dies first
         complaints.append(("RunTimeRun does not begin with exec", "write exec before its command"))
+    if mounts_spool and conf.mount_spool_dir is None:
+        # measured with 24.11 and 26.05: "mkdir `/var/run`: Permission denied"
+        fact = "MountSpoolDir is not set, so root file systems need to be writable"
+        complaints.append((fact, "set MountSpoolDir=/dev/slurm, which is made in memory"))
     if conf.unknown:
         keys = ", ".join(conf.unknown)
         complaints.append((f"{keys}: no key that Slurm has", "correct that, slurmd would stop"))
@@ -251,7 +260,13 @@ async def _oci_conf(place: Place, tell: Tell) -> None:
     if not place.by_slurm:
         tell(Finding(name, "ok", "not needed"))
         return
-    tell(await trio.to_thread.run_sync(_read_oci_conf, place, abandon_on_cancel=True))
+    version = None
+    with contextlib.suppress(ScrunError):  # it is for the finding `versions` to say so
+        version = await slurm_version(place)
+    mounts_spool = version is not None and features(version).mounts_spool
+    tell(
+        await trio.to_thread.run_sync(_read_oci_conf, place, mounts_spool, abandon_on_cancel=True)
+    )
 
 
 def oci_conf_path(place: Place) -> str:
@@ -269,7 +284,7 @@ def read_oci_conf(place: Place) -> OciConf:
     return parse_oci_conf(read_conf(path), path)
 
 
-def _read_oci_conf(place: Place) -> Finding:
+def _read_oci_conf(place: Place, mounts_spool: bool) -> Finding:
     path = oci_conf_path(place)
     remedy = "write one as oci.conf(5) says, on this machine and on the nodes"
     try:
@@ -284,7 +299,7 @@ def _read_oci_conf(place: Place) -> Finding:
         program = program_of(getattr(conf, field) or "")
         if program and place.which(program) is None and program not in missing.values():
             missing[key] = program
-    return judge_oci_conf(path, conf, missing)
+    return judge_oci_conf(path, conf, missing, mounts_spool=mounts_spool)
 
 
 async def _script(place: Place, tell: Tell) -> None:

@@ -12,10 +12,10 @@ import trio
 from scrun.commands.launch import own_directory
 from scrun.errors import ScrunError
 from scrun.settings import quick
-from scrun.settings.versions import features, parse_version
+from scrun.settings.versions import features
 from scrun.version import VERSION
 from supervisor.doctor.findings import Finding
-from supervisor.doctor.place import Check, Place, Tell, run_tool
+from supervisor.doctor.place import Check, Place, Tell, run_tool, slurm_version
 from supervisor.processes import own_program
 
 _WANTED_IDS = 65536
@@ -162,14 +162,10 @@ async def _versions(place: Place, tell: Tell) -> None:
 
     async def ask_slurm() -> None:
         nonlocal problem
-        path = place.slurm_tool("salloc")
-        if path is None or await place.lacks_conf():
-            return
-        done = await run_tool([path, "--version"], place.slurm_setting)
         try:
-            version = parse_version("\n".join(done.lines))
-            found["Slurm"] = str(version)
-            features(version)
+            if version := await slurm_version(place):
+                found["Slurm"] = str(version)
+                features(version)
         except ScrunError as error:
             problem = str(error)
 

@@ -12,6 +12,7 @@ from scrun.cli.parse import Parsed, parse
 from scrun.errors import EngineUnavailable, ScrunError
 from scrun.settings.load import Settings, merge
 from scrun.settings.slurmconf import find_slurm_conf
+from scrun.settings.versions import SlurmVersion, parse_version
 from supervisor.doctor.findings import Finding
 from supervisor.engines.base import Engine
 from supervisor.engines.choose import Engines
@@ -142,6 +143,19 @@ async def run_tool(argv: Sequence[str], setting: Setting, *, directory: str = "/
     ):
         status = await running.wait()
     return Done(status, tuple(lines))
+
+
+async def slurm_version(place: Place) -> SlurmVersion | None:
+    """Ask Slurm for its version; None where Slurm's commands are not, or cannot say.
+
+    Raises:
+        SettingsError: The answer is none.
+    """
+    salloc = place.slurm_tool("salloc")
+    if salloc is None or await place.lacks_conf():
+        return None
+    done = await run_tool([salloc, "--version"], place.slurm_setting)
+    return parse_version("\n".join(done.lines))
 
 
 def examine(argv: list[str]) -> Place:

@@ -25,6 +25,10 @@ class Slurm:
             because slurmstepd would look a bare name up on the node.
         made_in_root: What is made in a container's root file system to mount the step's directory
             on, in the words of `podman diff`.
+        keeps_what_no_node_has: Whether a job that asks for more processors than a node has stays
+            pending; else it is refused.
+        debug_is_roots: Whether only root may give srun --slurmd-debug.
+        only_in_help: Requests whose option salloc and srun list, and do not know.
     """
 
     release: Release
@@ -32,6 +36,9 @@ class Slurm:
     real_terminal: bool
     absolute_program: bool
     made_in_root: tuple[str, ...]
+    keeps_what_no_node_has: bool
+    debug_is_roots: bool
+    only_in_help: tuple[str, ...]
 
     def called(self, name: str) -> str:
         """The name by which the first process of a container calls a program of /bin."""
@@ -45,6 +52,9 @@ _TABLE = (
         real_terminal=False,
         absolute_program=False,
         made_in_root=(),
+        keeps_what_no_node_has=True,
+        debug_is_roots=False,
+        only_in_help=(),
     ),
     Slurm(
         (24, 11),
@@ -52,6 +62,9 @@ _TABLE = (
         real_terminal=True,
         absolute_program=True,
         made_in_root=("C /var", "A /var/run", "A /var/run/slurm"),
+        keeps_what_no_node_has=False,
+        debug_is_roots=True,
+        only_in_help=("SCRUN_POWER",),
     ),
 )
 

@@ -326,6 +326,14 @@ def test_update_is_refused(running: tuple[Docker, str]) -> None:
     assert docker.must("inspect", "--format", "{{.State.Status}}", container) == "running\n"
 
 
+def test_checkpoint_is_refused(running: tuple[Docker, str]) -> None:
+    docker, container = running
+    done = docker.run("checkpoint", "create", container, "one")
+    assert done.returncode != 0
+    assert "experimental" in done.stderr
+    assert docker.must("inspect", "--format", "{{.State.Status}}", container) == "running\n"
+
+
 def test_stats_are_of_the_submit_host(running: tuple[Docker, str]) -> None:
     docker, container = running
     line = docker.must("stats", "--no-stream", "--format", "{{.Name}} {{.PIDs}}", container)

@@ -8,6 +8,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.site import Site
+from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until
 
 as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
@@ -62,9 +63,11 @@ def test_a_refusal_names_the_flag(site: Site) -> None:
 
 
 @as_user
-def test_one_that_waits_for_ever_names_the_flag(site: Site) -> None:
-    """Slurm keeps a job that asks for more CPUs than a node has; nothing refuses it."""
+def test_more_processors_than_a_node_has_name_the_flag(site: Site) -> None:
     life = site.life(config=flagged(site, {"cpu": {"quota": 100_000_000}}, {}))
+    if not slurm_version().keeps_what_no_node_has:
+        assert "SCRUN_CPUS_PER_TASK=1000 from --cpus, linux.resources.cpu" in life.refused()
+        return
     log = site.root / life.id / "log"
     wait_until("it is told", lambda: log.exists() and " pending: " in log.read_text())
     assert "pending: PartitionConfig" in log.read_text()

@@ -253,6 +253,12 @@ def _ended(pidfd: int) -> bool:
 # what cannot be
 
 
+@pytest.mark.parametrize("command", [("artifact", "ls"), ("farm", "list")])
+def test_what_podman_5_has_and_no_runtime_sees(podman: Podman, command: tuple[str, ...]) -> None:
+    done = podman.run(*command)
+    assert (done.returncode == 0) is (podman.release >= (5, 4)), done.stderr
+
+
 def test_checkpoint_is_refused(podman: Podman, running: str) -> None:
     done = podman.run("container", "checkpoint", running)
     assert done.returncode != 0

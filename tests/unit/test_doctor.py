@@ -230,6 +230,15 @@ def test_oci_conf(text: str, missing: dict[str, str], status: str, complaint: st
     assert bool(finding.remedy) is (status != "ok")
 
 
+def test_where_slurm_mounts_the_directory_of_a_step() -> None:
+    named = parse_oci_conf(CONF + "MountSpoolDir=/dev/slurm\n")
+    assert cluster.judge_oci_conf("/oci.conf", named, {}, mounts_spool=True).status == "ok"
+    finding = cluster.judge_oci_conf("/oci.conf", parse_oci_conf(CONF), {}, mounts_spool=True)
+    assert finding.status == "warn"
+    assert "MountSpoolDir is not set" in finding.text
+    assert "MountSpoolDir=/dev/slurm" in finding.remedy
+
+
 def test_munge_socket() -> None:
     assert cluster.munge_socket("") == "/run/munge/munge.socket.2"
     assert cluster.munge_socket("ttl=60, socket=/x/y") == "/x/y"

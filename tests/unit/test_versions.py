@@ -38,6 +38,7 @@ def test_features() -> None:
         tasks_per_node=1,
         real_terminal=False,
         node_finds_program=False,
+        mounts_spool=False,
         env_exclude=False,
     )
     new = Features(
@@ -46,6 +47,7 @@ def test_features() -> None:
         tasks_per_node=None,
         real_terminal=True,
         node_finds_program=True,
+        mounts_spool=True,
         env_exclude=True,
     )
     assert features(SlurmVersion(24, 11, 5)) == features(SlurmVersion(26, 5)) == new

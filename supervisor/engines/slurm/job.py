@@ -77,9 +77,10 @@ class SlurmJob:
     async def run(self, step: Step) -> Ending:
         """Run the container as a step, to its end."""
         heard = self._step.heard
-        streams = Streams(step.stdio, step.terminal, listen=not step.program_is_known)
+        far_terminal = step.terminal and self._features.real_terminal
+        streams = Streams(step.stdio, step.terminal, not step.program_is_known, far_terminal)
         options = self._container_options(step)
-        if step.terminal and self._features.real_terminal:
+        if far_terminal:
             self._write_size(step)
         status = await self._step.run(options, self._command(step), streams, step.running)
         ended = step_exit(heard, status)

@@ -20,6 +20,7 @@ from supervisor.pumps import can_be_opened_again, carried, messages, overheard
 _STEP_ENDS = 5.0
 _STEP_STARTS = 10.0
 _KILL_BY_CONTROLLER = 3.0
+_RUNTIME_LISTENS = 1.0
 
 
 class Streams(msgspec.Struct, frozen=True):
@@ -29,11 +30,14 @@ class Streams(msgspec.Struct, frozen=True):
         fds: Descriptors for standard input, output and error, the same three if a terminal.
         terminal: Whether those are a terminal.
         listen: Whether to look out for the runtime's word that there is no such program.
+        far_terminal: Whether the program's own terminal is another one, which the runtime on the
+            node makes, and keeps as large as Slurm's.
     """
 
     fds: tuple[int, int, int]
     terminal: bool
     listen: bool
+    far_terminal: bool = False
 
 
 class SrunStep:
@@ -59,6 +63,7 @@ class SrunStep:
         self._setting = setting
         self._journal = journal
         self._started = trio.Event()
+        self._sees_sizes = trio.Event()
         self._srun: Child | None = None
 
     @property
@@ -122,7 +127,7 @@ class SrunStep:
                 self._srun = srun
                 async with trio.open_nursery() as nursery:
                     if streams.terminal:
-                        nursery.start_soon(self._remind_of_the_size)
+                        nursery.start_soon(self._tell_the_size, streams.far_terminal)
                     status = await srun.wait()
                     nursery.cancel_scope.cancel()
         self._started.set()  # nobody has to wait for it any more
@@ -147,9 +152,17 @@ class SrunStep:
             async with carried(error, self._setting) as pipe:
                 yield pipe
 
-    async def _remind_of_the_size(self) -> None:
-        """Have srun look at the terminal's size: docker sets it while the step is on its way."""
+    async def _tell_the_size(self, far_terminal: bool) -> None:
+        """Have srun look at the terminal's size: docker sets it while the step is on its way.
+
+        A runtime that makes the terminal is told of a change by a signal of the kernel's, which it
+        misses in its first moments. No event tells when those are over, and a size that is told
+        again is no change. So until then Slurm's terminal keeps the size of the beginning.
+        """
         await self._started.wait()
+        if far_terminal:
+            await trio.sleep(_RUNTIME_LISTENS)
+        self._sees_sizes.set()
         self.resized()
 
     async def runs(self) -> bool:
@@ -194,5 +207,5 @@ class SrunStep:
         it passes sizes on, and then it never does (22.05: so it was with 3 of 5 terminals of
         docker, which sets their size early).
         """
-        if self._srun is not None and self._started.is_set():
+        if self._srun is not None and self._sees_sizes.is_set():
             self._srun.signal(signal.SIGWINCH)
