@@ -41,6 +41,8 @@ def minimal(**members: object) -> bytes:
     [
         (minimal(process={"args": ["sh", "a" * LONGEST_WORD + "é"], "cwd": "/"}),
          "process.args[1]: is longer than"),
+        (minimal(process={"args": ["sh", *["a" * 100_000] * 16], "cwd": "/"}),
+         "process.args: are longer than 1500000 bytes together"),
         (minimal(process={"args": ["sh"], "cwd": "/", "env": ["A=" + "b" * LONGEST_WORD]}),
          "process.env[0]: is longer than"),
         (minimal(annotations={"a": "é" * (ANNOTATIONS_LIMIT // 2)}), "annotations: are larger"),
@@ -53,7 +55,7 @@ def minimal(**members: object) -> bytes:
         (minimal(x=0).replace(b'"x": 0', b'"x": 1' + b"0" * 5000), "has an integer that is too"),
         (minimal(process={"args": ["a"], "cwd": "x" * 10_000_000}), "process.cwd: xxx"),
     ],
-    ids=range(11),
+    ids=range(12),
 )  # fmt: skip
 def test_config_that_did_harm_later(content: bytes, reason: str) -> None:
     with limited(), pytest.raises(BundleError) as caught:

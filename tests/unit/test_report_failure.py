@@ -142,3 +142,9 @@ def test_a_file_that_cannot_be_written_is_no_error(
     monkeypatch.setenv("SCRUN_LOG_FILE", "/nonexistent/file")
     assert explain(ScrunError("failed"), Parsed()) == 1
     assert capfd.readouterr().err == "scrun: failed\n"
+
+
+def test_an_error_with_half_a_character(capfd: pytest.CaptureFixture[str]) -> None:
+    """JSON can have one, in a key that the error names; no encoding can."""
+    assert explain(UsageError("\ud800 \udcff: no"), Parsed()) == 1
+    assert capfd.readouterr().err == "scrun: ? ?: no\n"
