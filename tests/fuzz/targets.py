@@ -477,6 +477,7 @@ def attached(data: bytes) -> None:
 
 def anchor(data: bytes) -> None:
     """What an anchor says: signals, by name."""
+    data = data[:30_000]
     whole, rest = read_signals(data)
     found, left = [], b""
     for place in range(0, len(data), 3):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import BundleError
+from scrun.errors import LONGEST, BundleError
 from scrun.oci.config import ANNOTATIONS_LIMIT, LONGEST_WORD, load_bundle, parse
 from scrun.oci.document import LEVELS, VALUES, decode
 from scrun.paths import LIMIT
@@ -125,3 +125,13 @@ def test_capabilities_of_an_unknown_kind() -> None:
     target = Target(engine="local", uid=0, gid=0, rootless=False, capabilities=frozenset())
     plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
     assert plan.config["process"]["capabilities"] == {**sets, "bounding": []}
+
+
+def test_what_is_lost_is_not_all_listed() -> None:
+    mounts = [{"destination": "/x" * 5000, "type": "mqueue"} for _ in range(2000)]
+    raw, _ = parse(minimal(mounts=mounts))
+    target = Target(engine="slurm", uid=1000, gid=100, rootless=True)
+    with limited():
+        plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
+    assert len(plan.notes) == 1001
+    assert max(map(len, plan.notes)) <= LONGEST
