@@ -221,6 +221,6 @@ def described(error: BaseException) -> str:
 
         names = [str(name) for name in (leaf.filename, leaf.filename2) if name]
         remedy = _REMEDIES.get(errno.errorcode.get(leaf.errno or 0, ""), "")
-        text = ": ".join([*([", ".join(names)] if names else []), leaf.strerror])
+        text = shortened(": ".join([*([", ".join(names)] if names else []), leaf.strerror]))
         return f"{text}; {remedy}" if remedy else text
-    return f"internal error: {type(leaf).__name__}: {leaf}"
+    return shortened(f"internal error: {type(leaf).__name__}: {leaf}")

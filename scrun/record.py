@@ -106,6 +106,8 @@ def read_record(directory: str) -> Record:
         if content.count(b",") > VALUES:
             raise ValueError(f"has more than {VALUES} values")
         document = json.loads(content)
+        # half a character is in no text that we write; the bytes of a path may be any
+        os.fsencode(json.dumps(document, ensure_ascii=False))
     except FileNotFoundError:
         raise StateError(f"container {container}: its record is incomplete; delete it") from None
     except OSError as error:
@@ -118,7 +120,7 @@ def read_record(directory: str) -> Record:
         return msgspec.convert(document, Record)
     except msgspec.ValidationError as error:
         raise StateError(f"{path}: {explain(error, document)}; delete the container") from error
-    except UnicodeEncodeError as error:  # half a character, where no text belongs
+    except UnicodeEncodeError as error:  # such bytes, where no text belongs
         raise StateError(f"{path}: {error}; delete the container") from error
 
 

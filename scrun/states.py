@@ -21,6 +21,8 @@ import enum
 
 import msgspec
 
+from scrun.errors import shortened
+
 
 class Phase(enum.Enum):
     """Where a container is in its life."""
@@ -81,7 +83,7 @@ of shells: cannot be executed, not found, killed by a signal."""
 
 def taken(reason: str, text: str) -> Ending:
     """Return the ending of a container whose job was taken away."""
-    return Ending(TAKEN[reason], reason, text)
+    return Ending(TAKEN[reason], reason, shortened(text))
 
 
 def killed(signal: int, text: str = "") -> Ending:

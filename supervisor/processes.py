@@ -222,15 +222,20 @@ async def run_shell(
         return shell_status(await running.wait())
 
 
+_LITTLE = 1 << 20
+
+
 async def output_of(argv: Sequence[str], setting: Setting) -> str:
-    """Run a command that prints little, and return its standard output."""
+    """Run a command that prints little, and return its standard output, up to 1 MiB."""
     readable, writable = os.pipe()
     async with trio.lowlevel.FdStream(readable) as stream:
         try:
             async with child(argv, setting, stdout=writable) as running:
                 os.close(writable)
                 writable = -1
-                content = b"".join([part async for part in stream])
+                content = b""
+                async for part in stream:
+                    content += part[: _LITTLE - len(content)]
                 await running.wait()
         finally:
             if writable >= 0:

@@ -22,7 +22,7 @@ def explain(error: Exception, parsed: "Parsed | None") -> int:
         import traceback
 
         details = "".join(traceback.format_exception(error))
-    return report_failure(os.fsencode(text), status, parsed, details)
+    return report_failure(text.encode(errors="replace"), status, parsed, details)
 
 
 def report_failure(answer: bytes, status: int, parsed: "Parsed | None", details: str = "") -> int:

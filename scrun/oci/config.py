@@ -20,6 +20,9 @@ from scrun.oci.document import decode, place_of, read_file
 ANNOTATIONS_LIMIT = 1 << 20
 """All annotations together, in bytes: they are in the record, and that has to stay readable."""
 
+ARGUMENTS_LIMIT = 1_500_000
+"""All arguments together, in bytes: they are srun's too, and a command line has 2 MiB at most."""
+
 LONGEST_WORD = 32 * os.sysconf("SC_PAGESIZE") - 1
 """The longest argument or variable, in bytes, that execve(2) takes (MAX_ARG_STRLEN)."""
 
@@ -285,9 +288,10 @@ def _complaints(config: Config) -> list[tuple[str, str]]:
         for member, text in words
         if len(text) * 4 > LONGEST_WORD < len(text.encode())
     ]
-    if sum(len(f"{key}{text}".encode()) for key, text in config.annotations.items()) > (
-        ANNOTATIONS_LIMIT
-    ):
+    if sum(len(text.encode()) for text in process.args) > ARGUMENTS_LIMIT:
+        found.append(("process.args", f"are longer than {ARGUMENTS_LIMIT} bytes together"))
+    annotations = (f"{key}{text}" for key, text in config.annotations.items())
+    if sum(len(text.encode()) for text in annotations) > ANNOTATIONS_LIMIT:
         found.append(("annotations", f"are larger than {ANNOTATIONS_LIMIT >> 20} MiB together"))
     return found
 

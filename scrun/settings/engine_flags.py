@@ -31,6 +31,7 @@ from scrun.settings.requests import TABLE
 
 PREFIX = "slurm."
 CPUS, MEMORY, GPUS = "SCRUN_CPUS_PER_TASK", "SCRUN_MEM_PER_NODE", "SCRUN_GPUS"
+_SHOWN = 10  # of the names that are unknown: to find what was meant takes a while for each
 _PERIOD = 100_000
 _MEBIBYTE = 1 << 20
 _NOBODY_ASKED = 2048  # the limit of processes that podman sets by itself
@@ -136,12 +137,14 @@ def _of_slurm(annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 def _unknown_names(annotations: Mapping[str, str]) -> Iterator[str]:
     known = [variable.removeprefix("SCRUN_").lower() for variable in TABLE]
-    for annotation, _ in _of_slurm(annotations):
-        if variable_of(annotation) is None:
-            close = difflib.get_close_matches(_plain_name(annotation), [*known, *_BY_OPTION], 1)
-            hint = f" (is it {PREFIX}{close[0]}?)" if close else ""
-            shown = ascii(annotation[:80])[1:-1]
-            yield f"annotation {shown} is ignored: is no request that scrun knows{hint}"
+    unknown = [name for name, _ in _of_slurm(annotations) if variable_of(name) is None]
+    for annotation in unknown[:_SHOWN]:
+        close = difflib.get_close_matches(_plain_name(annotation), [*known, *_BY_OPTION], 1)
+        hint = f" (is it {PREFIX}{close[0]}?)" if close else ""
+        shown = ascii(annotation[:80])[1:-1]
+        yield f"annotation {shown} is ignored: is no request that scrun knows{hint}"
+    if more := unknown[_SHOWN:]:
+        yield f"{len(more)} more annotations {PREFIX}* are ignored: are no requests either"
 
 
 def _cpus(limits: Mapping[str, object]) -> str:

@@ -291,6 +291,8 @@ def _replace(settings: Settings, setting: str, value: str, source: str) -> Setti
     except msgspec.ValidationError as error:
         reason = _explain(error).removeprefix(f"{setting}: ")
         raise SettingsError(f"{source}: {value}: {reason}") from error
+    except UnicodeEncodeError as error:
+        raise SettingsError(f"{source}: {value!r}: is not UTF-8") from error
 
 
 def _overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:

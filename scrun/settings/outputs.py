@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from scrun.oci.config import LONGEST_WORD
+
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """What scripts are told; the names are the variables', without SCRUN_ and in lower case.
@@ -60,8 +62,8 @@ def output_variables(told: Told) -> dict[str, str]:
     """Make the variables, in the order of the manual.
 
     What is None has no variable. Nor has an annotation that cannot be one: an equals sign in its
-    key, which would end the name there, or a NUL; exec(2) knows no such variable, and a command
-    that could not be started because of one would be no help. Any other key stays as it is,
+    key, which would end the name there, a NUL, or more bytes than execve(2) takes; a command that
+    could not be started because of one would be no help. Any other key stays as it is,
     although a shell cannot name most: `env`, Lua and jq can.
     """
     variables: dict[str, str] = {}
@@ -78,5 +80,7 @@ def _annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     return {
         f"SCRUN_ANNOTATION_{key}": value
         for key, value in annotations.items()
-        if "=" not in key and "\0" not in key + value
+        if "=" not in key
+        and "\0" not in key + value
+        and len(f"SCRUN_ANNOTATION_{key}={value}".encode(errors="replace")) <= LONGEST_WORD
     }

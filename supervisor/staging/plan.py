@@ -6,6 +6,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from scrun.errors import shortened
+
+_MOST = 1000
+
 # Where engines keep what they make for one container. None of it exists on another machine.
 HOST_ONLY = (
     "/run/buildah",
@@ -106,8 +110,11 @@ class Notes:
         self.lines: list[str] = []
 
     def add(self, line: str) -> None:
-        """Put down one line."""
-        self.lines.append(line)
+        """Put down one line; an image may bring any number of them, of any length."""
+        if len(self.lines) < _MOST:
+            self.lines.append(shortened(line))
+        elif len(self.lines) == _MOST:
+            self.lines.append("more was lost that is not listed")
 
     def drop(self, where: dict[str, Any], prefix: str, key: str, why: str) -> None:
         """Remove a member; what said nothing (null, empty) goes silently."""

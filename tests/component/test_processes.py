@@ -319,3 +319,8 @@ def test_dies_with_us(dies: str) -> None:
             os.kill(pid, signal.SIGTERM)  # only now
         assert parent.stdout.readline() == b"TERM\n"
         assert parent.stdout.read() == b""  # nobody holds it any more
+
+
+async def test_output_that_is_too_much() -> None:
+    command = ["head", "--bytes=5000000", "/dev/zero"]
+    assert len(await output_of(command, SETTING)) == 1 << 20

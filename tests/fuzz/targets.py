@@ -55,7 +55,7 @@ from scrun.settings.node_runtime import node_runtime
 from scrun.settings.ociconf import parse_oci_conf, substitute
 from scrun.settings.outputs import Told, output_variables
 from scrun.settings.request_sources import asked_by, gather
-from scrun.settings.requests import salloc_arguments, srun_arguments
+from scrun.settings.requests import from_environment, salloc_arguments, srun_arguments
 from scrun.settings.slurmconf import read_slurm_conf
 from scrun.settings.versions import parse_version
 from scrun.waiting import annotations_of, waiting_line
@@ -67,6 +67,7 @@ from supervisor.engines.local.job import _last_error
 from supervisor.engines.script import process_variables
 from supervisor.engines.slurm.fate import read_accounting, read_fate
 from supervisor.engines.slurm.inspect import read_answers
+from supervisor.engines.slurm.layout import OneNode, check, layout_within
 from supervisor.engines.slurm.messages import (
     SallocHeard,
     SrunHeard,
@@ -134,7 +135,7 @@ def said(error: ScrunError, *, begins: str = "", ends: str = "") -> None:
     assert text.endswith(ends), text
     assert text.strip(), "an error without words"
     assert len(text) <= _LONGEST, f"an error of {len(text)} characters"
-    line = printable(one_line(text))
+    line = printable(one_line(text.encode(errors="replace").decode()))
     assert line.isprintable()
     line.encode(errors="backslashreplace")
     assert 0 < error.exit_code < 128
@@ -344,6 +345,24 @@ def settings(data: bytes) -> None:
             os.path.lexists(name)
 
 
+def environment(data: bytes) -> None:
+    """The caller's variables, separated by NUL."""
+    pairs = (os.fsdecode(entry).partition("=") for entry in data.split(b"\0"))
+    found = {name: value for name, _, value in pairs if name and name != "SCRUN_CONFIG"}
+    quick.real_uid(found, "/nowhere")
+    try:
+        load(found, written("empty.toml", b""))
+        for release in _RELEASES:
+            words = salloc_arguments(from_environment(found), release)
+            words += srun_arguments(from_environment(found), release)
+            assert all(word.startswith("-") for word in words)
+        check({**found, "SLURM_JOB_NUM_NODES": ""}, OneNode(1, "22.05"))
+        layout = layout_within(found, found, OneNode(1, "22.05"))
+        assert layout.tasks >= 1
+    except SettingsError as error:
+        said(error)
+
+
 def slurm_conf(data: bytes) -> None:
     """slurm.conf, that may include itself."""
     path = written("slurm.conf", data)
@@ -458,6 +477,7 @@ def attached(data: bytes) -> None:
 
 def anchor(data: bytes) -> None:
     """What an anchor says: signals, by name."""
+    data = data[:30_000]
     whole, rest = read_signals(data)
     found, left = [], b""
     for place in range(0, len(data), 3):
@@ -797,6 +817,16 @@ TARGETS: dict[str, Target] = {
         (json.dumps(FULL["linux"]["resources"]).encode(), b'{"cpu": {"shares": 7}}'),
     ),
     "settings": Target("scrun.toml", settings, (_SETTINGS,), ("[", "]", "=", '"', "root", "inf")),
+    "environment": Target(
+        "variables of the caller",
+        environment,
+        (
+            _joined("SCRUN_ENGINE=slurm", "SCRUN_DEBUG=debug2", "SCRUN_ROOT=/r", "SLURM_CONF=/c"),
+            _joined("SCRUN_NTASKS=4", "SCRUN_JOB_NUM_NODES=2-4", "SCRUN_GRES=gpu:1", "A=b"),
+            _joined("SCRUN_EXCLUSIVE=", "SCRUN_REQ_SWITCH=1", "SCRUN_WAIT4SWITCH=5:00"),
+        ),
+        ("SCRUN_STDERR_DEBUG=", "SCRUN_LOG_FILE=", "SCRUN_NTASKS_PER_NODE=", "SLURM_CONF="),
+    ),
     "slurm-conf": Target("slurm.conf", slurm_conf, (_SLURM,), ("include ", "=", '"', "#", "\\")),
     "oci-conf": Target("oci.conf", oci_conf, (_OCI,), ("RunTime", "%u", "%@", "$(", "'", '"')),
     "call": Target("a request with a command line", call, (_joined(*_CALL),)),

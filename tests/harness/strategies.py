@@ -101,10 +101,12 @@ def mutate(document: Any, path: Path, kind: str, other: object) -> Mutated:
         del parent[last]
     elif kind == "another member" and isinstance(old, dict):
         old["x"] = other
+        path = (*path, "x")
     elif kind in ("twice", "another member") and isinstance(parent, list):
         parent.insert(int(last), other)
     elif kind == "another member":
         parent["x"] = other
+        path = (*path[:-1], "x")
     else:
         parent[last] = values[kind]
     return Mutated(render(changed).encode(), named(path), kind)

@@ -196,7 +196,15 @@ def test_process_json(site: Site, witness: Life, kind: str) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[1]", b"[" * 5000, b'{"memory": {"limit": NaN}}', b"\xff", b'{"a":1' + b"0" * 5000],
+    [
+        b"",
+        b"[1]",
+        b"[" * 5000,
+        b'{"memory": {"limit": NaN}}',
+        b"\xff",
+        b'{"a":1' + b"0" * 5000,
+        b'{"\\ud800": ' + b"[" * 20 + b"]" * 20 + b"}",
+    ],
 )
 def test_resources(site: Site, witness: Life, content: bytes) -> None:
     path = site.base / "b" / "resources.json"

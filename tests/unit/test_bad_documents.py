@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import BundleError
+from scrun.errors import LONGEST, BundleError
 from scrun.oci.config import ANNOTATIONS_LIMIT, LONGEST_WORD, load_bundle, parse
 from scrun.oci.document import LEVELS, VALUES, decode
 from scrun.paths import LIMIT
@@ -41,6 +41,8 @@ def minimal(**members: object) -> bytes:
     [
         (minimal(process={"args": ["sh", "a" * LONGEST_WORD + "é"], "cwd": "/"}),
          "process.args[1]: is longer than"),
+        (minimal(process={"args": ["sh", *["a" * 100_000] * 16], "cwd": "/"}),
+         "process.args: are longer than 1500000 bytes together"),
         (minimal(process={"args": ["sh"], "cwd": "/", "env": ["A=" + "b" * LONGEST_WORD]}),
          "process.env[0]: is longer than"),
         (minimal(annotations={"a": "é" * (ANNOTATIONS_LIMIT // 2)}), "annotations: are larger"),
@@ -53,7 +55,7 @@ def minimal(**members: object) -> bytes:
         (minimal(x=0).replace(b'"x": 0', b'"x": 1' + b"0" * 5000), "has an integer that is too"),
         (minimal(process={"args": ["a"], "cwd": "x" * 10_000_000}), "process.cwd: xxx"),
     ],
-    ids=range(11),
+    ids=range(12),
 )  # fmt: skip
 def test_config_that_did_harm_later(content: bytes, reason: str) -> None:
     with limited(), pytest.raises(BundleError) as caught:
@@ -123,3 +125,13 @@ def test_capabilities_of_an_unknown_kind() -> None:
     target = Target(engine="local", uid=0, gid=0, rootless=False, capabilities=frozenset())
     plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
     assert plan.config["process"]["capabilities"] == {**sets, "bounding": []}
+
+
+def test_what_is_lost_is_not_all_listed() -> None:
+    mounts = [{"destination": "/x" * 5000, "type": "mqueue"} for _ in range(2000)]
+    raw, _ = parse(minimal(mounts=mounts))
+    target = Target(engine="slurm", uid=1000, gid=100, rootless=True)
+    with limited():
+        plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
+    assert len(plan.notes) == 1001
+    assert max(map(len, plan.notes)) <= LONGEST

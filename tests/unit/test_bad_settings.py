@@ -80,3 +80,10 @@ def test_a_slurm_conf_that_is_no_file(tmp_path: Path, kind: str) -> None:
         path.symlink_to("/dev/zero")
     with limited(1, 50), pytest.raises(SettingsError, match=f"^{path}: "):
         read_slurm_conf(str(path))
+
+
+@pytest.mark.parametrize("variable", ["SCRUN_DEBUG", "SCRUN_ENGINE", "SCRUN_FILE_DEBUG"])
+def test_a_variable_that_is_not_utf8(tmp_path: Path, variable: str) -> None:
+    (tmp_path / "scrun.toml").touch()
+    with pytest.raises(SettingsError, match=f"^{variable}: .*: is not UTF-8"):
+        load({variable: os.fsdecode(b"\xff")}, str(tmp_path / "scrun.toml"))

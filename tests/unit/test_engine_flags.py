@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scrun.oci.config import parse
 from scrun.settings.engine_flags import KINDS, Flags, named_by, read_flags, variable_of
 from scrun.settings.requests import TABLE
+from tests.harness.limits import limited
 
 CPUS, MEMORY, GPUS = "SCRUN_CPUS_PER_TASK", "SCRUN_MEM_PER_NODE", "SCRUN_GPUS"
 HOOK = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}
@@ -199,3 +200,12 @@ def test_names_that_mean_nothing_are_told(by_flags: bool) -> None:
     assert known.endswith("(is it slurm.partition?)")
     assert "\n" not in unknown
     assert len(unknown) < 160
+
+
+def test_many_unknown_annotations() -> None:
+    """An image's may be tens of thousands; they are read while other containers wait."""
+    annotations = {f"slurm.partitoin{number}": "x" for number in range(40_000)}
+    with limited(1):
+        notes = flags(annotations=annotations).notes
+    assert len(notes) == 11
+    assert notes[10].startswith("39990 more annotations slurm.* are ignored")

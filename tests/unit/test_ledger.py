@@ -121,7 +121,7 @@ def test_state(books: Books) -> None:
 
 
 def test_a_path_that_is_not_utf_8(books: Books) -> None:
-    books.ledger.note(rootfs="/\udcff", annotations={"x": "\ud800"})
+    books.ledger.note(rootfs="/\udcff", annotations={"x": "\udcff"})
     assert books.on_disk == books.ledger.record
 
 

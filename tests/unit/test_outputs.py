@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrun.oci.config import LONGEST_WORD
 from scrun.settings import outputs
 from scrun.settings.outputs import Told, output_variables
 from scrun.settings.requests import TABLE
@@ -113,3 +114,12 @@ def test_it_is_light() -> None:
         cwd=os.path.dirname(os.path.dirname(os.path.dirname(outputs.__file__))),
     )
     assert done.stdout == "False\n"
+
+
+def test_an_annotation_that_no_command_can_be_given() -> None:
+    """With it none could be started at all."""
+    longest = "x" * (LONGEST_WORD - len("SCRUN_ANNOTATION_a="))
+    variables = with_annotations(a=longest, b=longest + "x", c="x")
+    assert {"SCRUN_ANNOTATION_a", "SCRUN_ANNOTATION_c"} < set(variables)
+    assert "SCRUN_ANNOTATION_b" not in variables
+    subprocess.run(["true"], check=True, env=variables)

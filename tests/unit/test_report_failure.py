@@ -142,3 +142,16 @@ def test_a_file_that_cannot_be_written_is_no_error(
     monkeypatch.setenv("SCRUN_LOG_FILE", "/nonexistent/file")
     assert explain(ScrunError("failed"), Parsed()) == 1
     assert capfd.readouterr().err == "scrun: failed\n"
+
+
+def test_an_error_with_half_a_character(capfd: pytest.CaptureFixture[str]) -> None:
+    """JSON can have one, in a key that the error names; no encoding can."""
+    assert explain(UsageError("\ud800 \udcff: no"), Parsed()) == 1
+    assert capfd.readouterr().err == "scrun: ? ?: no\n"
+
+
+def test_an_error_about_a_long_name(capfd: pytest.CaptureFixture[str]) -> None:
+    explain(OSError(36, "File name too long", "/x" * 100_000), Parsed())
+    said = capfd.readouterr().err
+    assert said.endswith("/x: File name too long\n")
+    assert len(said) < 2100

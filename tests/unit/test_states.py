@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrun.errors import LONGEST
 from scrun.states import (
     FATAL,
     TAKEN,
@@ -135,3 +136,8 @@ def test_killed() -> None:
 def test_exited() -> None:
     assert [exited(status).status for status in (0, 7, 255)] == [0, 7, 255]
     assert (exited(0).reason, exited(0).text) == ("exited", "")
+
+
+def test_what_an_ending_says_is_bounded() -> None:
+    """It is in the record, and what a runtime has said may be long."""
+    assert len(taken("cancelled", "x" * 1_000_000).text) <= LONGEST

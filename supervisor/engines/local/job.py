@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from scrun.errors import EngineError, StateError
+from scrun.errors import EngineError, StateError, shortened
 from scrun.states import Ending, exited, taken
 from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.local.commands import Commands
@@ -234,7 +234,7 @@ def _last_error(log: str) -> str:
 
 def _not_started(reason: str) -> Ending:
     """Make an ending of what the runtime said."""
-    text = f"the container could not be started: {reason}"
+    text = shortened(f"the container could not be started: {reason}")
     if (status := program_failure(reason)) is not None:
         return Ending(status, "not-found" if status == 127 else "not-executable", text)
     return taken("scrun-failure", text)
