@@ -11,6 +11,7 @@ HALF_MADE = "half-made state of crun on a node"
 """What crun leaves when its step is killed in the moment in which it makes it: a directory without
 a container. slurmstepd (22.05) deletes only what `crun state` knows."""
 
+_PAUSES = ("catatonit", "podman")
 FORGOTTEN = "jobs whose end a killed slurmctld has forgotten"
 """slurmctld saves its state some seconds later, so one that is killed believes again in jobs that
 were given back just before."""
@@ -32,12 +33,14 @@ def look(places: list[Place], jobs: list[str], forgotten: set[str]) -> Left:
     left: Left = {}
 
     def add(kind: str, what: str) -> None:
-        left.setdefault(kind, []).append(what)
+        if what not in left.setdefault(kind, []):
+            left[kind].append(what)
 
     bases = [str(place.site.base) for place in places]
     for process in processes():
         base = next((base for base in bases if process.mentions(base)), None)
-        if base is not None and not process.is_supervisor:
+        pause = process.argv[0] in _PAUSES  # holds podman's user namespace, until it is told
+        if base is not None and not process.is_supervisor and not pause:
             add("processes", str(process))
     for pid in children_of(os.getpid()):
         words = words_of(pid)

@@ -27,12 +27,14 @@ HELD = (CREATED, RUNNING)
 """Moments in which the life waits until the fault has come: no race is in what follows."""
 
 KINDS = ("status", "lines", "stdin", "terminal", "kill", "exec", "script")
+PODMAN = ("podman",)
 ENGINES = ("slurm", "local")
 
 TRAPPED = 33
 """What the containers exit with when they get TERM or INT."""
 
 _TERM, _INT, _KILL = 143, 130, 137
+_RUNTIME = 1  # what the OCI runtime ends with itself; it says why on the container's stderr
 _NODE, _CANCELLED, _LIMIT, _FAILURE = 120, 122, 124, 125
 
 
@@ -98,6 +100,7 @@ def _signals(
     ]
 
 
+_ANY = {*range(1, 256)}  # what podman ends with when it has lost its conmon: but never 0
 _LATER = "nothing, but for the time in which it was stopped"
 _SLURM: dict[str, object] = {"engines": ("slurm",)}
 _LOCAL: dict[str, object] = {"engines": ("local",)}
@@ -172,12 +175,12 @@ FAULTS: tuple[Fault, ...] = (
         "runtime",
         (STARTING, RUNNING, ENDING),
         {
-            "KILL": "status 137; the container is removed",
+            "KILL": "status 125, `its OCI runtime ended before it`; the container is removed",
             "TERM": "passed on to the container",
-            "INT": "passed on to the container",
+            "INT": "passed on to the container; runc, which has a terminal, ends: status 125",
             "STOP": _LATER,
         },
-        {"KILL": {_KILL}, "TERM": {TRAPPED, _TERM}, "INT": {TRAPPED, _INT}},
+        {"KILL": {_FAILURE}, "TERM": {TRAPPED, _TERM}, "INT": {TRAPPED, _INT, _FAILURE}},
         weight=2,
         **_LOCAL,
     ),
@@ -232,6 +235,33 @@ FAULTS: tuple[Fault, ...] = (
         kinds=("exec",),
         weight=1,
     ),
+    *_signals(
+        "podman",
+        (CREATING, RUNNING),
+        {
+            "KILL": "the container goes on without it; `podman rm --force` removes it",
+            "TERM": "passed on to the container",
+            "INT": "passed on to the container",
+            "STOP": _LATER,
+        },
+        {"KILL": {-9}, "TERM": {*_ANY, -15}, "INT": {*_ANY, -2}},
+        engines=("slurm",),
+        kinds=PODMAN,
+        weight=1,
+    ),
+    *_signals(
+        "conmon",
+        (CREATING, RUNNING),
+        {
+            "KILL": "podman loses the container's status; `podman rm --force` removes it",
+            "TERM": "as KILL",
+            "STOP": _LATER,
+        },
+        {"KILL": _ANY, "TERM": _ANY},
+        engines=("slurm",),
+        kinds=PODMAN,
+        weight=1,
+    ),
     *(
         Fault(
             name=f"supervisor-{kind}",
@@ -270,7 +300,7 @@ FAULTS: tuple[Fault, ...] = (
             deed="full",
             moments=ALL,
             seen=seen,
-            ends=frozenset({_FAILURE}),
+            ends=frozenset({_FAILURE, _RUNTIME}),
             surely=False,
             own=True,
             disk=kind,
@@ -319,7 +349,7 @@ FAULTS: tuple[Fault, ...] = (
         "limit",
         HELD,
         "status 124, as soon as slurmctld looks (every 30 seconds)",
-        ends=frozenset({_LIMIT}),
+        ends=frozenset({_LIMIT, TRAPPED}),
         engines=("slurm",),
         weight=1,
     ),
