@@ -1,8 +1,8 @@
 """Counts what is left: jobs, processes, sockets, directories, mounts, descriptors."""
 
 import os
+from collections.abc import Iterable
 
-from tests.chaos.children import Children
 from tests.chaos.place import Place
 from tests.chaos.victims import children_of, listener, words_of
 from tests.harness.processes import processes
@@ -11,7 +11,6 @@ HALF_MADE = "half-made state of crun on a node"
 """What crun leaves when its step is killed in the moment in which it makes it: a directory without
 a container. slurmstepd (22.05) deletes only what `crun state` knows."""
 
-_PAUSES = ("catatonit", "podman")
 FORGOTTEN = "jobs whose end a killed slurmctld has forgotten"
 """slurmctld saves its state some seconds later, so one that is killed believes again in jobs that
 were given back just before."""
@@ -39,7 +38,7 @@ def look(places: list[Place], jobs: list[str], forgotten: set[str]) -> Left:
     bases = [str(place.site.base) for place in places]
     for process in processes():
         base = next((base for base in bases if process.mentions(base)), None)
-        pause = process.argv[0] in _PAUSES  # holds podman's user namespace, until it is told
+        pause = process.argv[0] == "catatonit"  # holds podman's user namespace, until it is told
         if base is not None and not process.is_supervisor and not pause:
             add("processes", str(process))
     for pid in children_of(os.getpid()):
@@ -74,10 +73,20 @@ def _directories(place: Place) -> list[tuple[str, str]]:
             found.append(("sockets", path))
     if place.engine == "slurm":
         user = place.cluster / "oci" / place.site.user.name
-        for entry in user.glob("*"):
-            whole = (entry / "status").exists()
-            found.append(("runtime's state" if whole else HALF_MADE, str(entry)))
+        whole = [entry for entry in user.glob("*") if (entry / "status").exists()]
+        found += [("runtime's state", str(entry)) for entry in whole]
     return found
+
+
+def half_made(places: Iterable[Place]) -> list[str]:
+    """Return the directories of crun's on the nodes that have no container."""
+    return [
+        str(entry)
+        for place in places
+        if place.engine == "slurm"
+        for entry in (place.cluster / "oci" / place.site.user.name).glob("*")
+        if not (entry / "status").exists()
+    ]
 
 
 def descriptors(place: Place) -> dict[int, list[str]]:
@@ -97,9 +106,3 @@ def descriptors(place: Place) -> dict[int, list[str]]:
 def remains(place: Place) -> list[str]:
     """Return what is in the root directory when the last supervisor is gone: nothing."""
     return sorted(os.listdir(place.root)) if os.path.exists(place.root) else []
-
-
-def unclaimed(children: Children) -> int:
-    """Return how many processes have this one for a parent."""
-    del children
-    return len(children_of(os.getpid()))

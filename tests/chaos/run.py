@@ -17,7 +17,7 @@ from tests.chaos.place import Place
 from tests.chaos.plan import GROUP, Plan, draw
 from tests.chaos.podman_life import PodmanLife, PodmanPlace
 from tests.chaos.report import Failure, Report
-from tests.chaos.seen import Kind, Problem, judge
+from tests.chaos.seen import judge
 from tests.chaos.troubles import Trouble
 from tests.harness.processes import signal_quietly
 from tests.harness.users import User
@@ -50,6 +50,7 @@ class Run:
     children: Children = field(default_factory=Children)
     places: dict[str, Place] = field(default_factory=dict)
     forgotten: set[str] = field(default_factory=set)
+    made_before: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
         """Live all lives, and count."""
@@ -62,9 +63,11 @@ class Run:
                 await self._warm_up()
                 if any(self._plan(number).kind in PODMAN for number in self._numbers):
                     self.places["podman"] = PodmanPlace(order.user, self.children)
+                self.made_before = set(census.half_made(self.places.values()))
                 before = {e: census.descriptors(p) for e, p in self.places.items()}
                 self.report.begin()
                 await self._all_lives()
+                self.report.end()
                 await self._count(before)
             finally:
                 with trio.CancelScope(shield=True):
@@ -148,6 +151,8 @@ class Run:
         deadline = time.monotonic() + _SETTLES
         while True:
             left = census.look(places, await self._jobs(), self.forgotten)
+            if made := set(census.half_made(places)) - self.made_before:
+                left[census.HALF_MADE] = sorted(made)
             if not left.keys() - census.NOT_OURS:
                 break
             if time.monotonic() > deadline:
@@ -210,16 +215,10 @@ def _remove(base: str) -> None:
     shutil.rmtree(base, ignore_errors=True)
 
 
-def add_leak(plan: Plan, text: str) -> Failure:
-    """Return a failure for what was found later."""
-    return Failure(plan, [Problem(Kind.LEAK, text)], "", "")
-
-
-def go(order: Order, out: "os.PathLike[str] | None" = None) -> Report:
+def go(order: Order) -> Report:
     """Run, and return the report."""
-    del out
     os.chdir("/")
-    report = Report(order.seed, order.lives, sys.stderr)
+    report = Report(order.seed, order.lives, order.at_once, sys.stderr)
     run = Run(order, report)
     trio.run(run.run)
     return report

@@ -150,7 +150,9 @@ def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
         found.append(Problem(Kind.STATUS, f"status {seen.anchor}, not {sorted(may)}"))
     if seen.state is not None:
         found += _of_state(plan, seen, seen.state)
-    scripted = plan.kind == "script" and plan.fault.target not in ("worker", "command")
+    # without a process there is no running it, which the status and the log tell
+    unable = plan.fault.target in ("worker", "command") or plan.fault.deed == "limited"
+    scripted = plan.kind == "script" and not unable
     if scripted and not seen.staged_out:
         found.append(Problem(Kind.LINES, "stage_out was not called"))
     return found
