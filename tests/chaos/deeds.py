@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tests.chaos import disks, limits, rogues
+from tests.chaos import disks, limits, proxies, rogues
 from tests.chaos.victims import signalled
 
 if TYPE_CHECKING:
@@ -89,11 +89,19 @@ async def _job(life: "Life") -> None:
         life.note(f"{' '.join(words)}: {done.status} {done.err}")
 
 
+async def _between(life: "Life") -> None:
+    """Be between the commands and the supervisor for a while."""
+    async with proxies.between(life):
+        life.harmed()  # it goes on with its next call
+        await trio.sleep(2 * life.plan.pause)
+
+
 _DEEDS: dict[str, Deed] = {
     "limited": _limited,
     "rogue": _rogue,
     "prepared": _prepared,
     "full": disks.fill,
+    "between": _between,
     "cancel": _job,
     "requeue": _job,
     "limit": _job,

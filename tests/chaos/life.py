@@ -112,6 +112,10 @@ class Life:
         finally:
             self._harmed.set()
 
+    def harmed(self) -> None:
+        """Let the life go on, although the fault is not over."""
+        self._harmed.set()
+
     def hit(self, text: str) -> None:
         """Take notice that the fault has come."""
         self.note(text)
@@ -254,7 +258,11 @@ class Life:
         if done.status:
             self.note(f"state: {done.status} {done.err}")
             return
-        state = json.loads(done.out)
+        try:
+            state = json.loads(done.out)
+        except ValueError:
+            self.seen.state = {"status": f"no JSON: {done.out!r}"}
+            return
         notes = state.get("annotations", {})
         names = ("reason", "exit_status", "message")
         told = {name: notes[f"org.scrun.{name}"] for name in names if f"org.scrun.{name}" in notes}

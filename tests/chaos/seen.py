@@ -95,10 +95,12 @@ def judge(plan: Plan, seen: Seen) -> list[Problem]:
 def _may(plan: Plan, seen: Seen) -> frozenset[int]:
     """Return the statuses with which the container may end."""
     fault = plan.fault
+    if seen.hit and seen.start is not None and seen.start.status:
+        return fault.ends | seen.own | {137}  # what could not be started is killed
     if not seen.hit or not fault.ends:
         return seen.own
-    if fault.trouble or (seen.start is not None and seen.start.status):
-        return fault.ends | seen.own | {137}  # what could not be started is killed
+    if fault.trouble:
+        return fault.ends | seen.own
     if plan.moment in HELD and fault.surely:
         return fault.ends
     return fault.ends | seen.own

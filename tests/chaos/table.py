@@ -8,6 +8,7 @@ from tests.chaos.faults import (
     ENDING,
     ENGINES,
     HELD,
+    KINDS,
     NONE,
     PODMAN,
     RUNNING,
@@ -122,11 +123,15 @@ FAULTS: tuple[Fault, ...] = (
         (STARTING, RUNNING, ENDING),
         {
             "KILL": "status 125, `its OCI runtime ended before it`; the container is removed",
-            "TERM": "passed on to the container",
+            "TERM": "passed on to the container, when that runs; before, status 125",
             "INT": "passed on to the container; runc, which has a terminal, ends: status 125",
             "STOP": _LATER,
         },
-        {"KILL": {_FAILURE}, "TERM": {TRAPPED, _TERM}, "INT": {TRAPPED, _INT, _FAILURE}},
+        {
+            "KILL": {_FAILURE},
+            "TERM": {TRAPPED, _TERM, _FAILURE},
+            "INT": {TRAPPED, _INT, _FAILURE},
+        },
         weight=2,
         **_LOCAL,
     ),
@@ -270,6 +275,23 @@ FAULTS: tuple[Fault, ...] = (
             weight=1,
         )
         for name in ("garbage", "half", "slow", "twice", "gone", "many", "stranger")
+    ),
+    *(
+        Fault(
+            name=f"answer-{name}",
+            target="supervisor",
+            deed="between",
+            moments=HELD,
+            seen=seen,
+            refuses=name == "stranger",
+            kinds=tuple(kind for kind in KINDS if kind != "exec"),  # that passes descriptors
+            weight=1,
+        )
+        for name, seen in (
+            ("slow", "nothing: it takes longer"),
+            ("dropped", "nothing: the command asks again"),
+            ("stranger", "what is asked for meanwhile is refused: another user answers"),
+        )
     ),
     Fault(
         "job-cancel",
