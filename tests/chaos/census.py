@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
 from tests.chaos.place import Place
 from tests.chaos.victims import children_of, listener, words_of
@@ -73,9 +74,18 @@ def _directories(place: Place) -> list[tuple[str, str]]:
             found.append(("sockets", path))
     if place.engine == "slurm":
         user = place.cluster / "oci" / place.site.user.name
-        whole = [entry for entry in user.glob("*") if (entry / "status").exists()]
-        found += [("runtime's state", str(entry)) for entry in whole]
+        name = place.site.base.name
+        found += [
+            ("runtime's state", str(path)) for path in user.glob("*/status") if _has(path, name)
+        ]
     return found
+
+
+def _has(path: Path, text: str) -> bool:
+    try:
+        return text in path.read_text(errors="replace")
+    except FileNotFoundError:
+        return False
 
 
 def half_made(places: Iterable[Place]) -> list[str]:

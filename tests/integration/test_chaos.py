@@ -15,7 +15,7 @@ _TOOL = Path(__file__).parents[2] / "tools" / "chaos"
 @pytest.mark.timeout(170)
 def test_nothing_is_lost_or_left(tmp_path: Path) -> None:
     details = tmp_path / "details"
-    options = ["--lives", "100", "--at-once", "6", "--faults", "quick", "--details", str(details)]
+    options = ["--lives", "80", "--at-once", "6", "--faults", "quick", "--details", str(details)]
     done = subprocess.run(
         [
             sys.executable, str(_TOOL), *options, "--seed", os.environ.get("SCRUN_SEED", "1"),
