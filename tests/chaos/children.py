@@ -118,6 +118,7 @@ class Call:
 
     Attributes:
         pid: Its process id.
+        out: Its standard output.
     """
 
     def __init__(
@@ -126,31 +127,44 @@ class Call:
         argv: Sequence[str],
         environment: Mapping[str, str],
         data: bytes | None = None,
+        stdin: int | None = None,
     ) -> None:
+        """Begin it.
+
+        Args:
+            children: Who waits for it.
+            argv: The command.
+            environment: All of its environment.
+            data: What it gets on its standard input.
+            stdin: A descriptor for that instead; closed.
+        """
         self._children = children
         self._began = time.monotonic()
         out, theirs_out = os.pipe()
         err, theirs_err = os.pipe()
-        source = os.open("/dev/null", os.O_RDONLY) if data is None else _filled(data)
+        if stdin is not None:
+            source = stdin
+        else:
+            source = os.open("/dev/null", os.O_RDONLY) if data is None else _filled(data)
         try:
             self.pid = children.spawn(argv, environment, (source, theirs_out, theirs_err))
         finally:
             for fd in (source, theirs_out, theirs_err):
                 os.close(fd)
-        self._out, self._err = Stream(out), Stream(err)
+        self.out, self._err = Stream(out), Stream(err)
 
     async def done(self) -> Done:
         """Wait for its end and the end of what it prints."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._out.read)
+                nursery.start_soon(self.out.read)
                 nursery.start_soon(self._err.read)
                 status = await self._children.wait(self.pid)
         finally:
-            await self._out.aclose()
+            await self.out.aclose()
             await self._err.aclose()
         seconds = time.monotonic() - self._began
-        return Done(status, self._out.text, self._err.text, seconds)
+        return Done(status, self.out.text, self._err.text, seconds)
 
 
 def _filled(data: bytes) -> int:

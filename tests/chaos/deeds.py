@@ -1,13 +1,12 @@
 """What is done to a life."""
 
-import os
-import signal
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import trio
 
-from tests.chaos import disks, limits, rogues
+from tests.chaos import disks, limits, proxies, rogues
+from tests.chaos.victims import signalled
 
 if TYPE_CHECKING:
     from tests.chaos.life import Life
@@ -23,33 +22,14 @@ async def harm(life: "Life") -> None:
     if deed in _DEEDS:
         await _DEEDS[deed](life)
     else:
-        await _signal(life, signal.Signals["SIG" + deed])
+        await _signal(life)
 
 
-async def _signal(life: "Life", number: signal.Signals) -> None:
-    """Send a signal to the fault's target; one that is stopped goes on after a while."""
-    pid = await _victim(life)
-    if not pid:
-        return
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        if life.where.find(life.plan.fault.target) != pid:  # the number is somebody else's
-            return
-        signal.pidfd_send_signal(pidfd, number)
-        life.hit(f"{number.name} to {life.plan.fault.target} {pid}")
-        if number == signal.SIGSTOP:
-            try:
-                await trio.sleep(life.plan.pause)
-            finally:
-                signal.pidfd_send_signal(pidfd, signal.SIGCONT)
-                life.note(f"SIGCONT to {pid}")
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(pidfd)
+async def _signal(life: "Life") -> None:
+    """Send a signal to the fault's target."""
+    if pid := await _victim(life):
+        target = life.plan.fault.target
+        await signalled(life, pid, life.plan.fault.deed, lambda: life.where.find(target) == pid)
 
 
 async def _victim(life: "Life") -> int:
@@ -109,11 +89,19 @@ async def _job(life: "Life") -> None:
         life.note(f"{' '.join(words)}: {done.status} {done.err}")
 
 
+async def _between(life: "Life") -> None:
+    """Be between the commands and the supervisor for a while."""
+    async with proxies.between(life):
+        life.harmed()  # it goes on with its next call
+        await trio.sleep(2 * life.plan.pause)
+
+
 _DEEDS: dict[str, Deed] = {
     "limited": _limited,
     "rogue": _rogue,
     "prepared": _prepared,
     "full": disks.fill,
+    "between": _between,
     "cancel": _job,
     "requeue": _job,
     "limit": _job,

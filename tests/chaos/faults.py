@@ -27,13 +27,11 @@ HELD = (CREATED, RUNNING)
 """Moments in which the life waits until the fault has come: no race is in what follows."""
 
 KINDS = ("status", "lines", "stdin", "terminal", "kill", "exec", "script")
+PODMAN = ("podman",)
 ENGINES = ("slurm", "local")
 
 TRAPPED = 33
 """What the containers exit with when they get TERM or INT."""
-
-_TERM, _INT, _KILL = 143, 130, 137
-_NODE, _CANCELLED, _LIMIT, _FAILURE = 120, 122, 124, 125
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -53,6 +51,7 @@ class Fault(msgspec.Struct, frozen=True):
         own: Whether the life has a supervisor of its own.
         weight: How often it comes, compared with others.
         trouble: Whether it disturbs everybody: then a group of lives waits for it.
+        slow: Whether it takes long: it is left out of short runs.
         before: Words before the call of `create`.
         disk: Which directory is on a small file system of the life's own: "root" or "scratch".
     """
@@ -71,318 +70,15 @@ class Fault(msgspec.Struct, frozen=True):
     weight: int = 4
     before: tuple[str, ...] = ()
     trouble: bool = False
+    slow: bool = False
+
+    @property
+    def when(self) -> str:
+        """When it comes, in words."""
+        names = "always" if self.moments == ALL else ", ".join(m.value for m in self.moments)
+        return names + ("" if self.engines == ENGINES else f"; {self.engines[0]}")
+
     disk: str = ""
 
 
-def _signals(
-    target: str,
-    moments: tuple[Moment, ...],
-    seen: dict[str, str],
-    ends: dict[str, set[int]],
-    **more: object,
-) -> list[Fault]:
-    """Return the faults of one process: KILL, TERM, INT, and STOP with a CONT later."""
-    return [
-        Fault(
-            name=f"{target}-{name.lower()}",
-            target=target,
-            deed=name,
-            moments=moments,
-            seen=text,
-            ends=frozenset(ends.get(name, ())),
-            surely=f"{target}-{name}" != "srun-INT",
-            refuses=name != "STOP",
-            **more,  # type: ignore[arg-type]
-        )
-        for name, text in seen.items()
-    ]
-
-
-_LATER = "nothing, but for the time in which it was stopped"
-_SLURM: dict[str, object] = {"engines": ("slurm",)}
-_LOCAL: dict[str, object] = {"engines": ("local",)}
-_CLIENT = (CREATING, STARTING, ENDING, DELETING)
-
-FAULTS: tuple[Fault, ...] = (
-    *_signals(
-        "anchor",
-        ALL,
-        {
-            "KILL": "the status of a killed process (137 in a shell); the container is ended",
-            "TERM": "passed on to the container; what is not over after five seconds is ended",
-            "INT": "as TERM",
-            "STOP": _LATER,
-        },
-        {"KILL": {-9}, "TERM": {TRAPPED, _TERM}, "INT": {TRAPPED, _INT}},
-    ),
-    *_signals(
-        "supervisor",
-        ALL,
-        {
-            "KILL": "status 125; `state` says that the supervisor was lost; `delete` tidies up. "
-            "A `create` that it was asked for is refused",
-            "TERM": "status 125; `state` says that the supervisor was told to stop",
-            "INT": "as TERM",
-            "STOP": _LATER,
-        },
-        {"KILL": {_FAILURE}, "TERM": {_FAILURE}, "INT": {_FAILURE}},
-        own=True,
-        weight=2,
-    ),
-    *_signals(
-        "salloc",
-        (CREATING, CREATED, STARTING, RUNNING, ENDING, DELETING),
-        {
-            "KILL": "status 125, `salloc ended unexpectedly`; the job is cancelled by its id",
-            "TERM": "the job is given up: status 125 or 122",
-            "INT": "as TERM",
-            "STOP": _LATER,
-        },
-        {"KILL": {_FAILURE}, "TERM": {_FAILURE, _CANCELLED}, "INT": {_FAILURE, _CANCELLED}},
-        weight=2,
-        **_SLURM,
-    ),
-    *_signals(
-        "srun",
-        (STARTING, RUNNING, ENDING),
-        {
-            "KILL": "Slurm ends the step when its srun is gone: status 137",
-            "TERM": "Slurm ends the step: status 137",
-            "INT": "nothing, when the container runs: srun waits for a second one. Before, 125",
-            "STOP": _LATER,
-        },
-        {"KILL": {_KILL, _FAILURE}, "TERM": {_KILL, _FAILURE}, "INT": {_FAILURE}},
-        weight=2,
-        **_SLURM,
-    ),
-    *_signals(
-        "holder",
-        (CREATING, CREATED, STARTING, RUNNING, ENDING, DELETING),
-        {
-            "KILL": "status 122: the job is cancelled",
-            "TERM": "as KILL",
-            "INT": "as KILL",
-            "STOP": _LATER,
-        },
-        {"KILL": {_CANCELLED}, "TERM": {_CANCELLED}, "INT": {_CANCELLED}},
-        weight=2,
-        **_LOCAL,
-    ),
-    *_signals(
-        "runtime",
-        (STARTING, RUNNING, ENDING),
-        {
-            "KILL": "status 137; the container is removed",
-            "TERM": "passed on to the container",
-            "INT": "passed on to the container",
-            "STOP": _LATER,
-        },
-        {"KILL": {_KILL}, "TERM": {TRAPPED, _TERM}, "INT": {TRAPPED, _INT}},
-        weight=2,
-        **_LOCAL,
-    ),
-    *_signals(
-        "client",
-        _CLIENT,
-        {
-            "KILL": "of `create`: the container is ended and its record removed. `start` and "
-            "`delete` go on without it",
-            "TERM": "as KILL",
-            "INT": "as KILL; its exit status is 130",
-            "STOP": _LATER,
-        },
-        {"KILL": {_TERM}, "TERM": {_TERM}, "INT": {_TERM}},
-    ),
-    *_signals(
-        "worker",
-        (CREATING, ENDING),
-        {
-            "KILL": "`create` is refused; in stage_out, 125 instead of 0 to 0",
-            "TERM": "as KILL",
-            "INT": "as KILL",
-            "STOP": _LATER,
-        },
-        {"KILL": {_FAILURE}, "TERM": {_FAILURE}, "INT": {_FAILURE}},
-        kinds=("script",),
-        weight=1,
-    ),
-    *_signals(
-        "command",
-        (CREATING, ENDING),
-        {
-            "KILL": "the script sees the status, and decides",
-            "TERM": "as KILL",
-            "INT": "as KILL",
-            "STOP": _LATER,
-        },
-        {"KILL": {_FAILURE}, "TERM": {_FAILURE}, "INT": {_FAILURE}},
-        kinds=("script",),
-        weight=1,
-    ),
-    *_signals(
-        "exec",
-        (RUNNING,),
-        {
-            "KILL": "the program is ended; its container goes on",
-            "TERM": "passed on to the program; its container goes on",
-            "INT": "as TERM",
-            "STOP": _LATER,
-        },
-        {},
-        kinds=("exec",),
-        weight=1,
-    ),
-    *(
-        Fault(
-            name=f"supervisor-{kind}",
-            target="supervisor",
-            deed="limited",
-            moments=(CREATING, STARTING, RUNNING, ENDING, DELETING),
-            seen=f"what needs one more {what} is refused, or ends with 125; all else goes on",
-            ends=frozenset({_FAILURE}),
-            surely=False,
-            own=True,
-            weight=3,
-        )
-        for kind, what in (("nproc", "process"), ("nofile", "descriptor"))
-    ),
-    *(
-        Fault(
-            name=f"create-{kind}",
-            target="client",
-            deed="prepared",
-            moments=(CREATING,),
-            seen=f"`create` is refused when it lacks a {what}",
-            ends=frozenset({_FAILURE}),
-            own=own,
-            before=("prlimit", f"--{kind}={few}:", "--"),
-            weight=1,
-        )
-        for kind, what, few, own in (
-            ("nproc", "process", 1, False),
-            ("nofile", "descriptor", 9, False),
-        )
-    ),
-    *(
-        Fault(
-            name=f"{kind}-full",
-            target="supervisor",
-            deed="full",
-            moments=ALL,
-            seen=seen,
-            ends=frozenset({_FAILURE}),
-            surely=False,
-            own=True,
-            disk=kind,
-            weight=2,
-        )
-        for kind, seen in (
-            ("root", "`create` is refused; a container that is there goes on, its record is old"),
-            ("scratch", "`create` is refused; a container that is there goes on"),
-        )
-    ),
-    *(
-        Fault(
-            name=f"rogue-{name}",
-            target="supervisor",
-            deed="rogue",
-            moments=(CREATING, *HELD, ENDING),
-            seen="nothing",
-            refuses=False,
-            weight=1,
-        )
-        for name in ("garbage", "half", "slow", "twice", "gone", "many", "stranger")
-    ),
-    Fault(
-        "job-cancel",
-        "job",
-        "cancel",
-        (CREATING, CREATED, STARTING, RUNNING, ENDING),
-        "status 122, `job N was cancelled`",
-        ends=frozenset({_CANCELLED}),
-        engines=("slurm",),
-    ),
-    Fault(
-        "job-requeue",
-        "job",
-        "requeue",
-        HELD,
-        "nothing: Slurm requeues batch jobs only",
-        ends=frozenset({_CANCELLED}),
-        surely=False,
-        engines=("slurm",),
-        weight=1,
-    ),
-    Fault(
-        "job-limit",
-        "job",
-        "limit",
-        HELD,
-        "status 124, as soon as slurmctld looks (every 30 seconds)",
-        ends=frozenset({_LIMIT}),
-        engines=("slurm",),
-        weight=1,
-    ),
-    *(
-        Fault(
-            name,
-            "cluster",
-            name,
-            ALL,
-            seen,
-            ends=frozenset(ends),
-            surely=False,
-            engines=engines,
-            trouble=True,
-        )
-        for name, seen, ends, engines in (
-            (
-                "controller-restart",
-                "what needs slurmctld waits for it, or is refused; what runs goes on",
-                {_FAILURE},
-                ("slurm",),
-            ),
-            ("controller-kill", "as controller-restart", {_FAILURE}, ("slurm",)),
-            ("controller-stop", "as controller-restart", {_FAILURE}, ("slurm",)),
-            (
-                "slurmd-kill",
-                "what runs goes on; what is started meanwhile ends with 125",
-                {_FAILURE},
-                ("slurm",),
-            ),
-            ("slurmd-stop", "as slurmd-kill, or it waits", {_FAILURE}, ("slurm",)),
-            (
-                "munged-restart",
-                "what needs Slurm is refused, or ends with 125; what runs goes on",
-                {_FAILURE},
-                ("slurm",),
-            ),
-            ("munged-stop", "what needs Slurm waits", {_FAILURE}, ("slurm",)),
-            ("node-down", "status 120, `node N failed`", {_NODE, _FAILURE}, ("slurm",)),
-            ("supervisors-kill", "as supervisor-kill, of all containers", {_FAILURE}, ENGINES),
-            ("supervisors-term", "as supervisor-term, of all containers", {_FAILURE}, ENGINES),
-        )
-    ),
-)
-
-BY_NAME = {fault.name: fault for fault in FAULTS}
 NONE = Fault("none", "", "", (), "nothing breaks", refuses=False, weight=0)
-
-
-def find(names: str) -> list[Fault]:
-    """Return the faults of a list like `anchor-kill,supervisor`; a target stands for all of its.
-
-    Raises:
-        KeyError: There is none of that name.
-    """
-    if names == "all":
-        return list(FAULTS)
-    found: list[Fault] = []
-    for name in names.split(","):
-        some = [fault for fault in FAULTS if name in (fault.name, fault.target)]
-        if name == "none":
-            some = [NONE]
-        if not some:
-            raise KeyError(name)
-        found += some
-    return found

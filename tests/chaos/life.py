@@ -112,6 +112,10 @@ class Life:
         finally:
             self._harmed.set()
 
+    def harmed(self) -> None:
+        """Let the life go on, although the fault is not over."""
+        self._harmed.set()
+
     def hit(self, text: str) -> None:
         """Take notice that the fault has come."""
         self.note(text)
@@ -126,7 +130,7 @@ class Life:
             return
         if moment is self.plan.moment:
             self._waited = True
-            await _in_time(CALL, "the trouble", self._trouble.wait)
+            await in_time(CALL, "the trouble", self._trouble.wait)
             self.hit(self.plan.fault.name)
         elif moment is DELETING:  # it did not come that far
             self._pass_by()
@@ -139,7 +143,7 @@ class Life:
     async def _held(self) -> None:
         """Let the fault come, when it is for this moment: then what follows is no race."""
         if self.moment is self.plan.moment and self.moment in HELD and self._trouble is None:
-            await _in_time(CALL, "the fault", self._harmed.wait)
+            await in_time(CALL, "the fault", self._harmed.wait)
 
     @property
     def _doomed(self) -> bool:
@@ -155,7 +159,7 @@ class Life:
             await self._held()
             await self._start_and_run(held)
             anchor = self.where.anchor
-            self.seen.anchor = await _in_time(
+            self.seen.anchor = await in_time(
                 CALL, "end of the container", lambda: self._wait(anchor)
             )
             self.note(f"the anchor ended with {self.seen.anchor}")
@@ -164,7 +168,7 @@ class Life:
         await self._delete()
         for name, stream in (("output", held.stdout), ("error", held.stderr)):
             if stream:
-                await _in_time(_EOF, f"end of standard {name}", stream.ended.wait)
+                await in_time(_EOF, f"end of standard {name}", stream.ended.wait)
         self.seen.out = bytes(held.stdout.data) if held.stdout else b""
         if os.path.lexists(f"{self.place.root_of(self.plan)}/{self.id}"):
             self.seen.left.append("its record")
@@ -188,7 +192,7 @@ class Life:
         self.where.client = self.where.create = pid
         if self.plan.fault.before:
             self.hit(f"create has only {' '.join(self.plan.fault.before)}")
-        status = await _in_time(CALL, "create", lambda: self._wait(pid))
+        status = await in_time(CALL, "create", lambda: self._wait(pid))
         self.where.client = self.where.create = 0
         self.note(f"create ended with {status}")
         held.take_terminal()
@@ -196,7 +200,7 @@ class Life:
             self.where.anchor = int(pid_file.read_text())
             self.seen.create = Answer(0)
             return True
-        await _in_time(_EOF, "end of create's standard error", held.stderr.ended.wait)
+        await in_time(_EOF, "end of create's standard error", held.stderr.ended.wait)
         self.seen.create = Answer(status, "", held.stderr.text)
         return False
 
@@ -213,7 +217,7 @@ class Life:
         stdout = held.stdout
         assert stdout is not None
         plain = self._first
-        await _in_time(CALL, "first output", lambda: stdout.until(plain))
+        await in_time(CALL, "first output", lambda: stdout.until(plain))
         await self._enter(RUNNING)
         if self.plan.kind == "exec":
             done = await self._call("exec", after=_EXECUTED)
@@ -234,7 +238,7 @@ class Life:
         try:
             await stdin.write(self._typed or b"go\n")
             if self._typed:
-                await _in_time(CALL, "what was typed", lambda: stdout.until(self._typed))
+                await in_time(CALL, "what was typed", lambda: stdout.until(self._typed))
                 await stdin.aclose()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.note("nobody reads its standard input")
@@ -254,7 +258,11 @@ class Life:
         if done.status:
             self.note(f"state: {done.status} {done.err}")
             return
-        state = json.loads(done.out)
+        try:
+            state = json.loads(done.out)
+        except ValueError:
+            self.seen.state = {"status": f"no JSON: {done.out!r}"}
+            return
         notes = state.get("annotations", {})
         names = ("reason", "exit_status", "message")
         told = {name: notes[f"org.scrun.{name}"] for name in names if f"org.scrun.{name}" in notes}
@@ -289,7 +297,7 @@ class Life:
         call = self.place.call(self.plan, command, *options, self.id, *after)
         self.where.client = call.pid
         try:
-            return await _in_time(CALL, command, call.done)
+            return await in_time(CALL, command, call.done)
         finally:
             self.where.client = 0
 
@@ -301,7 +309,12 @@ class Life:
         self.log = text[-20000:]
 
 
-async def _in_time(seconds: float, what: str, call: Callable[[], Awaitable[T]]) -> T:
+async def in_time(seconds: float, what: str, call: Callable[[], Awaitable[T]]) -> T:
+    """Wait for something, for as long as it may take.
+
+    Raises:
+        Late: It takes longer.
+    """
     with trio.move_on_after(seconds):
         return await call()
     raise Late(f"{what}: not within {seconds:g} s")

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tests.chaos.faults import ENGINES, KINDS, NONE, Fault, Moment
+from tests.chaos.faults import ENGINES, KINDS, NONE, PODMAN, Fault, Moment
 
 GROUP = 8
 _TROUBLE = 0.03
 _QUIET = 0.25
 _LOCAL = 0.4
-_KIND_WEIGHTS = dict(zip(KINDS, (5, 3, 3, 2, 3, 2, 1), strict=True))
+_KIND_WEIGHTS = dict(zip((*KINDS, *PODMAN), (5, 3, 3, 2, 3, 2, 1, 1), strict=True))
 _WINDOW = {
     Moment.CREATING: 0.25,
     Moment.CREATED: 0.05,
@@ -72,8 +72,7 @@ def draw(
     fault = NONE
     if possible and not quiet:
         [fault] = dice.choices(possible, [max(fault.weight, 1) for fault in possible])
-    kinds = [kind for kind in KINDS if kind in fault.kinds]
-    [kind] = dice.choices(kinds, [_KIND_WEIGHTS[kind] for kind in kinds])
+    [kind] = dice.choices(fault.kinds, [_KIND_WEIGHTS[kind] for kind in fault.kinds])
     moment = dice.choice(fault.moments) if fault.moments else None
     part = dice.random() ** 2  # what is done first takes the least time
     return Plan(

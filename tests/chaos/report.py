@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from tests.chaos.census import NOT_OURS
+from tests.chaos.machine import describe
 from tests.chaos.plan import Plan
 from tests.chaos.seen import Kind, Problem, Seen
 
@@ -34,16 +35,22 @@ class Row:
 class Report:
     """Of a run."""
 
-    def __init__(self, seed: int, lives: int, progress: TextIO) -> None:
+    def __init__(self, seed: int, lives: int, at_once: int, progress: TextIO) -> None:
         self.seed = seed
+        self.at_once = at_once
         self.lives = lives
         self.failures: list[Failure] = []
         self.remains: dict[str, list[str]] = {}
         self._rows: dict[str, Row] = defaultdict(Row)
         self._progress = progress
         self._began = time.monotonic()
+        self._seconds = 0.0
         self._done = 0
         self._shown = 0.0
+
+    def end(self) -> None:
+        """Take notice that the lives are over."""
+        self._seconds = time.monotonic() - self._began
 
     def begin(self) -> None:
         """Take notice that the lives begin."""
@@ -102,28 +109,36 @@ class Report:
             self._progress.write("\r\x1b[K")
 
     def table(self) -> str:
-        """Return the table, in Markdown."""
-        head = (
-            "| fault | lives | hit | ends | worst s | leaks | statuses | lines | hangs | words |"
-        )
-        lines = [head, "|---|---|---|---|---|---|---|---|---|---|"]
+        """Return what has come out, in Markdown."""
+        seconds = self._seconds
+        lines = [
+            f"{self._done} lives in {seconds:.0f} s ({self._done / max(seconds, 0.001):.1f} a "
+            f"second), seed {self.seed}, {self.at_once} at once; {len(self.failures)} were not "
+            "right.",
+            describe() + ".",
+            "",
+            "| fault | lives | it hit | they ended with | worst, s | leaks | statuses lost "
+            "| lines lost | hangs | other |",
+            "|---|---|---|---|---|---|---|---|---|---|",
+        ]
+        total = Row()
         for name in sorted(self._rows):
             row = self._rows[name]
-            ends = ", ".join(f"{count} {text}" for text, count in row.ends.most_common())
-            kinds = (Kind.LEAK, Kind.STATUS, Kind.LINES, Kind.HANG, Kind.WORDS)
-            wrong = " | ".join(str(row.wrong[kind]) for kind in kinds)
-            lines.append(
-                f"| {name} | {row.lives} | {row.hit} | {ends} | {row.worst:.1f} | {wrong} |"
-            )
-        seconds = time.monotonic() - self._began
-        lines.append("")
-        lines.append(
-            f"seed {self.seed}, {self._done} lives in {seconds:.0f} s "
-            f"({self._done / max(seconds, 0.001):.1f} a second), {len(self.failures)} not right"
-        )
+            lines.append(_line(name, row, _ends(row)))
+            total.lives += row.lives
+            total.hit += row.hit
+            total.worst = max(total.worst, row.worst)
+            total.wrong.update(row.wrong)
+        lines += [_line("**all**", total, ""), ""]
+        nothing = not self.remains.keys() - NOT_OURS
+        lines.append("At the end nothing was left." if nothing else "At the end this was left:")
         for kind, things in self.remains.items():
-            lines.append(f"left: {kind}: {len(things)}")
-            lines += [f"    {thing}" for thing in things[:20]]
+            lines += ["", _left(kind, len(things))]
+            lines += [f"    {thing}" for thing in things[:20] if kind not in NOT_OURS]
+        for failure in self.failures:
+            again = f"`--seed {self.seed} --only-life {failure.plan.number}`"
+            lines += ["", f"* {failure.plan} ({again})"]
+            lines += [f"    {problem.kind.value}: {problem.text}" for problem in failure.problems]
         return "\n".join(lines)
 
     def details(self) -> str:
@@ -135,6 +150,22 @@ class Report:
                 f"== {failure.plan}\n{problems}\n{failure.notes}\n-- log\n{failure.log}\n"
             )
         return "\n".join(parts)
+
+
+_COLUMNS = (Kind.LEAK, Kind.STATUS, Kind.LINES, Kind.HANG, Kind.WORDS)
+
+
+def _line(name: str, row: Row, ends: str) -> str:
+    wrong = " | ".join(str(row.wrong[kind]) for kind in _COLUMNS)
+    return f"| {name} | {row.lives} | {row.hit} | {ends} | {row.worst:.1f} | {wrong} |"
+
+
+def _ends(row: Row) -> str:
+    return ", ".join(f"{text} ({count})" for text, count in row.ends.most_common())
+
+
+def _left(kind: str, count: int) -> str:
+    return f"(Not by scrun: {kind}: {count}.)" if kind in NOT_OURS else f"{kind}: {count}"
 
 
 def _end(seen: Seen) -> str:

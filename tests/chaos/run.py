@@ -11,18 +11,21 @@ import trio
 
 from tests.chaos import census
 from tests.chaos.children import Children
-from tests.chaos.faults import Fault
+from tests.chaos.faults import PODMAN, Fault
 from tests.chaos.life import Life
 from tests.chaos.place import Place
 from tests.chaos.plan import GROUP, Plan, draw
+from tests.chaos.podman_life import PodmanLife, PodmanPlace
 from tests.chaos.report import Failure, Report
-from tests.chaos.seen import Kind, Problem, judge
+from tests.chaos.seen import judge
 from tests.chaos.troubles import Trouble
 from tests.harness.processes import signal_quietly
 from tests.harness.users import User
 
 _SETTLES = 25.0
-_GOES = 15.0
+_GOES = 40.0  # podman's stay for 20
+_SAVED = 6.0
+"""Seconds until slurmctld has written down what has ended before."""
 
 
 @dataclass
@@ -47,6 +50,7 @@ class Run:
     children: Children = field(default_factory=Children)
     places: dict[str, Place] = field(default_factory=dict)
     forgotten: set[str] = field(default_factory=set)
+    made_before: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
         """Live all lives, and count."""
@@ -57,14 +61,25 @@ class Run:
                 for engine in order.engines:
                     self.places[engine] = Place(engine, order.user, self.children)
                 await self._warm_up()
+                if any(self._plan(number).kind in PODMAN for number in self._numbers):
+                    self.places["podman"] = PodmanPlace(order.user, self.children)
+                self.made_before = set(census.half_made(self.places.values()))
                 before = {e: census.descriptors(p) for e, p in self.places.items()}
                 self.report.begin()
                 await self._all_lives()
+                self.report.end()
                 await self._count(before)
             finally:
                 with trio.CancelScope(shield=True):
                     await self._close()
                 self.children.leave()
+
+    @property
+    def _numbers(self) -> Sequence[int]:
+        return range(self.order.lives) if self.order.only is None else [self.order.only]
+
+    def _plan(self, number: int) -> Plan:
+        return draw(self.order.seed, number, self.order.engines, self.order.faults)
 
     async def _warm_up(self) -> None:
         """One life each, so that the supervisors are there and have what they keep."""
@@ -77,11 +92,10 @@ class Run:
 
     async def _all_lives(self) -> None:
         order = self.order
-        numbers = range(order.lives) if order.only is None else [order.only]
         limit = trio.Semaphore(order.at_once)
         async with trio.open_nursery() as nursery:
-            for number in numbers:
-                plan = draw(order.seed, number, order.engines, order.faults)
+            for number in self._numbers:
+                plan = self._plan(number)
                 if not plan.fault.trouble:
                     await limit.acquire()
                     nursery.start_soon(self._live, plan, limit)
@@ -96,9 +110,10 @@ class Run:
         """Have a group of lives wait for a trouble, each at its own moment."""
         order = self.order
         numbers = range(first, min(first + GROUP, order.lives))
-        plans = [draw(order.seed, number, order.engines, order.faults) for number in numbers]
+        plans = [self._plan(number) for number in numbers]
         place = self.places[plans[0].engine]
         if plans[0].fault.deed == "controller-kill":
+            await trio.sleep(_SAVED)
             self.forgotten |= {place.tag(plan) for plan in plans}
         trouble = Trouble(plans[0].fault.deed, place, len(plans))
         async with trio.open_nursery() as nursery:
@@ -109,7 +124,13 @@ class Run:
     async def _live(
         self, plan: Plan, limit: trio.Semaphore | None, trouble: Trouble | None = None
     ) -> None:
-        life = Life(plan, self.places[plan.engine], trouble)
+        life: Life | PodmanLife
+        if plan.kind in PODMAN:
+            place = self.places["podman"]
+            assert isinstance(place, PodmanPlace)
+            life = PodmanLife(plan, place)
+        else:
+            life = Life(plan, self.places[plan.engine], trouble)
         try:
             seen = await life.live()
             problems = judge(plan, seen)
@@ -130,6 +151,8 @@ class Run:
         deadline = time.monotonic() + _SETTLES
         while True:
             left = census.look(places, await self._jobs(), self.forgotten)
+            if made := set(census.half_made(places)) - self.made_before:
+                left[census.HALF_MADE] = sorted(made)
             if not left.keys() - census.NOT_OURS:
                 break
             if time.monotonic() > deadline:
@@ -138,7 +161,7 @@ class Run:
         self.report.left(left)
         for engine, place in self.places.items():
             after = census.descriptors(place)
-            for pid, links in before[engine].items():
+            for pid, links in before.get(engine, {}).items():
                 if pid in after and len(after[pid]) > len(links):
                     more = sorted(set(after[pid]) - set(links)) or after[pid]
                     self.report.left({"descriptors": [f"supervisor {pid}: {more}"]})
@@ -170,6 +193,8 @@ class Run:
     async def _close(self) -> None:
         """End what is left, so that the next run begins with nothing."""
         for place in self.places.values():
+            if isinstance(place, PodmanPlace):
+                place.close()
             for process in place.site.processes():
                 signal_quietly(process.pid, signal.SIGTERM if process.is_supervisor else 9)
         await trio.sleep(0.5)
@@ -190,16 +215,10 @@ def _remove(base: str) -> None:
     shutil.rmtree(base, ignore_errors=True)
 
 
-def add_leak(plan: Plan, text: str) -> Failure:
-    """Return a failure for what was found later."""
-    return Failure(plan, [Problem(Kind.LEAK, text)], "", "")
-
-
-def go(order: Order, out: "os.PathLike[str] | None" = None) -> Report:
+def go(order: Order) -> Report:
     """Run, and return the report."""
-    del out
     os.chdir("/")
-    report = Report(order.seed, order.lives, sys.stderr)
+    report = Report(order.seed, order.lives, order.at_once, sys.stderr)
     run = Run(order, report)
     trio.run(run.run)
     return report

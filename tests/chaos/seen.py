@@ -95,10 +95,12 @@ def judge(plan: Plan, seen: Seen) -> list[Problem]:
 def _may(plan: Plan, seen: Seen) -> frozenset[int]:
     """Return the statuses with which the container may end."""
     fault = plan.fault
+    if seen.hit and seen.start is not None and seen.start.status:
+        return fault.ends | seen.own | {137}  # what could not be started is killed
     if not seen.hit or not fault.ends:
         return seen.own
-    if fault.trouble or (seen.start is not None and seen.start.status):
-        return fault.ends | seen.own | {137}  # what could not be started is killed
+    if fault.trouble:
+        return fault.ends | seen.own
     if plan.moment in HELD and fault.surely:
         return fault.ends
     return fault.ends | seen.own
@@ -150,7 +152,9 @@ def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
         found.append(Problem(Kind.STATUS, f"status {seen.anchor}, not {sorted(may)}"))
     if seen.state is not None:
         found += _of_state(plan, seen, seen.state)
-    scripted = plan.kind == "script" and plan.fault.target not in ("worker", "command")
+    # without a process there is no running it, which the status and the log tell
+    unable = plan.fault.target in ("worker", "command") or plan.fault.deed == "limited"
+    scripted = plan.kind == "script" and not unable
     if scripted and not seen.staged_out:
         found.append(Problem(Kind.LINES, "stage_out was not called"))
     return found

@@ -1,12 +1,17 @@
 """Finds the process that a fault is meant for."""
 
 import os
+import signal
 import socket
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
+
+import trio
 
 from tests.chaos.place import MARK, TAG
+from tests.chaos.plan import Plan
 
 Words = list[str]
 
@@ -119,3 +124,50 @@ class Where:
             if any(os.path.basename(word) == "supervisor" for word in words_of(pid)[:6]):
                 return pid
         return 0
+
+
+class Harmed(Protocol):
+    """Whom a fault hits."""
+
+    plan: Plan
+
+    def hit(self, text: str) -> None:
+        """Take notice that the fault has come."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Keep what happened."""
+        ...
+
+
+async def signalled(
+    life: Harmed, pid: int, name: str, still: Callable[[], bool] = lambda: True
+) -> None:
+    """Send a signal to a process; one that is stopped goes on after a while.
+
+    Args:
+        life: Whose it is.
+        pid: The process.
+        name: The signal's.
+        still: Whether the number is still that process'.
+    """
+    number = signal.Signals["SIG" + name]
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not still():
+            return
+        signal.pidfd_send_signal(pidfd, number)
+        life.hit(f"{number.name} to {life.plan.fault.target} {pid}")
+        if number == signal.SIGSTOP:
+            try:
+                await trio.sleep(life.plan.pause)
+            finally:
+                signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+                life.note(f"SIGCONT to {pid}")
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(pidfd)

@@ -35,6 +35,10 @@ class Commands(Protocol):
         """Whether the runtime wants user 0 in every id map."""
         ...
 
+    def place(self, container: str) -> str:
+        """Say where the runtime keeps what it knows of a container; "" if that is not known."""
+        ...
+
     def run(self, container: str, bundle: str, log: str) -> list[str]:
         """Run a container in the foreground; the command's exit status is the container's."""
         ...
@@ -83,6 +87,10 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
     def maps_root(self) -> bool:
         """Whether the runtime wants user 0 in every id map."""
         return self.runtime.maps_root
+
+    def place(self, container: str) -> str:
+        """See `Commands`. crun and runc make a directory."""
+        return os.path.join(self.root, container)
 
     def run(self, container: str, bundle: str, log: str) -> list[str]:
         """See `Commands`."""
@@ -154,6 +162,11 @@ class OciConfCommands(msgspec.Struct, frozen=True):
     def maps_root(self) -> bool:
         """Whether the runtime wants user 0 in every id map: it may be runc."""
         return True
+
+    def place(self, container: str) -> str:
+        """See `Commands`."""
+        del container
+        return ""
 
     def run(self, container: str, bundle: str, log: str) -> list[str]:
         """See `Commands`."""

@@ -96,7 +96,14 @@ class LocalJob:
             self._request.journal.write("error", reason)
         if status == _FAILED and reason:
             return _not_started(reason)
+        if status < 0 or (not reason and self._is_left()):
+            text = f"the container was ended: its OCI runtime ended before it, with {status}"
+            return taken("scrun-failure", text)
         return exited(shell_status(status))
+
+    def _is_left(self) -> bool:
+        """Tell whether the runtime has left its container: else it removes what it knows of it."""
+        return os.path.lexists(self._commands.place(self._container))
 
     async def signal(self, number: int) -> None:
         """Send a signal to the container's first process.

@@ -1,0 +1,127 @@
+"""What tools/chaos makes of a seed, and what it makes of what it has seen."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.chaos.faults import CREATED, CREATING, ENGINES, NONE, RUNNING, Fault, Moment
+from tests.chaos.plan import GROUP, Plan, draw
+from tests.chaos.seen import Answer, Kind, Seen, judge
+from tests.chaos.table import FAULTS, find
+
+DOCS = Path(__file__).parents[2] / "docs"
+KILLED = Fault("anchor-kill", "anchor", "KILL", (RUNNING,), "", ends=frozenset({-9}))
+REFUSED = Answer(1, "", "scrun: it is not possible\n")
+
+
+def plan(fault: Fault = NONE, moment: Moment | None = None, kind: str = "lines") -> Plan:
+    return Plan(1, "local", kind, fault, moment, 0.0, 1.0, 44, (2, 1), force=True)
+
+
+def seen(**other: object) -> Seen:
+    fine = Seen(
+        create=Answer(0),
+        start=Answer(0),
+        anchor=44,
+        state={"status": "stopped", "exit_status": "44"},
+        deletes=[Answer(0)],
+        out=b"1\n2\n1\n",
+        expected=b"1\n2\n1\n",
+        own=frozenset({44}),
+    )
+    return msgspec.structs.replace(fine, **other)
+
+
+def kinds(of: Plan, what: Seen) -> list[Kind]:
+    return [problem.kind for problem in judge(of, what)]
+
+
+def test_a_life_depends_on_the_seed_and_its_number_alone() -> None:
+    drawn = [draw(7, number, ENGINES, FAULTS) for number in range(300)]
+    assert drawn == [draw(7, number, ENGINES, FAULTS) for number in range(300)]
+    assert drawn != [draw(8, number, ENGINES, FAULTS) for number in range(300)]
+
+
+def test_every_fault_comes_at_each_of_its_moments() -> None:
+    drawn = [draw(1, number, ENGINES, FAULTS) for number in range(60000)]
+    seen_ = {(plan.fault.name, plan.moment) for plan in drawn}
+    assert seen_ == {(fault.name, moment) for fault in FAULTS for moment in fault.moments} | {
+        ("none", None)
+    }
+    for plan_ in drawn:
+        assert plan_.engine in plan_.fault.engines
+        assert plan_.kind in plan_.fault.kinds
+
+
+def test_a_trouble_is_a_whole_groups() -> None:
+    drawn = [draw(3, number, ENGINES, FAULTS) for number in range(8000)]
+    groups = [drawn[first : first + GROUP] for first in range(0, len(drawn), GROUP)]
+    disturbed = [group for group in groups if any(plan.fault.trouble for plan in group)]
+    assert disturbed
+    for group in disturbed:
+        assert len({(plan.fault.name, plan.engine) for plan in group}) == 1
+
+
+def test_faults_by_their_names() -> None:
+    assert [fault.name for fault in find("anchor-kill,srun-term")] == ["anchor-kill", "srun-term"]
+    assert {fault.target for fault in find("salloc")} == {"salloc"}
+    assert len(find("quick")) < len(find("all")) == len(FAULTS)
+    with pytest.raises(KeyError, match="nothing"):
+        find("nothing")
+
+
+def test_a_life_that_is_right() -> None:
+    assert kinds(plan(), seen()) == []
+    assert kinds(plan(KILLED, RUNNING), seen(hit=True, anchor=-9, out=b"1\n")) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "problems"),
+    [
+        ({"anchor": 0}, [Kind.STATUS, Kind.STATUS]),
+        ({"anchor": None}, [Kind.STATUS]),
+        ({"state": {"status": "running"}}, [Kind.STATUS]),
+        ({"state": {"status": "stopped", "exit_status": "0"}}, [Kind.STATUS]),
+        ({"out": b"1\n2\n"}, [Kind.LINES]),
+        ({"out": b"1\n1\n"}, [Kind.LINES]),
+        ({"left": ["its record"]}, [Kind.LEAK]),
+        ({"deletes": [Answer(0), REFUSED]}, [Kind.LEAK]),
+        ({"deletes": [REFUSED, Answer(0)]}, [Kind.WORDS]),
+        ({"hangs": ["start"]}, [Kind.HANG]),
+        ({"create": REFUSED, "start": None}, [Kind.WORDS]),
+        ({"executed": Answer(0, "executed\n")}, [Kind.STATUS]),
+        ({"rogue": "answered"}, [Kind.WORDS]),
+    ],
+)
+def test_what_is_wrong_without_a_fault(what: dict[str, object], problems: list[Kind]) -> None:
+    assert kinds(plan(), seen(**what)) == problems
+
+
+@pytest.mark.parametrize(
+    ("moment", "what", "problems"),
+    [
+        # it waits for the fault, so its own end cannot come before
+        (RUNNING, {"anchor": 44}, [Kind.STATUS]),
+        (RUNNING, {"anchor": 0, "out": b""}, [Kind.STATUS]),
+        (CREATED, {"anchor": -9, "out": b""}, []),
+        # a race
+        (CREATING, {"anchor": 44}, []),
+        (CREATING, {"anchor": -9, "out": b"1\n"}, []),
+        (CREATING, {"anchor": -9, "out": b"2\n"}, [Kind.LINES]),
+        (CREATING, {"create": REFUSED, "anchor": None}, []),
+        (CREATING, {"create": Answer(1, "", "Traceback\n  x\n"), "anchor": None}, [Kind.WORDS]),
+        (CREATING, {"create": Answer(-9), "anchor": None}, [Kind.WORDS]),
+    ],
+)
+def test_what_is_wrong_with_a_fault(
+    moment: Moment, what: dict[str, object], problems: list[Kind]
+) -> None:
+    of = plan(KILLED, moment)
+    assert kinds(of, seen(hit=True, state=None, **what)) == problems
+
+
+def test_the_documentation_has_every_fault() -> None:
+    text = (DOCS / "reliability.md").read_text()
+    for fault in FAULTS:
+        assert f"| {fault.name} | {fault.when} | {fault.seen} |" in text
