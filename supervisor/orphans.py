@@ -16,7 +16,7 @@ from supervisor.journal import Journal
 from supervisor.processes import Setting
 from supervisor.records import remove_record
 from supervisor.staging import scripted
-from supervisor.staging.place import return_changes, stage_out
+from supervisor.staging.place import not_ours, return_changes, stage_out
 
 
 async def delete(directory: str, engines: Engines, socket: str) -> bool:
@@ -83,6 +83,11 @@ def _check(directory: str) -> None:
 
 def _clean(record: Record) -> None:
     """Remove a staged bundle, after what the container has changed in a copy is brought back."""
+    try:
+        if not_ours(record.staged):  # then it was not staged there
+            return
+    except FileNotFoundError:
+        return
     copied = os.path.join(record.staged, "rootfs")
     complete = os.path.lexists(os.path.join(record.staged, "config.json"))
     if complete and os.path.isdir(copied) and not os.path.islink(copied) and record.rootfs:

@@ -3,6 +3,8 @@
 import os
 import select
 
+from scrun.cli.report import printable
+
 
 class Stdio:
     """Three descriptors that `create` was called with; the same one thrice for a terminal.
@@ -61,7 +63,7 @@ class Stdio:
         poller.register(error, select.POLLOUT)
         if poller.poll(0):
             try:
-                line = f"scrun: {text}{self._line_end}".encode(errors="replace")
+                line = f"scrun: {printable(text)}{self._line_end}".encode(errors="replace")
                 os.write(error, line[: select.PIPE_BUF])
             except OSError:
                 pass  # its reader is gone

@@ -32,8 +32,15 @@ def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A0
     stamp = _rfc3339(when)
     if format == "json":
         entry = {"level": level, "msg": msg, "time": stamp}
-        return json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
-    return f'time="{stamp}" level={level} msg={json.dumps(msg, ensure_ascii=False)}'
+        return _escaped(json.dumps(entry, ensure_ascii=False, separators=(",", ":")))
+    return f'time="{stamp}" level={level} msg={_escaped(json.dumps(msg, ensure_ascii=False))}'
+
+
+def _escaped(text: str) -> str:
+    """Escape, in JSON, what would move a terminal's cursor; json.dumps leaves some of that."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def log_lines(level: str, msg: str, when: float, format: str) -> str:  # noqa: A002 - as above

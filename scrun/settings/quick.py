@@ -87,6 +87,10 @@ def read(path: str, kind: str) -> bytes | None:
         if kind == "named":
             raise
         return None
+    except OSError as error:
+        if error.errno == 6:  # ENXIO, of a socket
+            raise OSError(0, "is not a regular file") from None
+        raise
     try:
         status = posix.fstat(descriptor)
         if status.st_mode & 0o170000 != 0o100000:

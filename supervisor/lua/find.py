@@ -10,6 +10,8 @@ from scrun.settings.slurmconf import find_slurm_conf, read_slurm_conf
 NAME = "scrun.lua"
 USUAL = "/etc/slurm/scrun.lua"
 
+_REMEDY = "name another script, or none, by `script` in the section [lua] of scrun.toml"
+
 
 def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | None:
     """Find the script; it may lie on a file system that hangs, so do it in a thread.
@@ -38,13 +40,13 @@ def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | No
             return None
         path = found
     try:
-        if os.stat(path).st_mode & stat.S_IWOTH:
+        mode = os.stat(path).st_mode
+        if mode & stat.S_IWOTH:
             raise SettingsError(f"{path}: everybody may write to it (chmod o-w)")
+        if not stat.S_ISREG(mode):
+            raise SettingsError(f"{path}: is not a file; {_REMEDY}")
     except OSError as error:
-        raise SettingsError(
-            f"{path}: {error.strerror}; name another script, or none, by `script` in the section "
-            "[lua] of scrun.toml"
-        ) from error
+        raise SettingsError(f"{path}: {error.strerror}; {_REMEDY}") from error
     return path
 
 

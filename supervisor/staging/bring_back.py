@@ -164,9 +164,12 @@ def _link(
 def _dress(fd: int, new: os.stat_result, old: os.stat_result | None, work: _Work) -> None:
     """Give a file or directory its owner, mode and times; the owner first: chown(2) takes bits."""
     owner = new if work.owners else old
+    mode = stat.S_IMODE(new.st_mode)
     if owner is not None:
         os.fchown(fd, owner.st_uid, owner.st_gid)
-    os.fchmod(fd, stat.S_IMODE(new.st_mode))
+        if not work.owners and owner.st_uid != os.geteuid():
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)  # the container was not that user
+    os.fchmod(fd, mode)
     os.utime(fd, ns=(new.st_atime_ns, new.st_mtime_ns))
 
 

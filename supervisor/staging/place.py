@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scrun.errors import StagingError
+from scrun.errors import StagingError, in_words
+from scrun.paths import exchangeable
 from scrun.record import Moved
 from scrun.settings.ociconf import substitute
 from supervisor.staging.bring_back import bring_back
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _CONFIG = "config.json"
 _ROOTFS = "rootfs"
+_REMEDY = "name another place by `scratch` in the section [staging] of scrun.toml"
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -101,23 +103,45 @@ def stage_in(
     """
     bundle = os.path.abspath(bundle)
     directory = os.path.abspath(directory)
-    try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        status = os.lstat(directory)
-        # In a scratch directory for all, somebody else may have made it first.
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            raise StagingError(f"staging in {directory}: it belongs to somebody else")
-        if os.listdir(directory):
-            raise StagingError(f"{directory} is not empty")
-    except OSError as error:
-        raise StagingError(f"staging in {directory}: {error.strerror}") from error
+    make_place(directory)
     try:
         return _fill(config, bundle, directory, target, execute)
     except BaseException as error:
         stage_out(directory)
         if isinstance(error, OSError):
-            raise StagingError(f"staging in {directory}: {error}") from error
+            raise StagingError(f"staging in {directory}: {in_words(error)}") from error
         raise
+
+
+def make_place(directory: str) -> None:
+    """Make the directory of a staged bundle, if it is missing.
+
+    In a scratch directory for all, somebody else may have made it first, or one above it: then
+    what is staged could be exchanged for another bundle, and that would be run.
+
+    Raises:
+        StagingError: It is not ours alone, or has something in it.
+    """
+    try:
+        if not (reason := exchangeable(directory)):
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            # what was missing may have been made by somebody meanwhile
+            reason = not_ours(directory)
+        if reason:
+            raise StagingError(f"staging in {directory}: {reason}; {_REMEDY}")
+        if os.listdir(directory):
+            raise StagingError(f"{directory} is not empty")
+        os.chmod(directory, 0o700)
+    except OSError as error:
+        raise StagingError(f"staging in {directory}: {error.strerror}; {_REMEDY}") from error
+
+
+def not_ours(directory: str) -> str:
+    """Tell why somebody else may have had a hand in what is in a directory, or ""."""
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return "it belongs to somebody else"
+    return exchangeable(directory)
 
 
 def _fill(

@@ -16,7 +16,7 @@ from supervisor.engines.base import Engine, Job, Request
 from supervisor.lua.find import cluster_name
 from supervisor.lua.host import Remote, Script, loaded
 from supervisor.staging.files import write
-from supervisor.staging.place import Staged, directory_for
+from supervisor.staging.place import Staged, directory_for, make_place
 from supervisor.staging.place import stage_out as clean
 
 _IN = "slurm_scrun_stage_in"
@@ -83,8 +83,10 @@ class Scripted:
             "SCRUN_BUNDLE": moved.bundle,
             "SCRUN_ROOTFS_PATH": moved.root,
         }
+        place: Staged | None = None
         try:
-            yield await self.describe(moved)
+            place = await self.describe(moved)
+            yield place
         finally:
             with trio.CancelScope(shield=True):
                 try:
@@ -93,7 +95,8 @@ class Scripted:
                         self._hurry,
                     )  # fmt: skip
                 finally:
-                    await trio.to_thread.run_sync(clean, self._shadow)
+                    if place is not None and place.bundle == self._shadow:
+                        await trio.to_thread.run_sync(clean, self._shadow)
 
     async def stage_in(self, job: Job, environment: Mapping[str, str]) -> Moved:
         """Have the script stage in, and no more.
@@ -157,15 +160,20 @@ def _look(moved: Moved, bundle: Bundle, shadow: str | None) -> Staged:
 
 def _write_shadow(config: dict[str, Any], bundle: str, root: str, shadow: str) -> None:
     """Write a bundle in which slurmstepd 22.05, which looks for `rootfs` only, finds the root."""
-    os.makedirs(shadow, mode=0o700, exist_ok=True)
+    make_place(shadow)
     mounts = [
         {**mount, "source": os.path.join(bundle, mount["source"])}
         if mount.get("source") and "bind" in (mount.get("type"), *(mount.get("options") or ()))
         else mount
         for mount in config.get("mounts") or []
     ]
-    os.symlink(os.path.realpath(root), os.path.join(shadow, "rootfs"))
-    write(os.path.join(shadow, "config.json"), msgspec.json.encode({**config, "mounts": mounts}))
+    try:
+        os.symlink(os.path.realpath(root), os.path.join(shadow, "rootfs"))
+        content = msgspec.json.encode({**config, "mounts": mounts})
+        write(os.path.join(shadow, "config.json"), content)
+    except BaseException:
+        clean(shadow)
+        raise
 
 
 async def stage_out(

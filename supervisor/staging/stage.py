@@ -96,13 +96,14 @@ class BuiltIn:
         def execute(command: Sequence[str]) -> None:
             trio.from_thread.run(_execute, command, request)
 
+        with trio.move_on_after(settings.timeout) as patience:
+            # a thread: whatever happens it comes to its end, and leaves nothing if it fails
+            done = await trio.to_thread.run_sync(
+                lambda: stage_in(bundle.raw, bundle.path, directory, target, execute=execute)
+            )
+        if patience.cancelled_caught:
+            raise StagingError(f"stage in took longer than {settings.timeout:g} s")
         try:
-            with trio.move_on_after(settings.timeout) as patience:
-                done = await trio.to_thread.run_sync(
-                    lambda: stage_in(bundle.raw, bundle.path, directory, target, execute=execute)
-                )
-            if patience.cancelled_caught:
-                raise StagingError(f"stage in took longer than {settings.timeout:g} s")
             try:
                 yield msgspec.structs.replace(done, arguments=tuple(bundle.config.process.args))
             finally:

@@ -179,3 +179,41 @@ def test_what_was_left_by_one_that_was_killed(two: Two) -> None:
     (two.copied / "new").write_text("new")
     two.bring_back()
     two.same()
+
+
+def test_names_that_are_no_names_elsewhere(two: Two) -> None:
+    """A name is a name, whatever it would be on a command line or in a path."""
+    for name in ("-rf", "a\nb", "...", "%s", "\x1b[2J", "*", "~", os.fsdecode(b"\xff"), "n" * 255):
+        (two.copied / "empty" / name).write_bytes(os.fsencode(name))
+        (two.copied / "bin" / name).mkdir()
+        (two.copied / "etc" / name).symlink_to("/etc/passwd")
+    two.bring_back()
+    two.same()
+
+
+def test_nested_without_an_end(two: Two, tmp_path: Path) -> None:
+    """It is told, and neither the stack nor the descriptors run out."""
+    here = os.open(two.copied / "empty", os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    try:
+        with pytest.raises(StagingError, match="what the container wrote is not all in"):
+            two.bring_back()
+    finally:
+        for place in (two.copied, two.original):  # pytest could not remove it either
+            subprocess.run(["rm", "-rf", place / "empty"], check=True)
+
+
+def test_what_a_container_may_not_give_itself(two: Two) -> None:
+    """A file of another owner keeps that, and is not made a program that runs as them."""
+    os.chown(two.original / "bin/sh", 33, 33)
+    (two.copied / "bin/sh").write_text("mine")
+    (two.copied / "bin/sh").chmod(0o6755)
+    two.bring_back(owners=False)
+    status = (two.original / "bin/sh").stat()
+    assert status.st_uid == 33
+    assert stat.S_IMODE(status.st_mode) == 0o755

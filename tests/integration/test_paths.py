@@ -7,11 +7,13 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness import cluster
 from tests.harness.places import KINDS, each
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
@@ -246,3 +248,74 @@ def test_only_records_are_removed(site: Site, place: Path) -> None:
         assert (root / "Documents" / "state.json").exists()
         for path in ((root / "Documents" / "state.json").unlink, (root / "Documents").rmdir):
             path()
+
+
+@USER
+def test_settings_file(site: Site, faults: Faults, place: Path) -> None:
+    bundle = str(site.bundle(site.config("true")))
+    for kind in each(place, site.user, "a file"):
+        words = ("--config-file", str(place), "create", "--bundle", bundle, "c1")
+        faults.refused(kind, place, *words)
+    for kind in each(place, site.user):
+        if kind in ("a file", "a directory"):
+            continue
+        environment = {"XDG_RUNTIME_DIR": str(place), "SCRUN_CONFIG": "", "SCRUN_ENGINE": "local"}
+        command = [*site.user.prefix, site.command[0], "create", "--bundle", bundle, "c1"]
+        done = subprocess.run(
+            command,
+            env={**site.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+        if "able dir" in kind or "'s dir" in kind or "directory" not in kind:
+            assert done.returncode == 1, kind
+            assert done.stderr.startswith(f"scrun: root directory {place}/scrun: "), kind
+            assert done.stderr.count("\n") == 1, kind
+
+
+def test_a_script_that_is_none(make_site: MakeSite) -> None:
+    """Nothing waits for one that is a FIFO, and no job is asked for."""
+    site = make_site("slurm-user")
+    place = site.base / "b" / "scrun.lua"
+    settings = (site.base / "scrun.toml").read_text()
+    (site.base / "scrun.toml").write_text(f'{settings}[lua]\nscript = "{place}"\n')
+    bundle = str(site.bundle(site.config("true")))
+    for kind in each(place, site.user, "a file"):
+        said = site.fails("create", "--bundle", bundle, "c1", timeout=10)
+        assert str(place) in said, kind
+        assert "internal error" not in said, kind
+    assert cluster.jobs(site.user, site.base.name) == []
+
+
+BAD_IDS = (
+    *("", ".", "..", "/", "a/b", "../x", "a\nb", "a\tb", "a b", "a\x1b[2J", "@user", "@tmp", "ä"),
+    *("☃", "a\u202eb", "a:b", "a*", "a\\b", "%s", "x" * 256, "x" * 5000),
+)
+FINE_IDS = ("--force", "-x", "-", "x", "X_1.2+3-4", "...", "_", ".x", "x" * 255)
+
+
+def holds(site: Site, container: str, text: str) -> bool:
+    """Whether a text is in the state of a container."""
+    return text in site.must("state", "--", container)
+
+
+@USER
+def test_ids(site: Site) -> None:
+    bundle = str(site.bundle(site.config("true")))
+    for bad in BAD_IDS:
+        words = ["create", "--bundle", bundle] if bad != "../x" else ["delete", "--force"]
+        said = site.fails(*words, "--", bad, timeout=10)
+        assert "invalid container id" in said, bad
+        assert said.rstrip("\n").isprintable(), bad
+    for number, good in enumerate(FINE_IDS):
+        assert quietly(site, "create", "--bundle", bundle, "--", good) == 0, good
+        assert json.loads(site.must("state", "--", good))["id"] == good
+        if number < 4:  # what the runtime, too, has to take for an id
+            site.must("start", "--", good)
+            status = '"org.scrun.exit_status": "0"'
+            wait_until("its end", partial(holds, site, good, status))
+        site.must("delete", "--", good)
+        assert site.must("list", "--quiet") == ""

@@ -1,32 +1,15 @@
 """docs/engines.md has a row for every command of podman and docker, and names tests that exist."""
 
-import ast
 import re
 import shutil
 import subprocess
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parents[2]
+from tests.harness import documents
+
 HEADINGS = ("command", "what", "there")
-Row = tuple[str, list[str]]
-
-
-def rows() -> list[Row]:
-    """The first cell of every row, and the tests that it names."""
-    lines = (PROJECT / "docs" / "engines.md").read_text().splitlines()
-    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    found = [(cell[0], re.findall(r"`(tests/[^`]+)`", cell[-1])) for cell in cells]
-    return [row for row in found if row[0] not in HEADINGS]
-
-
-@cache
-def functions(path: str) -> set[str]:
-    """The test functions of a file."""
-    tree = ast.parse((PROJECT / path).read_text())
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+ROWS = [row for row in documents.rows("engines.md") if row[0] not in HEADINGS]
 
 
 def commands(engine: str) -> set[str]:
@@ -52,25 +35,20 @@ def commands(engine: str) -> set[str]:
 
 
 def test_every_test_that_is_named_is_there() -> None:
-    named = [name for _, names in rows() for name in names]
+    named = [name for _, names in ROWS for name in names]
     assert len(named) > 80
-    assert [
-        name
-        for name in named
-        for path, _, function in [name.partition("::")]
-        if function not in functions(path)
-    ] == []
+    assert documents.missing(named) == []
 
 
 def test_every_row_has_a_test() -> None:
-    assert [first for first, names in rows() if not names] == []
+    assert [first for first, names in ROWS if not names] == []
 
 
 @pytest.mark.parametrize("engine", ["podman", "docker"])
 def test_every_command_has_a_row(engine: str) -> None:
     described = {
         command
-        for first, _ in rows()
+        for first, _ in ROWS
         for command in re.findall(rf"`{engine} ([a-z-]+)[^`]*`", first)
     }
     assert commands(engine) - described == set()

@@ -173,3 +173,14 @@ def test_what_is_shown_is_one_printable_line(
     log = tmp_path / "log"
     assert told(text, str(log), "json") == f"scrun: {line}\n"
     assert json.loads(log.read_bytes())["msg"].isprintable() is ("\\" not in line)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_message_moves_a_terminal_s_cursor(log_format: str) -> None:
+    """json.dumps leaves what is above ASCII, with a second way to say ESC [ among it."""
+    message = "\x1b]0;a\x07 \x9b31m \x7f \u202e ä€😀 \U000e0001"
+    line = log_line("error", message, NOON, log_format)
+    assert line.isprintable()
+    assert "ä€😀" in line
+    found = line if log_format == "json" else '{"msg":' + line.partition("msg=")[2] + "}"
+    assert json.loads(found)["msg"] == message

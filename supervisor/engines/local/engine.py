@@ -157,9 +157,12 @@ class LocalEngine:
 
 
 def _container(record: str) -> str:
-    """Name a container as the runtime knows it: another root may have one with the same id."""
+    """Name a container as the runtime knows it: another root may have one with the same id.
+
+    Not first: an id may begin with a dash, and the runtime would take it for an option.
+    """
     digest = hashlib.blake2s(os.fsencode(record), digest_size=4).hexdigest()
-    return f"{os.path.basename(record)[:200]}-{digest}"
+    return f"{digest}-{os.path.basename(record)[:200]}"
 
 
 def _bundle(record: str) -> str:

@@ -71,9 +71,10 @@ class LocalSession:
             try:
                 return shell_status(await runtime.wait())
             except trio.Cancelled:
-                # The program is the runtime's child, and would go on without it.
+                # The program is the runtime's child, and would go on without it; or there is none
+                # yet, as the script still waits for the container.
                 with trio.move_on_after(_PATIENCE, shield=True):
-                    self._kill()
+                    kill_started(runtime, and_end_it=True)
                     await runtime.wait()
                 raise
 
@@ -101,11 +102,19 @@ class LocalSession:
             self._runtime.signal(signal.SIGWINCH)
 
 
-def kill_started(runtime: Child) -> None:
-    """Kill what a runtime in the foreground has started."""
+def kill_started(runtime: Child, *, and_end_it: bool = False) -> None:
+    """Kill what a runtime in the foreground has started.
+
+    Args:
+        runtime: It.
+        and_end_it: It is not to start anything else.
+    """
     if runtime.ended:
         return
-    for pid in _children(runtime.pid):
+    started = _children(runtime.pid)
+    if and_end_it:
+        runtime.signal(signal.SIGTERM)
+    for pid in started:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
