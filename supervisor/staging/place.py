@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scrun.errors import StagingError, in_words
+from scrun.errors import StagingError, described
 from scrun.paths import exchangeable
 from scrun.record import Moved
 from scrun.settings.ociconf import substitute
@@ -109,7 +109,7 @@ def stage_in(
     except BaseException as error:
         stage_out(directory)
         if isinstance(error, OSError):
-            raise StagingError(f"staging in {directory}: {in_words(error)}") from error
+            raise StagingError(f"staging in {directory}: {described(error)}") from error
         raise
 
 
