@@ -19,7 +19,8 @@ Requests (`FIELDS` in brackets)::
     pause  [ID]
     resume [ID]
     create [PID, UMASK, CWD, COUNT, ARGUMENT..., NAME=VALUE...]
-           with the descriptors 0, 1 and 2 of the container and the anchor's socket
+           with the descriptors 0, 1 and 2 of the container and the anchor's socket; the caller
+           confirms the answer by one byte
     exec   as create without variables, for one more program
 """
 
@@ -136,6 +137,14 @@ def _send(sock: _socket.socket, data: bytes, fds: "list[int] | None") -> None:
         sent = sock.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
         data = data[sent:]
     sock.sendall(data)
+
+
+def confirm(sock: _socket.socket) -> None:
+    """Tell that the answer to a `create` has arrived."""
+    try:
+        sock.send(b"\0")
+    except OSError:
+        pass  # the supervisor is gone, and what it has created with it
 
 
 def receive(sock: _socket.socket) -> "tuple[int, bytes]":

@@ -2,9 +2,10 @@
 
 import json
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
 
 import trio
 
@@ -12,7 +13,7 @@ from scrun.errors import ScrunError, UsageError, described
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.record import Record, stopped_state
-from scrun.states import killed
+from scrun.states import Ending, Phase, killed
 from supervisor.anchors import Anchor
 from supervisor.caller import told
 from supervisor.container import Container
@@ -52,6 +53,7 @@ class Request:
         self._operation, *self._arguments = fields
         self._fds = fds
         self._afterwards: Callable[[], None] = lambda: None
+        self._created: Container | None = None
 
     async def answer(self) -> bytes:
         """Carry it out; the reply's first byte is the exit status."""
@@ -89,6 +91,20 @@ class Request:
     def answered(self) -> None:
         """Begin what the caller does not wait for."""
         self._afterwards()
+
+    async def confirmed(self) -> None:
+        """Wait until a `create` has taken its answer; one that dies instead had no container."""
+        container = self._created
+        if container is None:
+            return
+        try:
+            self._connection.shutdown(socket.SHUT_WR)
+            taken = await self._connection.recv(1)
+        except OSError:
+            taken = b""
+        if not taken and container.phase is Phase.CREATED:
+            container.doomed = True
+            container.end(_without_caller(container))
 
     @property
     def _id(self) -> str:
@@ -156,6 +172,7 @@ class Request:
             if container.failure is not None:
                 await container.gone.wait()
         if container.failure is None:
+            self._created = container
             return b""
         await self._containers.forget(container)
         raise container.failure
@@ -195,7 +212,11 @@ async def _end_with_caller(connection: trio.socket.SocketType, container: Contai
         await connection.recv(1)
     except OSError:
         pass
-    container.end(killed(15, f"container {container.id}: its create was ended"))
+    container.end(_without_caller(container))
+
+
+def _without_caller(container: Container) -> Ending:
+    return killed(SIGTERM, f"container {container.id}: its create was ended")
 
 
 async def send(connection: trio.socket.SocketType, answer: bytes) -> None:

@@ -141,13 +141,14 @@ class Server:
                 try:
                     with trio.fail_after(_REQUEST_DEADLINE):
                         fields = await _receive(connection, fds)
-                    keep_descriptors_free(connection.fileno())
-                    request = Request(self._containers, connection, fields, fds)
-                    stack.callback(request.answered)
-                    answer = await request.answer()
                 except StateError as error:
-                    answer = b"\1" + str(error).encode()
-                await send(connection, answer)
+                    await send(connection, b"\1" + str(error).encode())
+                    return
+                keep_descriptors_free(connection.fileno())
+                request = Request(self._containers, connection, fields, fds)
+                stack.callback(request.answered)
+                await send(connection, await request.answer())
+                await request.confirmed()
         except (OSError, UsageError, trio.TooSlowError):
             pass  # the caller is gone, or no caller of ours
         finally:

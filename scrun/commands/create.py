@@ -3,7 +3,8 @@
 Wire: `create PID UMASK CWD COUNT ARGUMENT... NAME=VALUE...` with four descriptors: the
 container's standard input, output and error, and the supervisor's end of the anchor's socket.
 The answer comes when the container is *created*: allocated and staged. Messages may come before
-it (`scrun.commands.messages`).
+it (`scrun.commands.messages`). It is confirmed by one more byte: a `create` that is killed before
+it has made the pid file leaves no container behind that nobody knows.
 
 Errors: whatever can be known without a job is refused before one is asked for; then there is no
 container, no anchor and no pid file.
@@ -55,9 +56,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         theirs.close()
         if pid_file:
             pid_file.write(pid)
-        status, answer = submit(parsed, argv, pid, [*stdio, ours.fileno()])
-        if status == 0 and pid_file:
-            publish(pid_file, parsed)
+        status, answer = submit(parsed, argv, pid, [*stdio, ours.fileno()], pid_file)
     finally:
         if pid_file:
             pid_file.discard()
@@ -66,19 +65,6 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
         return report_failure(answer, status, parsed)
     return 0
-
-
-def publish(pid_file: anchor.PidFile, parsed: Parsed) -> None:
-    """Show the pid file of a container that was created; one without is deleted again.
-
-    Raises:
-        OSError: It cannot have its name.
-    """
-    try:
-        pid_file.publish()
-    except OSError:
-        delete(record_root(parsed) + "/" + (parsed.id or ""))
-        raise
 
 
 def delete(directory: str) -> None:
@@ -93,7 +79,13 @@ def delete(directory: str) -> None:
         pass
 
 
-def submit(parsed: Parsed, argv: "list[str]", pid: int, fds: "list[int]") -> "tuple[int, bytes]":
+def submit(
+    parsed: Parsed,
+    argv: "list[str]",
+    pid: int,
+    fds: "list[int]",
+    pid_file: "anchor.PidFile | None",
+) -> "tuple[int, bytes]":
     """Have a container created, by a supervisor that is started if need be.
 
     Args:
@@ -101,16 +93,19 @@ def submit(parsed: Parsed, argv: "list[str]", pid: int, fds: "list[int]") -> "tu
         argv: The same as it came.
         pid: The anchor's.
         fds: Standard input, output and error, and the supervisor's end of the anchor's socket.
+        pid_file: What gets its name when the container is created; without that it is ended again.
 
     Returns:
         The exit status, and the reason if it is not 0.
 
     Raises:
         ScrunError: There is no supervisor.
+        OSError: The pid file cannot have its name.
     """
     root = record_root(parsed)
     name, lingers = _whom_to_ask(root, parsed)
-    return _ask(root, name, parsed, request("create", pid, argv), fds, lingers=lingers)
+    fields = request("create", pid, argv)
+    return _ask(root, name, parsed, fields, fds, pid_file, lingers=lingers)
 
 
 def _whom_to_ask(root: str, parsed: Parsed) -> "tuple[str, bool]":
@@ -172,6 +167,7 @@ def _ask(
     parsed: Parsed,
     fields: "list[bytes]",
     fds: "list[int]",
+    pid_file: "anchor.PidFile | None",
     *,
     lingers: bool,
 ) -> "tuple[int, bytes]":
@@ -195,7 +191,12 @@ def _ask(
 
                 raise SettingsError.of_root(root, f"belongs to uid {owner}")
             wire.send(sock, fields, fds)
-            return _hear(sock, parsed)
+            status, answer = _hear(sock, parsed)
+            if status == 0:
+                if pid_file:
+                    pid_file.publish()
+                wire.confirm(sock)
+            return status, answer
         except (BrokenPipeError, ConnectionResetError):
             if attempt == 2 or os.path.lexists(f"{root}/{parsed.id}"):
                 from scrun.errors import SupervisorLost

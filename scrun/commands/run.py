@@ -20,7 +20,6 @@ from scrun.commands.create import (
     delete,
     hand_over_terminal,
     open_closed_descriptors,
-    publish,
     submit,
 )
 from scrun.errors import UsageError
@@ -59,10 +58,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             theirs.close()
         if pid_file:
             pid_file.write(pid)
-        status, answer = submit(parsed, argv, pid, [*stdio, ours.fileno()])
+        status, answer = submit(parsed, argv, pid, [*stdio, ours.fileno()], pid_file)
         ours.close()
-        if status == 0 and pid_file:
-            publish(pid_file, parsed)
         if status == 0:
             status, answer = ask(directory, "supervisor", [b"start", os.fsencode(container)])
             if status:

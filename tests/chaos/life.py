@@ -200,6 +200,8 @@ class Life:
             self.where.anchor = int(pid_file.read_text())
             self.seen.create = Answer(0)
             return True
+        if status in KILLED and pid_file.exists():  # when all was done; engines do this then
+            await self._call("delete", "--force")
         await in_time(_EOF, "end of create's standard error", held.stderr.ended.wait)
         self.seen.create = Answer(status, "", held.stderr.text)
         return False

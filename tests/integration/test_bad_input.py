@@ -4,6 +4,7 @@ Each is answered with one line and a status of failure; nothing is left, and the
 has a container that runs meanwhile, goes on.
 """
 
+import _socket
 import contextlib
 import json
 import os
@@ -307,21 +308,43 @@ def test_whatever_bytes(site: Site, witness: Life, dice: random.Random) -> None:
         assert b"internal error" not in answer, (data[:100], answer[:300])
 
 
-def test_an_anchor_that_says_anything(site: Site, witness: Life) -> None:
-    """Whoever calls `create` chooses it."""
-    bundle = site.bundle(
-        site.config("sh", "-c", "trap 'exit 5' TERM; while :; do sleep 0.1; done")
-    )
-    words = [b"create", b"--bundle", os.fsencode(bundle), b"odd"]
+Connections = tuple[_socket.socket, socket.socket]
+
+
+@contextlib.contextmanager
+def created_by_hand(
+    site: Site, container: str, script: str
+) -> Iterator[tuple[socket.socket, ...]]:
+    """A container as `create` has it made: the connection, answered, and the anchor's end."""
+    bundle = site.bundle(site.config("sh", "-c", script))
+    words = [b"create", b"--bundle", os.fsencode(bundle), container.encode()]
     environment = [f"{name}={value}".encode() for name, value in site.environment.items()]
     fields = [b"create", b"%d" % os.getpid(), b"22", b"/", b"%d" % len(words), *words]
     ours, theirs = socket.socketpair()
-    with ours, theirs, open(os.devnull, "r+b") as null:
+    with ours, open(os.devnull, "r+b") as null:
         sock = wire.connect(str(site.root), supervisor_socket(site))
-        wire.send(sock, [*fields, *environment], [null.fileno()] * 3 + [theirs.fileno()])
+        with theirs:
+            wire.send(sock, [*fields, *environment], [null.fileno()] * 3 + [theirs.fileno()])
         assert wire.receive(sock) == (0, b"")
-        sock.close()
-        theirs.close()
+        yield sock, ours
+
+
+def test_a_create_that_dies_with_its_answer_leaves_no_container(site: Site, witness: Life) -> None:
+    """It has made no pid file, so nobody knows of the container."""
+    del witness
+    with created_by_hand(site, "odd", "sleep 60") as (connection, _):
+        assert json.loads(site.must("state", "odd"))["status"] == "created"
+        connection.close()
+        wait_while("its record", (site.root / "odd").exists, QUICKLY)
+
+
+def test_an_anchor_that_says_anything(site: Site, witness: Life) -> None:
+    """Whoever calls `create` chooses it."""
+    del witness
+    script = "trap 'exit 5' TERM; while :; do sleep 0.1; done"
+    with created_by_hand(site, "odd", script) as (connection, ours):
+        wire.confirm(connection)
+        connection.close()
         ours.sendall(b"NONSENSE\n\xff\xfe\n\n" + b"x" * 100_000 + b"\nSIGTERM\n KILL\n")
         site.must("start", "odd")
         ours.sendall(b"\0\n" * 1000 + b"WINCH\n")
