@@ -312,9 +312,7 @@ Connections = tuple[_socket.socket, socket.socket]
 
 
 @contextlib.contextmanager
-def created_by_hand(
-    site: Site, container: str, script: str
-) -> Iterator[tuple[socket.socket, ...]]:
+def created_by_hand(site: Site, container: str, script: str) -> Iterator[Connections]:
     """A container as `create` has it made: the connection, answered, and the anchor's end."""
     bundle = site.bundle(site.config("sh", "-c", script))
     words = [b"create", b"--bundle", os.fsencode(bundle), container.encode()]
