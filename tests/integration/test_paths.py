@@ -223,9 +223,9 @@ def test_damaged_records(site: Site) -> None:
 def test_root_directory_is_removed(make_site: MakeSite, place: str) -> None:
     """Nobody can be asked about the container then; it ends with its anchor, and all goes."""
     site = make_site(place, settings="idle_timeout = 0\n")
-    life = site.life("sleep", "600").created().start()
+    life = site.shell("echo ready; exec sleep 600").created().start()
+    life.says("ready")
     assert len(site.supervisors()) == 1
-    wait_until("it runs", lambda: life.status == "running")
     shutil.rmtree(site.root)
     assert "does not exist" in site.fails("state", life.id)
     os.kill(life.anchor, signal.SIGKILL)
