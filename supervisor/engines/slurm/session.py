@@ -52,8 +52,7 @@ class SlurmSession:
     async def run(self) -> Ending:
         """Run it to its end."""
         program, heard = self._program, self._step.heard
-        listen, far_terminal = not program.program_is_known, program.terminal
-        streams = Streams(program.stdio, program.terminal, listen, far_terminal)
+        streams = Streams(program.stdio, program.terminal, listen=not program.program_is_known)
         status = await self._step.run(
             self._options, self._command, streams, program.running, self._variables
         )
