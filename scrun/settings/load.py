@@ -331,6 +331,8 @@ def _impossible(value: object, key: str) -> Iterator[tuple[str, str]]:
         yield key, "contains a NUL character"
     elif isinstance(value, float) and value != value:
         yield key, "is not a number"
+    elif isinstance(value, int) and value.bit_length() > 63:  # as TOML has it
+        yield key, "is too large"
 
 
 def _defaults(table: Mapping[str, object], name: str) -> dict[str, object]:

@@ -6,11 +6,13 @@ goes through everything that comes after it; what is written is read again as th
 (`tests/unit/test_fuzz_*.py`) and atheris (`tools/fuzz`) run the same table.
 """
 
+import atexit
 import base64
 import copy
 import json
 import os
 import shlex
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterable
@@ -144,7 +146,10 @@ def said(error: ScrunError, *, begins: str = "", ends: str = "") -> None:
 @cache
 def scratch() -> Path:
     """A directory for what has to be a file."""
-    directory = Path(tempfile.mkdtemp(prefix="scrun-fuzz-", dir="/dev/shm"))
+    # the fuzzer ends without a way out of its own: its parent removes what it is given
+    given = os.environ.get("SCRUN_FUZZ_SCRATCH", "/dev/shm")
+    directory = Path(tempfile.mkdtemp(prefix="scrun-fuzz-", dir=given))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     (directory / "rootfs").mkdir()
     return directory
 

@@ -104,5 +104,5 @@ def test_a_last_word_that_is_not_utf8() -> None:
     stdio = Stdio([null, os.dup(null), writable], terminal=False)
     stdio.say("/b/\udcff is gone")
     stdio.close()
-    assert os.read(readable, 100) == b"scrun: /b/? is gone\n"
+    assert os.read(readable, 100) == b"scrun: /b/\\udcff is gone\n"
     os.close(readable)

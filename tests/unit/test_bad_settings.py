@@ -21,12 +21,13 @@ from tests.harness.limits import limited
         (b'root = "/a\\u0000b"', "root: contains a NUL character"),
         (b'[staging]\nhost_only = ["/a", "/\\u0000"]', "staging.host_only[1]: contains a NUL"),
         (b"idle_timeout = nan", "idle_timeout: is not a number"),
+        (b"[slurm.defaults]\nntasks = 0x" + b"f" * 5000, "slurm.defaults.ntasks: is too large"),
         (b"a." * 20_000 + b"a = 1", "line 1 has more than 100 dots"),
         (b"\n\nx = {" + b"a." * 20_000 + b"a = 1}", "line 3 has more than 100 dots"),
         (b"#" * ((1 << 20) + 1), "is larger than 1 MiB"),
         (b"x = " + b"[" * 100_000, "not TOML: "),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_scrun_toml_that_did_harm(tmp_path: Path, content: bytes, reason: str) -> None:
     path = str(tmp_path / "scrun.toml")
