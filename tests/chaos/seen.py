@@ -190,6 +190,8 @@ def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
     if strange:
         return [Problem(Kind.LINES, f"not what the container wrote: {_around(out, wanted)}")]
     by_fault = plan.fault.ends if seen.hit else frozenset()
+    if plan.fault.target == "srun":  # what it had not printed yet is lost with it
+        by_fault = seen.own if by_fault else by_fault
     regular = seen.anchor is not None and seen.anchor in seen.own - by_fault
     if lost and regular:
         return [Problem(Kind.LINES, f"{len(out)} of {len(wanted)} bytes: {_around(out, wanted)}")]
