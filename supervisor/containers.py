@@ -18,7 +18,12 @@ from supervisor.journal import Journal
 from supervisor.ledger import Ledger, first_record
 from supervisor.orders import Order
 from supervisor.pods import Pods
-from supervisor.records import make_record, remove_half_made, remove_record
+from supervisor.records import (
+    make_record,
+    remove_half_made,
+    remove_of_the_dead,
+    remove_record,
+)
 from supervisor.stdio import Stdio
 
 _STOP_DEADLINE = 60.0
@@ -56,6 +61,7 @@ class Containers:
         """Remove what is only of use while there are containers; the supervisor goes."""
         self._engines.tidy()
         remove_half_made(self._root, self._name)
+        remove_of_the_dead(self._root, self._name)
 
     async def end_all(self) -> None:
         """End all of them, and take no new one."""

@@ -2,15 +2,20 @@
 
 import contextlib
 import errno
+import fcntl
 import os
+import random
 import tempfile
 
+from scrun import wire
 from scrun.errors import ContainerExists, SettingsError, StagingError
 from scrun.paths import has_record
 from scrun.record import Record, write_record
 from supervisor.staging.files import remove
 
 _TEMPORARY = "@tmp"
+_LOCK = ".lock"
+_AT_ONCE = 20
 
 
 def make_record(directory: str, socket: str, record: Record) -> None:
@@ -95,3 +100,48 @@ def _discard(root: str, name: str) -> None:
         remove(folder, name, os.fstat(folder).st_dev)
     finally:
         os.close(folder)
+
+
+def remove_of_the_dead(root: str, socket: str) -> None:
+    """Remove the sockets and locks of supervisors that were killed, and what they had half-made.
+
+    If each container or pod has its own, there may never be another one of that name. So whichever
+    goes looks at some of the others.
+
+    Args:
+        root: The root directory.
+        socket: The name of the one that goes.
+    """
+    try:
+        names = {entry.removesuffix(_LOCK) for entry in os.listdir(root) if entry.endswith(_LOCK)}
+    except FileNotFoundError:
+        return
+    others = sorted(name for name in names - {socket} if name.startswith("@"))
+    for name in random.sample(others, min(len(others), _AT_ONCE)):
+        try:
+            _remove_if_dead(root, name)
+        except OSError:
+            pass  # somebody starts it at this moment, or nothing can be known of it
+
+
+def _remove_if_dead(root: str, name: str) -> None:
+    """Remove what is left of a supervisor, if nobody listens and nobody is about to.
+
+    Raises:
+        OSError: That cannot be known.
+    """
+    path = os.path.join(root, name)
+    lock = os.open(path + _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(lock), os.stat(path + _LOCK)):
+            return
+        try:
+            wire.connect(root, name).close()
+        except wire.NOBODY:
+            remove_half_made(root, name)
+            if os.path.lexists(path):
+                os.unlink(path)
+            os.unlink(path + _LOCK)
+    finally:
+        os.close(lock)

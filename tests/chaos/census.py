@@ -15,7 +15,8 @@ a container. slurmstepd (22.05) deletes only what `crun state` knows."""
 FORGOTTEN = "jobs whose end a killed slurmctld has forgotten"
 """slurmctld saves its state some seconds later, so one that is killed believes again in jobs that
 were given back just before."""
-NOT_OURS = {HALF_MADE, FORGOTTEN}
+BY_PODMAN = "stopped containers that podman did not delete after the death of its conmon"
+NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN}
 """What is left by others, whatever scrun does."""
 
 Left = dict[str, list[str]]
@@ -65,7 +66,7 @@ def _directories(place: Place) -> list[tuple[str, str]]:
     for name in os.listdir(place.root) if os.path.exists(place.root) else []:
         path = f"{place.root}/{name}"
         if name[0] != "@":
-            found.append(("records", path))
+            found.append((BY_PODMAN if _not_deleted(place, name) else "records", path))
         elif name.startswith("@tmp"):
             found.append(("half-made records", path))
         elif name == "@runtime":
@@ -79,6 +80,12 @@ def _directories(place: Place) -> list[tuple[str, str]]:
             ("runtime's state", str(path)) for path in user.glob("*/status") if _has(path, name)
         ]
     return found
+
+
+def _not_deleted(place: Place, name: str) -> bool:
+    """Tell whether podman has forgotten a container of its that had ended by itself."""
+    own = place.root != str(place.site.root)
+    return own and place.read_record(f"{place.root}/{name}").get("status") == "stopped"
 
 
 def _has(path: Path, text: str) -> bool:
@@ -115,4 +122,5 @@ def descriptors(place: Place) -> dict[int, list[str]]:
 
 def remains(place: Place) -> list[str]:
     """Return what is in the root directory when the last supervisor is gone: nothing."""
-    return sorted(os.listdir(place.root)) if os.path.exists(place.root) else []
+    names = sorted(os.listdir(place.root)) if os.path.exists(place.root) else []
+    return [name for name in names if not _not_deleted(place, name)]

@@ -152,8 +152,12 @@ class Place:
 
     def stated(self, plan: Plan, container: str) -> dict[str, Any]:
         """Return a container's record, or nothing."""
+        return self.read_record(f"{self.root_of(plan)}/{container}")
+
+    def read_record(self, directory: str) -> dict[str, Any]:
+        """Return the record in a directory, or nothing."""
         try:
-            with open(f"{self.root_of(plan)}/{container}/state.json") as file:
+            with open(f"{directory}/state.json") as file:
                 found: dict[str, Any] = json.load(file)
         except (OSError, ValueError):
             return {}

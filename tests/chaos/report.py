@@ -28,7 +28,7 @@ class Row:
     lives: int = 0
     hit: int = 0
     ends: Counter[str] = field(default_factory=Counter)
-    worst: float = 0.0
+    worst: tuple[float, int] = (0.0, 0)
     wrong: Counter[Kind] = field(default_factory=Counter)
 
 
@@ -63,7 +63,7 @@ class Report:
         self._done += 1
         if seen.hit:
             row.hit += 1
-            row.worst = max(row.worst, seen.seconds)
+            row.worst = max(row.worst, (seen.seconds, plan.number))
         row.ends[_end(seen)] += 1
         self._show()
 
@@ -157,7 +157,13 @@ _COLUMNS = (Kind.LEAK, Kind.STATUS, Kind.LINES, Kind.HANG, Kind.WORDS)
 
 def _line(name: str, row: Row, ends: str) -> str:
     wrong = " | ".join(str(row.wrong[kind]) for kind in _COLUMNS)
-    return f"| {name} | {row.lives} | {row.hit} | {ends} | {row.worst:.1f} | {wrong} |"
+    return f"| {name} | {row.lives} | {row.hit} | {ends} | {_worst(row)} | {wrong} |"
+
+
+def _worst(row: Row) -> str:
+    """Say how long the longest took; if that is long, which one it was."""
+    seconds, number = row.worst
+    return f"{seconds:.1f}" + (f" (life {number})" if seconds > 20 else "")
 
 
 def _ends(row: Row) -> str:

@@ -149,7 +149,9 @@ def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
     found = []
     may = _may(plan, seen)
     if seen.anchor not in may:
-        found.append(Problem(Kind.STATUS, f"status {seen.anchor}, not {sorted(may)}"))
+        few = len(may) < 10
+        wanted = f"not {sorted(may)}" if few else "which is none of a failure"
+        found.append(Problem(Kind.STATUS, f"status {seen.anchor}, {wanted}"))
     if seen.state is not None:
         found += _of_state(plan, seen, seen.state)
     # without a process there is no running it, which the status and the log tell
@@ -188,6 +190,8 @@ def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
     if strange:
         return [Problem(Kind.LINES, f"not what the container wrote: {_around(out, wanted)}")]
     by_fault = plan.fault.ends if seen.hit else frozenset()
+    if plan.fault.target == "srun":  # what it had not printed yet is lost with it
+        by_fault = seen.own if by_fault else by_fault
     regular = seen.anchor is not None and seen.anchor in seen.own - by_fault
     if lost and regular:
         return [Problem(Kind.LINES, f"{len(out)} of {len(wanted)} bytes: {_around(out, wanted)}")]

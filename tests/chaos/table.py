@@ -191,11 +191,11 @@ FAULTS: tuple[Fault, ...] = (
         (CREATING, RUNNING),
         {
             "KILL": "the container goes on without it; `podman rm --force` removes it",
-            "TERM": "passed on to the container",
+            "TERM": "passed on to the container; a podman that has not called scrun ends with 0",
             "INT": "passed on to the container",
             "STOP": _LATER,
         },
-        {"KILL": {-9}, "TERM": {*_ANY, -15}, "INT": {*_ANY, -2}},
+        {"KILL": {-9}, "TERM": {0, *_ANY, -15}, "INT": {*_ANY, -2}},
         engines=("slurm",),
         kinds=PODMAN,
         weight=1,

@@ -513,6 +513,26 @@ def test_removes_at_last_what_it_could_not_remove_before(base: Path) -> None:
         assert os.listdir(supervisor.root) == []
 
 
+def test_removes_what_others_left_that_were_killed(base: Path) -> None:
+    """With one for each container, there may never be another one of that name."""
+    with running(base, idle_timeout=1) as supervisor:
+        root = supervisor.root
+        alive = socket.socket(socket.AF_UNIX)
+        with alive, socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as begins:
+            for sock, name in ((alive, "@alive"), (dead, "@dead"), (begins, "@begins")):
+                sock.bind(str(root / name))
+                (root / f"{name}.lock").touch()
+                (root / f"@tmp{name}12345678").mkdir()
+            alive.listen()
+            with (root / "@begins.lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                assert supervisor.process.wait(10) == 0
+        assert sorted(os.listdir(root)) == [
+            "@alive", "@alive.lock", "@begins", "@begins.lock",
+            "@tmp@alive12345678", "@tmp@begins12345678",
+        ]  # fmt: skip
+
+
 def test_goes_although_its_directory_is_gone(base: Path) -> None:
     with running(base, idle_timeout=0.5) as supervisor:
         supervisor.root.rename(base / "elsewhere")

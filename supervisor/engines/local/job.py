@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 
 from scrun.errors import EngineError, StateError, shortened
-from scrun.states import Ending, exited, taken
+from scrun.states import FATAL, Ending, exited, killed, taken
 from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.local.commands import Commands
 from supervisor.engines.local.session import LocalSession, kill_started
@@ -42,6 +42,7 @@ class LocalJob:
         self._request = request
         self._bundle = ""
         self._runtime: Child | None = None
+        self._fatal = 0
 
     @property
     def id(self) -> str:
@@ -95,7 +96,8 @@ class LocalJob:
         if reason:
             self._request.journal.write("error", reason)
         if status == _FAILED and reason:
-            return _not_started(reason)
+            # a signal that comes while the runtime starts the container makes it fail
+            return killed(self._fatal) if self._fatal else _not_started(reason)
         if status < 0 or (not reason and self._is_left()):
             text = f"the container was ended: its OCI runtime ended before it, with {status}"
             return taken("scrun-failure", text)
@@ -118,6 +120,8 @@ class LocalJob:
             # event tells when it does.
             while (reason := await self._kill(number)) and not self._runtime.ended:  # noqa: ASYNC110
                 await trio.sleep(_RETRY)
+            if number in FATAL and not reason:
+                self._fatal = number
             return
         raise EngineError(f"the signal was not delivered: {reason}")
 
