@@ -116,7 +116,7 @@ class SrunStep:
                 give_a_size(stdin)
             async with child(
                 [*words, "--", *program],
-                # the options have --export=NONE
+                # which of them the program gets is said by --export
                 lean(self._setting.with_more(variables or {})),
                 stdin=stdin,
                 stdout=stdout,
