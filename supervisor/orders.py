@@ -97,14 +97,18 @@ def _within(number: int, least: int, most: int) -> int:
     return number
 
 
-def read_order(fields: Sequence[bytes]) -> Order:
-    """Read the fields of a request `create`. Reads the settings files.
+def read_order(fields: Sequence[bytes], *commands: str) -> Order:
+    """Read the fields of a request for a container. Reads the settings files.
+
+    Args:
+        fields: They.
+        commands: Those that it may be of.
 
     Raises:
         UsageError: The request makes no sense.
         SettingsError: The settings do not.
     """
-    call = read_call(fields, "create", "run")
+    call = read_call(fields, *commands)
     parsed, here, environment = call.parsed, call.directory, call.setting.environment
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
     settings = _settings(parsed, environment, here)

@@ -161,7 +161,7 @@ class Request:
 
     async def _create(self) -> bytes:
         """Answer when the container is created; whoever goes before that ends it."""
-        order = await trio.to_thread.run_sync(read_order, self._arguments)
+        order = await trio.to_thread.run_sync(read_order, self._arguments, "create", "run")
         self._check_descriptors()
         container = self._containers.create(order, self._fds)
         async with told(container.journal, partial(send, self._connection)):

@@ -207,7 +207,7 @@ def _settings(
     fields += [os.fsencode(argument) for argument in argv]
     fields += [os.fsencode(f"{name}={value}") for name, value in environment.items()]
     try:
-        return read_order(fields).settings, ""
+        return read_order(fields, "doctor").settings, ""
     except ScrunError as error:
         reason = str(error)
     options: dict[str, str] = {}

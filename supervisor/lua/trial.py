@@ -81,7 +81,7 @@ def _order(argv: list[str], script: str) -> Order:
     fields = [b"%d" % os.getpid(), b"%o" % umask, os.fsencode(os.getcwd()), b"%d" % len(argv)]
     fields += [os.fsencode(argument) for argument in argv]
     fields += [name + b"=" + value for name, value in os.environb.items()]
-    order = read_order(fields)
+    order = read_order(fields, "lua")
     os.umask(0o077)
     settings = order.settings
     lua = msgspec.structs.replace(settings.lua, script=script)

@@ -138,7 +138,7 @@ def test_pid_file_on_a_full_disk(site: Site) -> None:
                 run("mount", "-o", "remount,nr_inodes=1", str(filler.parent))
             words = ("--pid-file", f"{filler.parent}/pid")
             said = site.fails("create", "--bundle", str(bundle), *words, "c1")
-            assert said == f"scrun: --pid-file {filler.parent}/pid: {FULL}\n"
+            assert said == f"scrun: --pid-file {filler.parent}/pid: {FULL}; make space there\n"
             assert os.listdir(filler.parent) == ([] if inodes else [filler.name])
     site.settle()
 
