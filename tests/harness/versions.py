@@ -20,6 +20,8 @@ class Slurm:
     Attributes:
         release: Its number.
         containers_per_node: How many tasks of a container's step a node runs; None is any.
+        forces_rootfs: Whether slurmstepd wants `rootfs` in a bundle, so that a script's bundle
+            that has none gets another one before it.
         real_terminal: Whether a container's terminal is its controlling one, in its own /dev.
         absolute_program: Whether a container's first process is called by its absolute path,
             because slurmstepd would look a bare name up on the node.
@@ -33,6 +35,7 @@ class Slurm:
 
     release: Release
     containers_per_node: int | None
+    forces_rootfs: bool
     real_terminal: bool
     absolute_program: bool
     made_in_root: tuple[str, ...]
@@ -49,6 +52,7 @@ _TABLE = (
     Slurm(
         (22, 5),
         containers_per_node=1,
+        forces_rootfs=True,
         real_terminal=False,
         absolute_program=False,
         made_in_root=(),
@@ -59,6 +63,7 @@ _TABLE = (
     Slurm(
         (24, 11),
         containers_per_node=None,
+        forces_rootfs=False,
         real_terminal=True,
         absolute_program=True,
         made_in_root=("C /var", "A /var/run", "A /var/run/slurm"),
