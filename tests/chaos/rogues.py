@@ -18,12 +18,12 @@ _PATIENCE = 20.0
 _STRANGER = """
 import socket, sys
 sock = socket.socket(socket.AF_UNIX)
-sock.connect(sys.argv[1])
 sock.settimeout(20)
 try:
+    sock.connect(sys.argv[1])
     sock.sendall(bytes.fromhex(sys.argv[2]))
     sys.stdout.write(sock.recv(65536).hex())
-except (BrokenPipeError, ConnectionResetError):
+except (ConnectionError, FileNotFoundError):  # it hangs up, or is gone
     pass
 """
 

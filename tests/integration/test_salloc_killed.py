@@ -1,9 +1,10 @@
-"""A salloc that is killed before it can say which job it was granted."""
+"""A salloc that is killed before it can say which job it was granted, and one that hangs."""
 
 import shutil
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
+from tests.harness.site import Site
 from tests.harness.wait import wait_while
 
 # the job's shell gets another standard input, so that it cannot tell either
@@ -15,16 +16,37 @@ kill -KILL $$
 """
 
 
-def test_its_job_is_given_back(make_site: MakeSite) -> None:
+# as after slurmctld was killed, and knows its pending job no more
+_HANGS = """#!/bin/sh
+[ "$1" != --version ] || exec {salloc} --version
+echo 'salloc: Pending job allocation 7' >&2
+echo 'salloc: job 7 queued and waiting for resources' >&2
+echo 'salloc: Job allocation 7 has been revoked.' >&2
+exec sleep 600
+"""
+
+
+def site_with(make_site: MakeSite, script: str) -> Site:
+    """A place with a salloc of its own."""
     site = make_site("slurm-user", settings='idle_timeout = 5\n[slurm]\nbin = "@BIN@"\n')
     directory = site.base / "bin"
     directory.mkdir()
     for name in ("srun", "scancel", "squeue"):
         (directory / name).symlink_to(shutil.which(name) or name)
     salloc = directory / "salloc"
-    salloc.write_text(_KILLED.format(salloc=shutil.which("salloc")))
+    salloc.write_text(script)
     salloc.chmod(0o755)
     settings = site.base / "scrun.toml"
     settings.write_text(settings.read_text().replace("@BIN@", str(directory)))
+    return site
+
+
+def test_its_job_is_given_back(make_site: MakeSite) -> None:
+    site = site_with(make_site, _KILLED.format(salloc=shutil.which("salloc")))
     assert "no job for container" in site.life("true").refused()
     wait_while("its job", lambda: cluster.jobs(site.user, site.base.name), 5)
+
+
+def test_one_that_does_not_end_is_not_waited_for(make_site: MakeSite) -> None:
+    site = site_with(make_site, _HANGS.format(salloc=shutil.which("salloc")))
+    assert "job 7 was cancelled" in site.life("true").refused(25)

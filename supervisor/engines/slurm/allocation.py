@@ -41,6 +41,7 @@ _HOLDER = "echo $$ >&0; read -r _ 2>/dev/null"
 _CANCELLER = 'read -r _; exec "$@"'
 _LAST_WORDS = 0.1
 _FIRST_WORDS = 5.0
+_LAST_BREATH = 3.0
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
 
 
@@ -117,6 +118,12 @@ class _Allocation:
                 theirs.close()
                 await trio.sleep_forever()
 
+    async def lose_patience(self, scope: trio.CancelScope) -> None:
+        """Cancel the waiting for a job that is gone: salloc may not end by itself then."""
+        await self._revoked.wait()
+        await trio.sleep(_FIRST_WORDS)
+        scope.cancel()
+
     async def tell_pending(self, queue: Queue, setting: Setting, because: str) -> None:
         """Tell what the job waits for."""
         await self.known.wait()
@@ -162,6 +169,7 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
                     async with trio.open_nursery() as pending:
                         pending.start_soon(allocation.guard_pending, tools, setting)
                         pending.start_soon(allocation.tell_pending, queue, setting, wish.because)
+                        pending.start_soon(allocation.lose_patience, pending.cancel_scope)
                         environment = _environment(await _holder(line))
                         pending.cancel_scope.cancel()
                     if environment is not None:
@@ -177,7 +185,8 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
                     if environment is None and not salloc.ended:
                         await _give_up(tools, setting, allocation, salloc)
                     line.close()  # the holder ends, and salloc gives the job back
-                    with trio.move_on_after(wish.deadline, shield=True):
+                    gone = environment is None and heard.gone
+                    with trio.move_on_after(_LAST_BREATH if gone else wish.deadline, shield=True):
                         await salloc.wait()
     finally:
         with trio.CancelScope(shield=True):

@@ -11,6 +11,7 @@ from scrun.settings.versions import Features
 from scrun.states import Ending, taken
 from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.slurm.allocation import Held
+from supervisor.engines.slurm.fate import ask_fate
 from supervisor.engines.slurm.inspect import inspect
 from supervisor.engines.slurm.layout import Layout
 from supervisor.engines.slurm.messages import ending_of_step, step_exit
@@ -87,6 +88,8 @@ class SlurmJob:
         if heard.aborted and not self._step.asked_to_kill:
             # Whether the job went with the step is salloc's to say: it cancels us then.
             await trio.sleep(_NEWS_OF_THE_JOB)
+            if fate := await ask_fate(self._tools, self._setting, self.id):
+                return fate  # salloc need not hear of it
         if ended.status == 1 and heard.runtime_status is not None:
             # the runtime has said it where the container's own words go
             missing = heard.runtime_status == 127
