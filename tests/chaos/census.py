@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.chaos.place import Place
 from tests.chaos.victims import children_of, listener, words_of
 from tests.harness.processes import processes
+from tests.harness.versions import slurm_version
 
 HALF_MADE = "half-made state of crun on a node"
 """What crun leaves when its step is killed in the moment in which it makes it: a directory without
@@ -73,7 +74,7 @@ def _directories(place: Place) -> list[tuple[str, str]]:
             found += [("runtime's state", f"{path}/{entry}") for entry in os.listdir(path)]
         elif os.path.exists(f"{path}.lock") and not listener(path):
             found.append(("sockets", path))
-    if place.engine == "slurm":
+    if place.engine == "slurm" and slurm_version().deletes_killed:
         user = place.cluster / "oci" / place.site.user.name
         name = place.site.base.name
         found += [

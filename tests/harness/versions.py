@@ -27,6 +27,8 @@ class Slurm:
             because slurmstepd would look a bare name up on the node.
         made_in_root: What is made in a container's root file system to mount the step's directory
             on, in the words of `podman diff`.
+        deletes_killed: Whether RunTimeDelete is called for a container whose step was killed; else
+            the runtime's state of it stays.
         keeps_what_no_node_has: Whether a job that asks for more processors than a node has stays
             pending; else it is refused.
         debug_is_roots: Whether only root may give srun --slurmd-debug.
@@ -39,6 +41,7 @@ class Slurm:
     real_terminal: bool
     absolute_program: bool
     made_in_root: tuple[str, ...]
+    deletes_killed: bool
     keeps_what_no_node_has: bool
     debug_is_roots: bool
     only_in_help: tuple[str, ...]
@@ -56,6 +59,7 @@ _TABLE = (
         real_terminal=False,
         absolute_program=False,
         made_in_root=(),
+        deletes_killed=True,
         keeps_what_no_node_has=True,
         debug_is_roots=False,
         only_in_help=(),
@@ -67,6 +71,7 @@ _TABLE = (
         real_terminal=True,
         absolute_program=True,
         made_in_root=("C /var", "A /var/run", "A /var/run/slurm"),
+        deletes_killed=False,
         keeps_what_no_node_has=False,
         debug_is_roots=True,
         only_in_help=("SCRUN_POWER",),
