@@ -43,11 +43,11 @@ class Children:
         self._waiting: dict[int, trio.Event] = {}
         self._ended: dict[int, tuple[float, int]] = {}
         self._reaping = trio.CancelScope(shield=True)
-        if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
 
     async def reap(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Reap whatever ends, until `leave`: also while everything is undone."""
+        if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
         with self._reaping, trio.open_signal_receiver(signal.SIGCHLD) as signals:
             task_status.started()
             self._reap()

@@ -452,7 +452,7 @@ def test_modes(make_site: MakeSite, place: str, umask: int) -> None:
     subprocess.run(
         [*site.user.prefix, *site.command, *words, "--pid-file", str(pid_file), "c1"],
         env=site.environment, stdin=null, stdout=null, stderr=null, timeout=30, check=True,
-        umask=umask,
+        umask=umask, cwd=site.base,
     )  # fmt: skip
     site.must("start", "c1")
     wait_until("it runs", lambda: json.loads(site.must("state", "c1"))["status"] == "running")

@@ -57,6 +57,7 @@ def quietly(site: Site, *arguments: str) -> int:
     done = subprocess.run(
         command,
         env=site.environment,
+        cwd=site.base,
         stdin=null,
         stdout=null,
         stderr=null,
@@ -264,6 +265,7 @@ def test_settings_file(site: Site, faults: Faults, place: Path) -> None:
         done = subprocess.run(
             command,
             env={**site.environment, **environment},
+            cwd=site.base,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
