@@ -183,7 +183,7 @@ LOG = ["--log", "/l"]
 def test_levels_asked_for(
     tmp_path: Path, words: list[str], variables: dict[str, str], expected: tuple[str | None, ...]
 ) -> None:
-    order = read_order(request(tmp_path, "", words, variables))
+    order = read_order(request(tmp_path, "", words, variables), "create")
     log = order.settings.log
     found = (log.level, log.file_level, order.shown.stderr, order.shown.log, log.syslog_level)
     assert found == expected
@@ -191,15 +191,15 @@ def test_levels_asked_for(
 
 def test_levels_of_the_settings_file(tmp_path: Path) -> None:
     text = '[log]\nlevel = "debug"\nfile_level = "error"\nstderr_level = "info"\n'
-    order = read_order(request(tmp_path, text, LOG, {}))
+    order = read_order(request(tmp_path, text, LOG, {}), "create")
     assert order.shown == Shown(stderr="info")
     assert order.settings.log.file_level == "error"
-    order = read_order(request(tmp_path, text, LOG, {"SCRUN_FILE_DEBUG": "verbose"}))
+    order = read_order(request(tmp_path, text, LOG, {"SCRUN_FILE_DEBUG": "verbose"}), "create")
     assert order.shown == Shown(stderr="info", log="verbose")
 
 
 def test_the_file_of_the_environment(tmp_path: Path) -> None:
-    order = read_order(request(tmp_path, "", [], {"SCRUN_LOG_FILE": "/f"}))
+    order = read_order(request(tmp_path, "", [], {"SCRUN_LOG_FILE": "/f"}), "create")
     assert order.settings.log.file == "/f"
     assert order.shown == Shown(failure_in_file=True)
 
@@ -215,7 +215,7 @@ def test_the_file_of_the_environment(tmp_path: Path) -> None:
 def test_the_format_is_that_of_log_where_there_is_one(
     tmp_path: Path, words: list[str], form: str
 ) -> None:
-    assert read_order(request(tmp_path, "", words, {})).settings.log.format == form
+    assert read_order(request(tmp_path, "", words, {}), "create").settings.log.format == form
 
 
 def request(

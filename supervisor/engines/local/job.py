@@ -15,7 +15,7 @@ from supervisor.engines.local.commands import Commands
 from supervisor.engines.local.session import LocalSession, kill_started
 from supervisor.engines.script import signal_script
 from supervisor.engines.terminal import write_size
-from supervisor.processes import Child, Setting, child, output_of, run_shell, shell_status
+from supervisor.processes import Child, Setting, child, run_shell, shell_status
 from supervisor.pumps import Output, messages
 from supervisor.runtimes import program_failure
 
@@ -98,23 +98,22 @@ class LocalJob:
         if status == _FAILED and reason:
             # a signal that comes while the runtime starts the container makes it fail
             return killed(self._fatal) if self._fatal else _not_started(reason)
-        if status < 0 or (not reason and self._is_known() and await self._is_left()):
+        if status < 0 or (not reason and self._is_left()):
             text = f"the container was ended: its OCI runtime ended before it, with {status}"
             return taken("scrun-failure", text)
         return exited(shell_status(status))
 
-    def _is_known(self) -> bool:
-        """Tell whether the runtime still knows its container: at the end it forgets it."""
-        return os.path.lexists(self._commands.place(self._container))
+    def _is_left(self) -> bool:
+        """Tell whether the runtime has left its container: at its end it forgets it, where it can.
 
-    async def _is_left(self) -> bool:
-        """Tell whether the runtime has left its container.
-
-        Where it cannot forget one, as on a read-only file system, it knows that that has stopped
-        (crun 1.21 says nothing of what it could not do).
+        What it knows of the container says no more: one that is left with a terminal is hung up,
+        and has stopped a moment later. crun 1.21 says nothing of what it could not forget.
         """
-        state = ["/bin/sh", "-c", self._commands.state(self._container, self._bundle)]
-        return '"stopped"' not in await output_of(state, self._request.setting)
+        try:
+            place = os.statvfs(self._commands.place(self._container))
+        except OSError:  # it is forgotten
+            return False
+        return not place.f_flag & os.ST_RDONLY
 
     async def signal(self, number: int) -> None:
         """Send a signal to the container's first process.
