@@ -37,6 +37,7 @@ class Many:
                 times["start"].append(started - created)
                 times["create"].append(created - began)
                 made[-1].append(each)
+            made[-1][-1].runs()  # users may have no more than 200 keyrings: then run it as root
             row = {name: statistics.median(taken) for name, taken in times.items()}
             self._rows.append({"containers": sum(map(len, made)), **row, **self._supervisor()})
         pid = self._stand.site.supervisors()[0]
