@@ -77,7 +77,7 @@ def connect(directory: str, name: str, patience: int = 0) -> _socket.socket:
                 os.close(holder)
     except OSError as error:
         sock.close()
-        error.filename = directory + "/" + name
+        error.filename = path
         raise
     return sock
 

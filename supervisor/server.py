@@ -158,13 +158,6 @@ class Server:
             self._changed.set()
 
 
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-
-
 def _may_call(connection: trio.socket.SocketType) -> bool:
     """Tell whether the caller is this user, or root (unix(7), SO_PEERCRED)."""
     size = struct.calcsize("3i")

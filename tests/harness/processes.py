@@ -95,21 +95,6 @@ def voluntary_switches(pid: int) -> int:
     return total
 
 
-def memory_kib(pid: int) -> tuple[int, int]:
-    """RSS and PSS of a process, in KiB; zeros when it is gone."""
-    rss = pss = 0
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return 0, 0
-    for line in text.splitlines():
-        if line.startswith("Rss:"):
-            rss = int(line.split()[1])
-        elif line.startswith("Pss:"):
-            pss = int(line.split()[1])
-    return rss, pss
-
-
 def signal_quietly(pid: int, number: int = signal.SIGKILL) -> None:
     """Send a signal to a process that may be gone already."""
     with contextlib.suppress(ProcessLookupError):
