@@ -10,6 +10,7 @@ import trio
 from scrun.errors import ScrunError, SettingsError
 from scrun.settings.load import Log, load
 from scrun.settings.ociconf import OciConf, parse_oci_conf
+from scrun.settings.site import beside
 from scrun.settings.slurmconf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
 from scrun.settings.versions import features
 from supervisor.doctor.findings import Finding
@@ -263,7 +264,7 @@ async def _oci_conf(place: Place, tell: Tell) -> None:
 
 def oci_conf_path(place: Place) -> str:
     """Return where Slurm looks for oci.conf: beside slurm.conf."""
-    return os.path.join(os.path.dirname(place.conf) if place.conf else "/etc/slurm", "oci.conf")
+    return beside(place.conf)
 
 
 def read_oci_conf(place: Place) -> OciConf:

@@ -4,6 +4,7 @@ The files are in docs/examples/oci.conf, as the guide has them.
 """
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -165,4 +166,70 @@ def test_the_supervisor_dies(example: MakeExample, tmp_path: Path) -> None:
     os.kill(supervisor, signal.SIGKILL)
     life.wait()
     life.delete()
+    site.settle()
+
+
+@pytest.fixture
+def clustered(make_site: MakeSite, tmp_path: Path) -> MakeExample:
+    """Makes a place of Slurm's whose oci.conf has more in it than the nodes'."""
+    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        directory.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+
+    def make(more: str) -> Site:
+        site = make_site("slurm-user")
+        conf = Path(site.environment["SLURM_CONF"])
+        for name, extra in (("slurm.conf", ""), ("oci.conf", more)):
+            (tmp_path / name).write_text(conf.with_name(name).read_text() + extra)
+        site.environment["SLURM_CONF"] = str(tmp_path / "slurm.conf")
+        return site
+
+    return make
+
+
+def test_srun_of_the_site(clustered: MakeExample, tmp_path: Path) -> None:
+    """oci.conf(5): SrunPath, SrunArgs, one entry for each argument, and DebugFlags."""
+    tell = f'echo "flags $SLURM_DEBUG_FLAGS" >>{tmp_path}/srun.calls\n'
+    calls = program(tmp_path, "srun", f'{tell}exec {shutil.which("srun")} "$@"\n')
+    more = "SrunArgs=--mpi=none\nSrunArgs=--wait=60\nDebugFlags=Steps\n"
+    site = clustered(f"SrunPath={tmp_path}/bin/srun\n{more}")
+    life = site.shell("trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done")
+    life.created().start().says("up")
+    assert site.must("exec", life.id, "echo", "inside") == "inside\n"
+    life.kill("USR1")
+    assert life.wait() == 9
+    life.delete()
+    lines = calls.read_text().splitlines()
+    begins = [line.split()[:2] for line in lines if line.startswith("--")]
+    assert len(begins) >= 3  # the container, exec, kill
+    assert begins == [["--mpi=none", "--wait=60"]] * len(begins)
+    assert lines.count("flags Steps") == len(begins)
+    site.settle()
+
+
+def test_levels_of_the_site(clustered: MakeExample) -> None:
+    """oci.conf(5): StdIODebug, and FileDebug for the file of [log]."""
+    site = clustered("StdIODebug=verbose\nFileDebug=debug\n")
+    log = site.base / "all.log"
+    content = f'engine = "slurm"\n[log]\nfile = "{log}"\nlevel = "error"\n'
+    (site.base / "scrun.toml").write_text(content)
+    life = site.life("true").created().start()
+    assert life.wait() == 0
+    assert "it is created" in life.errors()
+    life.delete()
+    assert "it is running" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("Fancy=1\n", "oci.conf:5: Fancy: unknown key"),
+        ("SrunPath=/nowhere/srun\n", "SrunPath=/nowhere/srun: no program that can be run"),
+    ],
+)
+def test_a_wrong_oci_conf_of_the_site(clustered: MakeExample, more: str, said: str) -> None:
+    """It is said before a job is asked for; and what there is can be deleted."""
+    site = clustered(more)
+    assert said in site.life("true").refused()
+    assert "does not exist" in site.fails("delete", "c9")
     site.settle()
