@@ -9,6 +9,7 @@ import trio
 
 from scrun.errors import SettingsError
 from scrun.settings.ociconf import parse_oci_conf
+from scrun.settings.shell_commands import program_of
 from supervisor.doctor import cluster, containers, engines, machine, main, trial
 from supervisor.doctor.findings import Finding, Report, json_text, text_line
 from supervisor.doctor.machine import Directory, Namespaces
@@ -210,7 +211,7 @@ def test_nodes(lines: list[str], status: str, text: str) -> None:
     ],
 )
 def test_program_of_a_command(pattern: str, program: str | None) -> None:
-    assert cluster.program_of(pattern) == program
+    assert program_of(pattern) == program
 
 
 @pytest.mark.parametrize(
