@@ -233,3 +233,88 @@ def test_a_wrong_oci_conf_of_the_site(clustered: MakeExample, more: str, said: s
     assert said in site.life("true").refused()
     assert "does not exist" in site.fails("delete", "c9")
     site.settle()
+
+
+PARAMETERS = """\
+ContainerPath={path}/%u
+MountSpoolDir=/mnt/step-%s
+CreateEnvFile=null
+DisableHooks=prestart
+DisableCleanup={keep}
+EnvExclude="^(SECRET|SLURM_CONF)="
+RunTimeEnvExclude="^SECRET="
+RunTimeQuery="runc --root={path}/state state %j"
+RunTimeKill="runc --root={path}/state kill %j TERM"
+RunTimeDelete="runc --root={path}/state delete --force %j"
+RunTimeRun="wrapper '%Z' '%b' %r %e %m; exec runc --root={path}/state run -b %b %j"
+"""
+SHOW = "tr '\\0' '\\n' </mnt/step-0/task-0/environment; echo; env"
+
+
+@pytest.mark.parametrize("keep", ["no", "yes"])
+def test_parameters(example: MakeExample, tmp_path: Path, keep: str) -> None:
+    """oci.conf(5), each parameter: what the container, its hooks and the commands see."""
+    place = tmp_path / "place"
+    place.mkdir()
+    site = example(PARAMETERS.format(path=place, keep=keep))
+    site.user.give(place)
+    wrapper = program(tmp_path, "wrapper", f'echo "secret: $SECRET" >>{tmp_path}/wrapper.calls\n')
+    site.environment["SECRET"] = "of create"
+    (site.rootfs / "mnt").mkdir()
+    site.user.give(site.rootfs / "mnt")
+    config = site.config("sh", "-c", SHOW)
+    config["process"]["env"] += ["SECRET=of config.json", "OPEN=yes"]
+    hook = {"path": "/bin/sh", "args": ["sh", "-c", f"echo $0 >>{place}/hooks"]}
+    config["hooks"] = {
+        kind: [{**hook, "args": [*hook["args"], kind]}] for kind in ("prestart", "poststart")
+    }
+    for _ in range(2):  # the second one finds what the first has left
+        life = site.life(config=config, container="same").created().start()
+        assert life.wait() == 0, life.errors()
+        file, _, variables = life.output().partition("\n\n")
+        for text in (file, variables):
+            lines = text.splitlines()
+            assert {"OPEN=yes", "SLURM_JOB_NAME=scrun"} <= set(lines)
+            assert not any(line.startswith("SECRET=") for line in lines)
+        life.delete()
+        (site.base / "l" / "same" / "pid").unlink(missing_ok=True)
+        (site.base / "l" / "same").rmdir()
+    assert set((place / "hooks").read_text().split()) == {"poststart"}
+    words, secret = wrapper.read_text().splitlines()[:2]
+    directory, bundle, rootfs, variables, step = words.split()
+    assert secret == "secret: "
+    assert (directory, rootfs) == (str(site.base), str(site.rootfs))
+    assert step.startswith(f"{place}/{site.user.name}/oci-job")
+    assert (bundle, variables) == (f"{step}/task-0", f"{step}/task-0/environment")
+    assert os.path.exists(f"{bundle}/config.json") is (keep == "yes")
+    assert os.path.exists(step) is (keep == "yes")
+
+
+def test_a_terminal_by_create_and_start(example: MakeExample) -> None:
+    """RunTimeCreate has no console socket, and would refuse to make a terminal."""
+    site = example((EXAMPLES / "runc-create.conf").read_text())
+    life = site.life("sh", "-c", "test -t 0 && test -t 1 && stty size; exit 5", terminal=True)
+    life.created().start()
+    assert life.wait() == 5
+    life.delete()
+
+
+def test_start_that_fails_is_said(example: MakeExample) -> None:
+    text = (EXAMPLES / "runc-create.conf").read_text()
+    site = example(text.replace("/ start", "/ no-such-command"))
+    life = site.life("sleep", "60").created().start()
+    assert life.wait() != 0
+    assert "could not be started" in life.state()["annotations"]["org.scrun.message"]
+    life.delete()
+    site.settle()
+
+
+def test_arguments_as_they_are(example: MakeExample, tmp_path: Path) -> None:
+    """oci.conf(5): %@, each argument quoted and escaped; nothing of config.json is a command."""
+    site = example((EXAMPLES / "apptainer.conf").read_text())
+    program(tmp_path, "apptainer", 'shift 3; printf "%s|" "$@"\n')
+    words = ["echo", "it's", "", "a\nb", "$(touch x)", '"; touch y; "', "%p %% *", "`z`"]
+    life = site.life(*words).created().start()
+    assert life.wait() == 0
+    assert life.output() == "".join(f"{word}|" for word in words)
+    life.delete()
