@@ -3,6 +3,7 @@
 The files are in docs/examples/oci.conf, as the guide has them.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -318,3 +319,43 @@ def test_arguments_as_they_are(example: MakeExample, tmp_path: Path) -> None:
     assert life.wait() == 0
     assert life.output() == "".join(f"{word}|" for word in words)
     life.delete()
+
+
+def by_hand(site: Site) -> tuple[str, str]:
+    """What doctor says about the commands of the oci.conf."""
+    done = site.run("doctor", "--format", "json", timeout=120)
+    assert done.stderr == ""
+    [found] = [one for one in json.loads(done.stdout) if one["name"] == "oci.conf by hand"]
+    assert not site.root.exists() or not [e for e in site.root.iterdir() if "doctor" in e.name]
+    return found["status"], found["finding"]
+
+
+@pytest.mark.parametrize("name", ["runc-create", "runc-run", "apptainer"])
+def test_doctor_tries_the_commands(example: MakeExample, tmp_path: Path, name: str) -> None:
+    """Containers guide, "Testing OCI runtime outside of Slurm"."""
+    text = (EXAMPLES / f"{name}.conf").read_text()
+    site = example(text)
+    run = f'export USER={site.user.name}\nroot=$3; shift 3; exec ch-run "$root" -- "$@"\n'
+    if name == "apptainer":
+        assert by_hand(site) == ("fail", "apptainer is not on this machine")
+    program(tmp_path, "apptainer", run)
+    status, said = by_hand(site)
+    assert (status, said.endswith("each works on this machine")) == ("ok", True), said
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "said"),
+    [
+        ("runc-create", " create ", " creat ", "RunTimeCreate, RunTimeStart: "),
+        ("runc-create", " start ", " stat ", "RunTimeCreate, RunTimeStart: "),
+        ("runc-run", " kill -a ", " kil ", "RunTimeKill: "),
+        ("runc-run", " delete ", " delet ", "RunTimeDelete: "),
+    ],
+)
+def test_doctor_names_the_command(
+    example: MakeExample, name: str, right: str, wrong: str, said: str
+) -> None:
+    site = example((EXAMPLES / f"{name}.conf").read_text().replace(right, wrong))
+    status, finding = by_hand(site)
+    assert (status, finding.startswith(said)) == ("fail", True), finding
+    site.settle()
