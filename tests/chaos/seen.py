@@ -8,6 +8,10 @@ from tests.chaos.faults import HELD
 from tests.chaos.plan import Plan
 
 
+KILLED = (-9, -15, -2, 130)
+"""How a command ends that somebody kills."""
+
+
 class Kind(enum.Enum):
     """What kind of wrong something is; the columns of the report."""
 
@@ -110,10 +114,15 @@ def _one_line(text: str) -> bool:
     return text.startswith("scrun: ") and text.count("\n") == 1
 
 
+def _too_early(answer: Answer) -> bool:
+    """Tell whether SIGINT found an interpreter that had not begun with anything of ours yet."""
+    return answer.err.startswith("Fatal Python error: init_") and "KeyboardInterrupt" in answer.err
+
+
 def _refusal(plan: Plan, seen: Seen, what: str, answer: Answer) -> list[Problem]:
     """Judge a call that did not succeed."""
     hits_client = plan.fault.target == "client" and seen.hit
-    if hits_client and answer.status in (-9, -15, -2, 130):
+    if hits_client and (answer.status in KILLED or _too_early(answer)):
         return []
     if answer.status != 1 or not _one_line(answer.err):
         text = f"{what} ended with {answer.status}: {answer.err!r}"
@@ -192,7 +201,8 @@ def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
     by_fault = plan.fault.ends if seen.hit else frozenset()
     if plan.fault.target == "srun":  # what it had not printed yet is lost with it
         by_fault = seen.own if by_fault else by_fault
-    regular = seen.anchor is not None and seen.anchor in seen.own - by_fault
+    never_began = seen.hit and seen.start is not None and seen.start.status not in (0, *KILLED)
+    regular = seen.anchor is not None and seen.anchor in seen.own - by_fault and not never_began
     if lost and regular:
         return [Problem(Kind.LINES, f"{len(out)} of {len(wanted)} bytes: {_around(out, wanted)}")]
     return []
