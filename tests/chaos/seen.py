@@ -7,7 +7,6 @@ import msgspec
 from tests.chaos.faults import HELD
 from tests.chaos.plan import Plan
 
-
 KILLED = (-9, -15, -2, 130)
 """How a command ends that somebody kills."""
 

@@ -34,6 +34,7 @@ _TEXTS = {
     "out-of-memory": "out of memory",
 }
 _FORMAT = "State:30,PreemptTime:30,Reason:60,EndTime:30"
+_EPOCH = re.compile(r"\d{1,12}", re.ASCII)
 _SECONDS = {"SLURM_TIME_FORMAT": "%s"}  # squeue(1): for strftime
 _NO_TIME = ("None", "N/A")
 _NOT_YET = ("RUNNING", "PENDING", "COMPLETING")
@@ -59,7 +60,12 @@ def read_fate(answer: str, job_id: str, now: float) -> Ending | None:
     if len(words) > 1 and words[0] == "COMPLETING" and words[1] not in _NO_TIME:
         return _ending(job_id, "preempted")
     # slurmctld looks for such jobs every 30 s only, but begins no step of them before
-    if len(words) > 1 and words[0] == "RUNNING" and words[-1].isdecimal() and int(words[-1]) <= now:
+    if (
+        len(words) > 1
+        and words[0] == "RUNNING"
+        and words[-1].isdecimal()
+        and int(words[-1]) <= now
+    ):
         return _ending(job_id, "time-limit")
     return None
 
