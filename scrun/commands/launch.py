@@ -33,7 +33,7 @@ def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
         try:
             return wire.connect_supervisor(root, name)
         except wire.NOBODY:
-            _start(root, name, lingers=lingers)
+            _start(root, name, lock, lingers=lingers)
         return wire.connect_supervisor(root, name)
     except SupervisorLost:
         _remove(f"{root}/{name}", f"{root}/{name}.lock")  # one that runs does so when it goes
@@ -121,18 +121,22 @@ def _lock(path: str) -> int:
         os.close(fd)
 
 
-def _start(root: str, name: str, *, lingers: bool) -> None:
-    """Run the supervisor's program, and wait until it listens or has said why not."""
+def _start(root: str, name: str, lock: int, *, lingers: bool) -> None:
+    """Run the supervisor's program, and wait until it listens or has said why not.
+
+    It has the lock too until then: we may be killed, and the next one must not start another
+    while it is about to take the name.
+    """
     readable, writable = os.pipe()
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     argv = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), package + "/supervisor"]
-    argv += ["--root", root, "--name", name, "--ready", "3"]
+    argv += ["--root", root, "--name", name, "--ready", "3", "--lock", "4"]
     if not lingers:
         argv += ["--idle-timeout", "0"]
     null = os.open("/dev/null", os.O_RDWR)
     actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
-    ready = out_of_the_way(writable)
-    actions.append((os.POSIX_SPAWN_DUP2, ready, 3))
+    handed = [out_of_the_way(fd) for fd in (writable, lock)]
+    actions += [(os.POSIX_SPAWN_DUP2, fd, 3 + place) for place, fd in enumerate(handed)]
     pid = os.posix_spawn(
         argv[0],
         argv,
@@ -142,9 +146,8 @@ def _start(root: str, name: str, *, lingers: bool) -> None:
         setsigmask=(),
         setsigdef=_SIGNALS,
     )
-    os.close(null)
-    os.close(writable)
-    os.close(ready)
+    for fd in (null, writable, *handed):
+        os.close(fd)
     with open(readable, "rb") as pipe:
         answer = pipe.read().decode(errors="replace").strip()
     os.waitpid(pid, 0)  # it has forked itself away by then

@@ -4,7 +4,7 @@ import enum
 
 import msgspec
 
-from tests.chaos.faults import HELD
+from tests.chaos.faults import CREATING, HELD
 from tests.chaos.plan import Plan
 
 KILLED = (-9, -15, -2, 130)
@@ -106,6 +106,8 @@ def _may(plan: Plan, seen: Seen) -> frozenset[int]:
         return fault.ends | seen.own
     if plan.moment in HELD and fault.surely:
         return fault.ends
+    if plan.moment is CREATING and fault.target == "anchor":  # before its traps are set
+        return fault.ends | seen.own | {-2, -15}
     return fault.ends | seen.own
 
 
@@ -171,7 +173,7 @@ def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
 
 
 def _of_state(plan: Plan, seen: Seen, state: dict[str, str]) -> list[Problem]:
-    if plan.fault.name == "anchor-kill" and seen.hit:
+    if plan.fault.target == "anchor" and seen.anchor is not None and seen.anchor < 0:
         return []  # whoever is its parent knows of its death first
     if state["status"] != "stopped":
         return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]

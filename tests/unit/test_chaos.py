@@ -129,6 +129,15 @@ def test_an_interpreter_that_was_interrupted_at_once() -> None:
     assert kinds(plan(), seen(deletes=deletes)) == [Kind.WORDS]
 
 
+@pytest.mark.parametrize(("moment", "problems"), [(CREATING, []), (RUNNING, [Kind.STATUS])])
+def test_an_anchor_that_was_ended_before_it_had_traps(
+    moment: Moment, problems: list[Kind]
+) -> None:
+    [fault] = find("anchor-term")
+    what = seen(hit=True, anchor=-15, state={"status": "stopped", "exit_status": "137"}, out=b"")
+    assert kinds(plan(fault, moment), what) == problems
+
+
 def test_what_could_not_be_started_has_written_nothing() -> None:
     [fault] = find("answer-stranger")
     what = seen(hit=True, start=REFUSED, anchor=137, state=None, out=b"", own=frozenset({137}))
