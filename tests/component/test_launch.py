@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,12 +34,51 @@ def supervisors(root: Path) -> list[int]:
     return [each.pid for each in found if each.is_supervisor and str(root) in each.argv]
 
 
+def end_supervisors(root: Path) -> None:
+    """End those of a root directory."""
+    for pid in supervisors(root):
+        signal_quietly(pid, signal.SIGTERM)
+    wait_while("the supervisor", lambda: supervisors(root))
+
+
 def test_one_that_does_not_start_leaves_nothing(tmp_path: Path) -> None:
     """A lock that stays would be one more file for each name that was tried."""
     (tmp_path / "root" / "@container-x").mkdir(parents=True)
     with pytest.raises(SupervisorLost, match="does not start"):
         launch(str(tmp_path / "root"), "@container-x")
     assert os.listdir(tmp_path / "root") == ["@container-x"]
+
+
+def test_one_that_hangs_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up, and those that wait for it as well; the one after them has a new one."""
+    root = tmp_path / "root"
+    spawn = os.posix_spawn
+
+    def spawn_and_stop(*arguments: Any, **more: Any) -> int:
+        pid = spawn(*arguments, **more)
+        os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    waits = "import sys; from scrun.commands import launch as it; it._PATIENCE = 1; "
+    waits += "it.launch(*sys.argv[1:])"
+    other_one = [sys.executable, "-c", waits, str(root), NAME]
+    with monkeypatch.context() as patch:
+        patch.setattr("scrun.commands.launch._PATIENCE", 2.0)
+        patch.setattr(os, "posix_spawn", spawn_and_stop)
+        with subprocess.Popen(
+            ["sh", "-c", 'sleep 0.5; exec "$@"', "sh", *other_one],
+            cwd=Path(__file__).parents[2],
+            stderr=subprocess.PIPE,
+        ) as other:
+            with pytest.raises(SupervisorLost, match="no listener after 2 s"):
+                launch(str(root), NAME)
+            assert other.stderr is not None
+            assert b"no listener after 1 s" in other.stderr.read()
+    try:
+        launch(str(root), NAME).close()
+    finally:
+        end_supervisors(root)
+    assert os.listdir(root) == []
 
 
 def test_who_has_started_it_is_killed(tmp_path: Path) -> None:
@@ -51,7 +91,5 @@ def test_who_has_started_it_is_killed(tmp_path: Path) -> None:
         assert len(supervisors(root)) == 1
         wire.connect_supervisor(str(root), NAME).close()
     finally:
-        for pid in supervisors(root):
-            signal_quietly(pid, signal.SIGTERM)
-        wait_while("the supervisor", lambda: supervisors(root))
+        end_supervisors(root)
     assert os.listdir(root) == []
