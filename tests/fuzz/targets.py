@@ -554,7 +554,7 @@ def squeue(data: bytes) -> None:
     if waiting is not None:
         assert waiting_line("1", waiting, now=_NOW, explained=True)
         assert annotations_of(waiting)
-    for ending in (read_fate(text, "1"), read_accounting(text, "1")):
+    for ending in (read_fate(text, "1", 1e9), read_accounting(text, "1", 1e9)):
         assert ending is None or ending.status
 
 
