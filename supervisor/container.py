@@ -406,7 +406,8 @@ class Container:
             await self.gone.wait()
         if self.alive:
             moved = self._ledger.record.moved
-            what = f"job {self._ledger.record.job_id} is not given back yet, Slurm does not answer"
+            job = f"job {self._ledger.record.job_id}".rstrip()
+            what = f"{job} is not given back yet, Slurm does not answer"
             if moved is not None:
                 what = f"stage_out of {moved.script} is not done yet"
             raise StateError(
@@ -460,11 +461,12 @@ class Container:
         }
         if ending.text:
             annotations["org.scrun.message"] = ending.text
-        self._ledger.note(status="stopped", moved=None, annotations=annotations)
         if ending.reason == "out-of-memory":
             tell_out_of_memory(
                 self._order.bundle, self._order.setting.environment, self.anchor_pid
             )
+        # Before the record: who kills us between the two shall not take the engine's status away.
         self._anchor.end(ending.status)
+        self._ledger.note(status="stopped", moved=None, annotations=annotations)
         self.exit_status = ending.status
         self.ended.set()
