@@ -50,7 +50,7 @@ def run(argv: "list[str]") -> int:
 
 def _module(command: str) -> object:
     """Import what carries a command out: the module of that name."""
-    name = "information" if command in _INFORMATION else command
+    name = "information" if command in _INFORMATION else command.replace("-", "_")
     if name == "list":
         name = "listing"
     package = __import__("scrun.commands", fromlist=[name])

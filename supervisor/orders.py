@@ -8,6 +8,7 @@ import msgspec
 from scrun.cli.parse import Parsed, parse
 from scrun.errors import UsageError
 from scrun.settings.load import LEVELS, Log, Settings, load, merge
+from scrun.settings.site import with_site_levels
 from supervisor.journal import Shown
 from supervisor.processes import Setting
 
@@ -140,7 +141,7 @@ def _settings(parsed: Parsed, environment: Mapping[str, str], here: str) -> Sett
         options["log.level"] = options["log.file_level"] = typed
     if (log_format := parsed.text("log-format")) and not parsed.text("log"):
         options["log.format"] = log_format
-    return merge(settings, options=options, env=environment)
+    return with_site_levels(merge(settings, options=options, env=environment))
 
 
 def _typed_level(parsed: Parsed) -> str | None:

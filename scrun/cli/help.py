@@ -9,6 +9,7 @@ from scrun.version import SPEC, VERSION
 
 # where the right column begins, beside options and beside commands
 _OPTIONS, _COMMANDS = 30, 14
+_WIDTH, _FURTHER = 80, "\n           "
 
 
 def help_text(topic: str | None = None) -> str:
@@ -47,7 +48,7 @@ def help_text(topic: str | None = None) -> str:
 
 
 def usage_text(topic: str | None = None) -> str:
-    """Return how to call a command, or every command, one line for each.
+    """Return how to call a command, or every command; each is one line, if that fits.
 
     Args:
         topic: A command in the table; None for all of them.
@@ -71,7 +72,9 @@ def version_text() -> str:
 def _synopsis(name: str) -> str:
     _, operands, options = COMMANDS[name]
     own = [f"[{name.upper()} OPTIONS]"] if options else []
-    return " ".join(["scrun [GLOBAL OPTIONS...]", name, *own, *operands])
+    begin, rest = " ".join(["scrun [GLOBAL OPTIONS...]", name, *own]), " ".join(operands)
+    fits = len(f"Usage: {begin} {rest}") <= _WIDTH
+    return f"{begin}{' ' if fits else _FURTHER}{rest}".rstrip()
 
 
 def _options(topic: str | None) -> list[str]:

@@ -92,7 +92,7 @@ def _read(argv: list[str], parsed: Parsed) -> None:
     given, needed = len(operands), sum(place[0] == "<" for place in places)
     if given < needed:
         raise UsageError(f"{command} needs a {places[given].strip('<>')}" + _see(command))
-    if given > len(places) and not _open_ended(places):
+    if given > len(places) and not (places and places[-1].endswith(("...]", "]..."))):
         raise UsageError(f"{command} cannot take {operands[len(places)]!r}" + _see(command))
     if places[:1] == (CONTAINER,):
         parsed.id = check_id(operands.pop(0))

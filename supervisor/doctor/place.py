@@ -36,6 +36,7 @@ class Place(msgspec.Struct, frozen=True):
         settings_error: What is wrong with the files, or "".
         root: The root directory of the records, or "" when there is none.
         root_error: Why there is none, or "".
+        root_is_new: It is not there yet.
         engine: The engine of its containers, or None.
         engine_error: Why there is none, or "".
         tools: Slurm's, if that is the engine.
@@ -49,6 +50,7 @@ class Place(msgspec.Struct, frozen=True):
     settings_error: str
     root: str
     root_error: str
+    root_is_new: bool
     engine: Engine | None
     engine_error: str
     tools: Tools | None
@@ -192,6 +194,7 @@ def examine(argv: list[str]) -> Place:
         settings_error=settings_error,
         root=root,
         root_error=root_error,
+        root_is_new=bool(root) and not os.path.lexists(root),
         engine=engine,
         engine_error=engine_error,
         tools=tools,
