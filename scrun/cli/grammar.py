@@ -224,6 +224,11 @@ COMMANDS: dict[str, Command] = {
             ("rootless", "", None, USED, ONCE, "For a user without privileges"),
         ),
     ),
+    "bundle": (
+        "Make a bundle of an OCI image on disk, by umoci",
+        ("<image-dir:tag>", "<bundle-dir>"),
+        (("tty", "t", None, USED, ONCE, "Give its program a terminal"),),
+    ),
     "checkpoint": (
         "Not possible: tell why",
         (CONTAINER,),

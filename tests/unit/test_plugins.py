@@ -82,8 +82,9 @@ def test_there_is_a_null_plugin_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["slurm", "engine/", "/slurm", "engine/Slurm", "sched/maui", "engine/a/b", "engine/a\n",
-             "engine/" + "a" * 33],
+    "text",
+    ["slurm", "engine/", "/slurm", "engine/Slurm", "sched/maui", "engine/a/b", "engine/a\n",
+     "engine/" + "a" * 33],
 )  # fmt: skip
 def test_what_is_no_type(text: str) -> None:
     assert not registry.is_type(text)
