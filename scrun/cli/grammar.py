@@ -225,8 +225,8 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "bundle": (
-        "Make a bundle of an OCI image on disk, by umoci",
-        ("<image-dir:tag>", "<bundle-dir>"),
+        "Make a bundle of an image on disk (DIR or DIR:TAG), by umoci",
+        ("<image>", "<bundle>"),
         (("tty", "t", None, USED, ONCE, "Give its program a terminal"),),
     ),
     "checkpoint": (
