@@ -8,11 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
 from scrun.errors import PluginUnavailable
+from scrun.record import Record
 from scrun.settings.load import Settings
+from supervisor.engines.base import Answer, Program, Request, Step
 from supervisor.engines.choose import Engines
 from supervisor.engines.local import plugin as local
 from supervisor.engines.none import NoEngine
@@ -20,9 +23,13 @@ from supervisor.engines.slurm import plugin as slurm
 from supervisor.plugins import api, registry
 from supervisor.plugins.api import EnginePlugin, StagePlugin
 from supervisor.plugins.registry import Installed, Plugins, built_in, check, find, load
+from supervisor.processes import Setting
 from supervisor.staging import builtin, lua
 from supervisor.staging import none as unstaged
+from supervisor.staging.base import Left, Submission
 from supervisor.staging.choose import Stagers
+from supervisor.staging.place import Staged
+from supervisor.staging.plan import Target
 
 # modules are plugins: mypy holds that they have what one needs
 ENGINES: list[EnginePlugin[Any]] = [slurm, local]
@@ -306,6 +313,20 @@ async def test_the_stager_that_is_named(tmp_path: Path) -> None:
         assert (await stagers.choose(Settings(stager=name), {}, "slurm")).name == name
     with pytest.raises(PluginUnavailable, match=r"there is no scrun\.lua"):
         await stagers.choose(Settings(stager="lua"), {}, "local")
+
+
+# What stands in the place of structures with counters
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Request, Step, Program, Answer, Target, Setting, Submission, Staged, Left, Settings, Record],
+)
+def test_what_plugins_are_given_cannot_be_changed(kind: type[msgspec.Struct]) -> None:
+    """Nobody has to keep a counter right: a changed copy is made by `msgspec.structs.replace`."""
+    assert kind.__struct_config__.frozen
+    counters = ("_size", "_cnt", "count")
+    assert not [name for name in kind.__struct_fields__ if name.endswith(counters)]
 
 
 # What it costs
