@@ -377,8 +377,8 @@ def test_batch_step_in_a_container(site: Site, bundle: Path, batch: Path) -> Non
     words = ("sbatch", "--wait", "--output", str(batch), "--error", "/dev/null")
     call(site, *words, "--container", str(bundle), "--wrap", "cat /etc/mark")
     assert batch.read_text() == MARK
-    words = (*site.command, "run", "--detach", "--bundle", str(bundle), "c1")
-    call(site, "sh", "-c", 'exec "$@" >batch.out', "sh", *words)
+    detached = (*site.command, "run", "--detach", "--bundle", str(bundle), "c1")
+    call(site, "sh", "-c", 'exec "$@" >batch.out', "sh", *detached)
     wait_until("its end", lambda: '"stopped"' in site.must("state", "c1"))
     assert batch.read_text() == MARK
     site.must("delete", "c1")
@@ -424,6 +424,28 @@ def test_step_1_in_a_container(site: Site, bundle: Path) -> None:
     inner = ("srun", "--overlap", "--container", str(bundle), *SHOW)
     assert call(site, "srun", *inner) == MARK
     assert call(site, "srun", *site.command, "run", "--bundle", str(bundle), "c1") == MARK
+
+
+@SLURM
+def test_a_step_does_not_inherit_the_container(site: Site, bundle: Path) -> None:
+    """Requesting: a step beside the container, in its job, is on the node."""
+    set_program(bundle, ["sleep", "600"])
+    life = site.life(bundle=bundle).created().start()
+    wait_until("it runs", lambda: life.state()["status"] == "running")
+    job = life.state()["annotations"]["org.scrun.job_id"]
+    words = (
+        "srun",
+        "--overlap",
+        "--jobid",
+        job,
+        "sh",
+        "-c",
+        "ls /etc/mark 2>/dev/null; echo done",
+    )
+    assert call(site, *words) == "done\n"
+    life.kill("KILL")
+    life.wait()
+    life.delete()
 
 
 # Before all
