@@ -14,6 +14,7 @@
     │   ├── AllocationLost      the job was taken away
     │   └── EngineUnavailable   no answer: nothing is known
     ├── StagingError            stage in or stage out, built in or scrun.lua
+    ├── PluginUnavailable       no such engine or stager, or one that is not to be used
     ├── RuntimeMissing          no OCI runtime on this machine
     └── SupervisorLost          the process behind the socket is gone
 
@@ -161,6 +162,14 @@ class StagingError(ScrunError):
 
     Raised by staging. At stage in ``create`` fails with it and the job is released; at
     stage out it is logged, and what is left to undo is undone.
+    """
+
+
+class PluginUnavailable(ScrunError):
+    """A plugin is not installed, was not taken, or says that it cannot be used here.
+
+    Raised when an engine or a stager is chosen, before there is a job. Report it; the
+    message names the plugin and the package that it came with.
     """
 
 

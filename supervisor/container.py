@@ -46,8 +46,9 @@ from supervisor.ledger import Ledger
 from supervisor.orders import Order
 from supervisor.pods import Pods
 from supervisor.records import remove_record
+from supervisor.staging.base import Stager, Submission
+from supervisor.staging.choose import Stagers
 from supervisor.staging.place import directory_for
-from supervisor.staging.stage import Stager, stager_for
 from supervisor.staging.variables import script_variables
 from supervisor.stdio import Stdio
 
@@ -78,6 +79,7 @@ class Container:
         self,
         order: Order,
         engine: Engine,
+        stagers: Stagers,
         ledger: Ledger,
         anchor: Anchor,
         stdio: Stdio,
@@ -88,6 +90,7 @@ class Container:
         Args:
             order: What is asked for.
             engine: Where it will run.
+            stagers: Who may stage it.
             ledger: Its record, made already; the journal is owned from now on.
             anchor: The anchor; owned from now on.
             stdio: The container's descriptors; owned from now on.
@@ -110,6 +113,7 @@ class Container:
         self._journal.when_written(self.log.grew)
         self._order = order
         self._engine = engine
+        self._stagers = stagers
         self._anchor = anchor
         self._stdio = stdio
         self._pods = pods
@@ -159,7 +163,7 @@ class Container:
                     await self.kept.output.more()
             self._outputs.cancel_scope.cancel()
         # for whoever finds only the record: there is nothing to give back or to remove
-        self._ledger.note(owns_job=False, staged="")
+        self._ledger.note(owns_job=False, staged="", stager="")
         self._journal.close()
         self.log.end()
         self.gone.set()
@@ -189,10 +193,14 @@ class Container:
 
     async def _live(self) -> None:
         bundle = await self._read_bundle()
-        request = self._request(bundle)
+        request, settings = self._request(bundle), self._order.settings
+        submission = Submission(bundle, settings, self._engine, request, self._hurry)
+        environment = self._order.setting.environment
+        stage = await self._stagers.choose(settings, environment, self._engine.name)
+        self._ledger.note(stager=stage.name)
         async with (
             trio.open_nursery() as self._deliveries,
-            stager_for(bundle, self._order.settings, self._engine, request, self._hurry) as stager,
+            stage.ready(submission) as stager,
             self._pods.allocate(self._engine, request, bundle.config, self.anchor_pid) as job,
         ):
             self._job = job

@@ -129,12 +129,28 @@ def read_order(fields: Sequence[bytes], *commands: str) -> Order:
     )
 
 
+def own_order(argv: Sequence[str], command: str) -> Order:
+    """Make what a `create` would send that is called as this process was.
+
+    Raises:
+        UsageError: The command line cannot be meant like this.
+        SettingsError: The settings cannot.
+    """
+    umask = os.umask(0o077)
+    os.umask(umask)
+    fields = [b"%d" % os.getpid(), b"%o" % umask, os.fsencode(os.getcwd()), b"%d" % len(argv)]
+    fields += [os.fsencode(argument) for argument in argv]
+    fields += [name + b"=" + value for name, value in os.environb.items()]
+    return read_order(fields, command)
+
+
 def _settings(parsed: Parsed, environment: Mapping[str, str], here: str) -> Settings:
     config_file = parsed.text("config-file")
     settings = load(environment, os.path.join(here, config_file) if config_file else None)
     options: dict[str, str] = {}
-    if engine := parsed.text("engine"):
-        options["engine"] = engine
+    for name in ("engine", "stager"):
+        if plugin := parsed.text(name):
+            options[name] = plugin
     if conf := parsed.text("slurm-conf"):
         options["slurm.conf"] = os.path.join(here, conf)
     if typed := _typed_level(parsed):

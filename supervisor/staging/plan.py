@@ -31,7 +31,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Where the container will run, as far as config.json has to know.
 
     Attributes:
-        engine: "slurm" is another machine, "local" this one.
+        elsewhere: It is another machine: paths, processes and profiles of this one mean nothing
+            there.
         uid: The user that calls the OCI runtime there, as the initial user namespace there
             counts users.
         gid: Its group, likewise.
@@ -48,7 +49,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         capabilities: What a process there can have at most; None: everything.
     """
 
-    engine: Literal["slurm", "local"]
+    elsewhere: bool
     uid: int
     gid: int
     rootless: bool
@@ -58,11 +59,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     host_only: tuple[str, ...] = HOST_ONLY
     rlimits: dict[str, int] | None = None
     capabilities: frozenset[str] | None = None
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether paths, processes and profiles of this machine mean nothing there."""
-        return self.engine == "slurm"
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):

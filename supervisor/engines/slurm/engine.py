@@ -100,7 +100,7 @@ class SlurmEngine:
         """Describe the nodes: the user's own rights there are those of its real uid."""
         uid, gid = outer_id("uid"), outer_id("gid")
         return Target(
-            engine="slurm",
+            elsewhere=True,
             uid=uid,
             gid=gid,
             rootless=uid != 0,
