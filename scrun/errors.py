@@ -14,6 +14,7 @@
     │   ├── AllocationLost      the job was taken away
     │   └── EngineUnavailable   no answer: nothing is known
     ├── StagingError            stage in or stage out, built in or scrun.lua
+    ├── SpankError              a script of plugstack.conf, or one of its options
     ├── RuntimeMissing          no OCI runtime on this machine
     └── SupervisorLost          the process behind the socket is gone
 
@@ -161,6 +162,14 @@ class StagingError(ScrunError):
 
     Raised by staging. At stage in ``create`` fails with it and the job is released; at
     stage out it is logged, and what is left to undo is undone.
+    """
+
+
+class SpankError(ScrunError):
+    """A script of plugstack.conf refuses the container, or has an option that is not meant so.
+
+    Raised around the allocation, by what a `required` line names; ``create`` fails with it, and
+    the job is released. What an `optional` one raises is logged, and goes no further.
     """
 
 

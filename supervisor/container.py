@@ -46,6 +46,7 @@ from supervisor.ledger import Ledger
 from supervisor.orders import Order
 from supervisor.pods import Pods
 from supervisor.records import remove_record
+from supervisor.spank.stack import Stack, plugin_stack
 from supervisor.staging.place import directory_for
 from supervisor.staging.stage import Stager, stager_for
 from supervisor.staging.variables import script_variables
@@ -189,15 +190,18 @@ class Container:
 
     async def _live(self) -> None:
         bundle = await self._read_bundle()
-        request = self._request(bundle)
+        order, settings, engine = self._order, self._order.settings, self._engine
         async with (
             trio.open_nursery() as self._deliveries,
-            stager_for(bundle, self._order.settings, self._engine, request, self._hurry) as stager,
-            self._pods.allocate(self._engine, request, bundle.config, self.anchor_pid) as job,
+            plugin_stack(
+                settings, order.directory, bundle, engine, self._request(bundle)
+            ) as stack,
+            stager_for(bundle, settings, engine, stack.request, self._hurry) as stager,
+            self._pods.allocate(engine, stack.request, bundle.config, self.anchor_pid) as job,
         ):
             self._job = job
             try:
-                await self._stage_and_run(stager, bundle, job, request)
+                await self._stage_and_run(stager, bundle, job, stack)
             finally:
                 # The engine that waits for the anchor need not wait for the job's end.
                 if self._ending is not None and self.settled.is_set():
@@ -240,13 +244,12 @@ class Container:
             waiting=self._ledger.job_waits,
         )
 
-    async def _stage_and_run(
-        self, stager: Stager, bundle: Bundle, job: Job, request: Request
-    ) -> None:
+    async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
         nodes = job.environment.get("SLURM_JOB_NODELIST", "")
-        staged = directory_for(self._order.settings.staging, request)
+        staged = directory_for(self._order.settings.staging, stack.request)
         self._ledger.note(staged=staged, annotations={"org.scrun.nodes": nodes})
         try:
+            await stack.allocated(job)
             variables = script_variables(self._order, bundle, self._directory, job.environment)
             self._journal.live(f"job {job.id}: staging the bundle")
             async with stager.staged(job, variables) as place:
@@ -269,7 +272,7 @@ class Container:
                     program_is_known=isinstance(self._program, Found),
                     running=lambda: self._become(Phase.RUNNING),
                 )
-                ending = await job.run(step)
+                ending = await stack.run(job, step)
                 self._ending = self._ending or ending
                 self._become(Phase.STOPPING)
         except* StagingError as group:

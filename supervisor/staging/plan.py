@@ -46,6 +46,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         rlimits: Hard limits that cannot be raised there, by the runtime-spec's names;
             None: unknown, or no limit on raising.
         capabilities: What a process there can have at most; None: everything.
+        slurm: The version of Slurm that is there, or whose ways this machine follows.
     """
 
     engine: Literal["slurm", "local"]
@@ -58,6 +59,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     host_only: tuple[str, ...] = HOST_ONLY
     rlimits: dict[str, int] | None = None
     capabilities: frozenset[str] | None = None
+    slurm: str = "22.05.8"
 
     @property
     def elsewhere(self) -> bool:

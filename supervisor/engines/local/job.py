@@ -12,6 +12,7 @@ from scrun.errors import EngineError, StateError, shortened
 from scrun.states import FATAL, Ending, exited, killed, taken
 from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.local.commands import Commands
+from supervisor.engines.local.environment import changed_environment
 from supervisor.engines.local.session import LocalSession, kill_started
 from supervisor.engines.script import signal_script
 from supervisor.engines.terminal import write_size
@@ -74,24 +75,11 @@ class LocalJob:
         """Run the container in the foreground of the runtime's command, to its end."""
         log = os.path.join(self._request.record, "runtime.log")
         self._bundle = step.bundle
-        stdin, stdout, stderr = step.stdio
         if step.terminal:
-            write_size(step.bundle, stdin)
+            write_size(step.bundle, step.stdio[0])
         command = self._commands.run(self._container, step.bundle, log)
-        async with child(
-            command, self._request.setting, stdin=stdin, stdout=stdout, stderr=stderr, grace=1.0
-        ) as runtime:
-            self._runtime = runtime
-            step.running()
-            try:
-                status = await runtime.wait()
-            except trio.Cancelled:
-                # The runtime passes SIGTERM on, and an init need not care for that.
-                with trio.move_on_after(_PATIENCE, shield=True):
-                    if await self._kill(signal.SIGKILL):  # it has no state, or no container yet
-                        kill_started(runtime)
-                    await runtime.wait()
-                raise
+        with changed_environment(step.bundle, step.variables):
+            status = await self._run(command, step)
         reason = _last_error(log)
         if reason:
             self._request.journal.write("error", reason)
@@ -102,6 +90,24 @@ class LocalJob:
             text = f"the container was ended: its OCI runtime ended before it, with {status}"
             return taken("scrun-failure", text)
         return exited(shell_status(status))
+
+    async def _run(self, command: Sequence[str], step: Step) -> int:
+        """Run the runtime's command; return how it has ended."""
+        stdin, stdout, stderr = step.stdio
+        async with child(
+            command, self._request.setting, stdin=stdin, stdout=stdout, stderr=stderr, grace=1.0
+        ) as runtime:
+            self._runtime = runtime
+            step.running()
+            try:
+                return await runtime.wait()
+            except trio.Cancelled:
+                # The runtime passes SIGTERM on, and an init need not care for that.
+                with trio.move_on_after(_PATIENCE, shield=True):
+                    if await self._kill(signal.SIGKILL):  # it has no state, or no container yet
+                        kill_started(runtime)
+                    await runtime.wait()
+                raise
 
     def _is_left(self) -> bool:
         """Tell whether the runtime has left its container: at its end it forgets it, where it can.
