@@ -63,9 +63,12 @@ class UsageError(ScrunError):
     Attributes:
         options: What the parser had read before it stopped, so that the error can go
             to the ``--log`` that was asked for.
+        left: How many arguments follow the one at fault, if that may be an option of a
+            script's (``scrun.commands.plugin_options``).
     """
 
     options: dict[str, object] | None = None
+    left: int | None = None
 
 
 class BundleError(ScrunError):

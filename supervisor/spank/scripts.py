@@ -63,6 +63,7 @@ class Member(msgspec.Struct):
         script: Which.
         number: By which the worker knows it.
         functions: Which of the callbacks it defines.
+        unknown: Functions that are named like those, and are never called.
         options: The options that it has registered, by name.
     """
 
@@ -70,6 +71,7 @@ class Member(msgspec.Struct):
     number: int
     functions: Sequence[str]
     options: dict[str, Option]
+    unknown: Sequence[str] = ()
 
 
 class Context:
@@ -168,7 +170,11 @@ class Scripts:
             told = msgspec.json.decode(answer, type=_Loaded)
             if not told.error:
                 options = {option.name: option for option in told.options}
-                context.members.append(Member(script, number, told.functions, options))
+                member = Member(script, number, told.functions, options, told.unknown)
+                context.members.append(member)
+                for function in told.unknown:
+                    text = f"{script.path}: {function} is no function that is ever called"
+                    self._journal.write("info", text)
                 continue
             if told.trace.strip():
                 self._journal.write("debug", told.trace)
@@ -354,6 +360,7 @@ class _Loaded(msgspec.Struct):
     error: str = ""
     trace: str = ""
     functions: list[str] = []
+    unknown: list[str] = []
     options: list[Option] = []
 
 

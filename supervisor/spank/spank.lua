@@ -201,7 +201,15 @@ local function options_of(index)
 	end)
 end
 
-local function is_function(index, name) return type(rawget(scripts[index], name)) == "function" end
+local function callbacks(index)
+	local found = {}
+	for name, value in pairs(scripts[index]) do
+		if type(name) == "string" and type(value) == "function" and match(name, "^slurm_spank_") then
+			found[#found + 1] = name
+		end
+	end
+	return found
+end
 
 local function begin(told) state = told end
 
@@ -223,4 +231,4 @@ end
 
 local function failed(result) return tonumber(result) == -1 end
 
-return load_script, options_of, is_function, begin, call, call_back, failed
+return load_script, options_of, callbacks, begin, call, call_back, failed

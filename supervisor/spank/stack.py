@@ -269,7 +269,7 @@ async def plugin_stack(
         SettingsError: plugstack.conf is wrong.
         SpankError: A required script has failed; or an option that was given is refused.
     """
-    source, found = await trio.to_thread.run_sync(_find, settings)
+    source, found = await trio.to_thread.run_sync(find, settings)
     if not found:
         given = read_given((), request.setting.environment, bundle.config.annotations)
         for note in given.notes:
@@ -296,6 +296,14 @@ async def plugin_stack(
                 await stack.end()
 
 
-def _find(settings: Settings) -> tuple[str, Sequence[Script]]:
+def find(settings: Settings) -> tuple[str, Sequence[Script]]:
+    """Find the plugstack.conf and the scripts; in a thread.
+
+    Returns:
+        The file, and the scripts: none if there is no file.
+
+    Raises:
+        SettingsError: A file is wrong, or not to be trusted.
+    """
     path = find_plugstack(settings)
     return (path, find_scripts(read_plugstack(path))) if path else ("", ())

@@ -13,7 +13,7 @@ From the supervisor, after what `supervisor.lua.worker` lists::
 INDEX counts a context's scripts from 1, STATE is JSON (`phases.state`). KIND is "" for an option
 without argument. To it::
 
-    opened SCRIPT...      each JSON: `error` and `trace`, or `functions` and `options`
+    opened SCRIPT...      each JSON: `error` and `trace`, or `functions`, `unknown` and `options`
     called FAILED ERROR TRACEBACK CHANGE...
            FAILED is "1" or empty; CHANGE is `job+NAME=VALUE`, `job-NAME`, likewise `control`, or
            `option` and JSON
@@ -108,7 +108,7 @@ class Context:
         functions = self._runtime.table(self._changes.functions())
         compiled = [self._compile(name) for name in ("spank.lua", "posix.lua")]
         (
-            self._load, self._options_of, self._is_function, self._begin, self._call,
+            self._load, self._options_of, self._callbacks, self._begin, self._call,
             self._call_back, self._failed,
         ) = compiled[0](functions, guarded, message, shown, context, slurm)  # fmt: skip
         compiled[1](functions, shown)
@@ -134,10 +134,14 @@ class Context:
         except Failed as error:
             self._changes.take()
             return json.dumps({"error": error.reason, "trace": error.trace}).encode()
-        found = [name for name in CALLBACKS if self._is_function(index, name.encode())]
-        options = self._changes.options
+        found = {name.decode(errors="replace") for name in self._callbacks(index).values()}
+        told = {
+            "functions": [name for name in CALLBACKS if name in found],
+            "unknown": sorted(found.difference(CALLBACKS)),
+            "options": self._changes.options,
+        }
         self._changes.take()
-        return json.dumps({"functions": found, "options": options}).encode()
+        return json.dumps(told).encode()
 
     def call(self, index: int, function: bytes, state: bytes) -> list[bytes]:
         """Call one of the functions of a script."""

@@ -27,6 +27,10 @@ HOST_ONLY = (
 )
 
 
+SLURM = "22.05.8"
+"""The version of Slurm whose ways this machine follows."""
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Where the container will run, as far as config.json has to know.
 
@@ -59,7 +63,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     host_only: tuple[str, ...] = HOST_ONLY
     rlimits: dict[str, int] | None = None
     capabilities: frozenset[str] | None = None
-    slurm: str = "22.05.8"
+    slurm: str = SLURM
 
     @property
     def elsewhere(self) -> bool:
