@@ -220,7 +220,7 @@ class Scripts:
             for member in context.members
             if callback in member.functions and (chosen is None or chosen(member))
         ]
-        for _, line in itertools.groupby(members, key=lambda member: member.script.line):
+        for _, line in itertools.groupby(members, key=lambda member: member.script.line.where):
             failures = []
             for member in line:
                 told = self._state(context, callback, member)
