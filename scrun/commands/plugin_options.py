@@ -99,7 +99,11 @@ def listed(given: "dict[str, object]") -> "list[Option]":
         raise SpankError(f"the scripts of plugstack.conf take longer than {_PATIENCE} s") from None
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise SpankError(said[-1] if said else "the scripts of plugstack.conf cannot be asked")
+        raise SpankError(
+            said[-1].removeprefix("scrun: ")
+            if said
+            else "the scripts of plugstack.conf cannot be asked"
+        )
     return [_option(entry) for entry in json.loads(done.stdout)]
 
 

@@ -37,8 +37,8 @@ from supervisor.spank.scripts import Context, Member, Scripts, Variables
 from supervisor.spank.tasks import environment_of, facts_of_job, wait_status
 
 _LAST = 30.0
-_OPTION = "_SLURM_SPANK_OPTION_lua_"
 _CONTROL = "SLURM_SPANK_"
+_OPTION = f"{_CONTROL}_SLURM_SPANK_OPTION_lua_"
 _KILLED = 9
 _BEFORE_THE_TASK = (
     "slurm_spank_init_post_opt",
@@ -140,22 +140,14 @@ class ScriptStack(Stack):
         return member.script.line.where not in self._native
 
     def _with_options(self, of_slurm: Sequence[str]) -> Request:
-        """Tell the options to Slurm's tools, and by srun to the lua.so of the nodes."""
+        """Tell salloc the options of scripts that it runs itself."""
         if self._is_node:
             return self.request
         words = [
             f"--{name}" if (value := self._values[name]) is None else f"--{name}={value}"
             for name in of_slurm
         ]
-        variables = {
-            _OPTION + "".join(letter if letter.isalnum() else "_" for letter in name): value or ""
-            for name, value in self._values.items()
-        }
-        return msgspec.structs.replace(
-            self.request,
-            setting=self.request.setting.with_more(variables),
-            plugin_options=tuple(words),
-        )
+        return msgspec.structs.replace(self.request, plugin_options=tuple(words))
 
     async def allocated(self, job: Job) -> None:
         """See `Stack`."""
@@ -193,6 +185,8 @@ class ScriptStack(Stack):
     async def run(self, job: Job, step: Step) -> Ending:
         """See `Stack`."""
         control = {_CONTROL + name: text for name, text in self._variables.control.items()}
+        if not self._is_node:  # by these srun knows them, and the lua.so of the nodes
+            control |= {_option_variable(name): text or "" for name, text in self._values.items()}
         # what was unset is not there: that was the environment of `create`
         added = {name: text for name, text in self._variables.changed.items() if text is not None}
         step = msgspec.structs.replace(step, variables={**added, **control, **step.variables})
@@ -307,3 +301,8 @@ def find(settings: Settings) -> tuple[str, Sequence[Script]]:
     """
     path = find_plugstack(settings)
     return (path, find_scripts(read_plugstack(path))) if path else ("", ())
+
+
+def _option_variable(name: str) -> str:
+    """Name the variable in which salloc leaves an option for srun."""
+    return _OPTION + "".join(letter if letter.isalnum() else "_" for letter in name)

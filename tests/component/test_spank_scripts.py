@@ -391,7 +391,7 @@ async def test_a_script_without_an_end(bench: SpankBench) -> None:
 async def test_a_script_that_waits_for_ever(bench: SpankBench) -> None:
     script = bench.script(f"function {CALLBACK}() os.execute('sleep 1000') end")
     with pytest.raises(ExceptionGroup) as caught, trio.fail_after(10):
-        async with bench.opened(script, timeout=1) as (made, context):
+        async with bench.opened(script, patience=1) as (made, context):
             await made.call(context, CALLBACK)
     [error] = leaves(caught.value)
     assert "took longer than 1 s" in str(error)

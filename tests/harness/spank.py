@@ -53,13 +53,13 @@ class SpankBench:
         context: ContextName = "allocator",
         lua: Lua | None = None,
         facts: Facts = FACTS,
-        timeout: float = 20,
+        patience: float = 20,
     ) -> AsyncIterator[tuple[Scripts, Context]]:
         """Open a context of scripts."""
         setting = Setting(dict(self.variables.job), 0o022)
         async with trio.open_nursery() as nursery:
             made = Scripts(
-                "plugstack.conf", scripts, lua or Lua(), timeout, setting, str(self.directory),
+                "plugstack.conf", scripts, lua or Lua(), patience, setting, str(self.directory),
                 self.said, nursery, facts,
             )  # fmt: skip
             try:
