@@ -7,6 +7,7 @@ spank-lua(8): `lua.so [failonerror] GLOB [ARGUMENT…]`. All other plugins are c
 own business.
 """
 
+import functools
 import glob
 import os
 import stat
@@ -79,13 +80,19 @@ def find_plugstack(settings: Settings, places: tuple[str, ...] | None = None) ->
     if conf is None:
         return None
     try:
-        told = read_slurm_conf(conf).get("plugstackconfig")
-    except SettingsError:
-        if os.path.exists(conf):
-            raise
-        return None  # its absence is for Slurm's tools to tell
+        status = os.stat(conf)
+    except OSError:
+        return None  # for Slurm's tools to tell
+    told = _told(conf, status.st_mtime_ns, status.st_size)
     path = os.path.join(os.path.dirname(conf), told or NAME)
     return path if told or os.path.exists(path) else None
+
+
+@functools.lru_cache(maxsize=8)
+def _told(conf: str, changed: int, size: int) -> str | None:
+    """Read PlugStackConfig once for each state of a slurm.conf: containers come by the hundred."""
+    del changed, size
+    return read_slurm_conf(conf).get("plugstackconfig")
 
 
 def read_plugstack(path: str) -> list[Line]:

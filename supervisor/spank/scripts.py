@@ -191,11 +191,14 @@ class Scripts:
             self._contexts.remove(context)
             if self._worker is not None:
                 await self._worker.tell("close", context.name)
-        self.rest()
 
-    def rest(self) -> None:
-        """End the process if no function is left that may be called in an open context."""
-        if not any(context.has(*_ENDS[context.name]) for context in self._contexts):
+    def rest(self, *expected: str) -> None:
+        """End the process if nothing is left that may be called in an open context.
+
+        Args:
+            expected: Functions that will be called, besides those for the end.
+        """
+        if not any(context.has(*_ENDS[context.name], *expected) for context in self._contexts):
             self._drop()
 
     def end(self) -> None:

@@ -133,6 +133,7 @@ class ScriptStack(Stack):
             if self._is_ours(owners[name][0]):
                 await scripts.call_back(local, name, value)
         await scripts.call(local, "slurm_spank_init_post_opt", self._is_ours)
+        scripts.rest("slurm_spank_local_user_init")
         of_slurm = [name for name in self._values if not self._is_ours(owners[name][0])]
         self.request = self._with_options(of_slurm)
 
@@ -204,6 +205,7 @@ class ScriptStack(Stack):
                 await self._at_the_end(context, "slurm_spank_task_exit")
                 await self._at_the_end(context, "slurm_spank_exit")
                 await self._scripts.close(context)
+                self._scripts.rest()
         return ending
 
     async def _begin_task(self, step: Step) -> Context:

@@ -159,6 +159,17 @@ def test_no_process_waits_for_what_is_never_called(with_stack: WithStack, place:
     life.delete()
 
 
+def test_what_is_called_without_any_end(with_stack: WithStack) -> None:
+    text = "".join(
+        f"function slurm_spank_{name}() local f = io.open('@BASE@/b/marks', 'a') "
+        f"f:write('{name}\\n') f:close() end "
+        for name in ("job_prolog", "local_user_init", "task_init", "job_epilog")
+    )
+    site = with_stack("local-user", text)
+    ran(site)
+    assert marks(site) == ["job_prolog", "local_user_init", "task_init", "job_epilog"]
+
+
 # --- what they set
 
 
