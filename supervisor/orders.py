@@ -112,7 +112,7 @@ def read_order(fields: Sequence[bytes], *commands: str) -> Order:
     call = read_call(fields, *commands)
     parsed, here, environment = call.parsed, call.directory, call.setting.environment
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
-    settings = _settings(parsed, environment, here)
+    settings = settings_of(parsed, environment, here)
     return Order(
         id=parsed.id or "",
         pid=call.anchor,
@@ -144,7 +144,17 @@ def own_order(argv: Sequence[str], command: str) -> Order:
     return read_order(fields, command)
 
 
-def _settings(parsed: Parsed, environment: Mapping[str, str], here: str) -> Settings:
+def settings_of(parsed: Parsed, environment: Mapping[str, str], here: str) -> Settings:
+    """Read the settings that hold for a command line.
+
+    Args:
+        parsed: What it says.
+        environment: The caller's environment.
+        here: The caller's working directory.
+
+    Raises:
+        SettingsError: They are wrong.
+    """
     config_file = parsed.text("config-file")
     settings = load(environment, os.path.join(here, config_file) if config_file else None)
     options: dict[str, str] = {}

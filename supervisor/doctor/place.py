@@ -199,12 +199,16 @@ async def examine(argv: list[str], plugins: Plugins) -> Place:
         settings_error=settings_error,
         root=root,
         root_error=root_error,
-        root_is_new=bool(root) and not os.path.lexists(root),
+        root_is_new=_is_new(root),
         engine=engine,
         engine_error=engine_error,
         tools=tools,
         conf=conf,
     )
+
+
+def _is_new(root: str) -> bool:
+    return bool(root) and not os.path.lexists(root)
 
 
 def _settings(
