@@ -63,7 +63,8 @@ class Record(msgspec.Struct, frozen=True):
         pid: The anchor's pid.
         bundle: The submitted bundle, absolute.
         oci_version: Of its config.json.
-        engine: Where it runs: "slurm" or "local".
+        engine: Where it runs: "slurm", "local", or another plugin's name.
+        stager: Who has staged it, likewise; "" in older records.
         job_id: The job, as soon as it is known; pending ones included.
         owns_job: Whether the job ends with the container.
         staged: The directory that stage in made and stage out removes, or "".
@@ -81,6 +82,7 @@ class Record(msgspec.Struct, frozen=True):
     bundle: str = ""
     oci_version: str = "1.0.2"
     engine: str = ""
+    stager: str = ""
     job_id: str = ""
     owns_job: bool = True
     staged: str = ""

@@ -17,6 +17,7 @@ from supervisor.engines.choose import Engines
 from supervisor.journal import Journal
 from supervisor.ledger import Ledger, first_record
 from supervisor.orders import Order
+from supervisor.plugins.registry import Plugins
 from supervisor.pods import Pods
 from supervisor.records import (
     make_record,
@@ -24,6 +25,7 @@ from supervisor.records import (
     remove_of_the_dead,
     remove_record,
 )
+from supervisor.staging.choose import Stagers
 from supervisor.stdio import Stdio
 
 _STOP_DEADLINE = 60.0
@@ -33,13 +35,19 @@ class Containers:
     """Those of one supervisor, by their ids."""
 
     def __init__(
-        self, root: str, name: str, nursery: trio.Nursery, changed: Callable[[], None]
+        self,
+        root: str,
+        name: str,
+        plugins: Plugins,
+        nursery: trio.Nursery,
+        changed: Callable[[], None],
     ) -> None:
         """Begin without any.
 
         Args:
             root: The directory of the records.
             name: The supervisor's socket in it.
+            plugins: Engines and stagers.
             nursery: Where containers, and the jobs of pods, live.
             changed: Called when one is gone.
         """
@@ -47,7 +55,8 @@ class Containers:
         self._name = name
         self._nursery = nursery
         self._changed = changed
-        self._engines = Engines(root)
+        self._engines = Engines(root, plugins)
+        self._stagers = Stagers(plugins)
         self._pods = Pods(nursery)
         self._known: dict[str, Container] = {}
         self._stopping = False
@@ -103,7 +112,7 @@ class Containers:
             )
         return found
 
-    def create(self, order: Order, fds: list[int]) -> Container:
+    async def create(self, order: Order, fds: list[int]) -> Container:
         """Make a container, and let it live.
 
         Args:
@@ -114,12 +123,13 @@ class Containers:
         Raises:
             SupervisorLost: The supervisor stops.
             EngineUnavailable: The engine that is asked for cannot be used.
+            PluginUnavailable: There is no such engine.
             ContainerExists: The id is taken.
             SettingsError: The log cannot be written.
         """
+        engine = await self._engines.choose(order.settings, order.setting.environment)
         if self._stopping:
             raise SupervisorLost("the supervisor has been told to stop; try again")
-        engine = self._engines.choose(order.settings, order.setting.environment)
         directory = os.path.join(self._root, check_id(order.id))
         record = first_record(order, engine.name)
         make_record(directory, self._name, record)
@@ -133,6 +143,7 @@ class Containers:
         container = Container(
             order,
             engine,
+            self._stagers,
             Ledger(directory, record, journal),
             Anchor(order.pid, anchor),
             Stdio(stdio, terminal=order.has_console),
@@ -166,7 +177,7 @@ class Containers:
             await self.forget(known)
             return
         directory = os.path.join(self._root, name)
-        found = await orphans.delete(directory, self._engines, self._name)
+        found = await orphans.delete(directory, self._engines, self._stagers, self._name)
         if not found and not force:
             raise UnknownContainer.named(name, self._root)
 

@@ -112,7 +112,7 @@ def read_order(fields: Sequence[bytes], *commands: str) -> Order:
     call = read_call(fields, *commands)
     parsed, here, environment = call.parsed, call.directory, call.setting.environment
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
-    settings = _settings(parsed, environment, here)
+    settings = settings_of(parsed, environment, here)
     return Order(
         id=parsed.id or "",
         pid=call.anchor,
@@ -129,12 +129,38 @@ def read_order(fields: Sequence[bytes], *commands: str) -> Order:
     )
 
 
-def _settings(parsed: Parsed, environment: Mapping[str, str], here: str) -> Settings:
+def own_order(argv: Sequence[str], command: str) -> Order:
+    """Make what a `create` would send that is called as this process was.
+
+    Raises:
+        UsageError: The command line cannot be meant like this.
+        SettingsError: The settings cannot.
+    """
+    umask = os.umask(0o077)
+    os.umask(umask)
+    fields = [b"%d" % os.getpid(), b"%o" % umask, os.fsencode(os.getcwd()), b"%d" % len(argv)]
+    fields += [os.fsencode(argument) for argument in argv]
+    fields += [name + b"=" + value for name, value in os.environb.items()]
+    return read_order(fields, command)
+
+
+def settings_of(parsed: Parsed, environment: Mapping[str, str], here: str) -> Settings:
+    """Read the settings that hold for a command line.
+
+    Args:
+        parsed: What it says.
+        environment: The caller's environment.
+        here: The caller's working directory.
+
+    Raises:
+        SettingsError: They are wrong.
+    """
     config_file = parsed.text("config-file")
     settings = load(environment, os.path.join(here, config_file) if config_file else None)
     options: dict[str, str] = {}
-    if engine := parsed.text("engine"):
-        options["engine"] = engine
+    for name in ("engine", "stager"):
+        if plugin := parsed.text(name):
+            options[name] = plugin
     if conf := parsed.text("slurm-conf"):
         options["slurm.conf"] = os.path.join(here, conf)
     if typed := _typed_level(parsed):

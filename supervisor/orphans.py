@@ -5,26 +5,25 @@ import re
 
 import trio
 
-from scrun.errors import EngineError, ScrunError, StateError
+from scrun.errors import ScrunError, StateError
 from scrun.paths import has_record
-from scrun.record import Moved, Record, read_record
+from scrun.record import Record, read_record
 from scrun.settings.load import Settings, load, merge
-from supervisor.engines.base import Request
-from supervisor.engines.choose import ENGINES, Engines
-from supervisor.engines.slurm.tools import outer_id
-from supervisor.journal import Journal
+from supervisor.engines.choose import Engines
+from supervisor.plugins.registry import is_type
 from supervisor.processes import Setting
 from supervisor.records import remove_record
-from supervisor.staging import scripted
-from supervisor.staging.place import not_ours, return_changes, stage_out
+from supervisor.staging.base import Left
+from supervisor.staging.choose import Stagers
 
 
-async def delete(directory: str, engines: Engines, socket: str) -> bool:
+async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str) -> bool:
     """Finish the business of a container that nobody serves: job, staged bundle, record.
 
     Args:
         directory: The record.
         engines: To release the job with.
+        stagers: To clean up what was staged.
         socket: The name of the supervisor that does so.
 
     Returns:
@@ -44,13 +43,11 @@ async def delete(directory: str, engines: Engines, socket: str) -> bool:
     environment = dict(os.environ)
     if record.job_id and record.owns_job:
         _check_job(record, directory)
-        engine = engines.choose(_settings(record, environment), environment)
+        engine = await engines.choose(_settings(record, environment), environment)
         await engine.release(record.job_id, Setting(environment), directory)
-    if record.moved:
+    if record.stager or record.moved or record.staged:
         settings = _settings(record, environment)
-        await _stage_out(record, record.moved, settings, environment, directory)
-    if record.staged:
-        await trio.to_thread.run_sync(_clean, record)
+        await stagers.undo(Left(record, directory, settings, Setting(environment)))
     await trio.to_thread.run_sync(remove_record, directory, socket)
     return True
 
@@ -61,7 +58,7 @@ def _check_job(record: Record, directory: str) -> None:
     Raises:
         StateError: It is none.
     """
-    if not re.fullmatch("[0-9]{1,10}", record.job_id) or record.engine not in ENGINES:
+    if not re.fullmatch("[0-9]{1,10}", record.job_id) or not is_type(f"engine/{record.engine}"):
         raise StateError(
             f"{directory}/state.json: {record.engine!r} has no job {record.job_id!r}: the record "
             "is damaged, or another scrun's; remove its directory when that job is over"
@@ -81,54 +78,9 @@ def _check(directory: str) -> None:
         )
 
 
-def _clean(record: Record) -> None:
-    """Remove a staged bundle, after what the container has changed in a copy is brought back."""
-    try:
-        if not_ours(record.staged):  # then it was not staged there
-            return
-    except FileNotFoundError:
-        return
-    copied = os.path.join(record.staged, "rootfs")
-    complete = os.path.lexists(os.path.join(record.staged, "config.json"))
-    if complete and os.path.isdir(copied) and not os.path.islink(copied) and record.rootfs:
-        original = os.path.realpath(record.rootfs)
-        return_changes(record.staged, original, rootless=outer_id("uid") != 0)
-    stage_out(record.staged)
-
-
 def _settings(record: Record, environment: dict[str, str]) -> Settings:
     """Read the settings again, with what the record has kept of them."""
-    options = {"engine": record.engine}
+    options = {"engine": record.engine} if record.engine else {}
     if conf := record.engine_settings.get("slurm_conf"):
         options["slurm.conf"] = conf
     return merge(load(environment), options=options, env=environment)
-
-
-async def _stage_out(
-    record: Record, moved: Moved, settings: Settings, environment: dict[str, str], directory: str
-) -> None:
-    """Have the script fetch what the container wrote, and clean up. The job is gone by now."""
-
-    async def remote(script: str, output: int) -> int:
-        raise EngineError(f"job {record.job_id} is gone")
-
-    def ignore(*_: object) -> None:
-        pass
-
-    journal = Journal(os.path.join(directory, "log"), settings.log, record.id)
-    request = Request(
-        container=record.id,
-        setting=Setting(environment),
-        directory=record.bundle,
-        record=directory,
-        journal=journal,
-        known=ignore,
-        lost=ignore,
-    )
-    variables = {"SLURM_JOB_ID": record.job_id}
-    try:
-        await scripted.stage_out(
-            moved, record.job_id, variables, settings, request, remote, trio.Event()
-        )
-    finally:
-        journal.close()

@@ -163,7 +163,7 @@ class Request:
         """Answer when the container is created; whoever goes before that ends it."""
         order = await trio.to_thread.run_sync(read_order, self._arguments, "create", "run")
         self._check_descriptors()
-        container = self._containers.create(order, self._fds)
+        container = await self._containers.create(order, self._fds)
         async with told(container.journal, partial(send, self._connection)):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_end_with_caller, self._connection, container)

@@ -12,6 +12,7 @@ from scrun import wire
 from scrun.errors import ScrunError, StateError, UsageError
 from scrun.settings.load import load
 from supervisor.containers import Containers
+from supervisor.plugins.registry import plugins
 from supervisor.processes import keep_descriptors_free
 from supervisor.requests import DESCRIPTORS, Request, send
 
@@ -46,9 +47,9 @@ class Server:
 
     async def serve(self) -> None:
         """Serve until there is nothing to do, or `stop` was called."""
-        async with trio.open_nursery() as self._nursery:
+        async with plugins() as loaded, trio.open_nursery() as self._nursery:
             self._containers = Containers(
-                self._root, self._name, self._nursery, lambda: self._changed.set()
+                self._root, self._name, loaded, self._nursery, lambda: self._changed.set()
             )
             self._nursery.start_soon(self._accept)
             await self._wait_until_idle()
@@ -146,7 +147,9 @@ class Server:
                 keep_descriptors_free(connection.fileno())
                 request = Request(self._containers, connection, fields, fds)
                 stack.callback(request.answered)
-                await send(connection, await request.answer())
+                answer = await request.answer()
+                with contextlib.suppress(OSError):  # the caller is gone
+                    await send(connection, answer)
                 await request.confirmed()
         except (OSError, UsageError, trio.TooSlowError):
             pass  # the caller is gone, or no caller of ours

@@ -181,6 +181,8 @@ def _kind(kind: inspected.Type) -> str:
             return "an absolute path"
         case inspected.StrType(pattern="^(/|none$)"):
             return 'an absolute path, or `"none"`'
+        case inspected.StrType(pattern=load.PLUGIN):
+            return "the name of a plugin"
         case inspected.StrType(pattern=None):
             return "a string"
         case inspected.IntType(ge=least, le=int(most)):

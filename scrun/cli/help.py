@@ -47,6 +47,17 @@ def help_text(topic: str | None = None) -> str:
     )
 
 
+def plugins_text(options: "list[Option]") -> str:
+    """Return the part of a command's help that is about options of a site's scripts, or nothing.
+
+    Args:
+        options: Those that there are.
+    """
+    if not options:
+        return ""
+    return _lines("", "Options provided by plugins:", *map(_option, options))
+
+
 def usage_text(topic: str | None = None) -> str:
     """Return how to call a command, or every command; each is one line, if that fits.
 

@@ -8,17 +8,8 @@ be kept.
 Wire: nothing; but the test container is made by a `create` as any other.
 """
 
-import os
-import sys
-
 from scrun.cli.parse import Parsed
-
-# until the event loop listens there is nothing to undo, and a traceback would be no answer to ^C
-_PROGRAM = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
-    "sys.path.insert(0, sys.argv.pop(1)); from supervisor.doctor.main import main; "
-    "sys.exit(main(sys.argv[1:]))"
-)
+from scrun.commands.become import become
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:
@@ -29,7 +20,4 @@ def run(parsed: Parsed, argv: list[str]) -> int:
         argv: The same as it came; the program reads it again, with the same table.
     """
     del parsed
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    site = ["-S"] if sys.flags.no_site else []
-    os.execv(sys.executable, [sys.executable, "-I", *site, "-c", _PROGRAM, package, *argv])
-    raise AssertionError("unreachable")
+    become(module="supervisor.doctor.main", argv=argv, undoes_nothing=True)

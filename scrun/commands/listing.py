@@ -203,19 +203,10 @@ def _owner(uid: int) -> str:
 
 
 def table(found: list[Row]) -> str:
-    """Lay rows out in columns; nothing is cut, and an empty cell is a dash.
+    """Lay rows out for people."""
+    from scrun.cli.columns import columns
 
-    The last column, which is for people, may have blanks in it.
-    """
-    from scrun.cli.report import printable
-
-    lines = [HEAD, *(tuple(map(printable, _cells(row))) for row in found)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = ""
-    for line in lines:
-        padded = (f"{cell or '-':{width}}" for cell, width in zip(line, widths, strict=True))
-        text += "  ".join(padded).rstrip() + "\n"
-    return text
+    return columns(HEAD, map(_cells, found))
 
 
 def _cells(row: Row) -> tuple[str, ...]:

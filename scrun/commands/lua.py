@@ -5,16 +5,9 @@ and tells what has become of that. The work is the supervisor's (`supervisor.lua
 program of its own that takes this one's place: there is no container to keep.
 """
 
-import os
-import sys
-
 from scrun.cli.parse import Parsed
+from scrun.commands.become import become
 from scrun.errors import UsageError
-
-_PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from supervisor.lua.trial import main; "
-    "sys.exit(main(sys.argv[1:]))"
-)
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -34,7 +27,4 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ("bundle", "config", "stage-out")
     ):
         raise UsageError("lua check takes no bundle: it only loads the script")
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    site = ["-S"] if sys.flags.no_site else []
-    os.execv(sys.executable, [sys.executable, "-I", *site, "-c", _PROGRAM, package, *argv])
-    raise AssertionError("unreachable")
+    become(module="supervisor.lua.trial", argv=argv)

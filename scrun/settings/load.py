@@ -7,14 +7,14 @@ those the command line. Engines do not pass the environment on (`delete` of podm
 XDG_RUNTIME_DIR alone), so what has to hold for every command belongs into a file.
 
 A wrong key, type or value is an error that names the file and the key. The keys are
-documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `Runtime`, `Staging`
-and `Lua`.
+documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `Runtime`, `Staging`,
+`Lua` and `Spank`.
 """
 
 import difflib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -31,10 +31,14 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 Path = Annotated[str, msgspec.Meta(pattern="^/")]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
+PLUGIN = "^[a-z][a-z0-9_-]{0,31}$"
+Plugin = Annotated[str, msgspec.Meta(pattern=PLUGIN)]
+
 _DOTS = 100  # in a line; tomllib takes n * n steps for a key of n parts
 
 _ENVIRONMENT = {
     "SCRUN_ENGINE": "engine",
+    "SCRUN_STAGER": "stager",
     "SCRUN_ROOT": "root",
     "SCRUN_DEBUG": "log.level",
     "SCRUN_STDERR_DEBUG": "log.stderr_level",
@@ -162,12 +166,25 @@ class Lua(msgspec.Struct, frozen=True):
     cpu_limit: Annotated[int, msgspec.Meta(ge=1)] = 60
 
 
+class Spank(msgspec.Struct, frozen=True):
+    """`[spank]`: a site's scripts at each phase of a job, as spank-lua(8) has them.
+
+    Attributes:
+        plugstack: The plugstack.conf(5) that names them; `none` for no scripts. When not set: what
+            PlugStackConfig of the slurm.conf in use says, or the plugstack.conf beside it.
+    """
+
+    plugstack: Annotated[str, msgspec.Meta(pattern="^(/|none$)")] | None = None
+
+
 class Settings(msgspec.Struct, frozen=True):
     """The keys of scrun.toml that are in no table.
 
     Attributes:
-        engine: Where containers run: `slurm`, `local`, or `auto`: Slurm where a slurm.conf and
-            salloc are found.
+        engine: Where containers run: `slurm`, `local`, another engine that is installed, or
+            `auto`: Slurm where a slurm.conf and salloc are found, else this machine.
+        stager: Who makes bundles ready: `lua`, `builtin`, `none`, another stager that is
+            installed, or `auto`: the scrun.lua where there is one, else what is built in.
         root: The directory of records and sockets, as `--root`. `/run/scrun` for root,
             `$XDG_RUNTIME_DIR/scrun` for others.
         group: Which containers share a supervisor process: all of a `user`, those of a `pod`,
@@ -179,9 +196,12 @@ class Settings(msgspec.Struct, frozen=True):
         runtime: See `Runtime`.
         staging: See `Staging`.
         lua: See `Lua`.
+        plugins: `[plugins.NAME]`: the settings of other engines and stagers, by their names.
+        spank: See `Spank`.
     """
 
-    engine: Literal["auto", "slurm", "local"] = "auto"
+    engine: Plugin = "auto"
+    stager: Plugin = "auto"
     root: Path | None = None
     group: Literal["user", "pod", "container"] = "user"
     idle_timeout: Seconds = 60
@@ -191,6 +211,8 @@ class Settings(msgspec.Struct, frozen=True):
     runtime: Runtime = Runtime()
     staging: Staging = Staging()
     lua: Lua = Lua()
+    plugins: dict[str, dict[str, Any]] = {}
+    spank: Spank = Spank()
 
 
 def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:
@@ -274,7 +296,8 @@ def _convert(table: Mapping[str, object], name: str) -> Settings:
 
 def _explain(error: msgspec.ValidationError) -> str:
     reason = explain(error).replace("string matching regex '^/'", "an absolute path")
-    return reason.replace("string matching regex '^(/|none$)'", "an absolute path, or none")
+    reason = reason.replace("string matching regex '^(/|none$)'", "an absolute path, or none")
+    return reason.replace(f"string matching regex '{PLUGIN}'", "the name of a plugin")
 
 
 def _replace(settings: Settings, setting: str, value: str, source: str) -> Settings:

@@ -292,7 +292,10 @@ async def _script(place: Place, tell: Tell) -> None:
             find_script, place.settings, engine, abandon_on_cancel=True
         )
         if path is None:
-            tell(Finding(name, "ok", "none: the built-in staging"))
+            stager = place.settings.stager
+            other = stager not in ("auto", "builtin")
+            text = f"not used: the stager is {stager}" if other else "none: the built-in staging"
+            tell(Finding(name, "ok", text))
             return
         journal = Journal("/dev/null", Log(), "doctor")
         try:

@@ -41,6 +41,9 @@ async def _runtime(place: Place, tell: Tell) -> None:
     if place.by_slurm:
         tell(Finding(name, "ok", "not needed: containers run on the nodes"))
         return
+    if place.engine is not None and place.engine.name != "local":
+        tell(Finding(name, "ok", f"not needed: the engine is {place.engine.name}"))
+        return
     local = place.settings.local
     if local.oci_conf is not None:
         text = await trio.to_thread.run_sync(read_conf, local.oci_conf)
@@ -116,7 +119,7 @@ class _Trial:
         self._directory = place.directory
         site = ["-S"] if sys.flags.no_site else []
         self._command = [sys.executable, "-I", *site, "-c", _SCRUN, _PACKAGE]
-        for option in ("config-file", "engine", "slurm-conf"):
+        for option in ("config-file", "engine", "stager", "slurm-conf"):
             if value := place.parsed.text(option):
                 self._command.append(f"--{option}={value}")
         self._command += ["--root", root]

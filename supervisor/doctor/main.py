@@ -13,6 +13,7 @@ from scrun.errors import ScrunError, leaves
 from supervisor.doctor import by_hand, cluster, containers, engines, machine, trial
 from supervisor.doctor.findings import Finding, Report, json_text, text_line
 from supervisor.doctor.place import Check, Place, examine
+from supervisor.plugins.registry import plugins
 
 CHECKS: tuple[Check, ...] = (
     *machine.BASICS,
@@ -27,7 +28,7 @@ def main(argv: list[str]) -> int:
     parsed = None
     try:
         parsed = parse(argv)
-        return trio.run(_main, examine(argv))
+        return trio.run(_main, argv)
     except BaseException as error:
         first = next(leaves(error))
         if isinstance(first, KeyboardInterrupt):
@@ -37,7 +38,12 @@ def main(argv: list[str]) -> int:
         return explain(first, parsed)
 
 
-async def _main(place: Place) -> int:
+async def _main(argv: list[str]) -> int:
+    async with plugins() as loaded:
+        return await _check(await examine(argv, loaded))
+
+
+async def _check(place: Place) -> int:
     """Run the checks and print, until all is told or a signal says to stop."""
     checks = [*CHECKS, *_trials(place)]
     report = Report(name for check in checks for name in check.names)

@@ -9,7 +9,7 @@ import trio
 
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed, parse
-from scrun.errors import EngineUnavailable, ScrunError
+from scrun.errors import EngineUnavailable, PluginUnavailable, ScrunError
 from scrun.settings.load import Settings, merge
 from scrun.settings.slurmconf import find_slurm_conf
 from scrun.settings.versions import SlurmVersion, parse_version
@@ -18,7 +18,8 @@ from supervisor.engines.base import Engine
 from supervisor.engines.choose import Engines
 from supervisor.engines.slurm.engine import SlurmEngine
 from supervisor.engines.slurm.tools import Tools, find_tools
-from supervisor.orders import read_order
+from supervisor.orders import own_order
+from supervisor.plugins.registry import Plugins
 from supervisor.processes import SYSTEM_PATH, Setting, child
 from supervisor.pumps import messages
 
@@ -160,8 +161,12 @@ async def slurm_version(place: Place) -> SlurmVersion | None:
     return parse_version("\n".join(done.lines))
 
 
-def examine(argv: list[str]) -> Place:
+async def examine(argv: list[str], plugins: Plugins) -> Place:
     """Find out what is to be looked at. Reads the settings' files.
+
+    Args:
+        argv: The command line.
+        plugins: Engines; the one that is found is in use as long as they are.
 
     Raises:
         UsageError: The command line cannot be meant like this.
@@ -170,7 +175,7 @@ def examine(argv: list[str]) -> Place:
     environment = dict(os.environ)
     parsed, here = parse(argv), os.getcwd()
     setting = Setting(environment, umask)
-    settings, settings_error = _settings(parsed, argv, environment, umask, here)
+    settings, settings_error = _settings(parsed, argv, environment, here)
     root, root_error = "", ""
     try:
         root = record_root(parsed)
@@ -181,10 +186,10 @@ def examine(argv: list[str]) -> Place:
     engine, engine_error, tools = None, "", None
     conf = find_slurm_conf(settings)
     try:
-        engine = Engines(root or "/").choose(settings, environment)
+        engine = await Engines(root or "/", plugins).choose(settings, environment)
         if isinstance(engine, SlurmEngine):
             tools = find_tools(settings.slurm.bin, conf, environment)
-    except EngineUnavailable as error:
+    except (EngineUnavailable, PluginUnavailable) as error:
         engine_error = str(error)
     return Place(
         parsed=parsed,
@@ -194,7 +199,7 @@ def examine(argv: list[str]) -> Place:
         settings_error=settings_error,
         root=root,
         root_error=root_error,
-        root_is_new=bool(root) and not os.path.lexists(root),
+        root_is_new=_is_new(root),
         engine=engine,
         engine_error=engine_error,
         tools=tools,
@@ -202,20 +207,22 @@ def examine(argv: list[str]) -> Place:
     )
 
 
+def _is_new(root: str) -> bool:
+    return bool(root) and not os.path.lexists(root)
+
+
 def _settings(
-    parsed: Parsed, argv: list[str], environment: dict[str, str], umask: int, here: str
+    parsed: Parsed, argv: list[str], environment: dict[str, str], here: str
 ) -> tuple[Settings, str]:
     """Return the settings as `create` reads them, or without the files, and why."""
-    fields = [b"%d" % os.getpid(), b"%o" % umask, os.fsencode(here), b"%d" % len(argv)]
-    fields += [os.fsencode(argument) for argument in argv]
-    fields += [os.fsencode(f"{name}={value}") for name, value in environment.items()]
     try:
-        return read_order(fields, "doctor").settings, ""
+        return own_order(argv, "doctor").settings, ""
     except ScrunError as error:
         reason = str(error)
     options: dict[str, str] = {}
-    if engine := parsed.text("engine"):
-        options["engine"] = engine
+    for name in ("engine", "stager"):
+        if plugin := parsed.text(name):
+            options[name] = plugin
     if conf := parsed.text("slurm-conf"):
         options["slurm.conf"] = os.path.join(here, conf)
     try:

@@ -18,17 +18,21 @@ def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | No
 
     Args:
         settings: The one that they name comes first, and must be there; `none` is none.
-        engine: The engine's name. Without Slurm there is a script only if it is named.
+        engine: The engine's name. Without Slurm there is a script only if it, or the stager
+            `lua`, is named.
         usual: Where it is when it is not beside the slurm.conf in use.
 
     Returns:
-        Its path; None: the built-in policy stages.
+        Its path; None: somebody else stages.
 
     Raises:
         SettingsError: Anybody could have written it.
     """
     named = settings.lua.script
-    if named == "none" or (named is None and engine != "slurm"):
+    wanted = settings.stager == "lua" or (
+        settings.stager == "auto" and (named is not None or engine == "slurm")
+    )
+    if named == "none" or not wanted:
         return None
     if named is not None:
         path = named

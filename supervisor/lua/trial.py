@@ -33,8 +33,10 @@ from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.journal import Journal, Shown
 from supervisor.lua.find import cluster_name, find_script
 from supervisor.lua.host import loaded
-from supervisor.orders import Order, read_order
+from supervisor.orders import Order, own_order
 from supervisor.processes import Setting
+from supervisor.spank.trial import check_spank, is_spank
+from supervisor.staging.base import Submission
 from supervisor.staging.place import Staged
 from supervisor.staging.scripted import Scripted, scripted
 from supervisor.staging.variables import script_variables
@@ -77,11 +79,7 @@ async def _try(order: Order, action: str, stage_out: bool) -> None:
 
 def _order(argv: list[str], script: str) -> Order:
     """Make what a `create` with these options and this script would send to its supervisor."""
-    os.umask(umask := os.umask(0o077))
-    fields = [b"%d" % os.getpid(), b"%o" % umask, os.fsencode(os.getcwd()), b"%d" % len(argv)]
-    fields += [os.fsencode(argument) for argument in argv]
-    fields += [name + b"=" + value for name, value in os.environb.items()]
-    order = read_order(fields, "lua")
+    order = own_order(argv, "lua")
     os.umask(0o077)
     settings = order.settings
     lua = msgspec.structs.replace(settings.lua, script=script)
@@ -117,6 +115,9 @@ async def _check(order: Order, journal: Journal) -> None:
     """Load the script, and tell which functions it has."""
     settings = order.settings
     path = await _find(order)
+    if await trio.to_thread.run_sync(is_spank, path):
+        await check_spank(path, settings, order.setting, order.directory, journal)
+        return
     cluster = cluster_name(settings)
     async with loaded(
         path, settings.lua, order.setting, order.directory, journal, cluster, complete=False
@@ -149,8 +150,9 @@ async def _run(order: Order, root: str, journal: Journal, *, stage_out: bool) ->
             asked=asked_by(bundle.config.annotations, bundle.config.process.env),
         )
         path = await _find(order)
+        submission = Submission(bundle, order.settings, engine, request, trio.Event())
         async with (
-            scripted(path, bundle, order.settings, engine, request, trio.Event()) as stager,
+            scripted(path, submission) as stager,
             engine.allocate(request) as job,
         ):
             variables = script_variables(order, bundle, record, job.environment)

@@ -27,11 +27,16 @@ HOST_ONLY = (
 )
 
 
+SLURM = "22.05.8"
+"""The version of Slurm whose ways this machine follows."""
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Where the container will run, as far as config.json has to know.
 
     Attributes:
-        engine: "slurm" is another machine, "local" this one.
+        elsewhere: It is another machine: paths, processes and profiles of this one mean nothing
+            there.
         uid: The user that calls the OCI runtime there, as the initial user namespace there
             counts users.
         gid: Its group, likewise.
@@ -46,9 +51,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         rlimits: Hard limits that cannot be raised there, by the runtime-spec's names;
             None: unknown, or no limit on raising.
         capabilities: What a process there can have at most; None: everything.
+        slurm: The version of Slurm that is there, or whose ways this machine follows.
     """
 
-    engine: Literal["slurm", "local"]
+    elsewhere: bool
     uid: int
     gid: int
     rootless: bool
@@ -58,11 +64,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     host_only: tuple[str, ...] = HOST_ONLY
     rlimits: dict[str, int] | None = None
     capabilities: frozenset[str] | None = None
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether paths, processes and profiles of this machine mean nothing there."""
-        return self.engine == "slurm"
+    slurm: str = SLURM
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):

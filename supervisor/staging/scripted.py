@@ -12,9 +12,11 @@ from scrun.errors import BundleError, StagingError, leaves
 from scrun.oci.config import Bundle, read_config
 from scrun.record import Moved
 from scrun.settings.load import Settings
-from supervisor.engines.base import Engine, Job, Request
+from supervisor.engines.base import Job, Request
 from supervisor.lua.find import cluster_name
-from supervisor.lua.host import Remote, Script, loaded
+from supervisor.lua.host import Script, loaded
+from supervisor.lua.process import Remote
+from supervisor.staging.base import Submission
 from supervisor.staging.files import write
 from supervisor.staging.place import Staged, directory_for, make_place
 from supervisor.staging.place import stage_out as clean
@@ -24,36 +26,23 @@ _OUT = "slurm_scrun_stage_out"
 
 
 class Scripted:
-    """A loaded script that stages one bundle (see `supervisor.staging.stage.Stager`)."""
+    """A loaded script that stages one bundle (see `supervisor.staging.base.Stager`)."""
 
-    def __init__(
-        self,
-        script: Script,
-        done: trio.Event,
-        bundle: Bundle,
-        settings: Settings,
-        engine: Engine,
-        request: Request,
-        hurry: trio.Event,
-    ) -> None:
+    def __init__(self, script: Script, done: trio.Event, submission: Submission) -> None:
         """Take a script over.
 
         Args:
             script: The script, loaded.
             done: To be set when its worker may go.
-            bundle: The submitted bundle.
-            settings: The container's.
-            engine: Where it will run.
-            request: What the job is asked for with.
-            hurry: Set when nobody wants to wait for the end of stage_out.
+            submission: The bundle that it stages.
         """
         self._script = script
         self._done = done
-        self._bundle = bundle
-        self._settings = settings
-        self._engine = engine
-        self._request = request
-        self._hurry = hurry
+        self._bundle = submission.bundle
+        self._settings = submission.settings
+        self._engine = submission.engine
+        self._request = submission.request
+        self._hurry = submission.hurry
 
     @asynccontextmanager
     async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
@@ -225,19 +214,13 @@ def _number(job_id: str) -> int:
 
 
 @asynccontextmanager
-async def scripted(
-    path: str,
-    bundle: Bundle,
-    settings: Settings,
-    engine: Engine,
-    request: Request,
-    hurry: trio.Event,
-) -> AsyncIterator[Scripted]:
+async def scripted(path: str, submission: Submission) -> AsyncIterator[Scripted]:
     """Load the script, before there is a job; its worker goes when it has staged in.
 
     Raises:
         StagingError: It cannot be loaded.
     """
+    settings, request = submission.settings, submission.request
     cluster = await trio.to_thread.run_sync(cluster_name, settings)
 
     async def keep(task_status: trio.TaskStatus[Script]) -> None:
@@ -250,5 +233,5 @@ async def scripted(
     done = trio.Event()
     async with trio.open_nursery() as nursery:
         script = await nursery.start(keep)
-        yield Scripted(script, done, bundle, settings, engine, request, hurry)
+        yield Scripted(script, done, submission)
         nursery.cancel_scope.cancel()

@@ -218,7 +218,7 @@ def local_target(*, uid: int, gid: int, maps_root: bool = False) -> Target:
     bounded = None if rootless else permitted
     raises = not rootless and "CAP_SYS_RESOURCE" in permitted and _initial_user_namespace()
     return Target(
-        engine="local",
+        elsewhere=False,
         uid=uid,
         gid=gid,
         rootless=rootless,

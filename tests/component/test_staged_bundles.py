@@ -42,7 +42,7 @@ from supervisor.staging.survey import local_target
 bundle, directory, engine, run = sys.argv[1:]
 uid, gid = os.geteuid(), os.getegid()
 if engine == "slurm":
-    target = Target(engine="slurm", uid=uid, gid=gid, rootless=uid != 0, link_rootfs=True,
+    target = Target(elsewhere=True, uid=uid, gid=gid, rootless=uid != 0, link_rootfs=True,
                     host_only=(run,))
     command = ["srun", "-Q", "--export=NONE", "-N1", "-n1", "--container=" + directory]
 else:

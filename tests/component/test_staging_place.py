@@ -18,7 +18,7 @@ from supervisor.staging.plan import Target
 from tests.harness.bundle import snapshot
 
 TARGET = Target(
-    engine="slurm", uid=os.getuid(), gid=os.getgid(), rootless=True, link_rootfs=True, host_only=()
+    elsewhere=True, uid=os.getuid(), gid=os.getgid(), rootless=True, link_rootfs=True, host_only=()
 )
 
 
@@ -52,7 +52,7 @@ def config_of(*mounts: dict[str, Any], root: str = "rootfs") -> dict[str, Any]:
 
 def stage(bundle: Path, staged: Path, *mounts: dict[str, Any], **here: Any) -> Staged:
     target = Target(
-        engine="slurm",
+        elsewhere=True,
         uid=os.getuid(),
         gid=os.getgid(),
         rootless=here.pop("rootless", True),
@@ -204,7 +204,7 @@ def test_stage_out_leaves_what_others_put_there(bundle: Path, staged: Path) -> N
 def test_who_is_mapped_may_pass_through_the_directory(bundle: Path, staged: Path) -> None:
     config = config_of()
     config["linux"] = {"uidMappings": [{"containerID": 0, "hostID": 100000, "size": 65536}]}
-    target = Target(engine="slurm", uid=0, gid=0, rootless=False)
+    target = Target(elsewhere=True, uid=0, gid=0, rootless=False)
     stage_in(config, str(bundle), str(staged), target)
     assert permissions(staged) == 0o711
 
@@ -239,7 +239,7 @@ def test_a_root_file_system_of_this_mount_namespace_is_copied(bundle: Path, stag
         assert "is on tmpfs, mounted only here" in result.notes[0]
         assert (staged / "rootfs" / "-f").read_text() == "x"
         assert [command[0] for command in commands] == ["cp"]
-        local = Target(engine="local", uid=0, gid=0, rootless=False)
+        local = Target(elsewhere=False, uid=0, gid=0, rootless=False)
         there = stage_in(config_of(), str(bundle), f"{staged}-local", local)
         assert there.rootfs == str(bundle / "rootfs")
         stage_out(f"{staged}-local")

@@ -81,8 +81,9 @@ from supervisor.engines.slurm.messages import (
 from supervisor.engines.slurm.pending import read_waiting
 from supervisor.inspection import read_list, rows_of, statistics, total
 from supervisor.lua.channel import Channel, Hangup
-from supervisor.lua.host import understood
+from supervisor.lua.process import understood
 from supervisor.orders import read_call
+from supervisor.plugins.registry import plugins
 from supervisor.pumps import Output
 from supervisor.requests import Request
 from supervisor.runtimes import program_failure
@@ -98,11 +99,11 @@ _RELEASES = ((22, 5), (24, 11))
 _TASKS = 4
 
 PLACES = (
-    Place(engine="slurm", uid=1000, gid=100, rootless=True, link_rootfs=True),
-    Place(engine="slurm", uid=0, gid=0, rootless=False),
-    Place(engine="local", uid=0, gid=0, rootless=False, cgroups=True, host_only=(), rlimits={}),
-    Place(engine="local", uid=0, gid=0, rootless=False, host_only=(), capabilities=frozenset()),
-    Place(engine="local", uid=1000, gid=100, rootless=True, maps_root=True, host_only=()),
+    Place(elsewhere=True, uid=1000, gid=100, rootless=True, link_rootfs=True),
+    Place(elsewhere=True, uid=0, gid=0, rootless=False),
+    Place(elsewhere=False, uid=0, gid=0, rootless=False, cgroups=True, host_only=(), rlimits={}),
+    Place(elsewhere=False, uid=0, gid=0, rootless=False, host_only=(), capabilities=frozenset()),
+    Place(elsewhere=False, uid=1000, gid=100, rootless=True, maps_root=True, host_only=()),
 )
 """Where a container may run."""
 
@@ -432,8 +433,8 @@ async def _answer(fields: list[bytes]) -> bytes:
     root.mkdir(mode=0o700, exist_ok=True)
     ours, theirs = trio.socket.socketpair()
     with ours, theirs:
-        async with trio.open_nursery() as nursery:
-            containers = Containers(str(root), "@x", nursery, lambda: None)
+        async with plugins() as loaded, trio.open_nursery() as nursery:
+            containers = Containers(str(root), "@x", loaded, nursery, lambda: None)
             return await Request(containers, ours, fields, []).answer()
     raise AssertionError
 
@@ -630,7 +631,7 @@ def worker(data: bytes) -> None:
         except Hangup:
             continue
         assert kind
-        assert kind in (b"loaded", b"stop") or 1 <= len(fields) <= 2
+        assert kind in (b"loaded", b"stop", b"opened", b"called") or 1 <= len(fields) <= 2
 
 
 async def _frames(pieces: list[bytes]) -> list[list[bytes]]:

@@ -41,8 +41,14 @@ class Site:
         environment: Its environment.
     """
 
-    def __init__(self, engine: str, user: User, settings: str = "idle_timeout = 20\n") -> None:
-        binary = scrun_binary()
+    def __init__(
+        self,
+        engine: str,
+        user: User,
+        settings: str = "idle_timeout = 20\n",
+        binary: str | None = None,
+    ) -> None:
+        binary = binary or scrun_binary()
         self.engine = engine
         self.user = user
         self.base = Path(tempfile.mkdtemp(prefix="sc-", dir="/tmp"))

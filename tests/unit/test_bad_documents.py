@@ -76,7 +76,7 @@ def test_config_that_did_harm_later(content: bytes, reason: str) -> None:
 )
 def test_null_is_absent_to_staging_too(members: dict[str, object]) -> None:
     raw, _ = parse(minimal(**members))
-    target = Target(engine="local", uid=1000, gid=100, rootless=True)
+    target = Target(elsewhere=False, uid=1000, gid=100, rootless=True)
     plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
     user = plan.config["process"].get("user", {})
     [mapping] = plan.config["linux"]["uidMappings"]
@@ -122,7 +122,7 @@ def test_the_largest_that_is_taken() -> None:
 def test_capabilities_of_an_unknown_kind() -> None:
     sets = {"bounding": ["CAP_KILL"], "newer": [{}, ["CAP_KILL"]]}
     raw, _ = parse(minimal(process={"args": ["sh"], "cwd": "/", "capabilities": sets}))
-    target = Target(engine="local", uid=0, gid=0, rootless=False, capabilities=frozenset())
+    target = Target(elsewhere=False, uid=0, gid=0, rootless=False, capabilities=frozenset())
     plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
     assert plan.config["process"]["capabilities"] == {**sets, "bounding": []}
 
@@ -130,7 +130,7 @@ def test_capabilities_of_an_unknown_kind() -> None:
 def test_what_is_lost_is_not_all_listed() -> None:
     mounts = [{"destination": "/x" * 5000, "type": "mqueue"} for _ in range(2000)]
     raw, _ = parse(minimal(mounts=mounts))
-    target = Target(engine="slurm", uid=1000, gid=100, rootless=True)
+    target = Target(elsewhere=True, uid=1000, gid=100, rootless=True)
     with limited():
         plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=target, sources={})
     assert len(plan.notes) == 1001

@@ -8,10 +8,12 @@ import trio
 
 from scrun.commands.create import _digest
 from scrun.commands.pod import pod_of
-from scrun.errors import StateError
+from scrun.errors import PluginUnavailable, StateError
 from scrun.record import Record, write_record
 from supervisor import orphans
 from supervisor.engines.choose import Engines
+from supervisor.plugins.registry import plugins
+from supervisor.staging.choose import Stagers
 from tests.harness.limits import limited
 
 
@@ -41,8 +43,8 @@ def test_a_pod_with_half_a_character(tmp_path: Path) -> None:
         Record(id="c", engine="slurm", job_id="--user=me"),
         Record(id="c", engine="slurm", job_id="1 2"),
         Record(id="c", engine="slurm", job_id="9" * 5000),
-        Record(id="c", engine="newer", job_id="1"),
         Record(id="c", engine="", job_id="1"),
+        Record(id="c", engine="--help", job_id="1"),
     ],
     ids=range(5),
 )
@@ -53,9 +55,32 @@ def test_a_record_with_a_job_that_is_none(tmp_path: Path, record: Record) -> Non
     (directory / "supervisor").symlink_to("../@user")
     write_record(str(directory), record)
 
-    async def delete() -> None:
-        await orphans.delete(str(directory), Engines(str(tmp_path)), "@user")
-
     with pytest.raises(StateError, match=r"state\.json: .* is damaged, or another scrun's"):
-        trio.run(delete)
+        trio.run(_delete, directory)
     assert directory.exists()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(id="c", engine="newer", job_id="1"),
+        Record(id="c", engine="local", stager="newer"),
+        Record(id="c", engine="local", stager="../x\n"),
+    ],
+    ids=range(3),
+)
+def test_a_record_with_a_plugin_that_is_gone(tmp_path: Path, record: Record) -> None:
+    """Only that one knows what is left to undo."""
+    directory = tmp_path / "c"
+    directory.mkdir()
+    (directory / "supervisor").symlink_to("../@user")
+    write_record(str(directory), record)
+    with pytest.raises(PluginUnavailable, match=r"newer is installed|is no type of a plugin"):
+        trio.run(_delete, directory)
+    assert directory.exists()
+
+
+async def _delete(directory: Path) -> None:
+    async with plugins() as loaded:
+        engines = Engines(str(directory.parent), loaded)
+        await orphans.delete(str(directory), engines, Stagers(loaded), "@user")

@@ -83,7 +83,7 @@ def test_a_slurm_conf_that_is_no_file(tmp_path: Path, kind: str) -> None:
         read_slurm_conf(str(path))
 
 
-@pytest.mark.parametrize("variable", ["SCRUN_DEBUG", "SCRUN_ENGINE", "SCRUN_FILE_DEBUG"])
+@pytest.mark.parametrize("variable", ["SCRUN_DEBUG", "SCRUN_STDERR_DEBUG", "SCRUN_FILE_DEBUG"])
 def test_a_variable_that_is_not_utf8(tmp_path: Path, variable: str) -> None:
     (tmp_path / "scrun.toml").touch()
     with pytest.raises(SettingsError, match=f"^{variable}: .*: is not UTF-8"):

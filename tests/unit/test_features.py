@@ -63,7 +63,7 @@ def test_staging_does_what_is_said(engine: Any, privileged: bool) -> None:
         },
     }
     target = Target(
-        engine=engine,
+        elsewhere=engine == "slurm",
         uid=0 if privileged else 1000,
         gid=0,
         rootless=not privileged,

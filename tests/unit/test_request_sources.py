@@ -180,7 +180,7 @@ def test_requests_do_not_stay_in_the_container(engine: Any) -> None:
         bundle="/b",
         staged="/s",
         rootfs="/b/rootfs",
-        target=Target(engine=engine, uid=1, gid=1, rootless=True),
+        target=Target(elsewhere=engine == "slurm", uid=1, gid=1, rootless=True),
         sources={},
     )
     assert plan.config["process"]["env"] == ["A=1", "SCRUN_ROOT=/r", "B"]
@@ -197,7 +197,7 @@ def test_an_environment_without_requests_stays(process: dict[str, Any]) -> None:
         bundle="/b",
         staged="/s",
         rootfs="/b/rootfs",
-        target=Target(engine="local", uid=0, gid=0, rootless=False),
+        target=Target(elsewhere=False, uid=0, gid=0, rootless=False),
         sources={},
     )
     assert plan.config["process"] == process

@@ -73,7 +73,9 @@ def test_all_keys(tmp_path: Path) -> None:
         ("[slurm]\nconfig = '/x'", "slurm.config: unknown key (is it conf?)"),
         ("root = 5", "root: expected string, got int"),
         ("root = 'x'", "root: expected an absolute path"),
-        ("engine = 'kube'", "engine: invalid enum value 'kube'"),
+        ("engine = 'Kube'", "engine: expected the name of a plugin"),
+        ("stager = 'a/b'", "stager: expected the name of a plugin"),
+        ("plugins.queue = 1", "plugins....: expected object, got int"),
         ("idle_timeout = -1", "idle_timeout: expected number >= 0.0"),
         ("slurm = 1", "slurm: expected object, got int"),
         ("[slurm]\ndefaults = 1", "slurm.defaults: expected object, got int"),
@@ -119,7 +121,8 @@ def test_environment_and_command_line() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "reason"),
     [
-        ("SCRUN_ENGINE", "x", "invalid enum value 'x'"),
+        ("SCRUN_ENGINE", "x/y", "expected the name of a plugin"),
+        ("SCRUN_STAGER", "../x", "expected the name of a plugin"),
         ("SCRUN_ROOT", "x", "expected an absolute path"),
         ("SCRUN_DEBUG", "10", "invalid enum value '10'"),
     ],

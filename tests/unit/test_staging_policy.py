@@ -13,12 +13,12 @@ from supervisor.staging.mounts import DIRECTORY_LIMIT, FILE_LIMIT
 from supervisor.staging.policy import Plan, Source, Target, fit
 
 BUNDLES = sorted((Path(__file__).parent / "bundles").glob("*.json"))
-SLURM_USER = Target(engine="slurm", uid=1000, gid=100, rootless=True)
-SLURM_ROOT = Target(engine="slurm", uid=0, gid=0, rootless=False)
+SLURM_USER = Target(elsewhere=True, uid=1000, gid=100, rootless=True)
+SLURM_ROOT = Target(elsewhere=True, uid=0, gid=0, rootless=False)
 LOCAL_ROOT = Target(
-    engine="local", uid=0, gid=0, rootless=False, cgroups=True, host_only=(), rlimits={}
+    elsewhere=False, uid=0, gid=0, rootless=False, cgroups=True, host_only=(), rlimits={}
 )
-LOCAL_USER = Target(engine="local", uid=1000, gid=100, rootless=True, host_only=(), rlimits={})
+LOCAL_USER = Target(elsewhere=False, uid=1000, gid=100, rootless=True, host_only=(), rlimits={})
 TARGETS = [SLURM_USER, SLURM_ROOT, LOCAL_ROOT, LOCAL_USER]
 
 each_bundle = pytest.mark.parametrize("path", BUNDLES, ids=lambda path: path.stem)

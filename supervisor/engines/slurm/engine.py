@@ -99,13 +99,15 @@ class SlurmEngine:
     async def target(self, setting: Setting) -> Target:
         """Describe the nodes: the user's own rights there are those of its real uid."""
         uid, gid = outer_id("uid"), outer_id("gid")
+        version = await self.version(setting)
         return Target(
-            engine="slurm",
+            elsewhere=True,
             uid=uid,
             gid=gid,
             rootless=uid != 0,
-            link_rootfs=features(await self.version(setting)).forces_rootfs,
+            link_rootfs=features(version).forces_rootfs,
             host_only=self._host_only,
+            slurm=str(version),
         )
 
     @asynccontextmanager
@@ -131,6 +133,7 @@ class SlurmEngine:
             *nodes_of_salloc(wanted),
             f"--chdir={wanted.pop('SCRUN_WORKING_DIR', '') or request.directory}",
             *salloc_arguments(wanted, version.release),
+            *request.plugin_options,
         ]
         of_the_step = {key: value for key, value in wanted.items() if key not in SHAPE}
         step_options = srun_arguments(of_the_step, version.release)

@@ -1,90 +1,76 @@
-"""Stage in, and when the block is left stage out, whatever happened.
+"""The plugin stage/builtin: the policy makes bundles fit, where no script does."""
 
-Who stages is decided before there is a job: a site's scrun.lua, or the built-in policy.
-"""
-
+import os
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from contextlib import asynccontextmanager
 
 import msgspec
 import trio
 
 from scrun.errors import StagingError
-from scrun.oci.config import Bundle
-from scrun.settings.load import Settings, Staging
-from supervisor.engines.base import Engine, Job, Request
-from supervisor.lua.find import find_script
+from scrun.record import Record
+from supervisor.engines.base import Job, Request
+from supervisor.engines.slurm.tools import outer_id
 from supervisor.processes import child
 from supervisor.pumps import messages
+from supervisor.staging.base import Left, Submission
 from supervisor.staging.place import (
     Staged,
     directory_for,
+    not_ours,
     return_changes,
     stage_in,
     stage_out,
 )
-from supervisor.staging.scripted import scripted
+
+plugin_type = "stage/builtin"
+plugin_name = "Built-in policy"
+plugin_version = "1.0.0"
 
 _CLEAN_UP = 60.0
 
 
-class Stager(Protocol):
-    """Makes one bundle ready for the nodes of a job."""
-
-    def staged(
-        self, job: Job, environment: Mapping[str, str]
-    ) -> AbstractAsyncContextManager[Staged]:
-        """Make a bundle that the job's nodes can run, for as long as the block lasts.
-
-        Raises:
-            StagingError: It cannot be done, took too long, or could not be undone.
-        """
-        ...
+def configure(settings: object, environment: Mapping[str, str]) -> None:
+    """Need nothing: the settings come with the submission."""
 
 
 @asynccontextmanager
-async def stager_for(
-    bundle: Bundle, settings: Settings, engine: Engine, request: Request, hurry: trio.Event
-) -> AsyncIterator[Stager]:
-    """Find out who stages, and have it ready. There is no job yet.
+async def stager(configuration: None, submission: Submission) -> AsyncIterator["BuiltIn"]:
+    """See `supervisor.plugins.api.StagePlugin`."""
+    yield BuiltIn(submission)
 
-    Args:
-        bundle: The submitted bundle.
-        settings: The container's.
-        engine: Where it will run.
-        request: What the job will be asked for with.
-        hurry: Set when nobody wants to wait for the end of a script's stage_out.
 
-    Raises:
-        StagingError: The script cannot be loaded.
-        SettingsError: It must not be.
-    """
-    script = await trio.to_thread.run_sync(find_script, settings, engine.name)
-    if script is None:
-        yield BuiltIn(bundle, settings.staging, engine, request, hurry)
+async def undo(left: Left) -> None:
+    """Bring back what the container has changed, and remove the staged bundle."""
+    if left.record.staged:
+        await trio.to_thread.run_sync(clean, left.record)
+
+
+def clean(record: Record) -> None:
+    """Remove a staged bundle, after what the container has changed in a copy is brought back."""
+    try:
+        if not_ours(record.staged):  # then it was not staged there
+            return
+    except FileNotFoundError:
         return
-    async with scripted(script, bundle, settings, engine, request, hurry) as stager:
-        yield stager
+    copied = os.path.join(record.staged, "rootfs")
+    complete = os.path.lexists(os.path.join(record.staged, "config.json"))
+    if complete and os.path.isdir(copied) and not os.path.islink(copied) and record.rootfs:
+        original = os.path.realpath(record.rootfs)
+        return_changes(record.staged, original, rootless=outer_id("uid") != 0)
+    stage_out(record.staged)
 
 
 class BuiltIn:
-    """The built-in policy."""
+    """Stages one bundle by the policy (see `supervisor.staging.base.Stager`)."""
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        settings: Staging,
-        engine: Engine,
-        request: Request,
-        hurry: trio.Event,
-    ) -> None:
-        self._bundle = bundle
-        self._settings = settings
-        self._engine = engine
-        self._request = request
-        self._hurry = hurry
+    def __init__(self, submission: Submission) -> None:
+        self._bundle = submission.bundle
+        self._settings = submission.settings.staging
+        self._engine = submission.engine
+        self._request = submission.request
+        self._hurry = submission.hurry
 
     @asynccontextmanager
     async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:

@@ -1,0 +1,1 @@
+"""Plugins for scrun on a machine without Slurm."""

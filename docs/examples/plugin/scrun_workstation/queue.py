@@ -1,0 +1,92 @@
+"""The plugin engine/queue: this machine, so many containers at a time.
+
+All others wait, in the order in which they came. In scrun.toml::
+
+    engine = "queue"
+
+    [plugins.queue]
+    slots = 2
+"""
+
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import msgspec
+import trio
+
+from scrun.errors import PluginUnavailable, SettingsError
+from scrun.settings.load import Settings
+from supervisor.engines.base import Engine, Job, Request
+from supervisor.engines.local import plugin as local
+from supervisor.processes import Setting
+from supervisor.staging.plan import Target
+
+plugin_type = "engine/queue"
+plugin_name = "This machine, some containers at a time"
+plugin_version = "1.0.0"
+
+
+def init() -> None:
+    """Refuse to be used where nothing could run, before anybody waits for it."""
+    if not any(map(shutil.which, ("crun", "runc"))):
+        raise PluginUnavailable("neither crun nor runc is installed; install one of them")
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The table [plugins.queue] of scrun.toml."""
+
+    slots: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """Containers with the same one are in the same queue."""
+
+    options: Options
+    machine: local.Configuration
+
+
+def configure(settings: Settings, environment: Mapping[str, str]) -> Configuration:
+    """Read the table."""
+    try:
+        options = msgspec.convert(settings.plugins.get("queue", {}), Options)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"[plugins.queue]: {error}") from error
+    return Configuration(options, local.configure(settings, environment))
+
+
+def engine(root: str, configuration: Configuration) -> "Queue":
+    """Make the queue."""
+    return Queue(local.engine(root, configuration.machine), configuration.options.slots)
+
+
+class Queue:
+    """An engine before another engine (see `supervisor.engines.base.Engine`)."""
+
+    name = "queue"
+
+    def __init__(self, machine: Engine, slots: int) -> None:
+        """Begin with all slots free."""
+        self._machine = machine
+        self._free = trio.Semaphore(slots)
+
+    def tidy(self) -> None:
+        """Nothing is on disk but what the other engine has there."""
+        self._machine.tidy()
+
+    async def target(self, setting: Setting) -> Target:
+        """Describe this machine."""
+        return await self._machine.target(setting)
+
+    @asynccontextmanager
+    async def allocate(self, request: Request) -> AsyncIterator[Job]:
+        """Wait for a slot, and keep it until the block is left."""
+        if self._free.value == 0:
+            request.journal.write("info", "waits until another container has ended")
+        async with self._free, self._machine.allocate(request) as job:
+            yield job
+
+    async def release(self, job_id: str, setting: Setting, record: str) -> None:
+        """End a job whose supervisor died: its slot is gone with that."""
+        await self._machine.release(job_id, setting, record)

@@ -1,0 +1,102 @@
+"""The plugin stage/throwaway: a container has a copy of its root file system, and that is removed.
+
+So a bundle can serve any number of containers, and none of them changes it. All else is done by
+scrun's own policy, on a bundle that has the copy.
+"""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+
+from scrun.errors import StagingError
+from scrun.oci.config import Bundle
+from supervisor.engines.base import Job, Request
+from supervisor.processes import child
+from supervisor.pumps import messages
+from supervisor.staging import builtin
+from supervisor.staging.base import Left, Submission
+from supervisor.staging.files import OPEN_FOLDER, remove
+from supervisor.staging.place import Staged, directory_for, make_place
+
+plugin_type = "stage/throwaway"
+plugin_name = "Throw-away copies"
+plugin_version = "1.0.0"
+
+
+def configure(settings: object, environment: Mapping[str, str]) -> None:
+    """Need nothing."""
+
+
+@asynccontextmanager
+async def stager(configuration: None, submission: Submission) -> AsyncIterator["Throwaway"]:
+    """Be ready; all the work is done when there is a job."""
+    yield Throwaway(submission)
+
+
+async def undo(left: Left) -> None:
+    """Remove what a supervisor that died has left."""
+    await builtin.undo(left)
+    if left.record.staged:
+        await trio.to_thread.run_sync(_remove, _copy(left.record.staged))
+
+
+class Throwaway:
+    """Stages one bundle (see `supervisor.staging.base.Stager`)."""
+
+    def __init__(self, submission: Submission) -> None:
+        """Take the submission."""
+        self._submission = submission
+
+    @asynccontextmanager
+    async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
+        """Copy, have the rest done, and remove the copy when the block is left."""
+        submission, bundle = self._submission, self._submission.bundle
+        copy = _copy(directory_for(submission.settings.staging, submission.request))
+        try:
+            await trio.to_thread.run_sync(make_place, copy)
+            await _fill(copy, bundle.rootfs, submission.request)
+            copied = msgspec.structs.replace(submission, bundle=_with_root(bundle, copy))
+            async with (
+                builtin.stager(None, copied) as policy,
+                policy.staged(job, environment) as place,
+            ):
+                yield place
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(_remove, copy)
+
+
+def _copy(staged: str) -> str:
+    """Name the copy: beside the staged bundle, where the nodes see it."""
+    return f"{staged}.root"
+
+
+def _with_root(bundle: Bundle, root: str) -> Bundle:
+    raw = {**bundle.raw, "root": {**bundle.raw["root"], "path": root}}
+    return msgspec.structs.replace(bundle, raw=raw, rootfs=root)
+
+
+async def _fill(copy: str, rootfs: str, request: Request) -> None:
+    """Copy a root file system. It is a child of the supervisor: cancelling this ends it."""
+    said: list[str] = []
+    command = ["cp", "-a", "--reflink=auto", "--", os.path.join(rootfs, "."), copy]
+    async with (
+        messages(said.append) as stderr,
+        child(command, request.setting, stderr=stderr) as running,
+    ):
+        status = await running.wait()
+    if status:
+        reason = said[-1] if said else f"status {status}"
+        raise StagingError(f"copying {rootfs} failed: {reason}")
+
+
+def _remove(copy: str) -> None:
+    """Remove a copy, whatever its container has made of the permissions in it."""
+    parent = os.open(os.path.dirname(copy), OPEN_FOLDER)
+    try:
+        remove(parent, os.path.basename(copy), os.fstat(parent).st_dev)
+    finally:
+        os.close(parent)

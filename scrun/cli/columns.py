@@ -1,0 +1,21 @@
+"""Tables for people."""
+
+from scrun.cli.report import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def columns(head: "tuple[str, ...]", rows: "Iterable[tuple[str, ...]]") -> str:
+    """Lay rows out in columns; nothing is cut, and an empty cell is a dash.
+
+    The last column, which is for people, may have blanks in it.
+    """
+    lines = [head, *(tuple(map(printable, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ""
+    for line in lines:
+        padded = (f"{cell or '-':{width}}" for cell, width in zip(line, widths, strict=True))
+        text += "  ".join(padded).rstrip() + "\n"
+    return text

@@ -1,0 +1,29 @@
+"""The plugin engine/local: this machine."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from scrun.settings.load import Local, Runtime, Settings
+from supervisor.engines.local.engine import LocalEngine
+
+plugin_type = "engine/local"
+plugin_name = "This machine"
+plugin_version = "1.0.0"
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """The sections of the settings that matter."""
+
+    local: Local
+    runtime: Runtime
+
+
+def configure(settings: Settings, environment: Mapping[str, str]) -> Configuration:
+    """See `supervisor.plugins.api.EnginePlugin`."""
+    return Configuration(settings.local, settings.runtime)
+
+
+def engine(root: str, configuration: Configuration) -> LocalEngine:
+    """See `supervisor.plugins.api.EnginePlugin`."""
+    return LocalEngine(root, configuration.local, configuration.runtime)

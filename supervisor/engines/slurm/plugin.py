@@ -1,0 +1,56 @@
+"""The plugin engine/slurm: the nodes of a cluster."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from scrun.errors import EngineUnavailable
+from scrun.settings.load import Runtime, Settings
+from scrun.settings.slurmconf import find_slurm_conf
+from supervisor.engines.slurm.engine import SlurmEngine
+from supervisor.engines.slurm.tools import Tools, find_tools
+from supervisor.staging.plan import HOST_ONLY
+
+plugin_type = "engine/slurm"
+plugin_name = "Slurm"
+plugin_version = "1.0.0"
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """What tells one cluster, or one use of it, from another."""
+
+    tools: Tools
+    release_timeout: float
+    host_only: tuple[str, ...]
+    defaults: tuple[tuple[str, str], ...]
+    runtime: Runtime
+
+
+def configure(settings: Settings, environment: Mapping[str, str]) -> Configuration:
+    """See `supervisor.plugins.api.EnginePlugin`.
+
+    Raises:
+        EngineUnavailable: Its commands are not found; or no slurm.conf, where nobody has asked for
+            Slurm by name.
+    """
+    conf = find_slurm_conf(settings)
+    if conf is None and settings.engine == "auto":
+        raise EngineUnavailable("no slurm.conf is there")
+    return Configuration(
+        tools=find_tools(settings.slurm.bin, conf, environment),
+        release_timeout=settings.slurm.release_timeout,
+        host_only=(*HOST_ONLY, *settings.staging.host_only),
+        defaults=tuple(sorted(settings.slurm.defaults.items())),
+        runtime=settings.runtime,
+    )
+
+
+def engine(root: str, configuration: Configuration) -> SlurmEngine:
+    """See `supervisor.plugins.api.EnginePlugin`."""
+    return SlurmEngine(
+        configuration.tools,
+        release_timeout=configuration.release_timeout,
+        host_only=configuration.host_only,
+        defaults=dict(configuration.defaults),
+        runtime=configuration.runtime,
+    )

@@ -1,0 +1,113 @@
+"""The program of `scrun plugins`: loads every plugin that is installed, and tells what came of it.
+
+One after the other, each in a supervisor's registry of its own: so a plugin that hangs or fails
+costs the others nothing but time.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+import trio
+
+from scrun._fast import write
+from scrun.cli.columns import columns
+from scrun.cli.parse import parse
+from scrun.commands.failure import explain
+from scrun.errors import ScrunError, described, leaves
+from scrun.settings.load import Settings
+from supervisor.orders import Order, own_order
+from supervisor.plugins import registry
+from supervisor.plugins.registry import Installed, Plugins
+
+HEAD = ("TYPE", "API", "PACKAGE", "NAME", "USABLE")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One plugin.
+
+    Attributes:
+        type: `major/minor`.
+        name: What it calls itself for people; "" if it cannot be loaded.
+        version: The version of the plugin API that it was written for; likewise.
+        package: What it came with, and the version of that.
+        usable: Whether it can be used here, with these settings.
+        reason: Why not; "" if it can.
+    """
+
+    type: str
+    name: str
+    version: str
+    package: str
+    usable: bool
+    reason: str = ""
+
+
+def main(argv: list[str]) -> int:
+    """List them; return the exit status."""
+    parsed = None
+    try:
+        parsed = parse(argv)
+        found = trio.run(rows, own_order(argv, "plugins"))
+        as_json = parsed.text("format") == "json"
+        text = _json(found) if as_json else columns(HEAD, map(_cells, found))
+        write(text.encode("utf-8", "replace"))
+    except BaseException as error:
+        first = next(leaves(error))
+        if not isinstance(first, Exception):
+            raise
+        return explain(first, parsed)
+    return 0
+
+
+async def rows(order: Order) -> list[Row]:
+    """Return what there is to say about each plugin: scrun's own, then the others by type."""
+    own = registry.built_in()
+    others = await trio.to_thread.run_sync(registry.others)
+    of_type = Counter(installed.type for installed in (*own, *others))
+    found = []
+    for installed in (*own, *others):
+        reason = ""
+        if installed not in own and of_type[installed.type] > 1:
+            taken = any(one.type == installed.type for one in own)
+            reason = "scrun has one itself" if taken else "more than one package has it"
+        found.append(await _row(installed, order, reason))
+    return found
+
+
+async def _row(installed: Installed, order: Order, reason: str) -> Row:
+    loaded = Plugins()
+    name = version = ""
+    if not reason:
+        try:
+            plugin = await loaded.load(installed.type, installed)
+            name, version = plugin.plugin_name, plugin.plugin_version
+            await _configure(loaded, installed.type, order)
+        except Exception as error:
+            text = str(error) if isinstance(error, ScrunError) else described(error)
+            reason = text.removeprefix(f"{installed}: ")
+        reason = reason or (await loaded.end()).get(installed.type, "")
+    return Row(installed.type, name, version, installed.package, not reason, reason)
+
+
+async def _configure(loaded: Plugins, full: str, order: Order) -> None:
+    """Ask a plugin whether it can be used, as for a container that asks for it by name.
+
+    Raises:
+        ScrunError: It cannot.
+    """
+    major, _, minor = full.partition("/")
+    plugin = await (loaded.engine(minor) if major == "engine" else loaded.stage(minor))
+    key = "engine" if major == "engine" else "stager"
+    settings: Settings = msgspec.structs.replace(order.settings, **{key: minor})
+    await registry.configured(plugin, settings, order.setting.environment)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    usable = "yes" if row.usable else f"no: {row.reason}"
+    return (row.type, row.version, row.package, row.name, usable)
+
+
+def _json(found: Iterable[Row]) -> str:
+    lines = ",\n".join(f"  {msgspec.json.encode(row).decode()}" for row in found)
+    return f"[\n{lines}\n]\n"

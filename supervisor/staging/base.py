@@ -1,0 +1,71 @@
+"""What a stager is: who makes a bundle ready for the nodes of a job, and cleans up after it.
+
+The supervisor knows stagers by these protocols only. Stage in, and when the block is left stage
+out, whatever happened.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import msgspec
+import trio
+
+from scrun.oci.config import Bundle
+from scrun.record import Record
+from scrun.settings.load import Settings
+from supervisor.engines.base import Engine, Job, Request
+from supervisor.processes import Setting
+from supervisor.staging.place import Staged
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """A bundle that is to be staged.
+
+    Attributes:
+        bundle: It; never to be changed.
+        settings: The container's.
+        engine: Where it will run.
+        request: What the job is asked for with.
+        hurry: Set when nobody wants to wait for the end of a stage out.
+    """
+
+    bundle: Bundle
+    settings: Settings
+    engine: Engine
+    request: Request
+    hurry: trio.Event
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A container whose supervisor died.
+
+    Attributes:
+        record: What is known of it. `record.staged` is the directory of its staged bundle.
+        directory: The record's directory: what a stager has put there is there still.
+        settings: As the supervisor that cleans up reads them.
+        setting: The surroundings for children.
+    """
+
+    record: Record
+    directory: str
+    settings: Settings
+    setting: Setting
+
+
+class Stager(Protocol):
+    """Makes one bundle ready for the nodes of a job."""
+
+    def staged(
+        self, job: Job, environment: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[Staged]:
+        """Make a bundle that the job's nodes can run, for as long as the block lasts.
+
+        Args:
+            job: The job.
+            environment: The variables for scripts: the job's, and SCRUN_*.
+
+        Raises:
+            StagingError: It cannot be done, took too long, or could not be undone.
+        """
+        ...

@@ -1,0 +1,78 @@
+"""The plugin stage/lua: a site's scrun.lua makes bundles fit."""
+
+import os
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+
+import msgspec
+import trio
+
+from scrun.errors import EngineError, PluginUnavailable
+from scrun.record import Moved
+from scrun.settings.load import Settings
+from supervisor.engines.base import Request
+from supervisor.journal import Journal
+from supervisor.lua.find import find_script
+from supervisor.staging import builtin
+from supervisor.staging.base import Left, Submission
+from supervisor.staging.scripted import Scripted, scripted, stage_out
+
+plugin_type = "stage/lua"
+plugin_name = "The site's scrun.lua"
+plugin_version = "1.0.0"
+
+
+def configure(settings: Settings, environment: Mapping[str, str]) -> str:
+    """Find the script; the engine does not matter to who asks for one by name.
+
+    Raises:
+        PluginUnavailable: There is none.
+        SettingsError: Anybody could have written it.
+    """
+    script = find_script(msgspec.structs.replace(settings, stager="lua"), engine="")
+    if script is None:
+        raise PluginUnavailable(
+            "stager lua: there is no scrun.lua; name one by `script` in the section [lua] of "
+            "scrun.toml"
+        )
+    return script
+
+
+def stager(configuration: str, submission: Submission) -> AbstractAsyncContextManager[Scripted]:
+    """See `supervisor.plugins.api.StagePlugin`."""
+    return scripted(configuration, submission)
+
+
+async def undo(left: Left) -> None:
+    """Have the script fetch what the container wrote, and clean up. The job is gone by now."""
+    if left.record.moved:
+        await _stage_out(left, left.record.moved)
+    await builtin.undo(left)  # the bundle that stood before the script's
+
+
+async def _stage_out(left: Left, moved: Moved) -> None:
+    record = left.record
+
+    async def remote(script: str, output: int) -> int:
+        raise EngineError(f"job {record.job_id} is gone")
+
+    def ignore(*_: object) -> None:
+        pass
+
+    journal = Journal(os.path.join(left.directory, "log"), left.settings.log, record.id)
+    request = Request(
+        container=record.id,
+        setting=left.setting,
+        directory=record.bundle,
+        record=left.directory,
+        journal=journal,
+        known=ignore,
+        lost=ignore,
+    )
+    variables = {"SLURM_JOB_ID": record.job_id}
+    try:
+        await stage_out(
+            moved, record.job_id, variables, left.settings, request, remote, trio.Event()
+        )
+    finally:
+        journal.close()

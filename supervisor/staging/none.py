@@ -1,0 +1,56 @@
+"""The plugin stage/none: bundles run as they are.
+
+For bundles that were made for the nodes. Nothing is checked, changed or copied, so what
+config.json asks for is the runtime's business: hooks, limits, mounts and all.
+"""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+
+from scrun.errors import StagingError
+from supervisor.engines.base import Job
+from supervisor.staging.base import Left, Submission
+from supervisor.staging.place import Staged
+
+plugin_type = "stage/none"
+plugin_name = "Bundles as they are"
+plugin_version = "1.0.0"
+
+
+class _Unstaged:
+    """Leaves one bundle as it is (see `supervisor.staging.base.Stager`)."""
+
+    def __init__(self, submission: Submission) -> None:
+        self._bundle = submission.bundle
+        self._engine = submission.engine
+        self._request = submission.request
+
+    @asynccontextmanager
+    async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
+        """Return the submitted bundle."""
+        bundle = self._bundle
+        target = await self._engine.target(self._request.setting)
+        usual = os.path.join(bundle.path, "rootfs")
+        if target.link_rootfs and not await trio.to_thread.run_sync(os.path.isdir, usual):
+            raise StagingError(
+                f"{usual} is not there, and this Slurm looks nowhere else for a root file system: "
+                "make it, or use another stager than none"
+            )
+        yield Staged(bundle.path, bundle.rootfs, (), tuple(bundle.config.process.args))
+
+
+def configure(settings: object, environment: Mapping[str, str]) -> None:
+    """Need nothing."""
+
+
+@asynccontextmanager
+async def stager(configuration: None, submission: Submission) -> AsyncIterator[_Unstaged]:
+    """See `supervisor.plugins.api.StagePlugin`."""
+    yield _Unstaged(submission)
+
+
+async def undo(left: Left) -> None:
+    """Nothing was done."""

@@ -1,0 +1,9 @@
+"""One for another version of the plugin API."""
+
+from supervisor.engines.none import configure, engine
+
+__all__ = ["configure", "engine"]
+
+plugin_type = "engine/old"
+plugin_name = "Old"
+plugin_version = "0.9.0"

@@ -1,0 +1,52 @@
+"""An installation of scrun beside the one under test, of the same files: to install plugins in."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from tests.harness.site import scrun_binary
+
+
+class Installation:
+    """All that is installed where scrun is, by links, and room for more.
+
+    Attributes:
+        base: Its directory.
+        site: Where its Python packages are.
+        binary: Its scrun.
+    """
+
+    def __init__(self) -> None:
+        self.base = Path(tempfile.mkdtemp(prefix="sc-inst-", dir="/tmp"))
+        self.base.chmod(0o755)
+        self.site = self.base / "site"
+        self.site.mkdir()
+        under_test = sysconfig.get_path("purelib")
+        for entry in Path(under_test).iterdir():
+            (self.site / entry.name).symlink_to(entry)
+        launcher = Path(scrun_binary()).read_text()
+        assert under_test in launcher, "tools/setup writes the packages' directory into it"
+        self.binary = str(self.base / "scrun")
+        Path(self.binary).write_text(launcher.replace(under_test, str(self.site)))
+        Path(self.binary).chmod(0o755)
+
+    def install(self, project: Path) -> None:
+        """Install a package from its sources, as a person would, without any network."""
+        copy = self.base / project.name  # a build leaves its traces beside the sources
+        shutil.copytree(project, copy)
+        options = ["--no-index", "--no-deps", "--no-build-isolation", "--quiet"]
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *options]
+        subprocess.run(
+            [*pip, "--target", self.site, copy],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=120,
+        )
+        shutil.rmtree(copy)
+
+    def close(self) -> None:
+        """Remove it."""
+        shutil.rmtree(self.base)

@@ -1,0 +1,462 @@
+"""The containers guide: how bundles are made, and how containers are asked for (docs/bundles.md).
+
+Bundles run through scrun on this machine and on Slurm, and by Slurm's own `--container` where the
+guide says so.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import users
+from tests.harness.docker import Docker
+from tests.harness.image import image_archive
+from tests.harness.podman import Podman
+from tests.harness.site import Site
+from tests.harness.wait import wait_until
+
+BOTH = pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
+HERE = pytest.mark.parametrize("site", ["local-user"], indirect=True)
+SLURM = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+MARK = "made by a test"
+SHOW = ["sh", "-c", "cat /etc/mark"]
+
+
+def call(site: Site, *command: str, status: int = 0, timeout: float = 60) -> str:
+    """Run a command as the site's user, in the site's directory; return what it printed."""
+    done = subprocess.run(
+        [*site.user.prefix, *command],
+        env=site.environment,
+        cwd=site.base / "b",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == status, f"{command}: {done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def set_program(bundle: Path, args: list[str], *, terminal: bool = False) -> None:
+    """What people do with an editor."""
+    path = bundle / "config.json"
+    config = json.loads(path.read_text())
+    config["process"]["args"] = args
+    config["process"]["terminal"] = terminal
+    path.write_text(json.dumps(config))
+
+
+def mark(rootfs: Path) -> None:
+    (rootfs / "etc").mkdir(exist_ok=True)
+    (rootfs / "etc" / "mark").write_text(MARK)
+
+
+@pytest.fixture
+def bundle(site: Site) -> Path:
+    """A bundle of `scrun spec --rootless` that shows its mark."""
+    place = site.base / "b" / "made"
+    place.mkdir()
+    shutil.copytree(site.rootfs, place / "rootfs", symlinks=True)
+    mark(place / "rootfs")
+    site.user.give(place)
+    call(site, *site.command, "spec", "--rootless", "--bundle", str(place))
+    set_program(place, SHOW)
+    return place
+
+
+def runs(site: Site, bundle: Path, expected: str = MARK) -> None:
+    """Hold that a bundle runs at once, and by Slurm's own srun too where there is Slurm."""
+    assert site.must("run", "--bundle", str(bundle), "c1") == expected
+    if site.engine == "slurm":
+        assert call(site, "srun", "--container", str(bundle), *SHOW) == expected
+
+
+# Ways to make a root file system
+
+
+@pytest.fixture
+def repository(site: Site) -> Path:
+    """A Debian repository of one package, which is a whole system, and debootstrap's script."""
+    base = site.base / "b" / "debian"
+    package = base / "package"
+    for name in ("bin", "var/log", "DEBIAN", "etc"):
+        (package / name).mkdir(parents=True)
+    shutil.copy(site.rootfs / "bin" / "busybox", package / "bin")
+    for applet in ("sh", "cat"):
+        (package / "bin" / applet).symlink_to("busybox")
+    mark(package)
+    (package / "DEBIAN" / "control").write_text(
+        "Package: tiny\nVersion: 1.0\nArchitecture: all\nPriority: required\nSection: base\n"
+        "Maintainer: Nobody <nobody@example.org>\nDescription: a tiny system\n"
+    )
+    archive = base / "pool" / "tiny_1.0_all.deb"
+    archive.parent.mkdir()
+    subprocess.run(
+        ["dpkg-deb", "--build", "--root-owner-group", package, archive],
+        check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    machine = subprocess.run(
+        ["dpkg", "--print-architecture"], check=True, capture_output=True, text=True, timeout=20
+    ).stdout.strip()
+    index = base / "dists" / "tiny" / "main" / f"binary-{machine}" / "Packages"
+    index.parent.mkdir(parents=True)
+    content = archive.read_bytes()
+    index.write_text(
+        (package / "DEBIAN" / "control").read_text()
+        + f"Filename: pool/{archive.name}\nSize: {len(content)}\n"
+        + f"MD5sum: {hashlib.md5(content).hexdigest()}\n"
+        + f"SHA256: {hashlib.sha256(content).hexdigest()}\n\n"
+    )
+    listed = index.read_bytes()
+    (base / "dists" / "tiny" / "Release").write_text(
+        f"Suite: tiny\nCodename: tiny\nArchitectures: {machine}\nComponents: main\n"
+        "Date: Thu, 01 Jan 2026 00:00:00 UTC\n"
+        f"SHA256:\n {hashlib.sha256(listed).hexdigest()} {len(listed)} "
+        f"main/binary-{machine}/Packages\n"
+    )
+    (base / "script").write_text(
+        "mirror_style release\ndownload_style apt\nfinddebs_style from-indices\n"
+        "variants - minbase\nwork_out_debs () { required=tiny; base=; }\n"
+        "first_stage_install () { extract $required; }\nsecond_stage_install () { :; }\n"
+    )
+    return base
+
+
+@BOTH
+def test_debootstrap(site: Site, repository: Path) -> None:
+    """Bundles: debootstrap makes the root file system, of a repository on this machine."""
+    made = site.base / "b" / "boot"
+    made.mkdir()
+    words = ["--no-check-gpg", "--variant=minbase", "tiny", str(made / "rootfs")]
+    done = subprocess.run(
+        ["debootstrap", *words, f"file://{repository}", repository / "script"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    site.user.give(made)
+    call(site, *site.command, "spec", "--rootless", "--bundle", str(made))
+    set_program(made, SHOW)
+    runs(site, made)
+
+
+def unpack(archive: Path, rootfs: Path) -> None:
+    """What the guide does with the output of `docker export`."""
+    subprocess.run(["tar", "-C", rootfs, "-xf", archive], check=True, timeout=60)
+
+
+def test_podman_export(podman: Podman) -> None:
+    """Bundles: what podman exports, without a runtime, becomes one."""
+    site = podman.site
+    podman.must("create", "--name", "export", "busybox", "true")
+    made = site.base / "b" / "exported"
+    (made / "rootfs").mkdir(parents=True)
+    podman.must("export", "--output", str(site.base / "b" / "rootfs.tar"), "export")
+    podman.must("rm", "export")
+    unpack(site.base / "b" / "rootfs.tar", made / "rootfs")
+    mark(made / "rootfs")
+    site.user.give(made)
+    call(site, *site.command, "spec", "--rootless", "--bundle", str(made))
+    set_program(made, SHOW)
+    try:
+        runs(site, made)
+    finally:
+        shutil.rmtree(made)
+
+
+def test_docker_export() -> None:
+    """Bundles: what docker exports becomes one; here it is root's, whose dockerd this is."""
+    with Docker() as docker:
+        docker.must("create", "--name", "export", "busybox", "true")
+        made = docker.base / "b" / "exported"
+        (made / "rootfs").mkdir(parents=True)
+        docker.must("export", "--output", str(docker.base / "b" / "rootfs.tar"), "export")
+        docker.must("rm", "export")
+        docker.settle()
+        unpack(docker.base / "b" / "rootfs.tar", made / "rootfs")
+        mark(made / "rootfs")
+        call(docker.site, *docker.site.command, "spec", "--bundle", str(made))
+        set_program(made, SHOW)
+        assert docker.site.must("run", "--bundle", str(made), "c1") == MARK
+
+
+@BOTH
+def test_runc_spec(site: Site, bundle: Path) -> None:
+    """Bundles: config.json of `runc spec --rootless`, as the guide has it."""
+    (bundle / "config.json").unlink()
+    call(site, "runc", "spec", "--rootless", "--bundle", str(bundle))
+    set_program(bundle, SHOW)
+    runs(site, bundle)
+
+
+@BOTH
+def test_scrun_spec(site: Site, bundle: Path) -> None:
+    """Bundles: config.json of `scrun spec --rootless`."""
+    runs(site, bundle)
+
+
+# Images
+
+
+@pytest.fixture
+def image(site: Site) -> Path:
+    """An OCI layout with the tags one and latest, as skopeo makes it of docker's archive."""
+    place = site.base / "b" / "image"
+    mark(site.rootfs)
+    archive = image_archive(site)
+    (site.rootfs / "etc" / "mark").unlink()
+    policy = site.base / "b" / "policy.json"
+    policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+    for tag in ("one", "latest"):
+        target = f"oci:{place}:{tag}"
+        call(site, "skopeo", "--policy", str(policy), "copy", f"docker-archive:{archive}", target)
+    show = [word for part in SHOW for word in ("--config.cmd", part)]
+    call(site, "umoci", "config", "--image", f"{place}:latest", *show)
+    return place
+
+
+def listing(site: Site) -> list[str]:
+    return sorted(entry.name for entry in (site.base / "b").iterdir())
+
+
+@pytest.mark.parametrize("site", ["local-root", "local-user", "slurm-user"], indirect=True)
+def test_skopeo_and_scrun_bundle(site: Site, image: Path) -> None:
+    """Bundles: an image by skopeo, unpacked by umoci, all in one go; it runs at once."""
+    made = site.base / "b" / "made"
+    assert site.must("bundle", str(image), str(made)) == ""
+    runs(site, made)
+    status = made.stat()
+    assert (status.st_uid, status.st_mode & 0o077) == (site.user.uid, 0)
+    assert {"config.json", "rootfs", "umoci.json"} < set(os.listdir(made))
+    assert not [name for name in listing(site) if name.startswith(".")]
+
+
+@BOTH
+def test_skopeo_and_umoci_by_hand(site: Site, image: Path) -> None:
+    """Bundles: the guide's own lines."""
+    made = site.base / "b" / "made"
+    call(site, "umoci", "unpack", "--rootless", "--image", f"{image}:latest", str(made))
+    set_program(made, SHOW)
+    runs(site, made)
+
+
+def test_podman_save(podman: Podman) -> None:
+    """Bundles: podman, too, writes images in the OCI layout."""
+    site = podman.site
+    place = site.base / "b" / "saved"
+    podman.must("save", "--format", "oci-dir", "--output", str(place), "busybox")
+    tag = json.loads((place / "index.json").read_text())["manifests"][0]
+    made = site.base / "b" / "made"
+    site.must("bundle", str(place), str(made))
+    set_program(made, ["echo", tag["mediaType"]])
+    try:
+        assert site.must("run", "--bundle", str(made), "c1").startswith("application/vnd.oci.")
+    finally:
+        shutil.rmtree(made)
+
+
+@HERE
+def test_the_tag_that_is_meant(site: Site, image: Path) -> None:
+    """Without one it is latest; a directory may have a colon in its name."""
+    odd = image.with_name("a:b")
+    image.rename(odd)
+    for number, name in enumerate((f"{odd}:one", f"{odd}", f"{odd}:latest")):
+        site.must("bundle", name, str(site.base / "b" / f"made{number}"))
+    words = [json.loads((site.base / "b" / f"made{number}" / "config.json").read_text())
+             for number in range(3)]  # fmt: skip
+    assert [config["process"]["args"] == SHOW for config in words] == [False, True, True]
+    assert [config["process"]["terminal"] for config in words] == [False] * 3
+    site.must("bundle", "--tty", str(odd), str(site.base / "b" / "made3"))
+    config = json.loads((site.base / "b" / "made3" / "config.json").read_text())
+    assert config["process"]["terminal"] is True
+
+
+@HERE
+@pytest.mark.parametrize(
+    ("source", "place", "reason"),
+    [
+        ("image:two", "made", "/b/image: there is no tag 'two': one, latest"),
+        ("nowhere", "made", "/b/nowhere: no such directory; `skopeo copy SOURCE oci:"),
+        ("nowhere:latest", "made", "/b/nowhere: no such directory; `skopeo copy SOURCE oci:"),
+        (".", "made", "has no file oci-layout, so it is no OCI image; `skopeo copy"),
+        ("image", "image", "/b/image exists: remove it first, or name another place"),
+        ("image", "no/where", "/b/no/where: cannot be made: No such file or directory"),
+        ("image", "/made", "/made: cannot be made: Permission denied"),
+    ],
+)
+def test_what_cannot_be_made(
+    site: Site, image: Path, source: str, place: str, reason: str
+) -> None:
+    before = listing(site)
+    base = site.base / "b"
+    assert reason in site.fails("bundle", f"{base}/{source}", str(base / place))
+    assert listing(site) == before
+
+
+@HERE
+def test_a_layout_without_the_usual_tag(site: Site, image: Path) -> None:
+    call(site, "umoci", "tag", "--image", f"{image}:latest", "two")
+    call(site, "umoci", "rm", "--image", f"{image}:latest")
+    told = site.fails("bundle", str(image), str(site.base / "b" / "made"))
+    assert "which image? name its tag, " in told
+    assert told.endswith(": one, two\n")
+
+
+@HERE
+def test_without_umoci(site: Site, image: Path) -> None:
+    words = (*site.command, "bundle", str(image), str(site.base / "b" / "made"))
+    told = call(site, "sh", "-c", 'PATH=/nowhere; "$@" 2>&1', "sh", *words, status=1)
+    assert told == "scrun: umoci is not installed, and unpacks images: apt install umoci\n"
+
+
+@HERE
+@pytest.mark.parametrize("harm", ["missing", "garbled", "index"])
+def test_an_image_that_is_damaged(site: Site, image: Path, harm: str) -> None:
+    """It is told what umoci says, or what is wrong with the index, and nothing is left."""
+    largest = max((image / "blobs" / "sha256").iterdir(), key=lambda path: path.stat().st_size)
+    if harm == "missing":
+        largest.unlink()
+    elif harm == "garbled":
+        largest.write_bytes(b"x" * largest.stat().st_size)
+    else:
+        (image / "index.json").write_text('{"manifests": [null, {"annotations": 5}, 7], "a":')
+    before = listing(site)
+    told = site.fails("bundle", f"{image}:latest", str(site.base / "b" / "made"))
+    assert ("umoci cannot unpack it: " in told) is (harm != "index")
+    assert listing(site) == before
+
+
+@HERE
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_interrupted(site: Site, image: Path, number: signal.Signals) -> None:
+    """Nothing is left of the bundle, nor of umoci."""
+    before = listing(site)
+    slow = site.base / "l" / "umoci"
+    slow.write_text("#!/bin/sh\nmkdir -p bundle/deep && chmod 0 bundle/deep\nexec sleep 600\n")
+    slow.chmod(0o755)
+    environment = {**site.environment, "PATH": f"{slow.parent}:{site.environment['PATH']}"}
+    process = subprocess.Popen(
+        [*site.user.prefix, *site.command, "bundle", str(image), str(site.base / "b" / "made")],
+        env=environment, cwd=site.base, stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        stack.callback(process.wait, 20)
+        stack.callback(process.kill)
+        workshop = f"{site.base}/b"
+        wait_until("it unpacks", lambda: any(
+            os.path.isdir(f"{workshop}/{name}/bundle/deep") for name in os.listdir(workshop)
+        ))  # fmt: skip
+        process.send_signal(number)
+        assert process.wait(20) == 128 + number
+    assert listing(site) == before
+
+
+# Ways to ask for a container
+
+
+@pytest.fixture
+def batch(site: Site) -> Iterator[Path]:
+    """Where a batch job writes what it has to say."""
+    place = site.base / "b" / "batch.out"
+    yield place
+    place.unlink(missing_ok=True)
+
+
+@SLURM
+def test_batch_step_in_a_container(site: Site, bundle: Path, batch: Path) -> None:
+    """Requesting: sbatch --container."""
+    words = ("sbatch", "--wait", "--output", str(batch), "--error", "/dev/null")
+    call(site, *words, "--container", str(bundle), "--wrap", "cat /etc/mark")
+    assert batch.read_text() == MARK
+    detached = (*site.command, "run", "--detach", "--bundle", str(bundle), "c1")
+    call(site, "sh", "-c", 'exec "$@" >batch.out', "sh", *detached)
+    wait_until("its end", lambda: '"stopped"' in site.must("state", "c1"))
+    assert batch.read_text() == MARK
+    site.must("delete", "c1")
+
+
+@SLURM
+def test_batch_job_with_a_step_in_a_container(site: Site, bundle: Path, batch: Path) -> None:
+    """Requesting: srun --container, and scrun run, within a batch job; the job is used."""
+    sbatch = ("sbatch", "--wait", "--output", str(batch), "--wrap")
+    call(site, *sbatch, f"srun --container {bundle} cat /etc/mark")
+    assert batch.read_text() == MARK
+    command = " ".join(site.command)
+    call(site, *sbatch, f"{command} run --bundle {bundle} c1; echo $SLURM_JOB_ID")
+    assert batch.read_text().startswith(MARK)
+
+
+@SLURM
+def test_interactive_step_in_a_container(site: Site, bundle: Path) -> None:
+    """Requesting: salloc --container, for which a cluster has to be set up; scrun run."""
+    set_program(bundle, ["sh", "-c", "cat /etc/mark; echo $SLURM_JOB_ID"])
+    said = site.must("run", "--bundle", str(bundle), "c1")
+    assert said.startswith(MARK)
+    assert said.removeprefix(MARK).strip().isdecimal()
+
+
+@SLURM
+def test_interactive_job_with_a_step_in_a_container(site: Site, bundle: Path) -> None:
+    """Requesting: salloc srun --container, and salloc scrun run."""
+    assert call(site, "salloc", "srun", "--container", str(bundle), *SHOW) == MARK
+    assert call(site, "salloc", *site.command, "run", "--bundle", str(bundle), "c1") == MARK
+
+
+@SLURM
+def test_step_0_in_a_container(site: Site, bundle: Path) -> None:
+    """Requesting: srun --container, and scrun run."""
+    assert call(site, "srun", "--container", str(bundle), *SHOW) == MARK
+    assert site.must("run", "--bundle", str(bundle), "c1") == MARK
+
+
+@SLURM
+def test_step_1_in_a_container(site: Site, bundle: Path) -> None:
+    """Requesting: srun srun --container, and srun scrun run: a job that has a step already."""
+    inner = ("srun", "--overlap", "--container", str(bundle), *SHOW)
+    assert call(site, "srun", *inner) == MARK
+    assert call(site, "srun", *site.command, "run", "--bundle", str(bundle), "c1") == MARK
+
+
+@SLURM
+def test_a_step_does_not_inherit_the_container(site: Site, bundle: Path) -> None:
+    """Requesting: a step beside the container, in its job, is on the node."""
+    set_program(bundle, ["sleep", "600"])
+    life = site.life(bundle=bundle).created().start()
+    wait_until("it runs", lambda: life.state()["status"] == "running")
+    job = life.state()["annotations"]["org.scrun.job_id"]
+    words = (
+        "srun",
+        "--overlap",
+        "--jobid",
+        job,
+        "sh",
+        "-c",
+        "ls /etc/mark 2>/dev/null; echo done",
+    )
+    assert call(site, *words) == "done\n"
+    life.kill("KILL")
+    life.wait()
+    life.delete()
+
+
+# Before all
+
+
+def test_the_kernel_permits_user_namespaces() -> None:
+    """Prerequisites: what the guide asks sysctl and docker's setup tool for, doctor looks at."""
+    user = users.ordinary()
+    site = Site("local", user)
+    try:
+        lines = site.run("doctor").stdout.splitlines()
+    finally:
+        site.close()
+    assert [line for line in lines if line.startswith("ok    user namespaces: ")], lines
