@@ -15,6 +15,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness.site import Site
+from tests.harness.versions import slurm_version
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "oci.conf"
 # runc of the guide's examples does not mind this machine's cgroups, crun may
@@ -360,3 +361,14 @@ def test_doctor_names_the_command(
     status, finding = by_hand(site)
     assert (status, finding.startswith(said)) == ("fail", True), finding
     site.settle()
+
+
+@pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+def test_variables_that_the_nodes_leave_out(site: Site) -> None:
+    """oci.conf(5): EnvExclude, which slurmstepd knows since 23.02, holds for scrun's containers."""
+    life = site.life("env").created().start()
+    assert life.wait() == 0
+    names = {line.partition("=")[0] for line in life.output().splitlines()}
+    assert "SLURM_JOB_ID" in names
+    assert ("SLURM_CONF" in names) is (slurm_version().release < (23, 2))
+    life.delete()
