@@ -365,7 +365,7 @@ def test_doctor_names_the_command(
 
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_variables_that_the_nodes_leave_out(site: Site) -> None:
-    """oci.conf(5): EnvExclude, which slurmstepd knows since 23.02, holds for scrun's containers."""
+    """oci.conf(5): EnvExclude, which slurmstepd has since 23.02."""
     life = site.life("env").created().start()
     assert life.wait() == 0
     names = {line.partition("=")[0] for line in life.output().splitlines()}
