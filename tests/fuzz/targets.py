@@ -53,12 +53,13 @@ from scrun.record import Record, read_record, stopped_state, write_record
 from scrun.settings import quick
 from scrun.settings.engine_flags import read_flags
 from scrun.settings.load import Runtime, load
-from scrun.settings.node_runtime import node_runtime
+from scrun.settings.node_runtime import node_runtime, signalled
 from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.outputs import Told, output_variables
 from scrun.settings.patterns import substitute
 from scrun.settings.request_sources import asked_by, gather
 from scrun.settings.requests import from_environment, salloc_arguments, srun_arguments
+from scrun.settings.shell_commands import in_place_of_the_shell, portable
 from scrun.settings.slurmconf import read_slurm_conf
 from scrun.settings.versions import parse_version
 from scrun.waiting import annotations_of, waiting_line
@@ -391,7 +392,8 @@ def oci_conf(data: bytes) -> None:
         return
     evil = "/b/'; touch x \"$(y)`z`\n"
     values = {**dict.fromkeys("bejmnprstuUf", evil), "@": [evil, "", "a b"]}
-    for pattern in (patterns.state, patterns.exec, conf.run_time_run or "", patterns.kill):
+    signal, run = signalled(patterns.kill, "USR1"), in_place_of_the_shell(conf.run_time_run or "")
+    for pattern in (patterns.state, patterns.exec, run, portable(signal)):
         try:
             command = substitute(pattern, values)
         except SettingsError as error:
