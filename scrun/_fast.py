@@ -11,6 +11,7 @@ import sys
 
 from scrun import wire
 from scrun.cli.parse import Parsed, parse
+from scrun.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,14 @@ def run(argv: "list[str]") -> int:
     """Run one command and return its exit status."""
     parsed = None
     try:
-        parsed = parse(argv)
+        try:
+            parsed = parse(argv)
+        except UsageError as error:
+            if error.left is None:
+                raise
+            from scrun.commands.plugin_options import parse_again
+
+            argv, parsed = parse_again(argv, error)
         if parsed.command in _FORWARDED:
             return forward(parsed)
         return _module(parsed.command).run(parsed, argv)  # type: ignore[attr-defined, no-any-return]
@@ -50,7 +58,7 @@ def run(argv: "list[str]") -> int:
 
 def _module(command: str) -> object:
     """Import what carries a command out: the module of that name."""
-    name = "information" if command in _INFORMATION else command
+    name = "information" if command in _INFORMATION else command.replace("-", "_")
     if name == "list":
         name = "listing"
     package = __import__("scrun.commands", fromlist=[name])

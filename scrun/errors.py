@@ -15,6 +15,7 @@
     │   └── EngineUnavailable   no answer: nothing is known
     ├── StagingError            stage in or stage out, built in or scrun.lua
     ├── PluginUnavailable       no such engine or stager, or one that is not to be used
+    ├── SpankError              a script of plugstack.conf, or one of its options
     ├── RuntimeMissing          no OCI runtime on this machine
     └── SupervisorLost          the process behind the socket is gone
 
@@ -63,9 +64,12 @@ class UsageError(ScrunError):
     Attributes:
         options: What the parser had read before it stopped, so that the error can go
             to the ``--log`` that was asked for.
+        left: How many arguments follow the one at fault, if that may be an option of a
+            script's (``scrun.commands.plugin_options``).
     """
 
     options: dict[str, object] | None = None
+    left: int | None = None
 
 
 class BundleError(ScrunError):
@@ -170,6 +174,14 @@ class PluginUnavailable(ScrunError):
 
     Raised when an engine or a stager is chosen, before there is a job. Report it; the
     message names the plugin and the package that it came with.
+    """
+
+
+class SpankError(ScrunError):
+    """A script of plugstack.conf refuses the container, or has an option that is not meant so.
+
+    Raised around the allocation, by what a `required` line names; ``create`` fails with it, and
+    the job is released. What an `optional` one raises is logged, and goes no further.
     """
 
 

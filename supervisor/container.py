@@ -46,6 +46,7 @@ from supervisor.ledger import Ledger
 from supervisor.orders import Order
 from supervisor.pods import Pods
 from supervisor.records import remove_record
+from supervisor.spank.stack import Stack, plugin_stack
 from supervisor.staging.base import Stager, Submission
 from supervisor.staging.choose import Stagers
 from supervisor.staging.place import directory_for
@@ -193,19 +194,22 @@ class Container:
 
     async def _live(self) -> None:
         bundle = await self._read_bundle()
-        request, settings = self._request(bundle), self._order.settings
-        submission = Submission(bundle, settings, self._engine, request, self._hurry)
-        environment = self._order.setting.environment
-        stage = await self._stagers.choose(settings, environment, self._engine.name)
+        order, settings, engine = self._order, self._order.settings, self._engine
+        stage = await self._stagers.choose(settings, order.setting.environment, engine.name)
         self._ledger.note(stager=stage.name)
         async with (
             trio.open_nursery() as self._deliveries,
-            stage.ready(submission) as stager,
-            self._pods.allocate(self._engine, request, bundle.config, self.anchor_pid) as job,
+            plugin_stack(
+                settings, order.directory, bundle, engine, self._request(bundle)
+            ) as stack,
+            stage.ready(
+                Submission(bundle, settings, engine, stack.request, self._hurry)
+            ) as stager,
+            self._pods.allocate(engine, stack.request, bundle.config, self.anchor_pid) as job,
         ):
             self._job = job
             try:
-                await self._stage_and_run(stager, bundle, job, request)
+                await self._stage_and_run(stager, bundle, job, stack)
             finally:
                 # The engine that waits for the anchor need not wait for the job's end.
                 if self._ending is not None and self.settled.is_set():
@@ -248,13 +252,12 @@ class Container:
             waiting=self._ledger.job_waits,
         )
 
-    async def _stage_and_run(
-        self, stager: Stager, bundle: Bundle, job: Job, request: Request
-    ) -> None:
+    async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
         nodes = job.environment.get("SLURM_JOB_NODELIST", "")
-        staged = directory_for(self._order.settings.staging, request)
+        staged = directory_for(self._order.settings.staging, stack.request)
         self._ledger.note(staged=staged, annotations={"org.scrun.nodes": nodes})
         try:
+            await stack.allocated(job)
             variables = script_variables(self._order, bundle, self._directory, job.environment)
             self._journal.live(f"job {job.id}: staging the bundle")
             async with stager.staged(job, variables) as place:
@@ -277,7 +280,7 @@ class Container:
                     program_is_known=isinstance(self._program, Found),
                     running=lambda: self._become(Phase.RUNNING),
                 )
-                ending = await job.run(step)
+                ending = await stack.run(job, step)
                 self._ending = self._ending or ending
                 self._become(Phase.STOPPING)
         except* StagingError as group:
@@ -414,7 +417,8 @@ class Container:
             await self.gone.wait()
         if self.alive:
             moved = self._ledger.record.moved
-            what = f"job {self._ledger.record.job_id} is not given back yet, Slurm does not answer"
+            job = f"job {self._ledger.record.job_id}".rstrip()
+            what = f"{job} is not given back yet, Slurm does not answer"
             if moved is not None:
                 what = f"stage_out of {moved.script} is not done yet"
             raise StateError(
@@ -468,11 +472,12 @@ class Container:
         }
         if ending.text:
             annotations["org.scrun.message"] = ending.text
-        self._ledger.note(status="stopped", moved=None, annotations=annotations)
         if ending.reason == "out-of-memory":
             tell_out_of_memory(
                 self._order.bundle, self._order.setting.environment, self.anchor_pid
             )
+        # Before the record: who kills us between the two shall not take the engine's status away.
         self._anchor.end(ending.status)
+        self._ledger.note(status="stopped", moved=None, annotations=annotations)
         self.exit_status = ending.status
         self.ended.set()

@@ -8,6 +8,7 @@ import msgspec
 from scrun.cli.parse import Parsed, parse
 from scrun.errors import UsageError
 from scrun.settings.load import LEVELS, Log, Settings, load, merge
+from scrun.settings.site import with_site_levels
 from supervisor.journal import Shown
 from supervisor.processes import Setting
 
@@ -111,7 +112,7 @@ def read_order(fields: Sequence[bytes], *commands: str) -> Order:
     call = read_call(fields, *commands)
     parsed, here, environment = call.parsed, call.directory, call.setting.environment
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
-    settings = _settings(parsed, environment, here)
+    settings = settings_of(parsed, environment, here)
     return Order(
         id=parsed.id or "",
         pid=call.anchor,
@@ -143,7 +144,17 @@ def own_order(argv: Sequence[str], command: str) -> Order:
     return read_order(fields, command)
 
 
-def _settings(parsed: Parsed, environment: Mapping[str, str], here: str) -> Settings:
+def settings_of(parsed: Parsed, environment: Mapping[str, str], here: str) -> Settings:
+    """Read the settings that hold for a command line.
+
+    Args:
+        parsed: What it says.
+        environment: The caller's environment.
+        here: The caller's working directory.
+
+    Raises:
+        SettingsError: They are wrong.
+    """
     config_file = parsed.text("config-file")
     settings = load(environment, os.path.join(here, config_file) if config_file else None)
     options: dict[str, str] = {}
@@ -156,7 +167,7 @@ def _settings(parsed: Parsed, environment: Mapping[str, str], here: str) -> Sett
         options["log.level"] = options["log.file_level"] = typed
     if (log_format := parsed.text("log-format")) and not parsed.text("log"):
         options["log.format"] = log_format
-    return merge(settings, options=options, env=environment)
+    return with_site_levels(merge(settings, options=options, env=environment))
 
 
 def _typed_level(parsed: Parsed) -> str | None:

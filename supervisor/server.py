@@ -147,7 +147,9 @@ class Server:
                 keep_descriptors_free(connection.fileno())
                 request = Request(self._containers, connection, fields, fds)
                 stack.callback(request.answered)
-                await send(connection, await request.answer())
+                answer = await request.answer()
+                with contextlib.suppress(OSError):  # the caller is gone
+                    await send(connection, answer)
                 await request.confirmed()
         except (OSError, UsageError, trio.TooSlowError):
             pass  # the caller is gone, or no caller of ours

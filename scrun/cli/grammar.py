@@ -21,7 +21,8 @@ Command = tuple[str, tuple[str, ...], tuple[Option, ...]]
 
 Operands are written as scrun(1) does: ``<needed>``, ``[optional]``. One that ends in
 ``...]`` takes all that is left, options of its own included, so with it the options end
-at the first operand.
+at the first operand. One that ends in ``]...`` takes all that is left, too, but what looks like
+an option there has to come after ``--``.
 """
 
 USED, IGNORED = True, False
@@ -281,6 +282,22 @@ COMMANDS: dict[str, Command] = {
             ("bundle", "b", "DIR", USED, ONCE, "Bundle to run it on (default: here)"),
             ("config", "f", "FILE", USED, ONCE, "Instead of the bundle's config.json"),
             ("stage-out", "", None, USED, ONCE, "Run slurm_scrun_stage_out as well"),
+        ),
+    ),
+    "oci-conf": (
+        "Check an oci.conf, or show the commands that it makes",
+        ("<check|render>", "<file>", "[argument]..."),
+        (
+            ("bundle", "b", "DIR", USED, ONCE, "Bundle (default: the working directory)"),
+            ("chdir", "", "DIR", USED, ONCE, "The job's working directory (default: here)"),
+            ("job", "", "N", USED, ONCE, "The job's number (default: 1)"),
+            ("node", "", "NAME", USED, ONCE, "The node's name (default: this machine's)"),
+            ("pid", "", "N", USED, ONCE, "The task's pid (default: that of no process)"),
+            ("spool", "", "DIR", USED, ONCE, "SlurmdSpoolDir (default: /var/spool/slurmd)"),
+            ("step", "", "N", USED, ONCE, "The step's number (default: 0)"),
+            ("task", "", "N", USED, ONCE, "The task's number (default: 0)"),
+            ("uid", "", "N", USED, ONCE, "The user's number (default: yours)"),
+            ("user", "", "NAME", USED, ONCE, "The user's name (default: that number's)"),
         ),
     ),
     "plugins": (

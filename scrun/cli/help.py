@@ -9,6 +9,7 @@ from scrun.version import SPEC, VERSION
 
 # where the right column begins, beside options and beside commands
 _OPTIONS, _COMMANDS = 30, 14
+_WIDTH, _FURTHER = 80, "\n           "
 
 
 def help_text(topic: str | None = None) -> str:
@@ -46,8 +47,19 @@ def help_text(topic: str | None = None) -> str:
     )
 
 
+def plugins_text(options: "list[Option]") -> str:
+    """Return the part of a command's help that is about options of a site's scripts, or nothing.
+
+    Args:
+        options: Those that there are.
+    """
+    if not options:
+        return ""
+    return _lines("", "Options provided by plugins:", *map(_option, options))
+
+
 def usage_text(topic: str | None = None) -> str:
-    """Return how to call a command, or every command, one line for each.
+    """Return how to call a command, or every command; each is one line, if that fits.
 
     Args:
         topic: A command in the table; None for all of them.
@@ -71,7 +83,9 @@ def version_text() -> str:
 def _synopsis(name: str) -> str:
     _, operands, options = COMMANDS[name]
     own = [f"[{name.upper()} OPTIONS]"] if options else []
-    return " ".join(["scrun [GLOBAL OPTIONS...]", name, *own, *operands])
+    begin, rest = " ".join(["scrun [GLOBAL OPTIONS...]", name, *own]), " ".join(operands)
+    fits = len(f"Usage: {begin} {rest}") <= _WIDTH
+    return f"{begin}{' ' if fits else _FURTHER}{rest}".rstrip()
 
 
 def _options(topic: str | None) -> list[str]:

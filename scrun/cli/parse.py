@@ -14,6 +14,7 @@ from scrun.oci.ids import check_id
 
 # as strconv.ParseBool, which runc's --flag=value goes through
 _TRUE = ("1", "t", "T", "true", "True", "TRUE")
+_OPEN = ("create", "run")  # a site's scripts may have more options for them
 _FALSE = ("0", "f", "F", "false", "False", "FALSE")
 
 
@@ -92,7 +93,7 @@ def _read(argv: list[str], parsed: Parsed) -> None:
     given, needed = len(operands), sum(place[0] == "<" for place in places)
     if given < needed:
         raise UsageError(f"{command} needs a {places[given].strip('<>')}" + _see(command))
-    if given > len(places) and not _open_ended(places):
+    if given > len(places) and not (places and places[-1].endswith(("...]", "]..."))):
         raise UsageError(f"{command} cannot take {operands[len(places)]!r}" + _see(command))
     if places[:1] == (CONTAINER,):
         parsed.id = check_id(operands.pop(0))
@@ -121,7 +122,7 @@ def _scan(arguments: list[str], command: str | None, parsed: Parsed) -> list[str
             continue
         found = _resolve(argument, options)
         if found is None:
-            operands.append(_signal_or_raise(argument, command, operands))
+            operands.append(_signal_or_raise(argument, command, operands, len(rest)))
             continue
         for option, value in found:
             _store(option, value, rest, command, parsed.options)
@@ -204,8 +205,11 @@ def _store(
         into[name] = value
 
 
-def _signal_or_raise(argument: str, command: str | None, operands: list[str]) -> str:
-    """Take ``kill ID -9`` and ``kill ID -KILL`` for a signal, as kill(1) writes it."""
+def _signal_or_raise(argument: str, command: str | None, operands: list[str], left: int) -> str:
+    """Take ``kill ID -9`` and ``kill ID -KILL`` for a signal, as kill(1) writes it.
+
+    `left` arguments follow.
+    """
     if command == "kill" and len(operands) == 1:
         from scrun.oci.signals import parse_signal
 
@@ -218,7 +222,10 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str]) ->
     name = argument.partition("=")[0]
     if command is not None and _resolve(argument, options_of(None)) is not None:
         raise UsageError(f"option {name!r} must stand before {command!r}" + _see(None))
-    raise UsageError(f"unknown option {name!r}" + _see(command))
+    error = UsageError(f"unknown option {name!r}" + _see(command))
+    if command in _OPEN and name[:2] == "--":
+        error.left = left
+    raise error
 
 
 def _known(word: str) -> str:

@@ -3,6 +3,19 @@
 from scrun._fast import write
 from scrun.cli import help as texts
 from scrun.cli.parse import Parsed
+from scrun.errors import ScrunError
+
+
+def _of_plugins(topic: "str | None", parsed: Parsed) -> str:
+    """Return what a command's help says about the options of a site's scripts."""
+    from scrun.commands import plugin_options
+
+    if topic not in plugin_options.COMMANDS:
+        return ""
+    try:
+        return texts.plugins_text(plugin_options.listed(parsed.options))
+    except ScrunError as error:  # the rest of the help is none the worse
+        return f"\nOptions provided by plugins: {error}\n"
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -14,6 +27,6 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     elif parsed.command == "usage":
         text = texts.usage_text()
     else:
-        text = texts.help_text(topic)
+        text = texts.help_text(topic) + _of_plugins(topic, parsed)
     write(text.encode())
     return 0

@@ -30,6 +30,7 @@ from scrun.oci.config import Config
 from scrun.settings.requests import TABLE
 
 PREFIX = "slurm."
+OPTIONS = "slurm.option."
 CPUS, MEMORY, GPUS = "SCRUN_CPUS_PER_TASK", "SCRUN_MEM_PER_NODE", "SCRUN_GPUS"
 _SHOWN = 10  # of the names that are unknown: to find what was meant takes a while for each
 _PERIOD = 100_000
@@ -132,7 +133,12 @@ _BY_OPTION = {
 
 
 def _of_slurm(annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    return (item for item in annotations.items() if item[0].startswith(PREFIX))
+    """List those for requests; `slurm.option.*` is for scripts (`plugin_options`)."""
+    return (
+        item
+        for item in annotations.items()
+        if item[0].startswith(PREFIX) and not item[0].startswith(OPTIONS)
+    )
 
 
 def _unknown_names(annotations: Mapping[str, str]) -> Iterator[str]:

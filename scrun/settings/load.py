@@ -7,8 +7,8 @@ those the command line. Engines do not pass the environment on (`delete` of podm
 XDG_RUNTIME_DIR alone), so what has to hold for every command belongs into a file.
 
 A wrong key, type or value is an error that names the file and the key. The keys are
-documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `Runtime`, `Staging`
-and `Lua`.
+documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `Runtime`, `Staging`,
+`Lua` and `Spank`.
 """
 
 import difflib
@@ -166,6 +166,17 @@ class Lua(msgspec.Struct, frozen=True):
     cpu_limit: Annotated[int, msgspec.Meta(ge=1)] = 60
 
 
+class Spank(msgspec.Struct, frozen=True):
+    """`[spank]`: a site's scripts at each phase of a job, as spank-lua(8) has them.
+
+    Attributes:
+        plugstack: The plugstack.conf(5) that names them; `none` for no scripts. When not set: what
+            PlugStackConfig of the slurm.conf in use says, or the plugstack.conf beside it.
+    """
+
+    plugstack: Annotated[str, msgspec.Meta(pattern="^(/|none$)")] | None = None
+
+
 class Settings(msgspec.Struct, frozen=True):
     """The keys of scrun.toml that are in no table.
 
@@ -186,6 +197,7 @@ class Settings(msgspec.Struct, frozen=True):
         staging: See `Staging`.
         lua: See `Lua`.
         plugins: `[plugins.NAME]`: the settings of other engines and stagers, by their names.
+        spank: See `Spank`.
     """
 
     engine: Plugin = "auto"
@@ -200,6 +212,7 @@ class Settings(msgspec.Struct, frozen=True):
     staging: Staging = Staging()
     lua: Lua = Lua()
     plugins: dict[str, dict[str, Any]] = {}
+    spank: Spank = Spank()
 
 
 def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:

@@ -173,37 +173,3 @@ def without(environment: Mapping[str, str], expression: str | None) -> dict[str,
         for name, value in environment.items()
         if not excluded.search(f"{name}={value}")
     }
-
-
-_PREFIXED = re.compile(r"(?<![\w-])(kill\s+(?:-s\s*|-))SIG(?=[A-Z])")
-_INNER = re.compile(r"""\$\([^()'"`\\{}$#<]*\)|"[^"]*"|'[^']*'|\\.""", re.DOTALL)
-_BUILT_IN = frozenset(
-    (
-        "alias", "bg", "break", "case", "cd", "command", "continue", "eval", "exec", "exit",
-        "export", "fg", "for", "function", "if", "jobs", "local", "read", "readonly", "return",
-        "set", "shift", "source", "time", "times", "trap", "type", "ulimit", "umask", "unalias",
-        "unset", "until", "wait", "while",
-    )
-)  # fmt: skip
-
-
-def in_place_of_the_shell(pattern: str) -> str:
-    """Have a shell become the command, if it is but one.
-
-    Not every shell does so by itself (Debian's does not), and what is told to the process then
-    only ends the shell.
-    """
-    first = re.match(r"\s*([\w/][\w./+-]*)(?:\s|$)", pattern)
-    simple = not set(_INNER.sub("", pattern)) & set(";&|<>(){}`\n\\\"'")
-    if first is None or first[1] in _BUILT_IN or not simple:
-        return pattern
-    return f"exec {pattern.lstrip()}"
-
-
-def portable(command: str) -> str:
-    """Take SIG from the names of signals that kill(1) is given.
-
-    POSIX has them without, and some shells have no others ("invalid signal number or name:
-    SIGTERM"). Slurm's documentation has SIG in its examples.
-    """
-    return _PREFIXED.sub(r"\1", command)

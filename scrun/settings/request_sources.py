@@ -34,7 +34,7 @@ from scrun.settings.requests import TABLE, from_environment
 # What names, numbers, times, node lists and lists of features or devices are made of. Not in it:
 # the slash (salloc and srun read a FILE when a node list has one), the percent sign (patterns of
 # file names), quotes and other signs of shells, line breaks, anything but ASCII.
-_PLAIN = re.compile(r"[A-Za-z0-9 _.,:=+*@&|()\[\]-]*")
+PLAIN = re.compile(r"[A-Za-z0-9 _.,:=+*@&|()\[\]-]*")
 _WITH_SLASH = re.compile(r"[A-Za-z0-9_.,:=+*/-]*")
 # these name a kind of resource as gres/gpu, and are never the name of a file
 _NAMES_A_TRES = ("SCRUN_TRES_BIND", "SCRUN_TRES_PER_TASK")
@@ -119,7 +119,7 @@ def names_of_requests(env: Iterable[str]) -> list[str]:
 
 
 def _check_plain(variable: str, value: str) -> None:
-    pattern = _WITH_SLASH if variable in _NAMES_A_TRES else _PLAIN
+    pattern = _WITH_SLASH if variable in _NAMES_A_TRES else PLAIN
     if len(value) > _LONGEST or not pattern.fullmatch(value):
         shown = value if len(value) <= 80 else value[:77] + "..."
         raise SettingsError(

@@ -3,13 +3,14 @@
 import contextlib
 import os
 import re
-import shlex
 
 import trio
 
 from scrun.errors import ScrunError, SettingsError
 from scrun.settings.load import Log, load
 from scrun.settings.ociconf import OciConf, parse_oci_conf
+from scrun.settings.shell_commands import program_of
+from scrun.settings.site import beside
 from scrun.settings.slurmconf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
 from scrun.settings.versions import features
 from supervisor.doctor.findings import Finding
@@ -53,18 +54,6 @@ def judge_nodes(lines: tuple[str, ...]) -> Finding:
 
 
 _USABLE = ("idle", "mix", "mixed", "alloc", "allocated", "comp", "completing", "planned", "plnd")
-
-
-def program_of(pattern: str) -> str | None:
-    """Return the program that a command of oci.conf runs; None when only a shell could tell."""
-    try:
-        words = shlex.split(pattern)
-    except ValueError:
-        return None
-    while words and (words[0] == "exec" or re.fullmatch(r"\w+=.*", words[0])):
-        words.pop(0)
-    plain = words and re.fullmatch(r"[\w./+-]+", words[0])
-    return words[0] if plain else None
 
 
 def judge_oci_conf(
@@ -263,7 +252,7 @@ async def _oci_conf(place: Place, tell: Tell) -> None:
 
 def oci_conf_path(place: Place) -> str:
     """Return where Slurm looks for oci.conf: beside slurm.conf."""
-    return os.path.join(os.path.dirname(place.conf) if place.conf else "/etc/slurm", "oci.conf")
+    return beside(place.conf)
 
 
 def read_oci_conf(place: Place) -> OciConf:

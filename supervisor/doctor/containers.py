@@ -79,7 +79,7 @@ async def try_container(place: Place, variables: Mapping[str, str]) -> Finding:
         return Finding(NAME, "fail", "cannot be made", "put right what failed before it")
     async with own_root(place) as root:
         try:
-            bundle = await trio.to_thread.run_sync(_write_bundle, root)
+            bundle = await trio.to_thread.run_sync(write_bundle, root, "true")
         except (OSError, subprocess.SubprocessError) as error:
             return Finding(NAME, "warn", f"no bundle to try: {error}", "see whether ldd works")
         trial = _Trial(place, root, bundle, variables)
@@ -99,23 +99,16 @@ async def own_root(place: Place) -> AsyncIterator[str]:
 
     So it lies on the same file system. No container can have its name.
     """
-    made = await trio.to_thread.run_sync(_make, place.root)
+    await trio.to_thread.run_sync(own_directory, place.root)
     try:
         with tempfile.TemporaryDirectory(
             prefix="@doctor-", dir=place.root, ignore_cleanup_errors=True
         ) as root:
             yield root
     finally:
-        if made:
-            with contextlib.suppress(OSError):  # somebody else uses it by now
+        if place.root_is_new:
+            with contextlib.suppress(OSError):  # another check uses it, or somebody by now
                 os.rmdir(place.root)
-
-
-def _make(root: str) -> bool:
-    """Make the root directory as `create` does; tell whether it was not there."""
-    made = not os.path.lexists(root)
-    own_directory(root)
-    return made
 
 
 class _Trial:
@@ -139,7 +132,7 @@ class _Trial:
         arguments = ["create", "--bundle", self._bundle, "--pid-file", pid_file, _ID]
         status = await self._with_stderr(arguments, errors)
         if status:
-            text = _last_line(errors) or f"exit status {status}"
+            text = last_line(errors) or f"exit status {status}"
             return Finding(NAME, "fail", f"create: {text.removeprefix('scrun: ')}", _REMEDY)
         pidfd = os.pidfd_open(_pid(pid_file))
         try:
@@ -152,7 +145,7 @@ class _Trial:
         done = await self._scrun("state", _ID)
         if done.status:
             return Finding(NAME, "fail", f"state: {done.last}", _REMEDY)
-        finding = judge_state("\n".join(done.lines), _last_line(errors))
+        finding = judge_state("\n".join(done.lines), last_line(errors))
         done = await self._scrun("delete", _ID)
         if done.status:
             return Finding(NAME, "fail", f"delete: {done.last}", _REMEDY)
@@ -231,7 +224,8 @@ def _pid(path: str) -> int:
     return int(Path(path).read_text())
 
 
-def _last_line(path: str) -> str:
+def last_line(path: str) -> str:
+    """Return the last line of a file that says anything."""
     try:
         text = Path(path).read_text(errors="replace")
     except OSError:
@@ -239,31 +233,35 @@ def _last_line(path: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def _write_bundle(root: str) -> str:
-    """Make a bundle of `true` and the libraries that it needs; some MiB, so that it can be copied.
+def write_bundle(root: str, name: str, *arguments: str) -> str:
+    """Make a bundle of a program and the libraries that it needs.
+
+    Some MiB, so that it can be copied.
 
     A bundle of bind mounts would be smaller, but does not look like one of an engine.
     """
     bundle = os.path.join(root, "@bundle")
     rootfs = os.path.join(bundle, "rootfs")
-    true = shutil.which("true", path=SYSTEM_PATH)
-    if true is None:
-        raise OSError("there is no `true`")
+    program = shutil.which(name, path=SYSTEM_PATH)
+    if program is None:
+        raise OSError(f"there is no `{name}`")
     listed = subprocess.run(
-        ["ldd", true], env={"PATH": SYSTEM_PATH, "LC_ALL": "C"}, stdin=subprocess.DEVNULL,
+        ["ldd", program], env={"PATH": SYSTEM_PATH, "LC_ALL": "C"}, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=10, check=False,
     )  # fmt: skip
-    for path in (true, *libraries(listed.stdout)):
+    for path in (program, *libraries(listed.stdout)):
         place = rootfs + path
         os.makedirs(os.path.dirname(place), exist_ok=True)
         shutil.copy(path, place)
-    for folder in ("proc", "dev", "sys", "tmp"):
+    for folder in ("proc", "dev", "sys", "tmp", "etc"):
         os.makedirs(os.path.join(rootfs, folder), exist_ok=True)
+    for name in ("passwd", "group"):  # Charliecloud and its like mount this machine's on them
+        Path(rootfs, "etc", name).touch()
     config = {
         "ociVersion": "1.0.2",
         "process": {
             "user": {"uid": 0, "gid": 0},
-            "args": [true],
+            "args": [program, *arguments],
             "env": ["PATH=/usr/bin:/bin"],
             "cwd": "/",
         },

@@ -10,7 +10,7 @@ from scrun._fast import write
 from scrun.cli.parse import parse
 from scrun.commands.failure import explain
 from scrun.errors import ScrunError, leaves
-from supervisor.doctor import cluster, containers, engines, machine, trial
+from supervisor.doctor import by_hand, cluster, containers, engines, machine, trial
 from supervisor.doctor.findings import Finding, Report, json_text, text_line
 from supervisor.doctor.place import Check, Place, examine
 from supervisor.plugins.registry import plugins
@@ -69,8 +69,8 @@ async def _check(place: Place) -> int:
 def _trials(place: Place) -> tuple[Check, ...]:
     """Return the checks that run something where containers run."""
     if not place.by_slurm:
-        return containers.CHECKS
-    return () if place.parsed.options.get("no-job") else trial.CHECKS
+        return (by_hand.CHECK, *containers.CHECKS)
+    return (by_hand.CHECK, *(() if place.parsed.options.get("no-job") else trial.CHECKS))
 
 
 async def _examine(check: Check, place: Place, report: Report) -> None:

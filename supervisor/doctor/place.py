@@ -37,6 +37,7 @@ class Place(msgspec.Struct, frozen=True):
         settings_error: What is wrong with the files, or "".
         root: The root directory of the records, or "" when there is none.
         root_error: Why there is none, or "".
+        root_is_new: It is not there yet.
         engine: The engine of its containers, or None.
         engine_error: Why there is none, or "".
         tools: Slurm's, if that is the engine.
@@ -50,6 +51,7 @@ class Place(msgspec.Struct, frozen=True):
     settings_error: str
     root: str
     root_error: str
+    root_is_new: bool
     engine: Engine | None
     engine_error: str
     tools: Tools | None
@@ -197,11 +199,16 @@ async def examine(argv: list[str], plugins: Plugins) -> Place:
         settings_error=settings_error,
         root=root,
         root_error=root_error,
+        root_is_new=_is_new(root),
         engine=engine,
         engine_error=engine_error,
         tools=tools,
         conf=conf,
     )
+
+
+def _is_new(root: str) -> bool:
+    return bool(root) and not os.path.lexists(root)
 
 
 def _settings(

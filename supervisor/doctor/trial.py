@@ -12,8 +12,9 @@ import trio
 
 from scrun.errors import EngineError, ScrunError, SettingsError, leaves
 from scrun.settings.load import Log
+from scrun.settings.shell_commands import program_of
 from scrun.states import Ending
-from supervisor.doctor.cluster import judge_ping, mute, oci_conf_path, program_of, read_oci_conf
+from supervisor.doctor.cluster import judge_ping, mute, oci_conf_path, read_oci_conf
 from supervisor.doctor.containers import NAME as CONTAINER
 from supervisor.doctor.containers import own_root, try_container
 from supervisor.doctor.findings import Finding

@@ -40,6 +40,7 @@ class Request(msgspec.Struct, frozen=True):
         flags: What the engine's flags ask for (`scrun.settings.engine_flags`).
         waiting: Called with what a pending job waits for, whenever that changes; with None when
             it does not wait any more, if it was called before.
+        plugin_options: Options of Slurm's own plugins, for the tool that asks for the job.
         on_first_node: Whether a container in somebody else's job runs on that one's first node, as
             the members of a pod do.
     """
@@ -54,6 +55,7 @@ class Request(msgspec.Struct, frozen=True):
     asked: Mapping[str, str] = {}
     flags: Flags = NO_FLAGS
     waiting: Callable[[Waiting | None], None] = _nobody
+    plugin_options: Sequence[str] = ()
     on_first_node: bool = False
 
 
@@ -70,6 +72,7 @@ class Step(msgspec.Struct, frozen=True):
         program_is_known: Whether the program was seen in the bundle; else the engine should
             look out for the runtime's word that there is none.
         running: Called when the engine knows that the task runs.
+        variables: What is added to its environment, config.json's `process.env`; None: taken out.
     """
 
     bundle: str
@@ -79,6 +82,7 @@ class Step(msgspec.Struct, frozen=True):
     program: str
     program_is_known: bool
     running: Callable[[], None]
+    variables: Mapping[str, str | None] = {}
 
 
 class Program(msgspec.Struct, frozen=True):

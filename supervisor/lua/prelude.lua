@@ -189,4 +189,4 @@ end
 
 local function is_function(name) return type(rawget(globals, name)) == "function" end
 
-return load_script, call, is_function
+return load_script, call, is_function, guarded, message, shown

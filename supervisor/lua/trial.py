@@ -35,6 +35,7 @@ from supervisor.lua.find import cluster_name, find_script
 from supervisor.lua.host import loaded
 from supervisor.orders import Order, own_order
 from supervisor.processes import Setting
+from supervisor.spank.trial import check_spank, is_spank
 from supervisor.staging.base import Submission
 from supervisor.staging.place import Staged
 from supervisor.staging.scripted import Scripted, scripted
@@ -114,6 +115,9 @@ async def _check(order: Order, journal: Journal) -> None:
     """Load the script, and tell which functions it has."""
     settings = order.settings
     path = await _find(order)
+    if await trio.to_thread.run_sync(is_spank, path):
+        await check_spank(path, settings, order.setting, order.directory, journal)
+        return
     cluster = cluster_name(settings)
     async with loaded(
         path, settings.lua, order.setting, order.directory, journal, cluster, complete=False

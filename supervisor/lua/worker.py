@@ -216,17 +216,8 @@ class Script:
         version, memory, limit, path, cluster = (os.fsdecode(field) for field in orders)
         self._host = Host(supervisor, int(limit))
         self._runtime = Runtime(version, int(memory))
-        load, self._call, is_function = _prelude(self._runtime, self._host, cluster)
-        try:
-            with open(path, "rb") as file:
-                content = file.read()
-        except OSError as error:
-            raise Failed(error.strerror or str(error)) from error
-        content = content.removeprefix(b"\xef\xbb\xbf")
-        if content.startswith(b"#"):
-            content = b"--" + content  # as lua(1) does
-        name = "@" + os.path.basename(path)
-        result = _checked(load(content, name.encode()))
+        load, self._call, is_function, *_ = prelude(self._runtime, self._host, cluster)
+        result = checked(load(*read_script(path)))
         if result is not None and not _is_success(result):
             raise Failed(self._reason(f"the script returned {self._shown(result)}"))
         self.missing = [name for name in _FUNCTIONS if not is_function(name.encode())]
@@ -251,9 +242,9 @@ class Script:
             for argument in arguments
         ]
         try:
-            result = _checked(self._call(function.encode(), *values))
+            result = checked(self._call(function.encode(), *values))
         finally:
-            _flush()
+            flush()
         if not _is_success(result):
             raise Failed(self._reason(f"{function} returned {self._shown(result)}"))
         return [self._host.paths[b"bundle"], self._host.paths[b"root"]]
@@ -272,8 +263,8 @@ class Script:
         return f"a {self._runtime.type_name(result)}"
 
 
-def _prelude(runtime: Runtime, host: Host, cluster: str) -> tuple[Callable[..., Value], ...]:
-    """Run the prelude; return its functions for loading, calling and asking."""
+def prelude(runtime: Runtime, host: Host, cluster: str) -> tuple[Callable[..., Value], ...]:
+    """Run the prelude; return its functions for loading, calling and asking, and its own."""
     from supervisor.lua.documents import install
 
     functions: dict[str, object] = {
@@ -283,8 +274,8 @@ def _prelude(runtime: Runtime, host: Host, cluster: str) -> tuple[Callable[..., 
         "minutes": host.minutes,
     }
     with open(_PRELUDE, "rb") as file:
-        prelude = runtime.lua.compile(file.read(), name=b"=scrun")
-    loaded: tuple[Callable[..., Value], ...] = prelude(
+        chunk = runtime.lua.compile(file.read(), name=b"=scrun")
+    loaded: tuple[Callable[..., Value], ...] = chunk(
         runtime.table(functions),
         runtime.table({**CONSTANTS, "CLUSTER_NAME": cluster.encode()}),
         runtime.table(install(runtime)._asdict()),
@@ -295,7 +286,24 @@ def _prelude(runtime: Runtime, host: Host, cluster: str) -> tuple[Callable[..., 
     return loaded
 
 
-def _checked(results: tuple[Value, ...]) -> Value:
+def read_script(path: str) -> tuple[bytes, bytes]:
+    """Return a script's text, and what Lua calls it in messages.
+
+    Raises:
+        Failed: It cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise Failed(error.strerror or str(error)) from error
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    if content.startswith(b"#"):
+        content = b"--" + content  # as lua(1) does
+    return content, b"@" + os.fsencode(os.path.basename(path))
+
+
+def checked(results: tuple[Value, ...]) -> Value:
     """Return what a guarded call returned.
 
     Raises:
@@ -307,7 +315,7 @@ def _checked(results: tuple[Value, ...]) -> Value:
     return results[1]
 
 
-def _flush() -> None:
+def flush() -> None:
     """Write out what the C library holds back.
 
     A script may have left files open; soon we are killed.
@@ -337,12 +345,17 @@ def _argument(field: bytes) -> int | bytes:
 
 
 def serve(supervisor: Supervisor) -> None:
-    """Load the script, then call its functions as they are asked for.
+    """Do what the supervisor asks for; the first request says for which kind of script.
 
     Raises:
         Failed: The script did.
     """
-    script = Script(supervisor, supervisor.hear()[1:])
+    request = supervisor.hear()
+    if request[0] != b"load":
+        from supervisor.spank.worker import serve_stack
+
+        serve_stack(supervisor, request)
+    script = Script(supervisor, request[1:])
     supervisor.tell("loaded", *script.missing)
     while True:
         function, bundle, root, count, *rest = supervisor.hear()[1:]

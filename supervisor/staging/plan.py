@@ -27,6 +27,10 @@ HOST_ONLY = (
 )
 
 
+SLURM = "22.05.8"
+"""The version of Slurm whose ways this machine follows."""
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True):
     """Where the container will run, as far as config.json has to know.
 
@@ -47,6 +51,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         rlimits: Hard limits that cannot be raised there, by the runtime-spec's names;
             None: unknown, or no limit on raising.
         capabilities: What a process there can have at most; None: everything.
+        slurm: The version of Slurm that is there, or whose ways this machine follows.
     """
 
     elsewhere: bool
@@ -59,6 +64,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     host_only: tuple[str, ...] = HOST_ONLY
     rlimits: dict[str, int] | None = None
     capabilities: frozenset[str] | None = None
+    slurm: str = SLURM
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):

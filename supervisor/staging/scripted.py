@@ -14,7 +14,8 @@ from scrun.record import Moved
 from scrun.settings.load import Settings
 from supervisor.engines.base import Job, Request
 from supervisor.lua.find import cluster_name
-from supervisor.lua.host import Remote, Script, loaded
+from supervisor.lua.host import Script, loaded
+from supervisor.lua.process import Remote
 from supervisor.staging.base import Submission
 from supervisor.staging.files import write
 from supervisor.staging.place import Staged, directory_for, make_place

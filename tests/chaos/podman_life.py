@@ -130,8 +130,9 @@ class PodmanLife:
             await trio.sleep(0.05)
         await trio.sleep(self.plan.pause)
         await self._write(stdin)
-        await trio.sleep(3)
-        await self._remove()
+        if self.plan.fault.deed != "STOP":
+            await trio.sleep(3)
+            await self._remove()
 
     async def _break(self, call: Call) -> None:
         """Do what the plan says to podman, or to its conmon."""

@@ -117,7 +117,8 @@ def _one_line(text: str) -> bool:
 
 def _too_early(answer: Answer) -> bool:
     """Tell whether SIGINT found an interpreter that had not begun with anything of ours yet."""
-    return answer.err.startswith("Fatal Python error: init_") and "KeyboardInterrupt" in answer.err
+    begun = answer.err.startswith("Traceback")
+    return answer.err.endswith("KeyboardInterrupt\n") and not begun
 
 
 def _refusal(plan: Plan, seen: Seen, what: str, answer: Answer) -> list[Problem]:

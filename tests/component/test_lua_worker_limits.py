@@ -140,7 +140,7 @@ async def test_a_worker_that_crashes(bench: Bench) -> None:
 async def test_a_worker_that_talks_nonsense(bench: Bench) -> None:
     async with bench.loaded(f"{HEAD} return 0 end\n{OUT}") as loaded:
         # more than a frame may have: the rest of what it says would be taken for words
-        loaded._channel._data += b"\x7f\xff\xff\xff"
+        loaded._worker._channel._data += b"\x7f\xff\xff\xff"
         texts: list[str] = []
         with trio.fail_after(5), failing(texts):
             await loaded.call("slurm_scrun_stage_in", ARGUMENTS, ("", ""), {}, None)  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ from supervisor.engines.slurm.messages import (
 from supervisor.engines.slurm.pending import read_waiting
 from supervisor.inspection import read_list, rows_of, statistics, total
 from supervisor.lua.channel import Channel, Hangup
-from supervisor.lua.host import understood
+from supervisor.lua.process import understood
 from supervisor.orders import read_call
 from supervisor.plugins.registry import plugins
 from supervisor.pumps import Output
@@ -629,7 +629,7 @@ def worker(data: bytes) -> None:
         except Hangup:
             continue
         assert kind
-        assert kind in (b"loaded", b"stop") or 1 <= len(fields) <= 2
+        assert kind in (b"loaded", b"stop", b"opened", b"called") or 1 <= len(fields) <= 2
 
 
 async def _frames(pieces: list[bytes]) -> list[list[bytes]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from scrun.errors import StagingError, leaves
 from scrun.settings.load import Level, Log, Lua
 from supervisor.journal import Journal
-from supervisor.lua.host import Remote, Script, loaded
+from supervisor.lua.host import Script, loaded
+from supervisor.lua.process import Remote
 from supervisor.processes import Setting
 from tests.harness import users
 

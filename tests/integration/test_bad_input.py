@@ -312,8 +312,13 @@ Connections = tuple[_socket.socket, socket.socket]
 
 
 @contextlib.contextmanager
-def created_by_hand(site: Site, container: str, script: str) -> Iterator[Connections]:
-    """A container as `create` has it made: the connection, answered, and the anchor's end."""
+def created_by_hand(
+    site: Site, container: str, script: str, *, hears: bool = True
+) -> Iterator[Connections]:
+    """A container as `create` has it made: the connection, answered, and the anchor's end.
+
+    `hears`: whether the answer can be given.
+    """
     bundle = site.bundle(site.config("sh", "-c", script))
     words = [b"create", b"--bundle", os.fsencode(bundle), container.encode()]
     environment = [f"{name}={value}".encode() for name, value in site.environment.items()]
@@ -323,7 +328,10 @@ def created_by_hand(site: Site, container: str, script: str) -> Iterator[Connect
         sock = wire.connect(str(site.root), supervisor_socket(site))
         with theirs:
             wire.send(sock, [*fields, *environment], [null.fileno()] * 3 + [theirs.fileno()])
-        assert wire.receive(sock) == (0, b"")
+        if hears:
+            assert wire.receive(sock) == (0, b"")
+        else:
+            sock.shutdown(socket.SHUT_RD)
         yield sock, ours
 
 
@@ -332,6 +340,18 @@ def test_a_create_that_dies_with_its_answer_leaves_no_container(site: Site, witn
     del witness
     with created_by_hand(site, "odd", "sleep 60") as (connection, _):
         assert json.loads(site.must("state", "odd"))["status"] == "created"
+        connection.close()
+        wait_while("its record", (site.root / "odd").exists, QUICKLY)
+
+
+def test_a_create_that_dies_before_its_answer_leaves_no_container(
+    site: Site, witness: Life
+) -> None:
+    del witness
+    record = site.root / "odd" / "state.json"
+    with created_by_hand(site, "odd", "sleep 60", hears=False) as (connection, _):
+        wait_until("it is created", lambda: record.exists() and '"created"' in record.read_text())
+        time.sleep(0.5)  # until it has not been answered
         connection.close()
         wait_while("its record", (site.root / "odd").exists, QUICKLY)
 

@@ -3,7 +3,9 @@
 The files are in docs/examples/oci.conf, as the guide has them.
 """
 
+import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -165,4 +167,195 @@ def test_the_supervisor_dies(example: MakeExample, tmp_path: Path) -> None:
     os.kill(supervisor, signal.SIGKILL)
     life.wait()
     life.delete()
+    site.settle()
+
+
+@pytest.fixture
+def clustered(make_site: MakeSite, tmp_path: Path) -> MakeExample:
+    """Makes a place of Slurm's whose oci.conf has more in it than the nodes'."""
+    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        directory.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+
+    def make(more: str) -> Site:
+        site = make_site("slurm-user")
+        conf = Path(site.environment["SLURM_CONF"])
+        for name, extra in (("slurm.conf", ""), ("oci.conf", more)):
+            (tmp_path / name).write_text(conf.with_name(name).read_text() + extra)
+        site.environment["SLURM_CONF"] = str(tmp_path / "slurm.conf")
+        return site
+
+    return make
+
+
+def test_srun_of_the_site(clustered: MakeExample, tmp_path: Path) -> None:
+    """oci.conf(5): SrunPath, SrunArgs, one entry for each argument, and DebugFlags."""
+    tell = f'echo "flags $SLURM_DEBUG_FLAGS" >>{tmp_path}/srun.calls\n'
+    calls = program(tmp_path, "srun", f'{tell}exec {shutil.which("srun")} "$@"\n')
+    more = "SrunArgs=--mpi=none\nSrunArgs=--wait=60\nDebugFlags=Steps\n"
+    site = clustered(f"SrunPath={tmp_path}/bin/srun\n{more}")
+    life = site.shell("trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done")
+    life.created().start().says("up")
+    assert site.must("exec", life.id, "echo", "inside") == "inside\n"
+    life.kill("USR1")
+    assert life.wait() == 9
+    life.delete()
+    lines = calls.read_text().splitlines()
+    begins = [line.split()[:2] for line in lines if line.startswith("--")]
+    assert len(begins) >= 3  # the container, exec, kill
+    assert begins == [["--mpi=none", "--wait=60"]] * len(begins)
+    assert lines.count("flags Steps") == len(begins)
+    site.settle()
+
+
+def test_levels_of_the_site(clustered: MakeExample) -> None:
+    """oci.conf(5): StdIODebug, and FileDebug for the file of [log]."""
+    site = clustered("StdIODebug=verbose\nFileDebug=debug\n")
+    log = site.base / "all.log"
+    content = f'engine = "slurm"\n[log]\nfile = "{log}"\nlevel = "error"\n'
+    (site.base / "scrun.toml").write_text(content)
+    life = site.life("true").created().start()
+    assert life.wait() == 0
+    assert "it is created" in life.errors()
+    life.delete()
+    assert "it is running" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("Fancy=1\n", "oci.conf:5: Fancy: unknown key"),
+        ("SrunPath=/nowhere/srun\n", "SrunPath=/nowhere/srun: no program that can be run"),
+    ],
+)
+def test_a_wrong_oci_conf_of_the_site(clustered: MakeExample, more: str, said: str) -> None:
+    """It is said before a job is asked for; and what there is can be deleted."""
+    site = clustered(more)
+    assert said in site.life("true").refused()
+    assert "does not exist" in site.fails("delete", "c9")
+    site.settle()
+
+
+PARAMETERS = """\
+ContainerPath={path}/%u
+MountSpoolDir=/mnt/step-%s
+CreateEnvFile=null
+DisableHooks=prestart
+DisableCleanup={keep}
+EnvExclude="^(SECRET|SLURM_CONF)="
+RunTimeEnvExclude="^SECRET="
+RunTimeQuery="runc --root={path}/state state %j"
+RunTimeKill="runc --root={path}/state kill %j TERM"
+RunTimeDelete="runc --root={path}/state delete --force %j"
+RunTimeRun="wrapper '%Z' '%b' %r %e %m; exec runc --root={path}/state run -b %b %j"
+"""
+SHOW = "tr '\\0' '\\n' </mnt/step-0/task-0/environment; echo; env"
+
+
+@pytest.mark.parametrize("keep", ["no", "yes"])
+def test_parameters(example: MakeExample, tmp_path: Path, keep: str) -> None:
+    """oci.conf(5), each parameter: what the container, its hooks and the commands see."""
+    place = tmp_path / "place"
+    place.mkdir()
+    site = example(PARAMETERS.format(path=place, keep=keep))
+    site.user.give(place)
+    wrapper = program(tmp_path, "wrapper", f'echo "secret: $SECRET" >>{tmp_path}/wrapper.calls\n')
+    site.environment["SECRET"] = "of create"
+    (site.rootfs / "mnt").mkdir()
+    site.user.give(site.rootfs / "mnt")
+    config = site.config("sh", "-c", SHOW)
+    config["process"]["env"] += ["SECRET=of config.json", "OPEN=yes"]
+    hook = {"path": "/bin/sh", "args": ["sh", "-c", f"echo $0 >>{place}/hooks"]}
+    config["hooks"] = {
+        kind: [{**hook, "args": [*hook["args"], kind]}] for kind in ("prestart", "poststart")
+    }
+    for _ in range(2):  # the second one finds what the first has left
+        life = site.life(config=config, container="same").created().start()
+        assert life.wait() == 0, life.errors()
+        file, _, variables = life.output().partition("\n\n")
+        for text in (file, variables):
+            lines = text.splitlines()
+            assert {"OPEN=yes", "SLURM_JOB_NAME=scrun"} <= set(lines)
+            assert not any(line.startswith("SECRET=") for line in lines)
+        life.delete()
+        (site.base / "l" / "same" / "pid").unlink(missing_ok=True)
+        (site.base / "l" / "same").rmdir()
+    assert set((place / "hooks").read_text().split()) == {"poststart"}
+    words, secret = wrapper.read_text().splitlines()[:2]
+    directory, bundle, rootfs, variables, step = words.split()
+    assert secret == "secret: "
+    assert (directory, rootfs) == (str(site.base), str(site.rootfs))
+    assert step.startswith(f"{place}/{site.user.name}/oci-job")
+    assert (bundle, variables) == (f"{step}/task-0", f"{step}/task-0/environment")
+    assert os.path.exists(f"{bundle}/config.json") is (keep == "yes")
+    assert os.path.exists(step) is (keep == "yes")
+
+
+def test_a_terminal_by_create_and_start(example: MakeExample) -> None:
+    """RunTimeCreate has no console socket, and would refuse to make a terminal."""
+    site = example((EXAMPLES / "runc-create.conf").read_text())
+    life = site.life("sh", "-c", "test -t 0 && test -t 1 && stty size; exit 5", terminal=True)
+    life.created().start()
+    assert life.wait() == 5
+    life.delete()
+
+
+def test_start_that_fails_is_said(example: MakeExample) -> None:
+    text = (EXAMPLES / "runc-create.conf").read_text()
+    site = example(text.replace("/ start", "/ no-such-command"))
+    life = site.life("sleep", "60").created().start()
+    assert life.wait() != 0
+    assert "could not be started" in life.state()["annotations"]["org.scrun.message"]
+    life.delete()
+    site.settle()
+
+
+def test_arguments_as_they_are(example: MakeExample, tmp_path: Path) -> None:
+    """oci.conf(5): %@, each argument quoted and escaped; nothing of config.json is a command."""
+    site = example((EXAMPLES / "apptainer.conf").read_text())
+    program(tmp_path, "apptainer", 'shift 3; printf "%s|" "$@"\n')
+    words = ["echo", "it's", "", "a\nb", "$(touch x)", '"; touch y; "', "%p %% *", "`z`"]
+    life = site.life(*words).created().start()
+    assert life.wait() == 0
+    assert life.output() == "".join(f"{word}|" for word in words)
+    life.delete()
+
+
+def by_hand(site: Site) -> tuple[str, str]:
+    """What doctor says about the commands of the oci.conf."""
+    done = site.run("doctor", "--format", "json", timeout=120)
+    assert done.stderr == ""
+    [found] = [one for one in json.loads(done.stdout) if one["name"] == "oci.conf by hand"]
+    assert not site.root.exists() or not [e for e in site.root.iterdir() if "doctor" in e.name]
+    return found["status"], found["finding"]
+
+
+@pytest.mark.parametrize("name", ["runc-create", "runc-run", "apptainer"])
+def test_doctor_tries_the_commands(example: MakeExample, tmp_path: Path, name: str) -> None:
+    """Containers guide, "Testing OCI runtime outside of Slurm"."""
+    text = (EXAMPLES / f"{name}.conf").read_text()
+    site = example(text)
+    run = f'export USER={site.user.name}\nroot=$3; shift 3; exec ch-run "$root" -- "$@"\n'
+    if name == "apptainer":
+        assert by_hand(site) == ("fail", "apptainer is not on this machine")
+    program(tmp_path, "apptainer", run)
+    status, said = by_hand(site)
+    assert (status, said.endswith("each works on this machine")) == ("ok", True), said
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "said"),
+    [
+        ("runc-create", " create ", " creat ", "RunTimeCreate, RunTimeStart: "),
+        ("runc-create", " start ", " stat ", "RunTimeCreate, RunTimeStart: "),
+        ("runc-run", " kill -a ", " kil ", "RunTimeKill: "),
+        ("runc-run", " delete ", " delet ", "RunTimeDelete: "),
+    ],
+)
+def test_doctor_names_the_command(
+    example: MakeExample, name: str, right: str, wrong: str, said: str
+) -> None:
+    site = example((EXAMPLES / f"{name}.conf").read_text().replace(right, wrong))
+    status, finding = by_hand(site)
+    assert (status, finding.startswith(said)) == ("fail", True), finding
     site.settle()

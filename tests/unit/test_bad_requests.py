@@ -8,7 +8,7 @@ from scrun.errors import UsageError
 from scrun.foreground import status_of
 from supervisor.anchors import read_signals
 from supervisor.lua.channel import Hangup
-from supervisor.lua.host import understood
+from supervisor.lua.process import understood
 from supervisor.orders import read_call
 
 CALL = [b"4711", b"22", b"/b", b"2", b"create", b"c1", b"A=b"]

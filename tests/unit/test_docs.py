@@ -172,8 +172,8 @@ def test_nothing_that_scrun_does_not_have(built: Path) -> None:
         text = man(built, page)
         assert {*re.findall(r"(?<![\w-])--[a-z][\w-]*", text)} <= known, page
         for example in re.findall(r"^\.EX\n(.*?)^\.EE", text, re.MULTILINE | re.DOTALL):
-            assert {*re.findall(r"^scrun ([a-z]+)", example, re.MULTILINE)} <= {*COMMANDS}
-        assert {*re.findall(r"\bscrun ([a-z]+) [A-Z]", text)} <= {*COMMANDS}, page
+            assert {*re.findall(r"^scrun ([a-z-]+)", example, re.MULTILINE)} <= {*COMMANDS}
+        assert {*re.findall(r"\bscrun ([a-z-]+) [A-Z]", text)} <= {*COMMANDS}, page
         variables = {*re.findall(r"\bSCRUN_[A-Z0-9_]*[A-Z0-9]", text)}
         variables -= {*requests.TABLE, *load._ENVIRONMENT, "SCRUN_CONFIG"}
         told = {f"SCRUN_{field.upper()}" for field in Told.__struct_fields__}

@@ -9,7 +9,8 @@ import trio
 
 from scrun.errors import SettingsError
 from scrun.settings.ociconf import parse_oci_conf
-from supervisor.doctor import cluster, containers, engines, machine, main, trial
+from scrun.settings.shell_commands import program_of
+from supervisor.doctor import by_hand, cluster, containers, engines, machine, main, trial
 from supervisor.doctor.findings import Finding, Report, json_text, text_line
 from supervisor.doctor.machine import Directory, Namespaces
 from supervisor.doctor.place import Check, Place, Tell, run_tool
@@ -98,7 +99,7 @@ async def test_a_check_always_tells_something(
 
 def test_every_finding_has_one_place() -> None:
     for some in (containers.CHECKS, trial.CHECKS):
-        names = [name for check in (*main.CHECKS, *some) for name in check.names]
+        names = [name for check in (*main.CHECKS, by_hand.CHECK, *some) for name in check.names]
         assert len(names) == len(set(names))
 
 
@@ -210,7 +211,7 @@ def test_nodes(lines: list[str], status: str, text: str) -> None:
     ],
 )
 def test_program_of_a_command(pattern: str, program: str | None) -> None:
-    assert cluster.program_of(pattern) == program
+    assert program_of(pattern) == program
 
 
 @pytest.mark.parametrize(

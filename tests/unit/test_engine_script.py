@@ -179,8 +179,11 @@ class Inside:
         return {self.first, *descendants(self.first)}
 
     def close(self) -> None:
-        pids = self.pids
-        self._running.kill()
+        pids: set[int] = set()
+        try:
+            pids = self.pids
+        finally:
+            self._running.kill()
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

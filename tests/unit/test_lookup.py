@@ -223,7 +223,11 @@ def kernel_finds(rootfs: Path, path: str) -> os.stat_result | None:
     root = os.open(rootfs, os.O_PATH)
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        fd = libc.syscall(437, root, path.encode(), ctypes.byref(how), ctypes.sizeof(how))
+        while True:
+            fd = libc.syscall(437, root, path.encode(), ctypes.byref(how), ctypes.sizeof(how))
+            # a mount or a renaming anywhere on the machine meanwhile, at a `..`
+            if fd >= 0 or ctypes.get_errno() != errno.EAGAIN:
+                break
     finally:
         os.close(root)
     if fd < 0:

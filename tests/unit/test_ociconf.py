@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from scrun.errors import SettingsError
 from scrun.settings.ociconf import parse_oci_conf
-from scrun.settings.patterns import in_place_of_the_shell, portable, substitute, without
+from scrun.settings.patterns import substitute, without
+from scrun.settings.shell_commands import in_place_of_the_shell, portable
 
 RUN = 'RunTimeRun="exec crun run -b %b"\nRunTimeKill="k"\nRunTimeDelete="d"\n'
 

@@ -9,8 +9,9 @@ import pytest
 
 from scrun.errors import SettingsError
 from scrun.settings.load import Runtime
-from scrun.settings.node_runtime import NodeRuntime
-from supervisor.engines.slurm.node import NodeCommands, read_node_commands
+from scrun.settings.node_runtime import NodeRuntime, node_runtime
+from scrun.settings.ociconf import parse_oci_conf
+from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.signals import Running, kill_scripts
 
 
@@ -27,18 +28,11 @@ def killing(pattern: str) -> NodeCommands:
         ('RunTimeKill="crun kill %j.%s"', "crun kill 7.0"),
     ],
 )
-def test_a_signal_at_the_end_is_ours_to_give(tmp_path: Path, line: str, command: str) -> None:
+def test_a_signal_at_the_end_is_ours_to_give(line: str, command: str) -> None:
     rest = 'RunTimeQuery="x"\nRunTimeDelete="x"\nRunTimeRun="x"\n'
-    (tmp_path / "oci.conf").write_text(f"{line}\n{rest}")
-    found = read_node_commands(str(tmp_path / "slurm.conf"), Runtime())
+    conf = parse_oci_conf(f"{line}\n{rest}")
+    found = NodeCommands(node_runtime(conf, Runtime()))
     assert found.kill("7.0", "n", signal.SIGUSR1) == f"{command} USR1"
-
-
-@pytest.mark.parametrize("content", [None, "", "nonsense", "RunTimeRun=x\n", "\udcff"])
-def test_no_command_where_none_is_known(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / "oci.conf").write_bytes(content.encode(errors="surrogateescape"))
-    assert read_node_commands(str(tmp_path / "slurm.conf"), Runtime()).patterns == NodeRuntime()
 
 
 def test_filled_in() -> None:

@@ -13,6 +13,7 @@ from scrun.errors import EngineError, StateError, shortened
 from scrun.states import FATAL, Ending, exited, killed, taken
 from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.local.commands import Commands, Container
+from supervisor.engines.local.environment import changed_environment
 from supervisor.engines.local.session import LocalSession, kill_started
 from supervisor.engines.script import signal_script
 from supervisor.engines.terminal import write_size
@@ -80,13 +81,28 @@ class LocalJob:
     async def run(self, step: Step) -> Ending:
         """Run the container in the foreground of the runtime's command, to its end."""
         log = os.path.join(self._request.record, "runtime.log")
+        if step.terminal:
+            write_size(step.bundle, step.stdio[0])
+        with changed_environment(step.bundle, step.variables):
+            self._container = await trio.to_thread.run_sync(
+                self._commands.prepare, self._container, step, dict(self.environment)
+            )
+            status = await self._run(step, log)
+        reason = _last_error(log)
+        if reason:
+            self._request.journal.write("error", reason)
+        if status == _FAILED and reason:
+            # a signal that comes while the runtime starts the container makes it fail
+            return killed(self._fatal) if self._fatal else _not_started(reason)
+        if self._commands.is_container and (status < 0 or (not reason and self._is_left())):
+            text = f"the container was ended: its OCI runtime ended before it, with {status}"
+            return taken("scrun-failure", text)
+        return exited(shell_status(status))
+
+    async def _run(self, step: Step, log: str) -> int:
+        """Run the runtime's command; return how it has ended."""
         stdin, stdout, stderr = step.stdio
         commands = self._commands
-        if step.terminal:
-            write_size(step.bundle, stdin)
-        self._container = await trio.to_thread.run_sync(
-            commands.prepare, self._container, step, dict(self.environment)
-        )
         async with child(
             commands.run(self._container, log),
             self._setting,
@@ -101,7 +117,7 @@ class LocalJob:
             await self._is_process(runtime.pid)
             step.running()
             try:
-                status = await runtime.wait()
+                return await runtime.wait()
             except trio.Cancelled:
                 # The runtime passes SIGTERM on, and an init need not care for that.
                 with trio.move_on_after(_PATIENCE, shield=True):
@@ -111,16 +127,6 @@ class LocalJob:
                 raise
             finally:
                 await self._is_process(0)
-        reason = _last_error(log)
-        if reason:
-            self._request.journal.write("error", reason)
-        if status == _FAILED and reason:
-            # a signal that comes while the runtime starts the container makes it fail
-            return killed(self._fatal) if self._fatal else _not_started(reason)
-        if self._commands.is_container and (status < 0 or (not reason and self._is_left())):
-            text = f"the container was ended: its OCI runtime ended before it, with {status}"
-            return taken("scrun-failure", text)
-        return exited(shell_status(status))
 
     async def _is_process(self, pid: int) -> None:
         """Take notice of the process that the container is, where it is no more than that."""

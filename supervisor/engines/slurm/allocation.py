@@ -182,10 +182,10 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
                             finally:
                                 watching.cancel_scope.cancel()
                 finally:
-                    if environment is None and not salloc.ended:
-                        await _give_up(tools, setting, allocation, salloc)
+                    gone = False
+                    if environment is None:
+                        gone = await _give_up(tools, setting, allocation, salloc, line)
                     line.close()  # the holder ends, and salloc gives the job back
-                    gone = environment is None and heard.gone
                     with trio.move_on_after(_LAST_BREATH if gone else wish.deadline, shield=True):
                         await salloc.wait()
     finally:
@@ -230,21 +230,44 @@ async def _cancel_in_the_end(tools: Tools, request: Request, job_id: str) -> Non
             pause = min(2 * pause, _LAST_PAUSE)
 
 
-async def _give_up(tools: Tools, setting: Setting, allocation: _Allocation, salloc: Child) -> None:
-    """Cancel a job that has not been granted; perhaps it is, at this moment."""
-    with trio.move_on_after(_FIRST_WORDS, shield=True):
-        async with _until_the_end_of(salloc):  # a refusal closes the line a moment before it
-            await allocation.known.wait()
-    if salloc.ended:
-        return
+async def _give_up(
+    tools: Tools,
+    setting: Setting,
+    allocation: _Allocation,
+    salloc: Child,
+    line: trio.socket.SocketType,
+) -> bool:
+    """Give up a job that was not there yet; perhaps it is, at this moment.
+
+    Returns:
+        Whether Slurm knows that it ended, so that salloc has nothing to do any more.
+    """
+    heard = allocation.heard
     with trio.CancelScope(shield=True):
-        if allocation.heard.job_id:
-            try:
-                await cancel_job(tools, setting, allocation.heard.job_id)
-            except EngineError:
-                salloc.signal(SIGTERM)  # it is stuck as well, and has to be ended first
+        with trio.move_on_after(_FIRST_WORDS):
+            async with _until_the_end_of(salloc):  # a refusal closes the line a moment before it
+                await allocation.known.wait()
+                if heard.granted:
+                    # Its shell is a moment away. A salloc whose job is cancelled just before (one
+                    # in 300 lives that were given up while they were created) hangs, see above.
+                    await _holder(line)
+                    return False
+        if not salloc.ended and not heard.gone:
+            return await _end_job(tools, setting, heard.job_id, salloc)
+    return heard.gone
+
+
+async def _end_job(tools: Tools, setting: Setting, job_id: str, salloc: Child) -> bool:
+    """Cancel a job that salloc has no shell for yet; return whether that is done."""
+    if job_id:
+        try:
+            await cancel_job(tools, setting, job_id)
+        except EngineError:
+            pass  # then salloc is stuck as well, and has to be ended first
         else:
-            salloc.signal(SIGTERM)  # slurmctld does not answer: there is no job yet
+            return True
+    salloc.signal(SIGTERM)  # no id: slurmctld does not answer, and there is no job yet
+    return False
 
 
 async def _holder(line: trio.socket.SocketType) -> str:

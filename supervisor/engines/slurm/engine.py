@@ -5,10 +5,13 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from scrun.errors import EngineUnavailable
+from scrun.errors import EngineUnavailable, ScrunError
 from scrun.settings.load import Runtime
+from scrun.settings.node_runtime import node_runtime
+from scrun.settings.ociconf import OciConf
 from scrun.settings.request_sources import gather
 from scrun.settings.requests import salloc_arguments, srun_arguments
+from scrun.settings.site import beside, site_conf
 from scrun.settings.versions import SlurmVersion, features, parse_version
 from supervisor.engines.base import Job, Request
 from supervisor.engines.slurm.allocation import Held, Wish, hold
@@ -24,7 +27,7 @@ from supervisor.engines.slurm.layout import (
     layout_within,
     nodes_of_salloc,
 )
-from supervisor.engines.slurm.node import read_node_commands
+from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.tools import Tools, outer_id
 from supervisor.processes import Setting, output_of
@@ -49,6 +52,8 @@ class SlurmEngine:
     ) -> None:
         """Describe a cluster; nothing is asked yet but the oci.conf read.
 
+        The nodes' own may be another one; sites keep them alike (oci.conf(5)).
+
         Args:
             tools: Its command-line tools.
             release_timeout: Seconds that giving a job back may take.
@@ -57,10 +62,17 @@ class SlurmEngine:
             runtime: Commands of the runtime on the nodes that oci.conf has no place for.
         """
         self._tools = tools
+        conf: OciConf | None = None
+        self._wrong: ScrunError | None = None  # it is for a new container to say so
+        try:
+            conf = site_conf(beside(tools.conf))
+            self._tools = tools.of_site(conf) if conf else tools
+        except ScrunError as error:
+            self._wrong = error
         self._release_timeout = release_timeout
         self._host_only = host_only
         self._defaults = defaults
-        self._commands = read_node_commands(tools.conf, runtime)
+        self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools)
         self._version: SlurmVersion | None = None
         self._asking = trio.Lock()
@@ -87,13 +99,15 @@ class SlurmEngine:
     async def target(self, setting: Setting) -> Target:
         """Describe the nodes: the user's own rights there are those of its real uid."""
         uid, gid = outer_id("uid"), outer_id("gid")
+        version = await self.version(setting)
         return Target(
             elsewhere=True,
             uid=uid,
             gid=gid,
             rootless=uid != 0,
-            link_rootfs=features(await self.version(setting)).forces_rootfs,
+            link_rootfs=features(version).forces_rootfs,
             host_only=self._host_only,
+            slurm=str(version),
         )
 
     @asynccontextmanager
@@ -102,8 +116,12 @@ class SlurmEngine:
 
         Raises:
             AllocationRefused: Slurm gives none.
-            SettingsError: This version of Slurm does not know a request, or cannot do it.
+            SettingsError: This version of Slurm does not know a request, or cannot do it; or the
+                oci.conf is wrong.
+            EngineUnavailable: The srun that it names is not there.
         """
+        if self._wrong is not None:
+            raise self._wrong
         version = await self.version(request.setting)
         what_it_does = features(version)
         one = OneNode(what_it_does.tasks_per_node, f"{version.major}.{version.minor:02}")
@@ -115,6 +133,7 @@ class SlurmEngine:
             *nodes_of_salloc(wanted),
             f"--chdir={wanted.pop('SCRUN_WORKING_DIR', '') or request.directory}",
             *salloc_arguments(wanted, version.release),
+            *request.plugin_options,
         ]
         of_the_step = {key: value for key, value in wanted.items() if key not in SHAPE}
         step_options = srun_arguments(of_the_step, version.release)

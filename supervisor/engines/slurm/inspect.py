@@ -33,7 +33,7 @@ async def inspect(
         EngineError: Slurm makes no step, or a script does not end.
     """
     count = len(scripts)
-    words = [tools.srun, "--jobid", job_id, "--overlap", "--export=NONE", "--label"]
+    words = [*tools.srun, "--jobid", job_id, "--overlap", "--export=NONE", "--label"]
     words += [f"--nodes={count}", f"--ntasks={count}", "--nodelist", ",".join(scripts)]
     words += ["--mem=0", "--chdir=/", "--input=none", "--job-name=scrun-inspect"]
     words += ["--", *_command(scripts)]

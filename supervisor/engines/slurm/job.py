@@ -1,6 +1,7 @@
 """A Slurm job in which one container runs as a step of srun."""
 
 import contextlib
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 
@@ -25,6 +26,7 @@ from supervisor.engines.slurm.update import set_time_limit
 from supervisor.engines.terminal import give_a_size, write_size
 
 _NEWS_OF_THE_JOB = 2.0
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 class SlurmJob:
@@ -83,7 +85,9 @@ class SlurmJob:
         options = self._container_options(step)
         if far_terminal:
             self._write_size(step)
-        status = await self._step.run(options, self._command(step), streams, step.running)
+        status = await self._step.run(
+            options, self._command(step), streams, step.running, _handed_over(step)
+        )
         ended = step_exit(heard, status)
         if heard.aborted and not self._step.asked_to_kill:
             # Whether the job went with the step is salloc's to say: it cancels us then.
@@ -114,7 +118,8 @@ class SlurmJob:
 
     def _container_options(self, step: Step) -> list[str]:
         words = ["--jobid", self.id, "--job-name", "scrun"]
-        words += [*self._layout.arguments, "--overlap", "--export=NONE"]
+        # with names the rest is as with NONE
+        words += [*self._layout.arguments, "--overlap", f"--export={_names(step)}"]
         if self._features.container_id:
             words += ["--container-id", self._request.container]
         return [*words, *self._options, "--container", step.bundle]
@@ -221,3 +226,13 @@ class SlurmJob:
     def resized(self) -> None:
         """Take notice of a new size of the terminal."""
         self._step.resized()
+
+
+def _handed_over(step: Step) -> dict[str, str]:
+    """Return the variables that srun hands on; what config.json has it cannot take out."""
+    return {name: text for name, text in step.variables.items() if text is not None}
+
+
+def _names(step: Step) -> str:
+    """Name them for `--export`, which parts names by commas."""
+    return ",".join(name for name in _handed_over(step) if _NAME.fullmatch(name)) or "NONE"

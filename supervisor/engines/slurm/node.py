@@ -1,17 +1,13 @@
 """The commands of the OCI runtime on the nodes, as the site has written them down."""
 
-import os
 import pwd
 
 import msgspec
 
 from scrun.errors import EngineError, SettingsError
 from scrun.oci.signals import signal_name
-from scrun.settings.load import Runtime
-from scrun.settings.node_runtime import NodeRuntime, node_runtime, signalled
-from scrun.settings.ociconf import parse_oci_conf
+from scrun.settings.node_runtime import NodeRuntime, signalled
 from scrun.settings.patterns import substitute
-from scrun.settings.slurmconf import read_conf
 from supervisor.engines.script import PROCESS_FILE
 from supervisor.engines.slurm.tools import outer_id
 
@@ -68,20 +64,6 @@ class NodeCommands(msgspec.Struct, frozen=True):
         values = {"j": job, "s": step, "t": str(task), "n": node, "f": PROCESS_FILE}
         values |= {"u": _user_name(uid), "U": str(uid)}
         return substitute(pattern, values)
-
-
-def read_node_commands(slurm_conf: str | None, own: Runtime) -> NodeCommands:
-    """Read the oci.conf beside a slurm.conf; what is not there is not known.
-
-    The nodes' own file may be another one; sites keep them alike (oci.conf(5)).
-    """
-    directory = os.path.dirname(slurm_conf) if slurm_conf else "/etc/slurm"
-    path = os.path.join(directory, "oci.conf")
-    try:
-        conf = parse_oci_conf(read_conf(path), path)
-    except SettingsError:
-        conf = None
-    return NodeCommands(node_runtime(conf, own))
 
 
 def _user_name(uid: int) -> str:

@@ -38,7 +38,7 @@ async def run_on_nodes(
         EngineError: The step could not be started.
     """
     nodes = environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
-    argv = [tools.srun, "--jobid", job_id, "--job-name", "scrun", "--overlap"]
+    argv = [*tools.srun, "--jobid", job_id, "--job-name", "scrun", "--overlap"]
     argv += ["--nodes", nodes, "--ntasks", nodes, "--ntasks-per-node", "1", "--mem", "0"]
     argv += ["--chdir", "/", "--input", "none", f"--error=/proc/self/fd/{output}"]
     argv += ["--", "/bin/sh", "-c", script]

@@ -116,7 +116,7 @@ async def _by_runtime(
 ) -> bool:
     """Call the runtime on the nodes; tell whether any delivered."""
     count = len(nodes)
-    words = [tools.srun, "--jobid", step_id.partition(".")[0], "--overlap", "--export=NONE"]
+    words = [*tools.srun, "--jobid", step_id.partition(".")[0], "--overlap", "--export=NONE"]
     words += [f"--nodes={count}", f"--ntasks={count}", "--nodelist", ",".join(nodes)]
     words += ["--chdir=/", "--input=none", "--job-name=scrun-kill", "--", "/bin/sh", "-c", script]
     delivered: list[str] = []

@@ -106,7 +106,7 @@ class SrunStep:
                 running()
 
         async with messages(hear) as own, self._standard_error(streams) as error:
-            words = [self._tools.srun, "-v", *options]
+            words = [*self._tools.srun, "-v", *options]
             if streams.terminal:
                 words.append("--pty")
             if error is not None:

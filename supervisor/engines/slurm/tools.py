@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from scrun.errors import EngineUnavailable
+from scrun.settings.ociconf import OciConf
 from supervisor.processes import SYSTEM_PATH, Setting, own_program
 
 _NOT_OURS = ("SLURM_", "SLURMD_", "SALLOC_", "SBATCH_", "SRUN_")
@@ -16,22 +17,40 @@ class Tools(msgspec.Struct, frozen=True):
     """The tools of one Slurm installation.
 
     Attributes:
-        salloc: Its path; likewise srun and scancel.
-        srun: See salloc.
+        salloc: Its path; likewise scancel.
+        srun: The words that begin a step: its path, and the site's own arguments.
         scancel: See salloc.
         conf: The slurm.conf in use, or None for Slurm's own default.
         prefix: The words that enter a user namespace in which the tools see the real user.
         squeue: Its path, or None: it only makes reasons more exact.
         scontrol: Its path, or None: only `update` needs it.
+        debug_flags: What the tools tell more about: DebugFlags of slurm.conf(5), or None.
     """
 
     salloc: str
-    srun: str
+    srun: tuple[str, ...]
     scancel: str
     conf: str | None
     prefix: tuple[str, ...]
     squeue: str | None = None
     scontrol: str | None = None
+    debug_flags: str | None = None
+
+    def of_site(self, conf: OciConf) -> "Tools":
+        """Return the same as an oci.conf(5) has them: SrunPath, SrunArgs and DebugFlags.
+
+        Raises:
+            EngineUnavailable: SrunPath is no program.
+        """
+        path = conf.srun_path or self.srun[0]
+        if not os.access(path, os.X_OK):
+            raise EngineUnavailable(
+                f"SrunPath={path}: no program that can be run: correct it in the oci.conf that is "
+                "beside slurm.conf, or take it out"
+            )
+        return msgspec.structs.replace(
+            self, srun=(path, *conf.srun_args), debug_flags=conf.debug_flags
+        )
 
     def setting(self, of_create: Setting) -> Setting:
         """Return the surroundings for a tool, from those of a container's `create`.
@@ -47,6 +66,8 @@ class Tools(msgspec.Struct, frozen=True):
         environment.setdefault("PATH", SYSTEM_PATH)
         if self.conf is not None:
             environment["SLURM_CONF"] = self.conf
+        if self.debug_flags is not None:
+            environment["SLURM_DEBUG_FLAGS"] = self.debug_flags
         return Setting(environment, of_create.umask, self.prefix)
 
 
@@ -86,7 +107,7 @@ def find_tools(directory: str | None, conf: str | None, environment: Mapping[str
         )
     salloc, srun, scancel = (str(place) for place in found.values())
     squeue, scontrol = (shutil.which(name, path=path) for name in ("squeue", "scontrol"))
-    return Tools(salloc, srun, scancel, conf, tuple(real_user_prefix()), squeue, scontrol)
+    return Tools(salloc, (srun,), scancel, conf, tuple(real_user_prefix()), squeue, scontrol)
 
 
 def real_user_prefix() -> Sequence[str]:

@@ -1,0 +1,124 @@
+"""The options of `create` and `run` that scripts of plugstack.conf have registered.
+
+Which there are only the scripts can tell, and they run in a program of the supervisor's
+(`supervisor.spank.listing`). It is asked when somebody types an option that is not in the grammar,
+or wants help; so no other call pays for it.
+
+Each becomes a variable of the request, SCRUN_OPTION_NAME (`scrun.settings.plugin_options`): the
+supervisor needs to know one way only.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+from scrun.cli.grammar import Option
+from scrun.cli.parse import Parsed, parse
+from scrun.errors import SpankError, UsageError
+from scrun.settings.plugin_options import variable_of
+
+COMMANDS = ("create", "run")
+"""Those that take them."""
+
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from supervisor.spank.listing import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
+_GLOBAL = ("config-file", "slurm-conf", "engine")
+_PATIENCE = 60
+
+
+def parse_again(argv: "list[str]", error: UsageError) -> "tuple[list[str], Parsed]":
+    """Take the options of scripts out of a command line that was not understood.
+
+    Args:
+        argv: The command line.
+        error: What was wrong with it.
+
+    Returns:
+        The rest of it, and what that means; the options are in the environment.
+
+    Raises:
+        UsageError: It was not one of them; the same error if it is about another argument.
+        SpankError: The scripts cannot be asked.
+    """
+    options: list[Option] | None = None
+    while True:
+        if error.left is None:
+            raise error
+        if options is None:
+            options = listed(error.options or {})
+        argv = _without(argv, len(argv) - error.left - 1, options, error)
+        try:
+            return argv, parse(argv)
+        except UsageError as another:
+            error = another
+
+
+def _without(
+    argv: "list[str]", place: int, options: "list[Option]", error: UsageError
+) -> "list[str]":
+    name, equals, value = argv[place][2:].partition("=")
+    metavar = next((option[2] for option in options if option[0] == name), error)
+    if metavar is error:
+        raise error
+    after = place + 1
+    if metavar is None and equals:
+        raise UsageError(f"option --{name} takes no value, got {value!r}")
+    if isinstance(metavar, str) and metavar[0] != "[" and not equals:
+        if after == len(argv):
+            raise UsageError(f"option --{name} needs a value, {metavar}")
+        value = argv[after]
+        after += 1
+    os.environ[variable_of(name)] = value
+    return argv[:place] + argv[after:]
+
+
+def listed(given: "dict[str, object]") -> "list[Option]":
+    """List the options that scripts have registered, as the grammar has them.
+
+    Args:
+        given: The global options of the command line.
+
+    Raises:
+        SettingsError: plugstack.conf is wrong.
+        SpankError: The scripts cannot be asked.
+    """
+    words = [f"--{name}={given[name]}" for name in _GLOBAL if isinstance(given.get(name), str)]
+    if not _has_scripts(words):
+        return []
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    site = ["-S"] if sys.flags.no_site else []
+    argv = [sys.executable, "-I", *site, "-c", _PROGRAM, package, *words]
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SpankError(f"the scripts of plugstack.conf take longer than {_PATIENCE} s") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise SpankError(
+            said[-1].removeprefix("scrun: ")
+            if said
+            else "the scripts of plugstack.conf cannot be asked"
+        )
+    return [_option(entry) for entry in json.loads(done.stdout)]
+
+
+def _has_scripts(words: "list[str]") -> bool:
+    from scrun.settings.load import load, merge
+    from scrun.settings.plugstack import find_plugstack
+
+    options = parse([*words, "version"])
+    settings = load(os.environ, options.text("config-file"))
+    conf = options.text("slurm-conf")
+    named = {"slurm.conf": os.path.abspath(conf)} if conf else {}
+    return find_plugstack(merge(settings, options=named, env=os.environ)) is not None
+
+
+def _option(entry: "dict[str, object]") -> Option:
+    takes, called = entry["takes"], str(entry["argument"] or "VALUE")
+    metavar = None if takes == 0 else called if takes == 1 else f"[{called}]"
+    return str(entry["name"]), "", metavar, True, False, str(entry["usage"])

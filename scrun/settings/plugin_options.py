@@ -1,0 +1,137 @@
+"""Options that scripts of plugstack.conf register: who gives them, and which count.
+
+Highest first:
+
+1. the command line of `create` or `run`: `--NAME`, `--NAME=VALUE` (`scrun.commands.plugins` makes
+   a variable of it),
+2. SCRUN_OPTION_NAME in the environment of `create`, NAME in upper case with `_` for `-` and `.`,
+3. the annotation `slurm.option.NAME` of config.json.
+
+An annotation may be an image's, and what it says reaches a script of the site's: so its value has
+to be a plain one. Of config.json's `process.env` nothing counts.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from scrun.errors import SpankError
+from scrun.settings.engine_flags import OPTIONS as PREFIX
+from scrun.settings.request_sources import PLAIN
+
+VARIABLE = "SCRUN_OPTION_"
+
+_NONE, _NEEDED, _POSSIBLE = 0, 1, 2
+_ON = ("", "1", "yes", "true", "on", "y", "t")
+_OFF = ("0", "no", "false", "off", "n", "f")
+_LONGEST = 4096
+_SHOWN = 10
+
+
+class Option(msgspec.Struct, frozen=True):
+    """An option that a script has registered.
+
+    Attributes:
+        name: Its name: `--NAME`.
+        usage: What it does, in a line.
+        takes: 0: it has no value, 1: it needs one, 2: it may have one.
+        argument: What its value is called; or "".
+        function: The function of the script that is called with it; or "".
+        val: The number that this is called with.
+    """
+
+    name: str
+    usage: str
+    takes: int = 0
+    argument: str = ""
+    function: str = ""
+    val: int = 0
+
+
+class Given(msgspec.Struct, frozen=True):
+    """Which options were given.
+
+    Attributes:
+        values: By name; None where there is no value.
+        notes: A line for the log about each that is ignored.
+    """
+
+    values: dict[str, str | None]
+    notes: tuple[str, ...] = ()
+
+
+def variable_of(name: str) -> str:
+    """Name the variable of an option."""
+    return VARIABLE + name.upper().replace("-", "_").replace(".", "_")
+
+
+def is_annotation(name: str) -> bool:
+    """Whether an annotation is about an option."""
+    return name.startswith(PREFIX)
+
+
+def read_given(
+    options: Iterable[Option], environment: Mapping[str, str], annotations: Mapping[str, str]
+) -> Given:
+    """Find out which of the registered options were given.
+
+    Raises:
+        SpankError: A value is missing, is not possible, or none that an image may give.
+    """
+    values: dict[str, str | None] = {}
+    asked = {
+        variable_of(name.removeprefix(PREFIX)): (name, value)
+        for name, value in annotations.items()
+        if is_annotation(name)
+    }
+    known = set()
+    for option in options:
+        variable = variable_of(option.name)
+        known.add(variable)
+        if variable in environment:
+            text, source = environment[variable], variable
+        elif variable in asked:
+            name, text = asked[variable]
+            source = f"annotation {name}"
+            _check_plain(source, text, variable)
+        else:
+            continue
+        _read(option, text, source, values)
+    named = {key: key for key in environment if key.startswith(VARIABLE)}
+    named |= {variable: f"annotation {name}" for variable, (name, _) in asked.items()}
+    unknown = [source for variable, source in named.items() if variable not in known]
+    return Given(values, tuple(_notes(unknown)))
+
+
+def _read(option: Option, text: str, source: str, into: dict[str, str | None]) -> None:
+    if option.takes == _NONE:
+        if text.lower() in _ON:
+            into[option.name] = None
+        elif text.lower() not in _OFF:
+            raise SpankError(f"{source}={_shown(text)}: --{option.name} takes no value")
+    elif text:
+        into[option.name] = text
+    elif option.takes == _POSSIBLE:
+        into[option.name] = None
+    else:
+        what = option.argument or "VALUE"
+        raise SpankError(f"{source}: --{option.name} needs a value, {what}")
+
+
+def _check_plain(source: str, text: str, variable: str) -> None:
+    if len(text) > _LONGEST or not PLAIN.fullmatch(text):
+        raise SpankError(
+            f"{source}={_shown(text)}: is not accepted from an image (file names, quotes, control "
+            f"characters): set {variable} in the environment of create"
+        )
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 80 else text[:77] + "...")[1:-1]
+
+
+def _notes(unknown: Sequence[str]) -> Iterable[str]:
+    for source in unknown[:_SHOWN]:
+        yield f"{_shown(source)} is ignored: no script of plugstack.conf has such an option"
+    if (more := len(unknown) - _SHOWN) > 0:
+        yield f"{more} more options are ignored: no script has them either"

@@ -1,0 +1,186 @@
+"""plugstack.conf(5): which scripts in Lua the site runs at each phase of a job.
+
+The file is as spank(7) describes it: a line for each plugin, `required` or `optional` (or as much
+of the word as one likes), the plugin, its arguments; `include` with a pattern; `#` begins a
+comment, wherever it stands; there are no quotes. What counts here are the lines of `lua.so`,
+spank-lua(8): `lua.so [failonerror] GLOB [ARGUMENT…]`. All other plugins are compiled, and Slurm's
+own business.
+"""
+
+import functools
+import glob
+import os
+import stat
+
+import msgspec
+
+from scrun.errors import SettingsError
+from scrun.settings.load import Settings
+from scrun.settings.slurmconf import find_slurm_conf, read_conf, read_slurm_conf
+
+NAME = "plugstack.conf"
+
+_PLUGIN = "lua.so"
+_FAIL_ON_ERROR = "failonerror"
+_WORDS = ("required", "optional", "include")
+_DEPTH = 10
+_FILES = 1000
+_SCRIPTS = 1000
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of `lua.so`.
+
+    Attributes:
+        where: The file and the number of the line.
+        required: Whether a container is refused when a script fails.
+        fails_on_error: Whether a script's error is a failure, and not only -1 that it returns.
+        plugin: The plugin as it is written.
+        pattern: Which scripts: a path, or a pattern of paths.
+        arguments: What the scripts find in `spank.args`.
+    """
+
+    where: str
+    required: bool
+    fails_on_error: bool
+    plugin: str
+    pattern: str
+    arguments: tuple[str, ...]
+
+
+class Script(msgspec.Struct, frozen=True):
+    """One script of a line.
+
+    Attributes:
+        path: Where it is.
+        line: What its line says.
+    """
+
+    path: str
+    line: Line
+
+
+def find_plugstack(settings: Settings, places: tuple[str, ...] | None = None) -> str | None:
+    """Find the file; it may lie on a file system that hangs, so do it in a thread.
+
+    Args:
+        settings: `plugstack` of `[spank]` comes first; `none` is none.
+        places: Where slurm.conf is if nothing names one; the usual places.
+
+    Returns:
+        Its path, None if there is none.
+
+    Raises:
+        SettingsError: The slurm.conf cannot be read.
+    """
+    named = settings.spank.plugstack
+    if named is not None:
+        return None if named == "none" else named
+    conf = find_slurm_conf(settings) if places is None else find_slurm_conf(settings, places)
+    if conf is None:
+        return None
+    try:
+        status = os.stat(conf)
+    except OSError:
+        return None  # for Slurm's tools to tell
+    told = _told(conf, status.st_mtime_ns, status.st_size)
+    path = os.path.join(os.path.dirname(conf), told or NAME)
+    return path if told or os.path.exists(path) else None
+
+
+@functools.lru_cache(maxsize=8)
+def _told(conf: str, changed: int, size: int) -> str | None:
+    """Read PlugStackConfig once for each state of a slurm.conf: containers come by the hundred."""
+    del changed, size
+    return read_slurm_conf(conf).get("plugstackconfig")
+
+
+def read_plugstack(path: str) -> list[Line]:
+    """Read a plugstack.conf, and what it includes.
+
+    Raises:
+        SettingsError: A file cannot be read, or a line is none; with its number.
+    """
+    found: list[Line] = []
+    _read(path, found, _DEPTH, [])
+    return found
+
+
+def find_scripts(lines: list[Line]) -> list[Script]:
+    """Find the scripts of all lines, in their order; of a pattern in that of their names.
+
+    Raises:
+        SettingsError: Anybody could have written one of them.
+    """
+    found = []
+    for line in lines:
+        paths = sorted(glob.glob(line.pattern)) if glob.has_magic(line.pattern) else [line.pattern]
+        for path in paths:
+            if os.path.isdir(path):
+                continue
+            _check_owner(path)
+            found.append(Script(path, line))
+    if len(found) > _SCRIPTS:
+        raise SettingsError(f"{lines[0].where}: more than {_SCRIPTS} scripts")
+    return found
+
+
+def _read(path: str, found: list[Line], depth: int, read: list[str]) -> None:
+    """Read one file; `read` are all so far."""
+    if depth == 0:
+        raise SettingsError(f"{path}: included more than {_DEPTH} levels deep")
+    if len(read) == _FILES:
+        raise SettingsError(f"{path}: more than {_FILES} files are included")
+    read.append(path)
+    text = read_conf(path)
+    _check_owner(path)
+    for number, physical in enumerate(text.split("\n"), 1):
+        words = physical.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{path}:{number}"
+        kind = _kind(words[0], where)
+        if kind == "include":
+            for inner in _included(words[1:], where, os.path.dirname(path)):
+                _read(inner, found, depth - 1, read)
+        elif line := _plugin(words[1:], where, required=kind == "required"):
+            found.append(line)
+
+
+def _kind(word: str, where: str) -> str:
+    kind = next((known for known in _WORDS if known.startswith(word)), None)
+    if kind is None or (kind == "include" and word != kind):
+        raise SettingsError(f"{where}: {word}: required, optional or include expected")
+    return kind
+
+
+def _included(words: list[str], where: str, directory: str) -> list[str]:
+    if len(words) != 1:
+        raise SettingsError(f"{where}: include needs one file, or a pattern of files")
+    return sorted(glob.glob(os.path.join(directory, words[0])))
+
+
+def _plugin(words: list[str], where: str, *, required: bool) -> Line | None:
+    """Read the rest of a plugin's line; None for one that is Slurm's own business."""
+    if not words:
+        raise SettingsError(f"{where}: the plugin is missing")
+    plugin, *rest = words
+    if os.path.basename(plugin) != _PLUGIN:
+        return None
+    fails = rest[:1] == [_FAIL_ON_ERROR]
+    if fails:
+        rest = rest[1:]
+    if not rest:
+        raise SettingsError(f"{where}: {_PLUGIN} needs a script, or a pattern of scripts")
+    if not rest[0].startswith("/"):
+        raise SettingsError(f"{where}: {rest[0]}: an absolute path expected")
+    return Line(where, required, fails, plugin, rest[0], tuple(rest[1:]))
+
+
+def _check_owner(path: str) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return  # whoever reads it says why
+    if mode & stat.S_IWOTH:
+        raise SettingsError(f"{path}: everybody may write to it (chmod o-w)")

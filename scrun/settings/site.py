@@ -1,0 +1,65 @@
+"""The oci.conf(5) of a site: where it is, and what it says about messages."""
+
+import functools
+import os
+
+import msgspec
+
+from scrun.errors import SettingsError
+from scrun.settings.load import Level, Log, Settings
+from scrun.settings.ociconf import OciConf, parse_oci_conf
+from scrun.settings.slurmconf import find_slurm_conf, read_conf
+
+
+def beside(slurm_conf: str | None) -> str:
+    """Return where Slurm looks for oci.conf: beside slurm.conf."""
+    return os.path.join(os.path.dirname(slurm_conf) if slurm_conf else "/etc/slurm", "oci.conf")
+
+
+def site_conf(path: str) -> OciConf | None:
+    """Read an oci.conf; None where none can be read, which is so on many submit hosts.
+
+    Raises:
+        SettingsError: It is wrong.
+    """
+    try:
+        text = read_conf(path)
+    except SettingsError:
+        return None
+    return parse_oci_conf(text, path)
+
+
+def with_site_levels(settings: Settings) -> Settings:
+    """Take the levels of messages from the site's oci.conf where nobody has set another.
+
+    StdIODebug, FileDebug and SyslogDebug are what Slurm's own scrun goes by. It lets them win over
+    its command line, which nobody expects; here they are defaults.
+    """
+    path = settings.local.oci_conf if settings.engine == "local" else None
+    if path is None and settings.engine != "local":
+        path = beside(find_slurm_conf(settings))
+    try:
+        status = os.stat(path or "")
+        said = _levels(path or "", status.st_mtime_ns, status.st_size)
+    except (OSError, ValueError, SettingsError):  # who needs its commands says what is wrong
+        return settings
+    log = settings.log
+    usual = Log()
+    found = {
+        field: level
+        for field, level in said.items()
+        if level is not None and getattr(log, field) == getattr(usual, field)
+    }
+    return msgspec.structs.replace(settings, log=msgspec.structs.replace(log, **found))
+
+
+@functools.lru_cache(maxsize=8)
+def _levels(path: str, changed: int, size: int) -> dict[str, Level | None]:
+    """Read the levels; once for each version of the file."""
+    del changed, size
+    conf = site_conf(path) or OciConf()
+    return {
+        "file_level": conf.file_debug,
+        "stderr_level": conf.std_io_debug,
+        "syslog_level": conf.syslog_debug,
+    }

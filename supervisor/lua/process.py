@@ -1,0 +1,296 @@
+"""A process in which scripts run, as the supervisor sees it: started, served, ended.
+
+What a script asks for is done here. Its commands are children of ours, in the container's nursery
+tree: whoever cancels that ends them, with all of their process group, before the script ends.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from signal import SIGKILL, SIGXCPU, Signals
+from typing import get_args
+
+import trio
+
+from scrun.errors import EngineError, ScrunError
+from scrun.settings.load import Level, Lua
+from supervisor.journal import Journal
+from supervisor.lua.channel import Channel, Hangup
+from supervisor.processes import SYSTEM_PATH, Child, Setting, child, run_shell
+from supervisor.pumps import messages
+
+Remote = Callable[[str, int], Awaitable[int]]
+"""Runs a shell script on all nodes of the job, with its output to a descriptor; returns the
+highest exit status."""
+
+_GRACE = 0.5
+_DYING = 1.0
+_LEVELS: tuple[Level, ...] = get_args(Level)
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PROGRAM = """import sys
+sys.path[:0] = [sys.argv[2]]
+from supervisor.lua.worker import main
+main()"""
+# how many fields a frame has after its kind; None: any number
+_FIELDS: Mapping[bytes, int | None] = {
+    b"command": 1,
+    b"output": 1,
+    b"remote": 1,
+    b"log": 2,
+    b"failed": 2,
+    b"done": 2,
+    b"loaded": None,
+    b"stop": None,  # means nothing when its command has just ended
+    b"opened": None,
+    b"called": None,
+}
+
+
+class Worker:
+    """A running process for scripts.
+
+    Attributes:
+        label: What stands before the messages of the script that runs.
+        subject: The script that an error is about.
+        last_error: What a script has logged as an error, last.
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        failure: type[ScrunError],
+        channel: Channel,
+        process: Child,
+        setting: Setting,
+        directory: str,
+        printed: int,
+        journal: Journal,
+    ) -> None:
+        """Take one over.
+
+        Args:
+            subject: See the class.
+            failure: The error that a script's failure is.
+            channel: Our end of the socket to it.
+            process: It.
+            setting: Environment and umask for the commands of its scripts.
+            directory: Where they work.
+            printed: The descriptor of its standard output and error.
+            journal: Where messages go.
+        """
+        self.label = os.path.basename(subject)
+        self.subject = subject
+        self.last_error = ""
+        self._failure = failure
+        self._channel = channel
+        self._process = process
+        self._setting = setting
+        self._directory = directory
+        self._printed = printed
+        self._journal = journal
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    async def ask(
+        self, *fields: str | bytes, until: bytes, remote: Remote | None = None
+    ) -> list[bytes]:
+        """Send a request, and do what scripts ask for until it is answered.
+
+        Args:
+            fields: The request.
+            until: The kind of the answer.
+            remote: Runs remote_command; None when there is no job yet.
+
+        Returns:
+            What comes with the answer.
+
+        Raises:
+            ScrunError: The script failed, or its process died.
+        """
+        await self.tell(*fields)
+        return await self._serve(until, remote)
+
+    async def tell(self, *fields: str | bytes) -> None:
+        """Send a request that has no answer."""
+        try:
+            await self._channel.send(*fields)
+        except Hangup:
+            pass  # the next answer does not come, and that is seen then
+
+    def add_variables(self, variables: Mapping[str, str]) -> None:
+        """Give the scripts' commands more variables."""
+        self._setting = self._setting.with_more(variables)
+
+    def failure(self, reason: str) -> ScrunError:
+        """Make an error of a reason."""
+        return self._failure(f"{self.subject}: {reason}")
+
+    async def _serve(self, until: bytes, remote: Remote | None) -> list[bytes]:
+        try:
+            while True:
+                kind, fields = understood(await self._channel.receive())
+                if kind == until:
+                    return fields
+                if kind == b"log":
+                    self._log(*fields)
+                elif kind == b"failed":
+                    reason, trace = (field.decode(errors="replace") for field in fields)
+                    self.trace(trace)
+                    raise self.failure(reason)
+                elif kind in (b"command", b"output", b"remote"):
+                    await self._answer(kind, os.fsdecode(fields[0]), remote)
+        except Hangup:
+            with trio.move_on_after(_DYING):
+                await self._process.wait()
+            # what still runs says what is no frame
+            raise self.failure(_death(await self._process.end(grace=0, by=SIGKILL))) from None
+
+    def trace(self, text: str) -> None:
+        """Log Lua's traceback, if there is one."""
+        if text.strip():
+            self._journal.write("debug", text)
+
+    def _log(self, level: bytes, text: bytes) -> None:
+        known = [name for name in _LEVELS if name.encode() == level]
+        said = text.decode(errors="replace")
+        if level == b"error":
+            self.last_error = said.strip()
+        for line in said.splitlines() or [""]:
+            self._journal.write(known[0] if known else "info", f"{self.label}: {line}")
+
+    async def _answer(self, kind: bytes, script: str, remote: Remote | None) -> None:
+        """Run a command for the script; a script that goes away, or has enough, ends it."""
+        output = self._channel.take_descriptor()
+        answer = ["status", "0"]
+
+        async def run() -> None:
+            if kind != b"remote":
+                status = await run_shell(
+                    script,
+                    self._setting,
+                    stdout=output,
+                    stderr=self._printed if kind == b"output" else output,
+                    directory=self._directory,
+                )
+                answer[1] = str(status)
+            elif remote is None:
+                answer[:] = ["refused", "there is no job yet"]
+            else:
+                answer[1] = str(await remote(script, output))
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._wait_for_stop, nursery.cancel_scope)
+                try:
+                    await run()
+                except EngineError as error:
+                    answer[:] = ["refused", str(error)]
+                except OSError as error:
+                    answer[:] = ["refused", _why(error)]
+                nursery.cancel_scope.cancel()
+        finally:
+            os.close(output)
+        await self._channel.send(*answer)
+
+    async def _wait_for_stop(self, scope: trio.CancelScope) -> None:
+        try:
+            await self._channel.receive()
+        except Hangup:
+            pass  # the next frame will not come either, and that is seen then
+        scope.cancel()
+
+
+def understood(frame: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
+    """Take a worker's frame apart.
+
+    Raises:
+        Hangup: It is none of a worker's; a broken one may say anything.
+    """
+    kind, *fields = frame
+    count = _FIELDS.get(kind, -1)
+    if count is not None and len(fields) != count:
+        raise Hangup
+    return kind, fields
+
+
+@asynccontextmanager
+async def working(
+    subject: str,
+    failure: type[ScrunError],
+    settings: Lua,
+    setting: Setting,
+    directory: str,
+    journal: Journal,
+) -> AsyncIterator[Worker]:
+    """Run a process for scripts, for as long as the block lasts.
+
+    Args:
+        subject: The script, or the file that names them, for errors and messages.
+        failure: The error that a script's failure is.
+        settings: The section [lua] of the settings.
+        setting: The environment and umask of `create`, for the scripts and their commands.
+        directory: `create`'s working directory, likewise.
+        journal: Where messages go, and what scripts print.
+
+    Raises:
+        ScrunError: It cannot be run.
+    """
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    environment = {"PATH": SYSTEM_PATH, **setting.environment}
+    surroundings = Setting(environment, setting.umask)
+    site = ["-S"] if sys.flags.no_site else []
+    number = str(theirs.fileno())
+    argv = [sys.executable, "-I", *site, "-c", _PROGRAM, number, _PACKAGE, str(settings.cpu_limit)]
+    worker: list[Worker] = []
+
+    def printed(line: str) -> None:
+        label = worker[0].label if worker else os.path.basename(subject)
+        journal.write("info", f"{label}: {line}")
+
+    try:
+        async with messages(printed) as output, AsyncExitStack() as stack:
+            with theirs:
+                try:
+                    process = await stack.enter_async_context(
+                        child(
+                            argv,
+                            surroundings,
+                            stdout=output,
+                            stderr=output,
+                            pass_fds=(theirs.fileno(),),
+                            grace=_GRACE,
+                            directory=directory,
+                        )
+                    )
+                except OSError as error:
+                    raise failure(f"{subject}: cannot be run: {_why(error)}") from error
+            worker.append(
+                Worker(
+                    subject, failure, channel, process, surroundings, directory, output, journal
+                )
+            )
+            yield worker[0]
+    finally:
+        channel.close()
+
+
+def _why(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+
+
+def _death(status: int) -> str:
+    """Say why a worker that ended without a word did."""
+    if status == -SIGXCPU:
+        return (
+            "took too much processor time: is there a loop without an end? "
+            "(cpu_limit in the section [lua] of scrun.toml)"
+        )
+    if status < 0:
+        return f"its process was killed by {Signals(-status).name}"
+    return f"its process ended with {status}"

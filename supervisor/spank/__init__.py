@@ -1,0 +1,1 @@
+"""A site's scripts at each phase of a job, as spank-lua(8) has them."""

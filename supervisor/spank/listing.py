@@ -1,0 +1,65 @@
+"""Which options the scripts of plugstack.conf register: for the help, and to read them.
+
+A program of its own. The scripts are loaded and `slurm_spank_init` is called, as `create` does in
+the allocator context; standard output has the options, as JSON.
+"""
+
+import json
+import os
+import tempfile
+
+import msgspec
+import trio
+
+from scrun._fast import write
+from scrun.cli.parse import parse
+from scrun.commands.failure import explain
+from scrun.errors import leaves
+from scrun.settings.load import Log, Settings
+from supervisor.journal import Journal
+from supervisor.orders import settings_of
+from supervisor.processes import Setting
+from supervisor.spank.phases import Facts
+from supervisor.spank.scripts import Scripts, Variables
+from supervisor.spank.stack import find
+from supervisor.staging.plan import SLURM
+
+_PATIENCE = 30.0
+
+
+def main(argv: list[str]) -> int:
+    """Print them; return the exit status.
+
+    Args:
+        argv: Global options of scrun's.
+    """
+    parsed = None
+    try:
+        parsed = parse([*argv, "version"])
+        options = trio.run(_options, settings_of(parsed, os.environ, os.getcwd()))
+    except Exception as error:
+        return explain(next(iter(leaves(error))), parsed)  # type: ignore[arg-type]
+    write(json.dumps(options).encode())
+    return 0
+
+
+async def _options(settings: Settings) -> list[object]:
+    source, found = find(settings)
+    if not found:
+        return []
+    os.umask(umask := os.umask(0o077))
+    setting = Setting({**os.environ}, umask)
+    with tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True) as place:
+        journal = Journal(os.path.join(place, "log"), Log(), "options")
+        async with trio.open_nursery() as nursery:
+            scripts = Scripts(
+                source, found, settings.lua, _PATIENCE, setting, os.getcwd(), journal, nursery,
+                Facts(SLURM),
+            )  # fmt: skip
+            try:
+                context = await scripts.open("allocator", Variables(os.environ))
+                await scripts.call(context, "slurm_spank_init")
+                return [msgspec.to_builtins(option) for _, option in context.options.values()]
+            finally:
+                scripts.end()
+                journal.close()

@@ -1,0 +1,49 @@
+"""Which lines of plugstack.conf Slurm's own tools load.
+
+salloc and srun read the same plugstack.conf. Where they find lua.so they call the scripts
+themselves: salloc in the allocator context, srun in the local one. A script's functions are not
+called here then, or everything that they do would be done twice; only slurm_spank_init is, as the
+options that it registers have to be known, and handed on.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+
+from scrun.settings.load import Settings
+from scrun.settings.plugstack import Script
+from scrun.settings.slurmconf import find_slurm_conf, read_slurm_conf
+
+Native = frozenset[str]
+"""Lines, by their file and number."""
+
+_USUAL = (
+    "/usr/lib64/slurm",
+    "/usr/lib/slurm",
+    "/usr/lib/slurm-wlm",
+    "/usr/local/lib/slurm",
+    "/usr/lib/x86_64-linux-gnu/slurm-wlm",
+    "/usr/lib/aarch64-linux-gnu/slurm-wlm",
+)
+
+
+def loaded_by_slurm(scripts: Sequence[Script], settings: Settings) -> Native:
+    """Find out which lines Slurm's tools on this machine load; in a thread."""
+    conf = find_slurm_conf(settings)
+    told = read_slurm_conf(conf).get("plugindir", "") if conf else ""
+    places = [place for place in told.split(":") if place] or _places(settings)
+    lines = {script.line.where: script.line.plugin for script in scripts}
+    return frozenset(
+        where
+        for where, plugin in lines.items()
+        if any(os.path.exists(os.path.join(place, plugin)) for place in places)
+    )
+
+
+def _places(settings: Settings) -> list[str]:
+    """Where a Slurm that was not told has its plugins: beside its tools, or where packages are."""
+    salloc = shutil.which("salloc", path=settings.slurm.bin or None)
+    if salloc is None:
+        return [*_USUAL]
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(salloc)))
+    return [os.path.join(prefix, library, "slurm") for library in ("lib", "lib64")] + [*_USUAL]

@@ -1,0 +1,372 @@
+"""The scripts of one container in their process: contexts are opened, and functions called.
+
+One process serves all contexts of a container. It is there while a script may still be called: an
+idle container has none, unless one of its scripts has a function for the end.
+"""
+
+import itertools
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import trio
+
+from scrun.errors import SpankError
+from scrun.settings.load import Lua
+from scrun.settings.plugin_options import Option
+from scrun.settings.plugstack import Script
+from supervisor.journal import Journal
+from supervisor.lua.process import Worker, working
+from supervisor.processes import Setting
+from supervisor.spank.phases import ContextName, Facts, State, state
+
+_ENDS: Mapping[ContextName, Sequence[str]] = {
+    "local": ("slurm_spank_exit",),
+    "allocator": ("slurm_spank_exit",),
+    "remote": ("slurm_spank_task_exit", "slurm_spank_exit"),
+    "slurmd": ("slurm_spank_slurmd_exit",),
+    "job_script": (),
+}
+"""What is called at the end of a context."""
+
+
+class Variables:
+    """The environments that scripts change.
+
+    Attributes:
+        job: The job's, as the scripts of this context see it.
+        control: The job control environment.
+        changed: What was set in the job's; None: unset.
+    """
+
+    def __init__(self, job: Mapping[str, str], control: Mapping[str, str] | None = None) -> None:
+        self.job = dict(job)
+        self.control = dict(control or {})
+        self.changed: dict[str, str | None] = {}
+
+    def change(self, kind: str, name: str, value: str | None) -> None:
+        """Set a variable of one of the two, or unset it."""
+        variables = self.control if kind == "control" else self.job
+        if value is None:
+            variables.pop(name, None)
+        else:
+            variables[name] = value
+        if kind == "job":
+            self.changed[name] = value
+
+
+class Member(msgspec.Struct):
+    """A script, loaded in a context.
+
+    Attributes:
+        script: Which.
+        number: By which the worker knows it.
+        functions: Which of the callbacks it defines.
+        unknown: Functions that are named like those, and are never called.
+        options: The options that it has registered, by name.
+    """
+
+    script: Script
+    number: int
+    functions: Sequence[str]
+    options: dict[str, Option]
+    unknown: Sequence[str] = ()
+
+
+class Context:
+    """The scripts in a context.
+
+    Attributes:
+        name: Its name.
+        members: They.
+        variables: The environments.
+    """
+
+    def __init__(self, name: ContextName, variables: Variables) -> None:
+        self.name = name
+        self.members: list[Member] = []
+        self.variables = variables
+
+    @property
+    def options(self) -> dict[str, tuple[Member, Option]]:
+        """The registered options, by name; the first script that has one keeps it."""
+        found: dict[str, tuple[Member, Option]] = {}
+        for member in self.members:
+            for name, option in member.options.items():
+                found.setdefault(name, (member, option))
+        return found
+
+    def has(self, *functions: str) -> bool:
+        """Whether any script defines one of the functions."""
+        return any(name in member.functions for member in self.members for name in functions)
+
+
+class Scripts:
+    """Those of one container.
+
+    Attributes:
+        given: The options that were given: their arguments, or True.
+        facts: What is known of the job.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        scripts: Sequence[Script],
+        settings: Lua,
+        timeout: float,
+        setting: Setting,
+        directory: str,
+        journal: Journal,
+        nursery: trio.Nursery,
+        facts: Facts,
+    ) -> None:
+        """Prepare; nothing runs yet.
+
+        Args:
+            source: The plugstack.conf.
+            scripts: The scripts.
+            settings: The section [lua] of the settings.
+            timeout: Seconds that a function may take.
+            setting: The environment and umask of `create`.
+            directory: `create`'s working directory.
+            journal: Where messages go.
+            nursery: For the process.
+            facts: What is known of the job.
+        """
+        self.given: dict[str, str | bool] = {}
+        self.facts = facts
+        self._source = source
+        self._scripts = scripts
+        self._settings = settings
+        self._timeout = timeout
+        self._setting = setting
+        self._directory = directory
+        self._journal = journal
+        self._nursery = nursery
+        self._contexts: list[Context] = []
+        self._worker: Worker | None = None
+        self._enough = trio.Event()
+
+    async def open(self, name: ContextName, variables: Variables) -> Context:
+        """Load the scripts for a context.
+
+        A script that cannot be loaded is left out, unless its line says failonerror.
+
+        Raises:
+            SpankError: One cannot be loaded, and has to be.
+        """
+        context = Context(name, variables)
+        settings = self._settings
+        paths = [script.path for script in self._scripts]
+        numbers = str(settings.memory << 20), str(settings.output_limit << 20)
+        answers = await self._ask(
+            self._source, "open", name, settings.version, *numbers, self.facts.version, *paths,
+            until=b"opened",
+        )  # fmt: skip
+        self._contexts.append(context)
+        for number, (script, answer) in enumerate(zip(self._scripts, answers, strict=True), 1):
+            told = msgspec.json.decode(answer, type=_Loaded)
+            if not told.error:
+                options = {option.name: option for option in told.options}
+                member = Member(script, number, told.functions, options, told.unknown)
+                context.members.append(member)
+                for function in told.unknown:
+                    text = f"{script.path}: {function} is no function that is ever called"
+                    self._journal.write("info", text)
+                continue
+            if told.trace.strip():
+                self._journal.write("debug", told.trace)
+            failure = f"{script.path}: {told.error}"
+            if script.line.fails_on_error:
+                self._failed(script, failure)
+            else:
+                self._journal.write("error", f"{failure}; it is left out")
+        return context
+
+    async def close(self, context: Context) -> None:
+        """Forget a context."""
+        if context in self._contexts:
+            self._contexts.remove(context)
+            if self._worker is not None:
+                await self._worker.tell("close", context.name)
+
+    def rest(self, *expected: str) -> None:
+        """End the process if nothing is left that may be called in an open context.
+
+        Args:
+            expected: Functions that will be called, besides those for the end.
+        """
+        if not any(context.has(*_ENDS[context.name], *expected) for context in self._contexts):
+            self._drop()
+
+    def end(self) -> None:
+        """End the process."""
+        self._drop()
+
+    async def call(
+        self, context: Context, callback: str, chosen: Callable[[Member], bool] | None = None
+    ) -> None:
+        """Call a function of all scripts that define it, line by line.
+
+        Args:
+            context: Where.
+            callback: The function.
+            chosen: Whether it is for a script; None: for all.
+
+        Raises:
+            SpankError: One of a required line has failed.
+        """
+        members = [
+            member
+            for member in context.members
+            if callback in member.functions and (chosen is None or chosen(member))
+        ]
+        for _, line in itertools.groupby(members, key=lambda member: member.script.line.where):
+            failures = []
+            for member in line:
+                told = self._state(context, callback, member)
+                request = ("call", context.name, str(member.number), callback, _json(told))
+                if reason := await self._call(context, member, callback, *request):
+                    failures.append((member.script, reason))
+            for script, reason in failures:
+                self._failed(script, reason)
+
+    async def call_back(self, context: Context, name: str, value: str | None) -> None:
+        """Tell the script that has registered an option that it was given.
+
+        Raises:
+            SpankError: The script refuses it.
+        """
+        member, option = context.options[name]
+        if not option.function:
+            return
+        kind, argument = ("", "") if value is None else ("1", value)
+        remote = "1" if context.name == "remote" else ""
+        request = (
+            "back", context.name, str(member.number), option.function, str(option.val), kind,
+            argument, remote, _json(self._state(context, "", member)),
+        )  # fmt: skip
+        shown = f"--{name}" if value is None else f"--{name}={value}"
+        if reason := await self._call(context, member, f"{option.function} of {shown}", *request):
+            raise SpankError(reason)
+
+    def _state(self, context: Context, callback: str, member: Member) -> State:
+        variables = context.variables
+        return state(
+            context.name,
+            callback,
+            self.facts,
+            arguments=member.script.line.arguments,
+            job=variables.job,
+            control=variables.control,
+            given=self.given,
+        )
+
+    async def _call(
+        self, context: Context, member: Member, function: str, *request: str | bytes
+    ) -> str:
+        """Call a function; return why it failed, or nothing."""
+        path = member.script.path
+        try:
+            answer = await self._ask(path, *request, until=b"called")
+        except SpankError as error:  # its process has ended, and all contexts with it
+            return str(error)
+        failed, reason, trace, *changes = (os.fsdecode(field) for field in answer)
+        for change in changes:
+            self._change(context, member, change)
+        assert self._worker is not None
+        if reason:
+            self._worker.trace(trace)
+            text = f"{path}: {function}: {reason}"
+            if member.script.line.fails_on_error:
+                return text
+            self._journal.write("error", text)
+        if not failed:
+            return ""
+        said = self._worker.last_error
+        return f"{path}: {function} returned -1" + (f": {said}" if said else "")
+
+    def _change(self, context: Context, member: Member, change: str) -> None:
+        if change.startswith("option"):
+            option = msgspec.json.decode(change.removeprefix("option"), type=Option)
+            member.options[option.name] = option
+            return
+        kind = "control" if change.startswith("control") else "job"
+        rest = change.removeprefix(kind)
+        name, _, value = rest[1:].partition("=")
+        context.variables.change(kind, name, value if rest[0] == "+" else None)
+
+    def _failed(self, script: Script, reason: str) -> None:
+        """Take notice of a script's failure.
+
+        Raises:
+            SpankError: Its line says that it is required.
+        """
+        if script.line.required:
+            raise SpankError(f"{reason} (required by {script.line.where})")
+        self._journal.write("error", f"{reason} (optional in {script.line.where}: it goes on)")
+
+    async def _ask(self, subject: str, *request: str | bytes, until: bytes) -> list[bytes]:
+        """Ask the worker; one that was interrupted, or fails, is of no use any more.
+
+        Raises:
+            SpankError: It has ended, or took too long.
+        """
+        done = False
+        try:
+            worker = self._worker or await self._start()
+            worker.subject, worker.label = subject, os.path.basename(subject)
+            worker.last_error = ""
+            with trio.move_on_after(self._timeout):
+                answer = await worker.ask(*request, until=until)
+                done = True
+        finally:
+            if not done:
+                self._drop()
+        if not done:
+            raise SpankError(f"{subject}: took longer than {self._timeout:g} s")
+        return answer
+
+    async def _start(self) -> Worker:
+        self._enough = trio.Event()
+        self._worker = await self._nursery.start(self._keep, self._enough)
+        return self._worker
+
+    async def _keep(
+        self,
+        enough: trio.Event,
+        *,
+        task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Have the process until there is enough of it, whoever is cancelled meanwhile."""
+        with trio.CancelScope(shield=True):
+            async with working(
+                self._source, SpankError, self._settings, self._setting, self._directory,
+                self._journal,
+            ) as worker:  # fmt: skip
+                task_status.started(worker)
+                await enough.wait()
+
+    def _drop(self) -> None:
+        self._enough.set()
+        self._worker = None
+        for context in self._contexts:
+            context.members.clear()
+        self._contexts.clear()
+
+
+class _Loaded(msgspec.Struct):
+    """What the worker says about a script."""
+
+    error: str = ""
+    trace: str = ""
+    functions: list[str] = []
+    unknown: list[str] = []
+    options: list[Option] = []
+
+
+def _json(told: State) -> bytes:
+    # json and not msgspec: a variable need not be UTF-8
+    return json.dumps(msgspec.to_builtins(told)).encode()

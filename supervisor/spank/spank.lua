@@ -1,0 +1,234 @@
+-- The Lua side of what a script of plugstack.conf finds, spank-lua(8). Runs once for each context,
+-- after the prelude of scrun.lua, in Lua 5.1 to 5.5.
+--
+-- `host` holds functions of the worker, `guarded`, `message` and `shown` are the prelude's. What
+-- may be asked for, and what the answers are, comes with each call in a table, `state`: see
+-- phases.py.
+
+local host, guarded, message, shown, context, version = ...
+local setmetatable, rawget, rawset, type, tonumber = setmetatable, rawget, rawset, type, tonumber
+local pairs, ipairs, error, tostring = pairs, ipairs, error, tostring
+local format, floor, match = string.format, math.floor, string.match
+local load_text, load_any, set_globals = loadstring, load, setfenv
+local globals = _G
+
+-- these belong to scrun.lua
+globals.slurm, globals.SLURM = nil, nil
+
+local scripts, state = {}, {}
+local BAD, EXISTS, MISSING = "Bad argument", "Environment variable exists",
+	"No such environment variable"
+local NAME_LENGTH, VALUE_LENGTH = 75, 131000
+
+-- SPANK
+
+local SPANK = { SUCCESS = 0, FAILURE = -1 }
+function SPANK.log_error(...) host.log("error", message(...)) return -1 end
+function SPANK.log_info(...) host.log("info", message(...)) end
+function SPANK.log_verbose(...) host.log("verbose", message(...)) end
+function SPANK.log_debug(...) host.log("debug", message(...)) end
+globals.SPANK = SPANK
+
+-- The handle
+
+local Handle = {}
+local owners = setmetatable({}, { __mode = "k" }) -- whose script each is for
+
+local function text(value, number, name)
+	if type(value) == "string" then return value end
+	if type(value) == "number" then return tostring(value) end
+	error(format("bad argument #%d to '%s' (string expected, got %s)", number, name, type(value)), 3)
+end
+
+local function handle(value, name)
+	if type(value) ~= "table" then
+		error(format("call it with a colon: spank:%s(...)", name), 3)
+	end
+end
+
+local function copy(list)
+	local result = {}
+	for key, value in pairs(list) do result[key] = value end
+	return result
+end
+
+-- as wait(2) has it: status, exit code, or signal and whether there is a core
+local function task_status(status)
+	local signal = status % 128
+	if signal == 0 then return status, floor(status / 256) % 256, nil, nil end
+	return status, nil, signal, floor(status / 128) % 2 == 1 and 1 or nil
+end
+
+function Handle.get_item(self, name, id)
+	handle(self, "get_item")
+	name = text(name, 1, "get_item")
+	local value = state.items[name]
+	if value == nil then
+		local reason = state.refused[name]
+		if not reason then error(format("Invalid spank item %s", name), 2) end
+		return nil, reason
+	end
+	if name == "S_JOB_ENV" then return copy(state.job) end
+	if name == "S_TASK_EXIT_STATUS" then return task_status(value) end
+	if type(value) ~= "table" then return value end
+	if not match(name, "_TO_") then return copy(value) end
+	if type(id) ~= "number" then
+		error(format("bad argument #2 to 'get_item' (number expected, got %s)", type(id)), 2)
+	end
+	local found = value[id]
+	if found == nil then return nil, "Id/PID does not exist on this node" end
+	return found
+end
+
+-- getenv, setenv and unsetenv for one of the two environments
+local function environment(kind, prefix)
+	local function known(self, name, called)
+		handle(self, called)
+		name = text(name, 1, called)
+		if state.closed[kind] then return nil, state.closed[kind] end
+		if name == "" or match(name, "[=%z]") then return nil, BAD end
+		return name
+	end
+	Handle[prefix .. "getenv"] = function(self, name)
+		local found, reason = known(self, name, prefix .. "getenv")
+		if not found then return nil, reason end
+		local value = state[kind][found]
+		if value == nil then return nil, MISSING end
+		return value
+	end
+	Handle[prefix .. "setenv"] = function(self, name, value, overwrite)
+		local found, reason = known(self, name, prefix .. "setenv")
+		value = text(value, 2, prefix .. "setenv")
+		if not found then return nil, reason end
+		if match(value, "%z") or #found + #value > VALUE_LENGTH then return nil, BAD end
+		if state[kind][found] ~= nil and (not overwrite or overwrite == 0) then
+			return nil, EXISTS
+		end
+		state[kind][found] = value
+		host.set(kind, found, value)
+		return true
+	end
+	Handle[prefix .. "unsetenv"] = function(self, name)
+		local found, reason = known(self, name, prefix .. "unsetenv")
+		if not found then return nil, reason end
+		if state[kind][found] == nil then return true end
+		state[kind][found] = nil
+		host.unset(kind, found)
+		return true
+	end
+end
+environment("job", "")
+environment("control", "job_control_")
+
+-- Options
+
+local function whole(value, member)
+	if value == nil then return 0 end
+	if value == true then return 1 end
+	if value == false then return 0 end
+	local number = tonumber(value)
+	if not number then error(format("spank option: %s: number expected", member), 0) end
+	return floor(number)
+end
+
+local function described(option, env)
+	if type(option) ~= "table" then
+		error(format("spank option: table expected, got %s", type(option)), 0)
+	end
+	for _, member in ipairs({ "name", "usage" }) do
+		if type(option[member]) ~= "string" then
+			error(format("spank option: Required field \"%s\" missing from spank option table", member), 0)
+		end
+	end
+	if not match(option.name, "^%w[%w_.-]*$") or #option.name > NAME_LENGTH then
+		error(format("spank option: %s: is no name of an option", option.name), 0)
+	end
+	local takes = whole(option.has_arg, "has_arg")
+	if takes < 0 or takes > 2 then error("spank option: has_arg: 0, 1 or 2 expected", 0) end
+	if option.cb ~= nil and type(env[option.cb]) ~= "function" then
+		error(format("Unable to find spank option cb function %s", shown(option.cb)), 0)
+	end
+	host.register(option.name, option.usage, takes, shown(option.arginfo or ""),
+		option.cb and shown(option.cb) or "", whole(option.val, "val"))
+end
+
+function Handle.register_option(self, option)
+	handle(self, "register_option")
+	if not state.registers then return nil, BAD end
+	described(option, owners[self])
+	return true
+end
+
+function Handle.getopt(self, option)
+	handle(self, "getopt")
+	if type(option) ~= "table" or type(option.name) ~= "string" then
+		error("bad argument #1 to 'getopt' (option table expected)", 2)
+	end
+	if not state.asks then return nil, "Item not available from this callback" end
+	local given = state.given[option.name]
+	if given == nil then return nil, "Option unused" end
+	return given
+end
+
+-- A script has globals of its own
+
+local function new_globals()
+	local env = setmetatable({}, { __index = globals })
+	rawset(env, "_G", env)
+	return env
+end
+
+local function load_script(content, name)
+	local env = new_globals()
+	local chunk, reason
+	if set_globals then
+		chunk, reason = load_text(content, name)
+		if chunk then set_globals(chunk, env) end
+	else
+		chunk, reason = load_any(content, name, "t", env)
+	end
+	scripts[#scripts + 1] = env
+	if not chunk then return false, reason, "" end
+	return guarded(chunk)
+end
+
+local function options_of(index)
+	return guarded(function()
+		local listed = rawget(scripts[index], "spank_options")
+		if listed == nil then return end
+		if type(listed) ~= "table" then error("spank_options: table expected", 0) end
+		for _, option in ipairs(listed) do described(option, scripts[index]) end
+	end)
+end
+
+local function callbacks(index)
+	local found = {}
+	for name, value in pairs(scripts[index]) do
+		if type(name) == "string" and type(value) == "function" and match(name, "^slurm_spank_") then
+			found[#found + 1] = name
+		end
+	end
+	return found
+end
+
+local function begin(told) state = told end
+
+local function call(index, name, arguments)
+	local env = scripts[index]
+	local called = rawget(env, name)
+	local spank = setmetatable({
+		context = context,
+		slurm_version = version,
+		args = copy(arguments),
+	}, { __index = Handle })
+	owners[spank] = env
+	return guarded(called, spank)
+end
+
+local function call_back(index, name, val, argument, remote)
+	return guarded(scripts[index][name], val, argument, remote)
+end
+
+local function failed(result) return tonumber(result) == -1 end
+
+return load_script, options_of, callbacks, begin, call, call_back, failed

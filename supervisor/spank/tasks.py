@@ -1,0 +1,65 @@
+"""What scripts are told about a job and its task. Pure, but for a config.json that is read."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from scrun.oci.config import read_config
+from scrun.states import Ending
+from supervisor.spank.phases import Facts
+
+
+def facts_of_job(
+    before: Facts, job_id: str, environment: Mapping[str, str], arguments: Sequence[str]
+) -> Facts:
+    """Add what is known when there is a job.
+
+    Args:
+        before: What is known without.
+        job_id: Its id.
+        environment: Its variables (SLURM_*).
+        arguments: The command of the container.
+    """
+    return msgspec.structs.replace(
+        before,
+        job=int(job_id) if job_id.isdecimal() else 0,
+        nodes=_number(environment.get("SLURM_NNODES")) or 1,
+        tasks=_number(environment.get("SLURM_NTASKS")) or 1,
+        cpus=_number(environment.get("SLURM_JOB_CPUS_PER_NODE")),
+        argv=tuple(arguments),
+    )
+
+
+def environment_of(bundle: str, more: Mapping[str, str | None]) -> dict[str, str]:
+    """Read the environment that the task of a staged bundle will have.
+
+    Args:
+        bundle: The bundle.
+        more: What is added; None: taken out.
+
+    Raises:
+        BundleError: Its config.json cannot be read.
+    """
+    _, config = read_config(os.path.join(bundle, "config.json"))
+    pairs = (entry.partition("=") for entry in config.process.env)
+    environment: dict[str, str | None] = {name: value for name, _, value in pairs if name}
+    environment.update(more)
+    return {name: value for name, value in environment.items() if value is not None}
+
+
+def wait_status(ending: Ending) -> int:
+    """Return how a task has ended as wait(2) has it.
+
+    Shells, and so runtimes, say 128+n for a signal; what exits with such a number by itself cannot
+    be told apart.
+    """
+    signal = ending.status - 128
+    return signal if 0 < signal < 65 else ending.status << 8
+
+
+def _number(text: str | None) -> int:
+    """Read the number that a text begins with: `64(x2)` is 64."""
+    found = re.match(r"[0-9]{1,9}", text or "")
+    return int(found[0]) if found else 0

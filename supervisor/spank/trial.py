@@ -1,0 +1,70 @@
+"""scrun lua check of a script for plugstack.conf: it is loaded, and no more."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from scrun._fast import write
+from scrun.errors import SpankError
+from scrun.paths import read_regular
+from scrun.settings.load import Settings
+from scrun.settings.plugin_options import Option
+from scrun.settings.plugstack import Line, Script
+from supervisor.journal import Journal
+from supervisor.processes import Setting
+from supervisor.spank.names import CALLBACKS
+from supervisor.spank.phases import Facts
+from supervisor.spank.scripts import Scripts, Variables
+from supervisor.staging.plan import SLURM
+
+_PATIENCE = 30.0
+_ITS_WORDS = re.compile(rb"\b(slurm_spank_\w+|spank_options|SPANK)\b")
+
+
+def is_spank(path: str) -> bool:
+    """Whether a script is one of plugstack.conf's, and no scrun.lua: by its words.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    text = read_regular(path)
+    return b"slurm_scrun_" not in text and _ITS_WORDS.search(text) is not None
+
+
+async def check_spank(
+    path: str, settings: Settings, setting: Setting, directory: str, journal: Journal
+) -> None:
+    """Load a script, and tell what it defines.
+
+    Raises:
+        SpankError: It cannot be loaded, or has a function that nobody calls.
+    """
+    script = Script(path, Line("the command line", True, True, "lua.so", path, ()))
+    async with trio.open_nursery() as nursery:
+        scripts = Scripts(
+            path, [script], settings.lua, _PATIENCE, setting, directory, journal, nursery,
+            Facts(SLURM),
+        )  # fmt: skip
+        try:
+            context = await scripts.open("allocator", Variables(setting.environment))
+            [member] = context.members
+            _tell(path, settings.lua.version, member.functions, member.options)
+            for name in member.unknown:
+                close = difflib.get_close_matches(name, CALLBACKS, 1)
+                hint = f" (is it {close[0]}?)" if close else ""
+                raise SpankError(f"{path}: {name}: is no function that is ever called{hint}")
+        finally:
+            scripts.end()
+
+
+def _tell(
+    path: str, version: str, functions: Sequence[str], options: Mapping[str, Option]
+) -> None:
+    lines = [f"{path}: loaded by Lua {version}"]
+    lines += [f"{name}: defined" for name in functions]
+    lines += [f"option --{name}: {option.usage}" for name, option in options.items()]
+    if "slurm_spank_init" in functions:
+        lines.append("slurm_spank_init is not called: it may register more options")
+    write("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))

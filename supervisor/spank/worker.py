@@ -1,0 +1,221 @@
+"""The scripts of a plugstack.conf at work, in the process of `supervisor.lua.worker`.
+
+A context has a Lua runtime, as it has a process of its own in Slurm: what scripts keep in globals
+in one context is not there in another. Several contexts of a container share this process.
+
+From the supervisor, after what `supervisor.lua.worker` lists::
+
+    open  CONTEXT VERSION MEMORY OUTPUT-LIMIT SLURM-VERSION PATH...
+    call  CONTEXT INDEX FUNCTION STATE
+    back  CONTEXT INDEX FUNCTION VAL KIND ARGUMENT REMOTE STATE
+    close CONTEXT
+
+INDEX counts a context's scripts from 1, STATE is JSON (`phases.state`). KIND is "" for an option
+without argument. To it::
+
+    opened SCRIPT...      each JSON: `error` and `trace`, or `functions`, `unknown` and `options`
+    called FAILED ERROR TRACEBACK CHANGE...
+           FAILED is "1" or empty; CHANGE is `job+NAME=VALUE`, `job-NAME`, likewise `control`, or
+           `option` and JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from supervisor.lua.runtime import Runtime, Value
+from supervisor.lua.worker import Failed, Host, checked, flush, prelude, read_script
+from supervisor.spank.names import CALLBACKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisor.lua.worker import Supervisor
+
+_HERE = os.path.dirname(__file__)
+
+
+class Changes:
+    """What a script changes while it is called: functions for Lua, and the result."""
+
+    def __init__(self, host: Host, *, own_environment: bool) -> None:
+        """Begin without any.
+
+        Args:
+            host: For messages.
+            own_environment: Whether this process' environment is the job's.
+        """
+        self._host = host
+        self._own = own_environment
+        self.made: list[bytes] = []
+        self.options: list[dict[str, object]] = []
+
+    def functions(self) -> dict[str, object]:
+        """Return what spank.lua and posix.lua call."""
+        return {
+            "log": self._host.log,
+            "set": self.set,
+            "unset": self.unset,
+            "register": self.register,
+            "getenv": lambda name: os.environb.get(name),
+            "id": lambda kind: getattr(os, "get" + kind.decode())(),
+            "uname": _uname,
+        }
+
+    def set(self, kind: bytes, name: bytes, value: bytes) -> None:
+        """Set a variable."""
+        if kind == b"job" and self._own:
+            os.environb[name] = value
+        self.made.append(kind + b"+" + name + b"=" + value)
+
+    def unset(self, kind: bytes, name: bytes) -> None:
+        """Unset a variable."""
+        if kind == b"job" and self._own:
+            os.environb.pop(name, None)
+        self.made.append(kind + b"-" + name)
+
+    def register(
+        self, name: bytes, usage: bytes, takes: int, argument: bytes, function: bytes, val: int
+    ) -> None:
+        """Note an option."""
+        told = (name, usage, argument, function)
+        texts = [text.decode(errors="replace") for text in told]
+        names = ("name", "usage", "argument", "function")
+        option = {**dict(zip(names, texts, strict=True)), "takes": int(takes), "val": int(val)}
+        self.options.append(option)
+
+    def take(self) -> list[bytes]:
+        """Return what was changed since the last time."""
+        taken = self.made + [b"option" + json.dumps(option).encode() for option in self.options]
+        self.made, self.options = [], []
+        return taken
+
+
+class Context:
+    """The scripts in one context."""
+
+    def __init__(self, supervisor: Supervisor, orders: list[bytes]) -> None:
+        """Make the runtime; no script is loaded yet."""
+        context, version, memory, limit, slurm = orders[:5]
+        self._count = 0
+        self._is_job_script = context == b"job_script"
+        self._runtime = Runtime(version.decode(), int(memory))
+        host = Host(supervisor, int(limit))
+        self._changes = Changes(host, own_environment=context in (b"allocator", b"local"))
+        *_, guarded, message, shown = prelude(self._runtime, host, "")
+        functions = self._runtime.table(self._changes.functions())
+        compiled = [self._compile(name) for name in ("spank.lua", "posix.lua")]
+        (
+            self._load, self._options_of, self._callbacks, self._begin, self._call,
+            self._call_back, self._failed,
+        ) = compiled[0](functions, guarded, message, shown, context, slurm)  # fmt: skip
+        compiled[1](functions, shown)
+
+    def _compile(self, name: str) -> Callable[..., Any]:
+        with open(os.path.join(_HERE, name), "rb") as file:
+            compiled: Callable[..., Any] = self._runtime.lua.compile(file.read(), name=b"=scrun")
+            return compiled
+
+    def load(self, path: bytes) -> bytes:
+        """Load one script, and say what it has; as JSON."""
+        self._begin(self._runtime.lua.table_from({}))
+        self._count += 1
+        index = self._count
+        try:
+            try:
+                content, name = read_script(os.fsdecode(path))
+            except Failed:
+                self._load(b"", b"=nothing")  # it has its number all the same
+                raise
+            checked(self._load(content, name))
+            checked(self._options_of(index))
+        except Failed as error:
+            self._changes.take()
+            return json.dumps({"error": error.reason, "trace": error.trace}).encode()
+        found = {name.decode(errors="replace") for name in self._callbacks(index).values()}
+        told = {
+            "functions": [name for name in CALLBACKS if name in found],
+            "unknown": sorted(found.difference(CALLBACKS)),
+            "options": self._changes.options,
+        }
+        self._changes.take()
+        return json.dumps(told).encode()
+
+    def call(self, index: int, function: bytes, state: bytes) -> list[bytes]:
+        """Call one of the functions of a script."""
+        told = self._tell(state)
+        return self._result(lambda: self._call(index, function, told))
+
+    def call_back(self, fields: list[bytes]) -> list[bytes]:
+        """Call the function of an option."""
+        index, function, val, kind, argument, remote, state = fields
+        self._tell(state)
+        given = argument if kind else None
+        return self._result(
+            lambda: self._call_back(int(index), function, int(val), given, remote == b"1")
+        )
+
+    def _tell(self, state: bytes) -> Value:
+        """Give Lua what a call may know; return the script's arguments."""
+        told = json.loads(state)
+        if self._is_job_script:
+            os.environ.update(told["job"])  # what a prolog would have
+        arguments = told.pop("arguments")
+        self._begin(self._table(told))
+        return self._table(arguments)
+
+    def _result(self, call: Callable[[], tuple[Value, ...]]) -> list[bytes]:
+        failed, reason, trace = b"", "", ""
+        try:
+            failed = b"1" if self._failed(checked(call())) else b""
+        except Failed as error:
+            reason, trace = error.reason, error.trace
+        finally:
+            flush()
+        texts = [text.encode(errors="surrogateescape") for text in (reason, trace)]
+        return [failed, *texts, *self._changes.take()]
+
+    def _table(self, value: object) -> Value:
+        """Make a value of Lua of one of JSON."""
+        if isinstance(value, str):
+            return value.encode(errors="surrogateescape")
+        if isinstance(value, list):
+            return self._runtime.lua.table_from([self._table(entry) for entry in value])
+        if isinstance(value, dict):
+            members = {_key(name): self._table(member) for name, member in value.items()}
+            return self._runtime.lua.table_from(members)
+        return value
+
+
+def _key(name: str) -> int | bytes:
+    """JSON has no numbers for names; no name of a variable begins with the mark."""
+    if name.startswith("="):
+        return int(name[1:])
+    return name.encode(errors="surrogateescape")
+
+
+def _uname(form: bytes) -> bytes:
+    told = os.uname()
+    for letter, text in zip("snrvm", told, strict=True):
+        form = form.replace(b"%" + letter.encode(), text.encode())
+    return form
+
+
+def serve_stack(supervisor: Supervisor, request: list[bytes]) -> None:
+    """Open contexts, and call functions in them, as they are asked for. Does not return."""
+    contexts: dict[bytes, Context] = {}
+    while True:
+        kind, name, *fields = request
+        if kind == b"open":
+            context = contexts[name] = Context(supervisor, [name, *fields[:4]])
+            supervisor.tell("opened", *[context.load(path) for path in fields[4:]])
+        elif kind == b"call":
+            index, function, state = fields
+            supervisor.tell("called", *contexts[name].call(int(index), function, state))
+        elif kind == b"back":
+            supervisor.tell("called", *contexts[name].call_back(fields))
+        else:
+            contexts.pop(name, None)
+        request = supervisor.hear()
