@@ -1,5 +1,6 @@
 """The supervisor's outermost scope: its socket and its signals."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,13 +12,16 @@ from supervisor.records import remove_half_made
 from supervisor.server import Server, idle_timeout
 
 
-def serve(root: str, name: str, ready: int | None, idle: float | None = None) -> None:
+def serve(
+    root: str, name: str, ready: int | None, lock: int | None = None, idle: float | None = None
+) -> None:
     """Serve the socket ROOT/NAME until nobody needs it any more.
 
     Args:
         root: The directory of the records.
         name: The socket's name in it.
         ready: Where to write `ready` once callers can connect; closed then.
+        lock: A descriptor that holds the lock of the name; closed then too.
         idle: Seconds to stay without a container; None leaves that to the settings.
 
     Raises:
@@ -29,8 +33,11 @@ def serve(root: str, name: str, ready: int | None, idle: float | None = None) ->
     except OSError as error:
         raise SettingsError.of_root(root, f"{name}: {error.strerror}") from error
     remove_half_made(root, name)
+    if lock is not None:
+        os.close(lock)
     if ready is not None:
-        os.write(ready, b"ready")
+        with contextlib.suppress(BrokenPipeError):  # who has started us was killed meanwhile
+            os.write(ready, b"ready")
         os.close(ready)
     trio.run(_serve, Server(root, name, listener, idle_timeout() if idle is None else idle))
 

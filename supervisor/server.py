@@ -96,7 +96,6 @@ class Server:
         except OSError:  # there is none, and no space to make it: then nobody holds it
             self._tidy()
             return True
-            return True
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,5 +1,6 @@
 """Start a supervisor, one however many ask for it at the same moment."""
 
+import _signal
 import _socket
 import fcntl
 import os
@@ -9,6 +10,8 @@ from scrun import wire
 from scrun.anchor import out_of_the_way
 from scrun.errors import SettingsError, SupervisorLost, described
 from scrun.paths import exchangeable
+
+_PATIENCE = 60.0  # for a loaded machine and a slow file system; it takes 0.15 s
 
 
 def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
@@ -25,6 +28,23 @@ def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
         OSError: Perhaps there is one, but it cannot be reached.
     """
     own_directory(root)
+
+    def too_late(*_: object) -> None:
+        raise SupervisorLost(
+            f"the supervisor does not start: {root}/{name} has no listener after {_PATIENCE:g} s; "
+            f"look what hangs: `fuser -v {root}/{name}.lock`"
+        )
+
+    handler = _signal.signal(_signal.SIGALRM, too_late)
+    timer = _signal.setitimer(_signal.ITIMER_REAL, _PATIENCE)
+    try:
+        return _launch(root, name, lingers=lingers)
+    finally:
+        _signal.setitimer(_signal.ITIMER_REAL, *timer)
+        _signal.signal(_signal.SIGALRM, handler)
+
+
+def _launch(root: str, name: str, *, lingers: bool) -> _socket.socket:
     try:
         lock = _lock(f"{root}/{name}.lock")
     except OSError as error:
@@ -33,11 +53,8 @@ def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
         try:
             return wire.connect_supervisor(root, name)
         except wire.NOBODY:
-            _start(root, name, lingers=lingers)
+            _start(root, name, lock, lingers=lingers)
         return wire.connect_supervisor(root, name)
-    except SupervisorLost:
-        _remove(f"{root}/{name}", f"{root}/{name}.lock")  # one that runs does so when it goes
-        raise
     finally:
         os.close(lock)
 
@@ -112,27 +129,32 @@ def _lock(path: str) -> int:
     """
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
         try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(fd), os.stat(path)):
-                return fd
+                return os.dup(fd)
         except FileNotFoundError:
             pass
-        os.close(fd)
+        finally:
+            os.close(fd)
 
 
-def _start(root: str, name: str, *, lingers: bool) -> None:
-    """Run the supervisor's program, and wait until it listens or has said why not."""
+def _start(root: str, name: str, lock: int, *, lingers: bool) -> None:
+    """Run the supervisor's program, and wait until it listens or has said why not.
+
+    It has the lock too until then: we may be killed, and the next one must not start another
+    while it is about to take the name.
+    """
     readable, writable = os.pipe()
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     argv = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), package + "/supervisor"]
-    argv += ["--root", root, "--name", name, "--ready", "3"]
+    argv += ["--root", root, "--name", name, "--ready", "3", "--lock", "4"]
     if not lingers:
         argv += ["--idle-timeout", "0"]
     null = os.open("/dev/null", os.O_RDWR)
     actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
-    ready = out_of_the_way(writable)
-    actions.append((os.POSIX_SPAWN_DUP2, ready, 3))
+    handed = [out_of_the_way(fd) for fd in (writable, lock)]
+    actions += [(os.POSIX_SPAWN_DUP2, fd, 3 + place) for place, fd in enumerate(handed)]
     pid = os.posix_spawn(
         argv[0],
         argv,
@@ -142,13 +164,18 @@ def _start(root: str, name: str, *, lingers: bool) -> None:
         setsigmask=(),
         setsigdef=_SIGNALS,
     )
-    os.close(null)
-    os.close(writable)
-    os.close(ready)
-    with open(readable, "rb") as pipe:
-        answer = pipe.read().decode(errors="replace").strip()
-    os.waitpid(pid, 0)  # it has forked itself away by then
+    for fd in (null, writable, *handed):
+        os.close(fd)
+    try:
+        with open(readable, "rb") as pipe:
+            answer = pipe.read().decode(errors="replace").strip()
+    except SupervisorLost:
+        os.kill(pid, _signal.SIGKILL)  # it is ours until it has been waited for
+        raise
+    finally:
+        os.waitpid(pid, 0)  # it has forked itself away by then
     if answer != "ready":
+        _remove(f"{root}/{name}", f"{root}/{name}.lock")  # one that runs does so when it goes
         reason = answer or "it ended without a word"
         raise SupervisorLost(f"the supervisor does not start: {reason}")
 

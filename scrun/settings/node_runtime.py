@@ -15,6 +15,11 @@ from scrun.settings.load import Runtime
 from scrun.settings.ociconf import OciConf
 
 _ID = r"(?!-)(?:(?!%p)[^\s;&|<>()])+"
+_NAMES = r"(?:SIG)?(?:HUP|INT|QUIT|KILL|TERM|1|2|3|9|15)"
+_NAMED = re.compile(_NAMES, re.IGNORECASE)
+_OPTION = re.compile(rf"(?<=\s)(-s\s+|-s=|--signal[\s=]+|-){_NAMES}(?=\s)", re.IGNORECASE)
+_ALL = re.compile(r"(?<=\skill)\s+(?:-a|--all)(?=\s)")
+_PLAIN = re.compile(r"\s*(?:exec\s+)?(?:/\S*/)?kill(?=\s)")
 _OTHERS = re.compile(r"(?:^|[\s/])(?:apptainer|singularity)\s")
 
 
@@ -22,7 +27,7 @@ class NodeRuntime(msgspec.Struct, frozen=True):
     """Patterns of commands, filled in by `scrun.settings.ociconf.substitute`; "" is unknown.
 
     Attributes:
-        kill: Signals the first process; a signal's name is appended.
+        kill: Signals the first process: see `signalled`.
         state: Prints the container's state as JSON, its `pid` among it.
         exec: Runs one more program: the one that the file `%f` describes.
         pause: Stops a container's processes; without it they get SIGSTOP.
@@ -50,12 +55,38 @@ def node_runtime(conf: OciConf | None, own: Runtime) -> NodeRuntime:
         raise SettingsError("runtime.pause and runtime.resume: one without the other: set both")
     conf = conf or OciConf()
     return NodeRuntime(
-        kill=conf.kill_pattern,
+        kill=conf.run_time_kill or "",
         state=conf.run_time_query or "",
         exec=own.exec or derived_exec(conf),
         pause=own.pause or "",
         resume=own.resume or "",
     )
+
+
+def signalled(kill: str, name: str) -> str:
+    """Make the command that sends a signal from RunTimeKill, which sends one only.
+
+    The name takes the place of the one that is named there, by an option or as the last word. It
+    is appended where there is none, as runc and crun have it; kill(1) gets an option. `-a` of
+    runc and crun goes: Slurm calls RunTimeKill to end everything, and here a signal is for the
+    first process. (Without cgroups runc 1.1 cannot do it either.)
+
+    Args:
+        kill: The pattern.
+        name: The signal's name, without SIG.
+    """
+    kill = _ALL.sub("", kill, count=1)
+    if found := _OPTION.search(kill):
+        return f"{kill[: found.start()]}{found[1]}{name}{kill[found.end() :]}"
+    if found := _PLAIN.match(kill):
+        return f"{kill[: found.end()]} -s {name}{kill[found.end() :]}"
+    return f"{_without_signal(kill)} {name}"
+
+
+def _without_signal(kill: str) -> str:
+    """Take the signal from the end of a command, in time that grows with its length alone."""
+    words = kill.rstrip().rsplit(maxsplit=1)
+    return words[0] if len(words) == 2 and _NAMED.fullmatch(words[1]) else kill.rstrip()
 
 
 def derived_exec(conf: OciConf) -> str:
@@ -70,7 +101,7 @@ def derived_exec(conf: OciConf) -> str:
     """
     known = (
         (conf.run_time_query or "", "state"),
-        (conf.kill_pattern, "kill"),
+        (_without_signal(conf.run_time_kill or ""), "kill"),
         (conf.run_time_delete or "", "delete"),
     )
     for pattern, operation in known:

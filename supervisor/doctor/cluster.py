@@ -19,14 +19,6 @@ from supervisor.lua.find import find_script
 from supervisor.lua.host import loaded
 
 _MUNGE = "/run/munge/munge.socket.2"
-_COMMANDS = (
-    ("RunTimeRun", "run_time_run"),
-    ("RunTimeCreate", "run_time_create"),
-    ("RunTimeStart", "run_time_start"),
-    ("RunTimeQuery", "run_time_query"),
-    ("RunTimeKill", "run_time_kill"),
-    ("RunTimeDelete", "run_time_delete"),
-)
 
 
 # --- what is judged
@@ -99,9 +91,9 @@ def judge_oci_conf(
         # measured with 24.11 and 26.05: "mkdir `/var/run`: Permission denied"
         fact = "MountSpoolDir is not set, so root file systems need to be writable"
         complaints.append((fact, "set MountSpoolDir=/dev/slurm, which is made in memory"))
-    if conf.unknown:
-        keys = ", ".join(conf.unknown)
-        complaints.append((f"{keys}: no key that Slurm has", "correct that, slurmd would stop"))
+    complaints += [
+        (f"line {remark.removeprefix(f'{path}:')}", "take one out") for remark in conf.remarks
+    ]
     for key, program in missing.items():
         complaints.append(
             (f"{program} ({key}) is not on this machine", "install it on the nodes, if not there")
@@ -295,8 +287,8 @@ def _read_oci_conf(place: Place, mounts_spool: bool) -> Finding:
     except SettingsError as error:
         return Finding("oci.conf", "fail", str(error), "correct that, here and on the nodes")
     missing: dict[str, str] = {}
-    for key, field in _COMMANDS:
-        program = program_of(getattr(conf, field) or "")
+    for key, pattern in conf.commands.items():
+        program = program_of(pattern)
         if program and place.which(program) is None and program not in missing.values():
             missing[key] = program
     return judge_oci_conf(path, conf, missing, mounts_spool=mounts_spool)

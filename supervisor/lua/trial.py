@@ -28,8 +28,8 @@ from scrun.settings.request_sources import asked_by
 from scrun.states import Ending
 from supervisor.caller import stderr_lines
 from supervisor.engines.base import Job, Request
-from supervisor.engines.local.commands import OciConfCommands
 from supervisor.engines.local.engine import LocalEngine
+from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.journal import Journal, Shown
 from supervisor.lua.find import cluster_name, find_script
 from supervisor.lua.host import loaded

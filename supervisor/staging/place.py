@@ -17,7 +17,7 @@ import msgspec
 from scrun.errors import StagingError, described
 from scrun.paths import exchangeable
 from scrun.record import Moved
-from scrun.settings.ociconf import substitute
+from scrun.settings.patterns import substitute
 from supervisor.staging.bring_back import bring_back
 from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from supervisor.staging.mounts import FILES
@@ -113,7 +113,7 @@ def stage_in(
         raise
 
 
-def make_place(directory: str) -> None:
+def make_place(directory: str, remedy: str = _REMEDY) -> None:
     """Make the directory of a staged bundle, if it is missing.
 
     In a scratch directory for all, somebody else may have made it first, or one above it: then
@@ -128,12 +128,12 @@ def make_place(directory: str) -> None:
             # what was missing may have been made by somebody meanwhile
             reason = not_ours(directory)
         if reason:
-            raise StagingError(f"staging in {directory}: {reason}; {_REMEDY}")
+            raise StagingError(f"staging in {directory}: {reason}; {remedy}")
         if os.listdir(directory):
             raise StagingError(f"{directory} is not empty")
         os.chmod(directory, 0o700)
     except OSError as error:
-        raise StagingError(f"staging in {directory}: {error.strerror}; {_REMEDY}") from error
+        raise StagingError(f"staging in {directory}: {error.strerror}; {remedy}") from error
 
 
 def not_ours(directory: str) -> str:

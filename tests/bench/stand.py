@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -48,14 +49,14 @@ class Stand:
         self.times = Times()
         self._numbers = 0
         become(user)
-        self._errors = (self.site.base / "errors").open("w")
+        self._said = Said()
         self.true = self.site.bundle(self.site.config("true"))
         self.sleep = self.site.bundle(self.site.config("sleep", "3600"))
 
     def close(self) -> None:
         """End and remove everything."""
-        self._errors.close()
         self.site.close()
+        self._said.close()
         shutil.rmtree(self.site.root, ignore_errors=True)
 
     @functools.cached_property
@@ -79,7 +80,7 @@ class Stand:
             cwd=self.site.base,
             stdin=stdin,
             stdout=subprocess.DEVNULL if stdout is None else stdout,
-            stderr=self._errors,  # no pipe: a container would hold it open
+            stderr=self._said.pipe,
         )
 
     def take(self, what: str, *command: str, stdin: int = subprocess.DEVNULL) -> float:
@@ -92,8 +93,7 @@ class Stand:
         status = self.popen(command, stdin).wait()
         taken = time.perf_counter() - began
         if status:
-            said = Path(self._errors.name).read_text()[-2000:]
-            raise SystemExit(f"bench: {' '.join(command)}: exit {status}: {said}")
+            raise SystemExit(f"bench: {' '.join(command)}: exit {status}: {self._said.last()}")
         if what:
             self.times.add(what, taken)
         return taken
@@ -126,8 +126,7 @@ class Stand:
         status = self.popen([*command, *arguments], stdin, stdout).wait()
         taken = time.perf_counter() - began
         if status:
-            said = Path(self._errors.name).read_text()[-2000:]
-            raise SystemExit(f"bench: create: exit {status}: {said}")
+            raise SystemExit(f"bench: create: exit {status}: {self._said.last()}")
         if what:
             self.times.add(what, taken)
         return Made(self, container, int(pid_file.read_text()), tuple(command))
@@ -185,6 +184,38 @@ class Stand:
             signal_quietly(pid, signal.SIGTERM)
         wait_while("the supervisor", supervisors)
         shutil.rmtree(root)
+
+
+class Said:
+    """What all commands and containers say on standard error: a pipe, as engines give.
+
+    It is one for all, and read all the time: a container holds it open.
+
+    Attributes:
+        pipe: The descriptor to write to.
+    """
+
+    def __init__(self) -> None:
+        """Begin to read."""
+        read, self.pipe = os.pipe()
+        self._last = b""
+        self._reader = threading.Thread(target=self._read, args=(read,), daemon=True)
+        self._reader.start()
+
+    def _read(self, read: int) -> None:
+        with open(read, "rb", buffering=0) as lines:
+            while more := lines.read(65536):
+                self._last = (self._last + more)[-2000:]
+
+    def last(self) -> str:
+        """Return the end of it."""
+        time.sleep(0.1)  # until the thread has read it
+        return self._last.decode(errors="replace")
+
+    def close(self) -> None:
+        """Wait until nobody has it any more."""
+        os.close(self.pipe)
+        self._reader.join(5)
 
 
 class Made:

@@ -17,7 +17,7 @@ from tests.chaos.ends import Ends, ends
 from tests.chaos.faults import CREATED, CREATING, DELETING, ENDING, HELD, RUNNING, STARTING, Moment
 from tests.chaos.place import Place
 from tests.chaos.plan import Plan
-from tests.chaos.seen import Answer, Seen
+from tests.chaos.seen import KILLED, Answer, Seen
 from tests.chaos.troubles import Trouble
 from tests.chaos.victims import Where
 
@@ -26,8 +26,6 @@ T = TypeVar("T")
 CALL = 150.0
 """Seconds that any call of scrun may take, and the container to do what is next."""
 DELETE = 150.0
-KILLED = (-9, -15, -2, 130)
-"""How a command ends that somebody kills."""
 _EOF = 10.0
 _EXECUTED = ("sh", "-c", "echo executed; exit 5")
 
@@ -170,6 +168,7 @@ class Life:
             if stream:
                 await in_time(_EOF, f"end of standard {name}", stream.ended.wait)
         self.seen.out = bytes(held.stdout.data) if held.stdout else b""
+        self.note(f"standard error: {held.stderr.text!r}")
         if os.path.lexists(f"{self.place.root_of(self.plan)}/{self.id}"):
             self.seen.left.append("its record")
         if self.plan.kind == "script":

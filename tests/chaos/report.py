@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from tests.chaos.census import NOT_OURS
-from tests.chaos.machine import describe
 from tests.chaos.plan import Plan
 from tests.chaos.seen import Kind, Problem, Seen
+from tests.harness.machine import machine
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Report:
             f"{self._done} lives in {seconds:.0f} s ({self._done / max(seconds, 0.001):.1f} a "
             f"second), seed {self.seed}, {self.at_once} at once; {len(self.failures)} were not "
             "right.",
-            describe() + ".",
+            ", ".join(f"{name} {text}" for name, text in machine()) + ".",
             "",
             "| fault | lives | it hit | they ended with | worst, s | leaks | statuses lost "
             "| lines lost | hangs | other |",

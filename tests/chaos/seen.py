@@ -4,8 +4,11 @@ import enum
 
 import msgspec
 
-from tests.chaos.faults import HELD
+from tests.chaos.faults import CREATING, HELD
 from tests.chaos.plan import Plan
+
+KILLED = (-9, -15, -2, 130)
+"""How a command ends that somebody kills."""
 
 
 class Kind(enum.Enum):
@@ -103,6 +106,8 @@ def _may(plan: Plan, seen: Seen) -> frozenset[int]:
         return fault.ends | seen.own
     if plan.moment in HELD and fault.surely:
         return fault.ends
+    if plan.moment is CREATING and fault.target == "anchor":  # before its traps are set
+        return fault.ends | seen.own | {-2, -15}
     return fault.ends | seen.own
 
 
@@ -110,10 +115,15 @@ def _one_line(text: str) -> bool:
     return text.startswith("scrun: ") and text.count("\n") == 1
 
 
+def _too_early(answer: Answer) -> bool:
+    """Tell whether SIGINT found an interpreter that had not begun with anything of ours yet."""
+    return answer.err.startswith("Fatal Python error: init_") and "KeyboardInterrupt" in answer.err
+
+
 def _refusal(plan: Plan, seen: Seen, what: str, answer: Answer) -> list[Problem]:
     """Judge a call that did not succeed."""
     hits_client = plan.fault.target == "client" and seen.hit
-    if hits_client and answer.status in (-9, -15, -2, 130):
+    if hits_client and (answer.status in KILLED or _too_early(answer)):
         return []
     if answer.status != 1 or not _one_line(answer.err):
         text = f"{what} ended with {answer.status}: {answer.err!r}"
@@ -163,7 +173,7 @@ def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
 
 
 def _of_state(plan: Plan, seen: Seen, state: dict[str, str]) -> list[Problem]:
-    if plan.fault.name == "anchor-kill" and seen.hit:
+    if plan.fault.target == "anchor" and seen.anchor is not None and seen.anchor < 0:
         return []  # whoever is its parent knows of its death first
     if state["status"] != "stopped":
         return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
@@ -192,7 +202,8 @@ def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
     by_fault = plan.fault.ends if seen.hit else frozenset()
     if plan.fault.target == "srun":  # what it had not printed yet is lost with it
         by_fault = seen.own if by_fault else by_fault
-    regular = seen.anchor is not None and seen.anchor in seen.own - by_fault
+    never_began = seen.hit and seen.start is not None and seen.start.status not in (0, *KILLED)
+    regular = seen.anchor is not None and seen.anchor in seen.own - by_fault and not never_began
     if lost and regular:
         return [Problem(Kind.LINES, f"{len(out)} of {len(wanted)} bytes: {_around(out, wanted)}")]
     return []

@@ -20,6 +20,7 @@ from tests.chaos.faults import (
 
 _TERM, _INT, _KILL = 143, 130, 137
 _RUNTIME = 1  # what the OCI runtime ends with itself; it says why on the container's stderr
+_RUNC_INIT = 2  # what is to become the program is runc still, and process 1: Go cannot die there
 _NODE, _CANCELLED, _LIMIT, _FAILURE = 120, 122, 124, 125
 
 
@@ -123,14 +124,14 @@ FAULTS: tuple[Fault, ...] = (
         (STARTING, RUNNING, ENDING),
         {
             "KILL": "status 125, `its OCI runtime ended before it`; the container is removed",
-            "TERM": "passed on to the container, when that runs; before, status 125",
-            "INT": "passed on to the container; runc, which has a terminal, ends: status 125",
+            "TERM": "passed on to the container, when that runs; before, status 125, or runc's 2",
+            "INT": "as TERM; runc, when it has a terminal, ends: status 125",
             "STOP": _LATER,
         },
         {
             "KILL": {_FAILURE},
-            "TERM": {TRAPPED, _TERM, _FAILURE},
-            "INT": {TRAPPED, _INT, _FAILURE},
+            "TERM": {TRAPPED, _TERM, _FAILURE, _RUNC_INIT},
+            "INT": {TRAPPED, _INT, _FAILURE, _RUNC_INIT},
         },
         weight=2,
         **_LOCAL,
@@ -329,8 +330,8 @@ FAULTS: tuple[Fault, ...] = (
         "job",
         "limit",
         HELD,
-        "status 124 when slurmctld looks (every 30 s); 125 if it refuses the start before",
-        ends=frozenset({_LIMIT, TRAPPED, _FAILURE}),
+        "status 124, when slurmctld looks (every 30 s) or refuses a step",
+        ends=frozenset({_LIMIT, TRAPPED}),
         engines=("slurm",),
         weight=1,
         slow=True,

@@ -54,8 +54,9 @@ from scrun.settings import quick
 from scrun.settings.engine_flags import read_flags
 from scrun.settings.load import Runtime, load
 from scrun.settings.node_runtime import node_runtime
-from scrun.settings.ociconf import parse_oci_conf, substitute
+from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.outputs import Told, output_variables
+from scrun.settings.patterns import substitute
 from scrun.settings.request_sources import asked_by, gather
 from scrun.settings.requests import from_environment, salloc_arguments, srun_arguments
 from scrun.settings.slurmconf import read_slurm_conf
@@ -553,7 +554,7 @@ def squeue(data: bytes) -> None:
     if waiting is not None:
         assert waiting_line("1", waiting, now=_NOW, explained=True)
         assert annotations_of(waiting)
-    for ending in (read_fate(text, "1"), read_accounting(text, "1")):
+    for ending in (read_fate(text, "1", 1e9), read_accounting(text, "1", 1e9)):
         assert ending is None or ending.status
 
 

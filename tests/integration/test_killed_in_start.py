@@ -4,6 +4,8 @@ import os
 import shutil
 import signal
 
+import pytest
+
 from tests.conftest import MakeSite
 from tests.harness.wait import wait_until
 
@@ -11,7 +13,7 @@ from tests.harness.wait import wait_until
 _FAILS = """#!/bin/sh
 if [ -e {base}/l/fail ]; then
     case " $* " in
-    *" kill "*) touch {base}/l/killed; exit 0 ;;
+    *" kill "*) touch {base}/l/killed; sleep {after}; exit 0 ;;
     *" run "*)
         touch {base}/l/begun
         until [ -e {base}/l/killed ]; do sleep 0.05; done
@@ -24,10 +26,12 @@ exec {runc} "$@"
 """
 
 
-def test_it_is_what_the_container_ended_by(make_site: MakeSite) -> None:
+@pytest.mark.parametrize("after", [0, 1])
+def test_it_is_what_the_container_ended_by(make_site: MakeSite, after: int) -> None:
+    """Whether the runtime's kill has ended before its run, or not yet."""
     site = make_site("local-root", settings='idle_timeout = 5\n[local]\nruntime = "@RUNC@"\n')
     runtime = site.base / "runc"
-    runtime.write_text(_FAILS.format(base=site.base, runc=shutil.which("runc")))
+    runtime.write_text(_FAILS.format(base=site.base, after=after, runc=shutil.which("runc")))
     runtime.chmod(0o755)
     settings = site.base / "scrun.toml"
     settings.write_text(settings.read_text().replace("@RUNC@", str(runtime)))

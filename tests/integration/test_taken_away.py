@@ -139,6 +139,16 @@ def test_time_limit_and_node_failure(site: Site) -> None:
 
 
 @as_user
+def test_start_after_the_time_limit(site: Site) -> None:
+    """slurmctld begins no step of such a job, long before it notices and ends it."""
+    life = site.life("true").created()
+    cluster.slurm("scontrol", "update", f"JobId={job_of(life)}", "EndTime=now+1seconds")
+    time.sleep(2)
+    life.start()
+    holds(life, "time-limit", 60)
+
+
+@as_user
 def test_node_set_down(site: Site) -> None:
     running = site.shell("echo up; sleep 600").created().start()
     running.says("up")

@@ -93,12 +93,15 @@ def test_statistics_of_resources_that_are_none(resources: dict[str, object]) -> 
 
 
 @pytest.mark.parametrize(
-    "state", ['{"pid": "x"}', '{"pid": [1]}', "[" * 100_000, "", '{"pid": -1}']
+    ("state", "status"),
+    [('{"pid": "x"}', 0), ('{"pid": [1]}', 0), ('{"pid": -1}', 0), ("[" * 100_000, 1), ("", 1)],
 )
-def test_a_runtime_whose_state_is_none(tmp_path: Path, state: str) -> None:
+def test_a_runtime_whose_state_is_none(tmp_path: Path, state: str, status: int) -> None:
     (tmp_path / "state").write_text(state)
-    command = [sys.executable, minder.__file__, "true", "true", f"cat {tmp_path}/state"]
-    assert subprocess.run(command, timeout=30, check=False).returncode == 0
+    log = tmp_path / "log"
+    command = [sys.executable, minder.__file__, str(log), "true", "true", f"cat {tmp_path}/state"]
+    assert subprocess.run(command, timeout=30, check=False).returncode == status
+    assert log.exists() is bool(status)
 
 
 def test_a_last_word_that_is_not_utf8() -> None:

@@ -9,7 +9,7 @@ import pytest
 from scrun.errors import SettingsError
 from scrun.settings import quick
 from scrun.settings.load import load, parse
-from scrun.settings.ociconf import substitute
+from scrun.settings.patterns import substitute
 from scrun.settings.slurmconf import read_slurm_conf
 from tests.harness.limits import limited
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.chaos.faults import CREATED, CREATING, ENGINES, NONE, RUNNING, Fault, Moment
+from tests.chaos.faults import CREATED, CREATING, DELETING, ENGINES, NONE, RUNNING, Fault, Moment
 from tests.chaos.plan import GROUP, Plan, draw
 from tests.chaos.seen import Answer, Kind, Seen, judge
 from tests.chaos.table import FAULTS, find
@@ -119,6 +119,31 @@ def test_what_is_wrong_with_a_fault(
 ) -> None:
     of = plan(KILLED, moment)
     assert kinds(of, seen(hit=True, state=None, **what)) == problems
+
+
+def test_an_interpreter_that_was_interrupted_at_once() -> None:
+    [fault] = find("client-int")
+    own_words = "Fatal Python error: init_sys_streams: none\nKeyboardInterrupt\n"
+    deletes = [Answer(1, "", own_words), Answer(0)]
+    assert kinds(plan(fault, DELETING), seen(hit=True, deletes=deletes)) == []
+    assert kinds(plan(), seen(deletes=deletes)) == [Kind.WORDS]
+
+
+@pytest.mark.parametrize(("moment", "problems"), [(CREATING, []), (RUNNING, [Kind.STATUS])])
+def test_an_anchor_that_was_ended_before_it_had_traps(
+    moment: Moment, problems: list[Kind]
+) -> None:
+    [fault] = find("anchor-term")
+    what = seen(hit=True, anchor=-15, state={"status": "stopped", "exit_status": "137"}, out=b"")
+    assert kinds(plan(fault, moment), what) == problems
+
+
+def test_what_could_not_be_started_has_written_nothing() -> None:
+    [fault] = find("answer-stranger")
+    what = seen(hit=True, start=REFUSED, anchor=137, state=None, out=b"", own=frozenset({137}))
+    assert kinds(plan(fault, CREATED, "kill"), what) == []
+    what.start = Answer(0)
+    assert kinds(plan(fault, CREATED, "kill"), what) == [Kind.LINES]
 
 
 def test_the_documentation_has_every_fault() -> None:

@@ -218,9 +218,9 @@ def test_program_of_a_command(pattern: str, program: str | None) -> None:
     [
         (CONF, {}, "ok", "RunTimeRun"),
         (CONF.replace("exec ", ""), {}, "warn", "does not begin with exec"),
-        (CONF + "EnvExclud=x\n", {}, "warn", "EnvExclud: no key"),
+        (CONF + "EnvExclude=x\nenvexclude=y", {}, "warn", "EnvExclude is there twice"),
         (CONF, {"RunTimeRun": "crun"}, "warn", "crun (RunTimeRun) is not on this machine"),
-        ("IgnoreFileConfigJson=true\n", {}, "fail", "runs no OCI runtime"),
+        ("IgnoreFileConfigJson=true\nRunTimeRun=x", {}, "fail", "runs no OCI runtime"),
     ],
 )
 def test_oci_conf(text: str, missing: dict[str, str], status: str, complaint: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from scrun.errors import SettingsError
 from scrun.settings.load import Runtime
-from scrun.settings.node_runtime import NodeRuntime, derived_exec, node_runtime
+from scrun.settings.node_runtime import NodeRuntime, derived_exec, node_runtime, signalled
 from scrun.settings.ociconf import OciConf
 
 
@@ -99,11 +99,11 @@ def test_the_first_that_fits_counts() -> None:
 def test_own_patterns_come_first() -> None:
     conf = OciConf(run_time_query="crun state %j", run_time_kill="crun kill %j TERM")
     derived = NodeRuntime(
-        kill="crun kill %j", state="crun state %j", exec="crun exec --process %f %j"
+        kill="crun kill %j TERM", state="crun state %j", exec="crun exec --process %f %j"
     )
     assert node_runtime(conf, Runtime()) == derived
     own = Runtime(exec="x %f", pause="p %j", resume="r %j")
-    expected = NodeRuntime("crun kill %j", "crun state %j", "x %f", "p %j", "r %j")
+    expected = NodeRuntime("crun kill %j TERM", "crun state %j", "x %f", "p %j", "r %j")
     assert node_runtime(conf, own) == expected
 
 
@@ -116,3 +116,20 @@ def test_without_an_oci_conf() -> None:
 def test_pause_without_resume_is_refused(own: Runtime) -> None:
     with pytest.raises(SettingsError, match="set both"):
         node_runtime(None, own)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "command"),
+    [
+        ("runc kill -a %n.%j", "runc kill %n.%j USR1"),
+        ("crun kill %j TERM", "crun kill %j USR1"),
+        ("crun kill %j 9 ", "crun kill %j USR1"),
+        ("kill -s SIGTERM %p", "kill -s USR1 %p"),
+        ("kill -s SIGINT %p", "kill -s USR1 %p"),
+        ("/bin/kill -9 %p", "/bin/kill -USR1 %p"),
+        ("kill %p", "kill -s USR1 %p"),
+        ("x --signal=TERM %j", "x --signal=USR1 %j"),
+    ],
+)
+def test_another_signal_than_the_one_of_the_pattern(pattern: str, command: str) -> None:
+    assert signalled(pattern, "USR1") == command

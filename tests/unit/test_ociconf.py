@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrun.errors import SettingsError
-from scrun.settings.ociconf import parse_oci_conf, substitute
+from scrun.settings.ociconf import parse_oci_conf
+from scrun.settings.patterns import in_place_of_the_shell, portable, substitute, without
 
 RUN = 'RunTimeRun="exec crun run -b %b"\nRunTimeKill="k"\nRunTimeDelete="d"\n'
 
@@ -17,7 +18,7 @@ def test_run() -> None:
         + RUN
         + "ignorefileconfigjson = no  # another\n"
         + 'EnvExclude="^(SLURM_CONF|X)="\nCreateEnvFile=True\nDisableHooks=prestart,poststop\n'
-        + "SrunArgs=--a\nSrunArgs=--b\nFancy=1\n"
+        + "SrunArgs=--a\nSrunArgs=--b\nSrunPath=/opt/srun\nFileDebug=6\nStdIODebug=Verbose\n"
     )
     assert conf.mode == "run"
     assert conf.run_time_run == "exec crun run -b %b"
@@ -25,7 +26,16 @@ def test_run() -> None:
     assert conf.create_env_file == "null"
     assert conf.disable_hooks == ("prestart", "poststop")
     assert conf.srun_args == ("--a", "--b")
-    assert conf.unknown == {"Fancy": "1"}
+    assert conf.srun_path == "/opt/srun"
+    assert (conf.file_debug, conf.std_io_debug, conf.syslog_debug) == ("debug2", "verbose", None)
+    assert conf.remarks == ()
+
+
+def test_the_last_of_several_counts() -> None:
+    """Slurm's guide has RunTimeQuery twice in three of its examples."""
+    conf = parse_oci_conf(RUN + "RunTimeQuery=a\n\nruntimequery=b\n", "/c")
+    assert conf.run_time_query == "b"
+    assert conf.remarks == ("/c:6: RunTimeQuery is there twice: this counts, not line 4",)
 
 
 def test_create() -> None:
@@ -44,6 +54,15 @@ def test_create() -> None:
         ("\n\nnonsense", "c:3: not understood"),
         (RUN + "CreateEnvFile=maybe", "null, newline or disabled"),
         (RUN + "DisableCleanup=2", "yes or no"),
+        (RUN + "# x\nFancy=1", r"c:5: Fancy: unknown key$"),
+        (RUN + "RunTimeQuerry=x", r"c:4: RunTimeQuerry: unknown key \(is it RunTimeQuery\?\)"),
+        ('OCIRunTimeQuery="q"', r"c:1: OCIRunTimeQuery: unknown key \(is it RunTimeQuery\?\)"),
+        (RUN + 'RunTimeQuery="runc state %x"', "c:4: RunTimeQuery: %x has no meaning"),
+        (RUN + "RunTimeQuery=100%", "c:4: RunTimeQuery: % has no meaning"),
+        (RUN + "EnvExclude=(", r"c:4: EnvExclude: \(: no regular expression"),
+        (RUN + "SyslogDebug=loud", "c:4: SyslogDebug=loud: one of quiet, fatal"),
+        (RUN + "SrunPath=srun", "c:4: SrunPath=srun: an absolute path"),
+        ("IgnoreFileConfigJson=yes", "RunTimeRun is missing"),
     ],
 )
 def test_refused(text: str, message: str) -> None:
@@ -57,7 +76,10 @@ def test_parse_raises_settings_errors_only(text: str) -> None:
         parse_oci_conf(text)
 
 
-VALUES = {"b": "/a b", "e": "/e", "j": "7", "n": "node1", "s": "0", "t": "0", "u": "me", "U": "9"}
+VALUES = {
+    "b": "/a b", "e": "/e", "j": "7", "m": "/m", "n": "node1", "r": "/r", "s": "0", "t": "0",
+    "u": "me", "U": "9", "Z": "/home/a user", "p": "42",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -68,7 +90,12 @@ VALUES = {"b": "/a b", "e": "/e", "j": "7", "n": "node1", "s": "0", "t": "0", "u
         ("run %b", "run '/a b'"),
         ('run "%b"', 'run "/a b"'),
         ("sh -c 'run %b'", "sh -c 'run /a b'"),
-        ("%@", "sh -c 'echo $HOME'"),
+        ("%@", "'sh' '-c' 'echo $HOME'"),
+        (
+            "env -i U=$(whoami) ch-run %r -- %@",
+            "env -i U=$(whoami) ch-run /r -- 'sh' '-c' 'echo $HOME'",
+        ),
+        ("cd %Z; kill -s INT %p; x %m %e", "cd '/home/a user'; kill -s INT 42; x /m /e"),
         ("x=$(id -u) y=${HOME} %b", "x=$(id -u) y=${HOME} '/a b'"),
         ('"$(cat x%j)"', '"$(cat x7)"'),
     ],
@@ -79,7 +106,7 @@ def test_substitute(pattern: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["%x", "%", "a %p", "$(cat %b)", '"${X:-it\'s}" %b', "$%b", "\\%b", "x # %b", "`%b`"],
+    ["%x", "%", "a %f", "$(cat %b)", '"${X:-it\'s}" %b', "$%b", "\\%b", "x # %b", "`%b`"],
 )
 def test_not_substituted(pattern: str) -> None:
     with pytest.raises(SettingsError):
@@ -101,3 +128,52 @@ def test_the_shell_sees_each_value_as_one_word(value: str, arguments: list[str])
     answer = subprocess.run(["sh", "-c", command], check=True, capture_output=True)
     words = answer.stdout.decode().split("\0")[:-1]
     assert words == [value, value, value, f"x={value}y{value}", "--", *arguments]
+
+
+def test_each_argument_is_quoted_and_escaped() -> None:
+    arguments = ["plain", "it's", "", "$(x)"]
+    text = substitute("%@", {"@": arguments})
+    assert text == """'plain' 'it'"'"'s' '' '$(x)'"""
+    answer = subprocess.run(["sh", "-c", f"printf '%s|' {text}"], check=True, capture_output=True)
+    assert answer.stdout == b"plain|it's||$(x)|"
+
+
+@pytest.mark.parametrize(
+    ("expression", "left"),
+    [
+        (None, {"SLURM_CONF": "/c", "SLURM_CONF_SERVER": "s", "PATH": "/bin", "X1": "a=b"}),
+        ("^(SLURM_CONF|SLURM_CONF_SERVER)=", {"PATH": "/bin", "X1": "a=b"}),
+        (
+            "^[[:upper:]]+[[:digit:]]=",
+            {"SLURM_CONF": "/c", "SLURM_CONF_SERVER": "s", "PATH": "/bin"},
+        ),
+        ("a=b", {"SLURM_CONF": "/c", "SLURM_CONF_SERVER": "s", "PATH": "/bin"}),
+        ("", {}),
+    ],
+)
+def test_variables_that_are_left_out(expression: str | None, left: dict[str, str]) -> None:
+    variables = {"SLURM_CONF": "/c", "SLURM_CONF_SERVER": "s", "PATH": "/bin", "X1": "a=b"}
+    assert without(variables, expression) == left
+
+
+@pytest.mark.parametrize(
+    ("pattern", "command"),
+    [
+        ("runc run %j -b %b", "exec runc run %j -b %b"),
+        ("env -i U=$(whoami) ch-run %r -- %@", "exec env -i U=$(whoami) ch-run %r -- %@"),
+        ("/opt/run 'a; b' %@", "exec /opt/run 'a; b' %@"),
+        *[(text, text) for text in (
+            "exec runc run", "cd %b; runc run", "runc run || exit 7", "X=1 runc run", "(runc run)",
+            "eval runc", ". /etc/run", "x=$(date)", "if true", 'runc "unfinished', "run >%e", "",
+            "`which runc` run", "$(which runc) run",
+        )],
+    ],
+)  # fmt: skip
+def test_the_shell_becomes_the_command(pattern: str, command: str) -> None:
+    assert in_place_of_the_shell(pattern) == command
+
+
+def test_signals_without_sig() -> None:
+    """dash, Debian's sh, does not take the guide's `kill -s SIGTERM %p`."""
+    assert portable("kill -s SIGTERM %p || kill -SIGKILL %p") == "kill -s TERM %p || kill -KILL %p"
+    assert portable("crun kill %j SIGTERM; skill -s SIGX") == "crun kill %j SIGTERM; skill -s SIGX"

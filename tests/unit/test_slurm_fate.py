@@ -7,6 +7,8 @@ import pytest
 from scrun.states import TAKEN
 from supervisor.engines.slurm.fate import read_accounting, read_fate
 
+NOW = 1795289232.5
+
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
@@ -18,6 +20,11 @@ from supervisor.engines.slurm.fate import read_accounting, read_fate
         ("PREEMPTED      2026-11-21T13:27:03  None\n", "preempted"),
         ("COMPLETING     2026-11-21T13:27:03  None\n", "preempted"),
         ("OUT_OF_MEMORY  None                 None\n", "out-of-memory"),
+        # and the time of its end: over, but not noticed yet
+        ("RUNNING        N/A                  None       1795289230\n", "time-limit"),
+        ("RUNNING        N/A                  None       1795289233\n", None),
+        ("RUNNING        N/A                  None       Unknown\n", None),
+        ("COMPLETING     N/A                  None       1795289230\n", None),
         ("CANCELLED      None                 None\n", None),
         ("CANCELLED      2026-11-21T13:27:03  None\n", None),  # in its grace time
         ("COMPLETING     None                 None\n", None),
@@ -28,7 +35,7 @@ from supervisor.engines.slurm.fate import read_accounting, read_fate
     ],
 )
 def test_fate(answer: str, reason: str | None) -> None:
-    ending = read_fate(answer, "7")
+    ending = read_fate(answer, "7", NOW)
     if reason is None:
         assert ending is None
     else:
@@ -48,7 +55,7 @@ def test_fate(answer: str, reason: str | None) -> None:
     ],
 )
 def test_accounting(answer: str, words: str) -> None:
-    ending = read_accounting(answer, "7")
+    ending = read_accounting(answer, "7", NOW)
     assert ending is not None
     assert ending.text == words
     assert ("cancelled" in words) == (ending.reason == "cancelled")
@@ -56,4 +63,4 @@ def test_accounting(answer: str, words: str) -> None:
 
 @pytest.mark.parametrize("answer", ["", "CANCELLED\n", "COMPLETED\n", "RUNNING\n"])
 def test_accounting_that_does_not_tell(answer: str) -> None:
-    assert read_accounting(answer, "7") is None
+    assert read_accounting(answer, "7", NOW) is None

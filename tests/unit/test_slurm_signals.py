@@ -1,5 +1,6 @@
 """The command by which the runtime on a node signals a container."""
 
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -18,19 +19,19 @@ def killing(pattern: str) -> NodeCommands:
 
 
 @pytest.mark.parametrize(
-    ("line", "pattern"),
+    ("line", "command"),
     [
-        ('RunTimeKill="crun kill %j.%s TERM"', "crun kill %j.%s"),
-        ('RunTimeKill="runc --root=/x kill %u.%j SIGKILL"', "runc --root=/x kill %u.%j"),
-        ('RunTimeKill="crun kill %j.%s 9"', "crun kill %j.%s"),
-        ('RunTimeKill="crun kill %j.%s"', "crun kill %j.%s"),
+        ('RunTimeKill="crun kill %j.%s TERM"', "crun kill 7.0"),
+        ('RunTimeKill="runc --root=/x kill %u.%j SIGKILL"', "runc --root=/x kill root.7"),
+        ('RunTimeKill="crun kill %j.%s 9"', "crun kill 7.0"),
+        ('RunTimeKill="crun kill %j.%s"', "crun kill 7.0"),
     ],
 )
-def test_a_signal_at_the_end_is_ours_to_give(tmp_path: Path, line: str, pattern: str) -> None:
+def test_a_signal_at_the_end_is_ours_to_give(tmp_path: Path, line: str, command: str) -> None:
     rest = 'RunTimeQuery="x"\nRunTimeDelete="x"\nRunTimeRun="x"\n'
     (tmp_path / "oci.conf").write_text(f"{line}\n{rest}")
     found = read_node_commands(str(tmp_path / "slurm.conf"), Runtime())
-    assert found.patterns.kill == pattern
+    assert found.kill("7.0", "n", signal.SIGUSR1) == f"{command} USR1"
 
 
 @pytest.mark.parametrize("content", [None, "", "nonsense", "RunTimeRun=x\n", "\udcff"])

@@ -1,25 +1,49 @@
 """The commands by which a container is run, signalled and removed on this machine.
 
-Either those of an OCI runtime that was found (crun, runc), or those that a site has written down
-in an oci.conf(5). Pure: lists of words.
+Those of an OCI runtime that was found (crun, runc); a site's own are in `site_commands`. Pure:
+lists of words.
 """
 
+import hashlib
 import os
 import shlex
-import sys
 from typing import Protocol
 
 import msgspec
 
-from scrun.errors import EngineError
 from scrun.oci.signals import signal_name
-from scrun.settings.node_runtime import NodeRuntime
-from scrun.settings.ociconf import OciConf, substitute
 from supervisor import runtimes
+from supervisor.engines.base import Step
 from supervisor.engines.script import PROCESS_FILE
+from supervisor.processes import Setting
 from supervisor.runtimes import Runtime
 
-_MINDER = os.path.join(os.path.dirname(__file__), "minder.py")
+
+class Container(msgspec.Struct, frozen=True):
+    """A container, as far as its commands have to know it; more of it becomes known.
+
+    Attributes:
+        record: Its record directory, which is its alone on this machine.
+        job_id: Its job.
+        directory: The working directory of its `create`.
+        bundle: The bundle that the runtime gets.
+        rootfs: Its root file system, "" where the commands do not ask for it.
+        arguments: Its command, likewise.
+        pid: The first process that was started for it; 0: there is none.
+    """
+
+    record: str
+    job_id: str
+    directory: str = "/"
+    bundle: str = ""
+    rootfs: str = ""
+    arguments: tuple[str, ...] = ()
+    pid: int = 0
+
+    @property
+    def digest(self) -> bytes:
+        """What tells it from those of other root directories, where one may have the same id."""
+        return hashlib.blake2s(os.fsencode(self.record), digest_size=4).digest()
 
 
 class Commands(Protocol):
@@ -35,27 +59,65 @@ class Commands(Protocol):
         """Whether the runtime wants user 0 in every id map."""
         ...
 
-    def place(self, container: str) -> str:
+    @property
+    def link_rootfs(self) -> bool:
+        """Whether the root file system has to be in the bundle, as `rootfs`."""
+        ...
+
+    @property
+    def is_container(self) -> bool:
+        """Whether what runs is a container of the runtime's, and ends with `delete`.
+
+        Else it is the command's own process, with those that it starts.
+        """
+        ...
+
+    def place(self, container: Container) -> str:
         """Say where the runtime keeps what it knows of a container; "" if that is not known."""
         ...
 
-    def run(self, container: str, bundle: str, log: str) -> list[str]:
+    def setting(self, setting: Setting) -> Setting:
+        """Return the surroundings of the commands, from those of a container's `create`."""
+        ...
+
+    def prepare(self, container: Container, step: Step, variables: dict[str, str]) -> Container:
+        """Make files ready that the runtime gets beside the staged bundle. Blocks.
+
+        Args:
+            container: It.
+            step: What it will run.
+            variables: The job's.
+
+        Returns:
+            The container, with its bundle. `delete` removes what was made.
+
+        Raises:
+            StagingError: They cannot be written.
+            SettingsError: The site's patterns ask for what there is not.
+        """
+        ...
+
+    def working_directory(self, container: Container) -> str:
+        """Say where `run` works, once it is prepared."""
+        ...
+
+    def run(self, container: Container, log: str) -> list[str]:
         """Run a container in the foreground; the command's exit status is the container's."""
         ...
 
-    def kill(self, container: str, bundle: str, number: int) -> list[str]:
+    def kill(self, container: Container, number: int) -> list[str]:
         """Send a signal to a container's first process."""
         ...
 
-    def delete(self, container: str, bundle: str) -> list[str]:
-        """End and remove a container, if there is one."""
+    def delete(self, container: Container) -> list[str]:
+        """End and remove a container, if there is one: a shell with its command."""
         ...
 
-    def state(self, container: str, bundle: str) -> str:
+    def state(self, container: Container) -> str:
         """Print a container's state: a command for a shell."""
         ...
 
-    def exec(self, container: str, bundle: str) -> str:
+    def exec(self, container: Container) -> str:
         """Run the program that the file `PROCESS_FILE` describes: a command for a shell.
 
         Raises:
@@ -63,11 +125,11 @@ class Commands(Protocol):
         """
         ...
 
-    def hold(self, container: str, bundle: str, *, resume: bool) -> str:
+    def hold(self, container: Container, *, resume: bool) -> str:
         """Pause or resume a container: a command for a shell; "" for signals instead."""
         ...
 
-    def update(self, container: str, bundle: str) -> str:
+    def update(self, container: Container) -> str:
         """Change limits, to those on standard input; "" where that is not possible."""
         ...
 
@@ -77,6 +139,9 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
 
     runtime: Runtime
     root: str
+
+    link_rootfs = False
+    is_container = True
 
     @property
     def cgroups(self) -> bool:
@@ -88,150 +153,68 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         """Whether the runtime wants user 0 in every id map."""
         return self.runtime.maps_root
 
-    def place(self, container: str) -> str:
+    def place(self, container: Container) -> str:
         """See `Commands`. crun and runc make a directory."""
-        return os.path.join(self.root, container)
+        return os.path.join(self.root, _name(container))
 
-    def run(self, container: str, bundle: str, log: str) -> list[str]:
+    def setting(self, setting: Setting) -> Setting:
+        """See `Commands`."""
+        return setting
+
+    def prepare(self, container: Container, step: Step, variables: dict[str, str]) -> Container:
+        """See `Commands`. The staged bundle is all that it needs."""
+        del variables
+        return msgspec.structs.replace(container, bundle=step.bundle)
+
+    def working_directory(self, container: Container) -> str:
+        """See `Commands`."""
+        del container
+        return "/"
+
+    def run(self, container: Container, log: str) -> list[str]:
         """See `Commands`."""
         return runtimes.run_command(
-            self.runtime, root=self.root, bundle=bundle, id=container, log=log
+            self.runtime, root=self.root, bundle=container.bundle, id=_name(container), log=log
         )
 
-    def kill(self, container: str, bundle: str, number: int) -> list[str]:
+    def kill(self, container: Container, number: int) -> list[str]:
         """See `Commands`."""
-        del bundle
         return runtimes.kill_command(
-            self.runtime, root=self.root, id=container, signal=signal_name(number)
+            self.runtime, root=self.root, id=_name(container), signal=signal_name(number)
         )
 
-    def delete(self, container: str, bundle: str) -> list[str]:
+    def delete(self, container: Container) -> list[str]:
         """See `Commands`."""
-        del bundle
-        return runtimes.delete_command(self.runtime, root=self.root, id=container)
+        words = runtimes.delete_command(self.runtime, root=self.root, id=_name(container))
+        return ["/bin/sh", "-c", shlex.join(words)]
 
-    def state(self, container: str, bundle: str) -> str:
+    def state(self, container: Container) -> str:
         """See `Commands`."""
-        del bundle
-        return self._shell("state", container)
+        return self._shell("state", _name(container))
 
-    def exec(self, container: str, bundle: str) -> str:
+    def exec(self, container: Container) -> str:
         """See `Commands`."""
-        del bundle
-        return self._shell("exec", "--process", PROCESS_FILE, container)
+        return self._shell("exec", "--process", PROCESS_FILE, _name(container))
 
-    def hold(self, container: str, bundle: str, *, resume: bool) -> str:
+    def hold(self, container: Container, *, resume: bool) -> str:
         """See `Commands`. crun and runc do it by a cgroup."""
-        del bundle
         if not self.cgroups:
             return ""
-        return self._shell("resume" if resume else "pause", container)
+        return self._shell("resume" if resume else "pause", _name(container))
 
-    def update(self, container: str, bundle: str) -> str:
+    def update(self, container: Container) -> str:
         """See `Commands`."""
-        del bundle
-        return self._shell("update", "--resources", "-", container) if self.cgroups else ""
+        if not self.cgroups:
+            return ""
+        return self._shell("update", "--resources", "-", _name(container))
 
     def _shell(self, *words: str) -> str:
         return shlex.join(runtimes.command(self.runtime, *words, root=self.root))
 
 
-class OciConfCommands(msgspec.Struct, frozen=True):
-    """Those of an oci.conf: RunTimeRun, or RunTimeCreate, RunTimeStart and RunTimeQuery.
+def _name(container: Container) -> str:
+    """Name a container as the runtime knows it.
 
-    Attributes:
-        conf: The file's content.
-        node: This machine's name, `%n`.
-        user: The user's name, `%u`, and `uid`, `%U`.
-        uid: See user.
-        patterns: What it says about running containers, and what scrun.toml says.
+    Its id is not first: it may begin with a dash, and the runtime would take it for an option.
     """
-
-    conf: OciConf
-    node: str
-    user: str
-    uid: int
-    patterns: NodeRuntime
-
-    @property
-    def cgroups(self) -> bool:
-        """Whether resources are applied: the site's commands are taken to know."""
-        return True
-
-    @property
-    def maps_root(self) -> bool:
-        """Whether the runtime wants user 0 in every id map: it may be runc."""
-        return True
-
-    def place(self, container: str) -> str:
-        """See `Commands`."""
-        del container
-        return ""
-
-    def run(self, container: str, bundle: str, log: str) -> list[str]:
-        """See `Commands`."""
-        del log
-        if self.conf.run_time_run is not None:
-            return self._shell(self.conf.run_time_run, container, bundle)
-        patterns = (
-            self.conf.run_time_create,
-            self.conf.run_time_start,
-            self.conf.run_time_query,
-        )
-        words = [self._shell(pattern or "false", container, bundle)[2] for pattern in patterns]
-        return [sys.executable, "-I", "-S", _MINDER, *words]
-
-    def kill(self, container: str, bundle: str, number: int) -> list[str]:
-        """See `Commands`. RunTimeKill names a signal at its end, or takes one there."""
-        pattern = f"{self.conf.kill_pattern or 'false'} {signal_name(number)}"
-        return self._shell(pattern, container, bundle)
-
-    def delete(self, container: str, bundle: str) -> list[str]:
-        """See `Commands`."""
-        return self._shell(self.conf.run_time_delete or "true", container, bundle)
-
-    def state(self, container: str, bundle: str) -> str:
-        """See `Commands`."""
-        return self._filled(self.patterns.state, container, bundle)
-
-    def exec(self, container: str, bundle: str) -> str:
-        """See `Commands`."""
-        if not self.patterns.exec:
-            raise EngineError(
-                "exec: the oci.conf has no command that tells how: set `exec` in the section "
-                "[runtime] of scrun.toml"
-            )
-        return self._filled(self.patterns.exec, container, bundle)
-
-    def hold(self, container: str, bundle: str, *, resume: bool) -> str:
-        """See `Commands`."""
-        pattern = self.patterns.resume if resume else self.patterns.pause
-        return self._filled(pattern, container, bundle)
-
-    def update(self, container: str, bundle: str) -> str:
-        """See `Commands`: oci.conf has no command for it."""
-        del container, bundle
-        return ""
-
-    def _shell(self, pattern: str, container: str, bundle: str) -> list[str]:
-        return ["/bin/sh", "-c", self._filled(pattern, container, bundle)]
-
-    def _filled(self, pattern: str, container: str, bundle: str) -> str:
-        # %j is all of the id: with %u, %s, %t and %n, which are the same for every container,
-        # each pattern for an id that Slurm's documentation shows stays unique.
-        values = {
-            "b": bundle,
-            "e": os.path.join(bundle, "environment"),
-            "f": PROCESS_FILE,
-            "j": container,
-            "m": bundle,
-            "n": self.node,
-            "p": "0",
-            "r": os.path.join(bundle, "rootfs"),
-            "s": "0",
-            "t": "0",
-            "u": self.user,
-            "U": str(self.uid),
-            "@": [],
-        }
-        return substitute(pattern, values)
+    return f"{container.digest.hex()}-{os.path.basename(container.record)[:200]}"

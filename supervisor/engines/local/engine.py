@@ -2,11 +2,10 @@
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import pwd
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -19,8 +18,9 @@ from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.slurmconf import read_conf
 from scrun.states import taken
 from supervisor.engines.base import Job, Request
-from supervisor.engines.local.commands import Commands, OciConfCommands, RuntimeCommands
+from supervisor.engines.local.commands import Commands, Container, RuntimeCommands
 from supervisor.engines.local.job import LocalJob
+from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.processes import Setting, child
 from supervisor.pumps import messages
 from supervisor.runtimes import find_runtime
@@ -28,9 +28,14 @@ from supervisor.staging.plan import Target
 from supervisor.staging.survey import local_target
 
 # It outlives the supervisor for a moment: its death is what this is for. Standard input is a
-# socket of the supervisor's.
-_HOLDER = 'read -r _; exec "$@" >/dev/null 2>&1 </dev/null'
+# socket of the supervisor's, which may send another command: the last one counts.
+_HOLDER = """\
+text=$1
+while IFS= read -r line; do text=$line; done
+exec /bin/sh -c "$text" >/dev/null 2>&1 </dev/null
+"""
 _RELEASE = 20.0
+Tell = Callable[[Container], Awaitable[None]]
 
 
 class LocalEngine:
@@ -91,7 +96,11 @@ class LocalEngine:
         """Describe this machine, as the runtime that was found can use it."""
         commands = await self.commands(setting)
         target = local_target(uid=os.geteuid(), gid=os.getegid(), maps_root=commands.maps_root)
-        return msgspec.structs.replace(target, cgroups=commands.cgroups and target.cgroups)
+        return msgspec.structs.replace(
+            target,
+            cgroups=commands.cgroups and target.cgroups,
+            link_rootfs=commands.link_rootfs,
+        )
 
     @asynccontextmanager
     async def allocate(self, request: Request) -> AsyncIterator[Job]:
@@ -102,15 +111,16 @@ class LocalEngine:
         commands = await self.commands(request.setting)
         job_id = _next_job(os.path.join(self._root, "@jobs"))
         request.known(job_id, True)
-        delete = commands.delete(_container(request.record), _bundle(request.record))
+        container = Container(request.record, job_id, request.directory)
+        *_, delete = commands.delete(container)
         ours, theirs = socket.socketpair()
         lost = trio.Event()
         with theirs, trio.socket.from_stdlib_socket(ours) as line:
             async with (
                 messages(lambda text: request.journal.write("info", text)) as stderr,
                 child(
-                    ["/bin/sh", "-c", _HOLDER, "sh", *delete],
-                    request.setting,
+                    ["/bin/sh", "-c", _HOLDER, "sh", delete],
+                    commands.setting(request.setting),
                     stdin=theirs.fileno(),
                     stderr=stderr,
                     dies_with_us=False,
@@ -127,7 +137,7 @@ class LocalEngine:
                     request.lost(taken("cancelled", text))
 
                 try:
-                    yield LocalJob(commands, _container(request.record), job_id, request)
+                    yield LocalJob(commands, container, request, _teller(commands, line))
                 finally:
                     watching.cancel_scope.cancel()
                     line.close()
@@ -146,27 +156,29 @@ class LocalEngine:
         commands = await self.commands(setting)
         said: list[str] = []
         async with messages(said.append) as stderr:
-            command = commands.delete(_container(record), _bundle(record))
-            async with child(command, setting, stderr=stderr) as delete:
+            command = commands.delete(Container(record, job_id))
+            async with child(command, commands.setting(setting), stderr=stderr) as delete:
                 with trio.move_on_after(_RELEASE):
                     await delete.wait()
             status = await delete.wait()
-        if status and not any("does not exist" in line for line in said):
+        gone = ("does not exist", "No such process")
+        if status and not any(word in line for line in said for word in gone):
             reason = said[-1] if said else f"status {status}"
             raise EngineError(f"the runtime cannot remove the container: {reason}")
 
 
-def _container(record: str) -> str:
-    """Name a container as the runtime knows it: another root may have one with the same id.
+def _teller(
+    commands: Commands, line: trio.socket.SocketType
+) -> Callable[[Container], Awaitable[None]]:
+    """Return what tells the holder that more is known of the container, so of its removal."""
 
-    Not first: an id may begin with a dash, and the runtime would take it for an option.
-    """
-    digest = hashlib.blake2s(os.fsencode(record), digest_size=4).hexdigest()
-    return f"{digest}-{os.path.basename(record)[:200]}"
+    async def tell(container: Container) -> None:
+        *_, text = commands.delete(container)
+        if "\n" not in text:
+            with contextlib.suppress(OSError):  # it was ended: then `release` does it
+                await line.send(f"{text}\n".encode(errors="surrogateescape"))
 
-
-def _bundle(record: str) -> str:
-    return os.path.join(record, "bundle")
+    return tell
 
 
 def _next_job(path: str) -> str:

@@ -4,14 +4,15 @@ import json
 import os
 import shlex
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+import msgspec
 import trio
 
 from scrun.errors import EngineError, StateError, shortened
 from scrun.states import FATAL, Ending, exited, killed, taken
 from supervisor.engines.base import Answer, Program, Request, Session, Step
-from supervisor.engines.local.commands import Commands
+from supervisor.engines.local.commands import Commands, Container
 from supervisor.engines.local.environment import changed_environment
 from supervisor.engines.local.session import LocalSession, kill_started
 from supervisor.engines.script import signal_script
@@ -28,27 +29,33 @@ _FAILED = 1  # what crun and runc exit with when they fail themselves
 class LocalJob:
     """A job of the embedded engine (see `supervisor.engines.base.Job`)."""
 
-    def __init__(self, commands: Commands, container: str, job_id: str, request: Request) -> None:
+    def __init__(
+        self,
+        commands: Commands,
+        container: Container,
+        request: Request,
+        tell: Callable[[Container], Awaitable[None]],
+    ) -> None:
         """Describe a job.
 
         Args:
             commands: Those of the runtime.
-            container: The container's name there.
-            job_id: The job's id.
+            container: The container.
             request: What it was asked for with.
+            tell: Called when more is known of a container that is a mere process.
         """
         self._commands = commands
         self._container = container
-        self._id = job_id
         self._request = request
-        self._bundle = ""
+        self._tell = tell
+        self._setting = commands.setting(request.setting)
         self._runtime: Child | None = None
         self._fatal = 0
 
     @property
     def id(self) -> str:
         """The job's number."""
-        return self._id
+        return self._container.job_id
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -57,9 +64,9 @@ class LocalJob:
         processors = str(os.cpu_count() or 1)
         return {
             "SLURM_CLUSTER_NAME": "local",
-            "SLURM_JOBID": self._id,
+            "SLURM_JOBID": self._container.job_id,
             "SLURM_JOB_CPUS_PER_NODE": processors,
-            "SLURM_JOB_ID": self._id,
+            "SLURM_JOB_ID": self._container.job_id,
             "SLURM_JOB_NAME": "scrun",
             "SLURM_JOB_NODELIST": node,
             "SLURM_JOB_NUM_NODES": "1",
@@ -74,30 +81,40 @@ class LocalJob:
     async def run(self, step: Step) -> Ending:
         """Run the container in the foreground of the runtime's command, to its end."""
         log = os.path.join(self._request.record, "runtime.log")
-        self._bundle = step.bundle
         if step.terminal:
             write_size(step.bundle, step.stdio[0])
-        command = self._commands.run(self._container, step.bundle, log)
         with changed_environment(step.bundle, step.variables):
-            status = await self._run(command, step)
+            status = await self._run(step, log)
         reason = _last_error(log)
         if reason:
             self._request.journal.write("error", reason)
         if status == _FAILED and reason:
             # a signal that comes while the runtime starts the container makes it fail
             return killed(self._fatal) if self._fatal else _not_started(reason)
-        if status < 0 or (not reason and self._is_left()):
+        if self._commands.is_container and (status < 0 or (not reason and self._is_left())):
             text = f"the container was ended: its OCI runtime ended before it, with {status}"
             return taken("scrun-failure", text)
         return exited(shell_status(status))
 
-    async def _run(self, command: Sequence[str], step: Step) -> int:
+    async def _run(self, step: Step, log: str) -> int:
         """Run the runtime's command; return how it has ended."""
         stdin, stdout, stderr = step.stdio
+        commands = self._commands
+        self._container = await trio.to_thread.run_sync(
+            commands.prepare, self._container, step, dict(self.environment)
+        )
         async with child(
-            command, self._request.setting, stdin=stdin, stdout=stdout, stderr=stderr, grace=1.0
+            commands.run(self._container, log),
+            self._setting,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            grace=1.0,
+            whole_group=not commands.is_container,
+            directory=commands.working_directory(self._container),
         ) as runtime:
             self._runtime = runtime
+            await self._is_process(runtime.pid)
             step.running()
             try:
                 return await runtime.wait()
@@ -108,6 +125,15 @@ class LocalJob:
                         kill_started(runtime)
                     await runtime.wait()
                 raise
+            finally:
+                await self._is_process(0)
+
+    async def _is_process(self, pid: int) -> None:
+        """Take notice of the process that the container is, where it is no more than that."""
+        if not self._commands.is_container:
+            self._container = msgspec.structs.replace(self._container, pid=pid)
+            with trio.CancelScope(shield=True):
+                await self._tell(self._container)
 
     def _is_left(self) -> bool:
         """Tell whether the runtime has left its container: at its end it forgets it, where it can.
@@ -132,20 +158,27 @@ class LocalJob:
         with trio.move_on_after(_PATIENCE):
             # For some milliseconds after the start the runtime does not know it yet, and no
             # event tells when it does.
-            while (reason := await self._kill(number)) and not self._runtime.ended:  # noqa: ASYNC110
+            while (reason := await self._deliver(number)) and not self._runtime.ended:  # noqa: ASYNC110
                 await trio.sleep(_RETRY)
-            if number in FATAL and not reason:
-                self._fatal = number
             return
         raise EngineError(f"the signal was not delivered: {reason}")
+
+    async def _deliver(self, number: int) -> str:
+        """Send a signal that may end the container; return why it was not sent, or nothing."""
+        before = self._fatal
+        if number in FATAL:
+            self._fatal = number  # the runtime may fail of it before its kill has returned
+        if reason := await self._kill(number):
+            self._fatal = before
+        return reason
 
     async def _kill(self, number: int) -> str:
         """Call the runtime's kill; return why it failed, or nothing."""
         said: list[str] = []
-        command = self._commands.kill(self._container, self._bundle, number)
+        command = self._commands.kill(self._container, number)
         async with (
             messages(said.append) as stderr,
-            child(command, self._request.setting, stderr=stderr) as kill,
+            child(command, self._setting, stderr=stderr) as kill,
         ):
             status = await kill.wait()
         return "; ".join(said) or f"status {status}" if status else ""
@@ -158,9 +191,9 @@ class LocalJob:
             EngineError: The site's oci.conf has no command for it.
         """
         self._check_running()
-        command = self._commands.exec(self._container, self._bundle)
-        state = self._commands.state(self._container, self._bundle)
-        return LocalSession(command, state, self._request.setting, program)
+        command = self._commands.exec(self._container)
+        state = self._commands.state(self._container)
+        return LocalSession(command, state, self._setting, program)
 
     async def hold(self, *, resume: bool) -> None:
         """Stop all processes of the container, or let them go on.
@@ -169,7 +202,7 @@ class LocalJob:
             StateError: The container does not run.
             EngineError: It was not done.
         """
-        command = self._commands.hold(self._container, self._bundle, resume=resume)
+        command = self._commands.hold(self._container, resume=resume)
         name = "CONT" if resume else "STOP"
 
         def script(state: str) -> str:
@@ -188,13 +221,11 @@ class LocalJob:
             StateError: The container does not run.
         """
         self._check_running()
-        text = script(self._commands.state(self._container, self._bundle))
+        text = script(self._commands.state(self._container))
         output = Output()
         async with (
             messages(output.take) as said,
-            child(
-                ["/bin/sh", "-c", text], self._request.setting, stdout=said, stderr=said
-            ) as running,
+            child(["/bin/sh", "-c", text], self._setting, stdout=said, stderr=said) as running,
         ):
             status = await running.wait()
         lines = "".join(f"{line}\n" for line in output.lines)
@@ -210,7 +241,7 @@ class LocalJob:
             raise EngineError(f"time limit {limit}: containers on this machine have none")
         if not wanted:
             return
-        command = self._commands.update(self._container, self._bundle)
+        command = self._commands.update(self._container)
         if not command:
             raise EngineError(
                 f"container {self._request.container}: {', '.join(wanted)}: cannot be changed: "

@@ -2,48 +2,130 @@
 
 A program of its own: it becomes the subreaper of what the commands leave behind, so that the
 container's first process is its child, and its exit status can be had, which oci.conf(5) has no
-command for. Where the runtime keeps its own parent, the query is repeated until it says stopped.
+command for. Where the runtime keeps its own parent, nobody can tell the status, only the end: by a
+pidfd of the process that RunTimeQuery names, and where that is none of this PID namespace by
+asking again and again.
 Imports little: there is one of these for each such container.
 """
 
 import json
 import os
+import select
 import subprocess
 import sys
 import time
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PERIOD = 0.25
+_FIRST_PAUSE = 0.01
+_GROWS = 1.5
+_LONGEST_PAUSE = 1.0  # as Slurm's
+_WITH_PIDFD = 30.0  # the pid may not be what it seems to be
+_CREATING = 2.0
+_ALIVE = ("creating", "created", "running", "paused")
 
 
-def main(create: str, start: str, query: str) -> int:
-    """Run the three shell commands; return the container's status, 128+n for a signal."""
+def main(log: str, create: str, start: str, query: str) -> int:
+    """Run the three shell commands; return the container's status, 128+n for a signal.
+
+    Args:
+        log: Where it is written, as runc does, why a command but `create` failed. What `create`
+            says goes where the container's own words go.
+        create: RunTimeCreate.
+        start: RunTimeStart.
+        query: RunTimeQuery.
+    """
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if status := _run(create):
-        return status
+    created = subprocess.run(["/bin/sh", "-c", create], check=False).returncode
+    if created:
+        return _shell_status(created)
     # asked before the start: a stopped container has no pid
-    told = _state(query).get("pid")
-    pid = told if isinstance(told, int) and 0 < told < 1 << 31 else 0
-    if status := _run(start):
-        return status
+    told = _created(query)
+    if not told:
+        return _fail(log, f"RunTimeQuery does not know what RunTimeCreate made: {query}")
+    pid = _pid(told)
+    pidfd = _pidfd(pid)
+    started = subprocess.run(
+        ["/bin/sh", "-c", start],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    if started.returncode:
+        said = started.stderr.decode(errors="replace").strip().splitlines()
+        return _fail(log, said[-1] if said else f"RunTimeStart failed: {start}")
     try:
-        code = os.waitstatus_to_exitcode(os.waitpid(pid or -2, 0)[1])
-        return code if code >= 0 else 128 - code
-    except OSError:  # it is not ours: nobody can tell its status, only its end
-        while _state(query).get("status") in ("created", "running"):
-            time.sleep(_PERIOD)
+        return _shell_status(os.waitstatus_to_exitcode(os.waitpid(pid or -2, 0)[1]))
+    except OSError:  # it is not ours
+        _await_end(query, pidfd)
         return 0
 
 
-def _run(command: str) -> int:
-    status = subprocess.run(["/bin/sh", "-c", command], check=False).returncode
+def _created(query: str) -> dict[str, object]:
+    """Ask until the runtime knows the container, and has it ready."""
+    deadline, pause = time.monotonic() + _CREATING, _FIRST_PAUSE
+    while True:
+        state = _state(query)
+        if (state and state.get("status") != "creating") or time.monotonic() > deadline:
+            return state
+        time.sleep(pause)
+        pause *= _GROWS
+
+
+def _await_end(query: str, pidfd: int) -> None:
+    """Wait until the runtime says that the container does not run any more.
+
+    Args:
+        query: RunTimeQuery.
+        pidfd: Of its first process, or -1.
+    """
+    pause = _FIRST_PAUSE if pidfd < 0 else _WITH_PIDFD
+    while True:
+        if pidfd < 0:
+            time.sleep(pause)
+        else:
+            waiting = select.poll()
+            waiting.register(pidfd, select.POLLIN)
+            if waiting.poll(pause * 1000):
+                os.close(pidfd)
+                pidfd, pause = -1, _FIRST_PAUSE
+        if _state(query).get("status") not in _ALIVE:
+            return
+        if pidfd < 0:
+            pause = min(pause * _GROWS, _LONGEST_PAUSE)
+
+
+def _pid(state: dict[str, object]) -> int:
+    pid = state.get("pid")
+    return pid if isinstance(pid, int) and 0 < pid < 1 << 31 else 0
+
+
+def _pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid) if pid else -1
+    except OSError:  # of another PID namespace, or gone
+        return -1
+
+
+def _shell_status(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 
+def _fail(log: str, reason: str) -> int:
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+        file.write(json.dumps({"level": "error", "msg": reason}) + "\n")
+    return 1
+
+
 def _state(query: str) -> dict[str, object]:
-    done = subprocess.run(["/bin/sh", "-c", query], stdout=subprocess.PIPE, check=False)
+    done = subprocess.run(
+        ["/bin/sh", "-c", query],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
     try:
         state = json.loads(done.stdout)
     except (ValueError, RecursionError):
@@ -52,4 +134,4 @@ def _state(query: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:4]))
+    sys.exit(main(*sys.argv[1:5]))

@@ -4,7 +4,9 @@ import contextlib
 import os
 import pwd
 import re
+import time
 
+import msgspec
 import trio
 
 from scrun.states import Ending, taken
@@ -31,14 +33,21 @@ _TEXTS = {
     "preempted": "it was preempted by another one",
     "out-of-memory": "out of memory",
 }
-_FORMAT = "State:30,PreemptTime:30,Reason:60"
+_FORMAT = "State:30,PreemptTime:30,Reason:60,EndTime:30"
+_EPOCH = re.compile(r"\d{1,12}", re.ASCII)
+_SECONDS = {"SLURM_TIME_FORMAT": "%s"}  # squeue(1): for strftime
 _NO_TIME = ("None", "N/A")
 _NOT_YET = ("RUNNING", "PENDING", "COMPLETING")
 _CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})", re.ASCII)
 
 
-def read_fate(answer: str, job_id: str) -> Ending | None:
-    """Read what squeue says: state, time of a preemption, and reason.
+def read_fate(answer: str, job_id: str, now: float) -> Ending | None:
+    """Read what squeue says: state, time of a preemption, reason, and time of the end.
+
+    Args:
+        answer: What it says.
+        job_id: The job.
+        now: What time it is, in seconds of the epoch.
 
     Returns:
         How the job ended; None when that says nothing of use.
@@ -50,10 +59,18 @@ def read_fate(answer: str, job_id: str) -> Ending | None:
     # a job that was told to go may still be cancelled in its grace time, and then says so
     if len(words) > 1 and words[0] == "COMPLETING" and words[1] not in _NO_TIME:
         return _ending(job_id, "preempted")
+    # slurmctld looks for such jobs every 30 s only, but begins no step of them before
+    if (
+        len(words) > 1
+        and words[0] == "RUNNING"
+        and words[-1].isdecimal()
+        and int(words[-1]) <= now
+    ):
+        return _ending(job_id, "time-limit")
     return None
 
 
-def read_accounting(answer: str, job_id: str) -> Ending | None:
+def read_accounting(answer: str, job_id: str, now: float) -> Ending | None:
     """Read what sacct says: the state alone, and who cancelled the job.
 
     Returns:
@@ -62,7 +79,7 @@ def read_accounting(answer: str, job_id: str) -> Ending | None:
     if cancelled := _CANCELLED_BY.search(answer):
         who = _user_name(int(cancelled[1]))
         return taken("cancelled", f"job {job_id} was cancelled by {who}")
-    return read_fate(answer, job_id)
+    return read_fate(answer, job_id, now)
 
 
 async def ask_fate(tools: Tools, setting: Setting, job_id: str) -> Ending | None:
@@ -81,13 +98,16 @@ async def ask_fate(tools: Tools, setting: Setting, job_id: str) -> Ending | None
     sacct = os.path.join(os.path.dirname(tools.squeue), "sacct")
     of_job = [sacct, "--allocations", "--noheader", "--parsable2", "--jobs", job_id]
     with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
-        fate = read_fate(await output_of(squeue, setting), job_id)
+        in_seconds = msgspec.structs.replace(
+            setting, environment={**setting.environment, **_SECONDS}
+        )
+        fate = read_fate(await output_of(squeue, in_seconds), job_id, time.time())
         if fate is not None or not os.access(sacct, os.X_OK):
             return fate
         while True:
             answer = await output_of([*of_job, "--format=State%60"], setting)
             if not answer.startswith(_NOT_YET):
-                return read_accounting(answer, job_id)
+                return read_accounting(answer, job_id, time.time())
             await trio.sleep(_ACCOUNTING_LAGS)
     return None
 

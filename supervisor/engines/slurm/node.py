@@ -8,8 +8,9 @@ import msgspec
 from scrun.errors import EngineError, SettingsError
 from scrun.oci.signals import signal_name
 from scrun.settings.load import Runtime
-from scrun.settings.node_runtime import NodeRuntime, node_runtime
-from scrun.settings.ociconf import parse_oci_conf, substitute
+from scrun.settings.node_runtime import NodeRuntime, node_runtime, signalled
+from scrun.settings.ociconf import parse_oci_conf
+from scrun.settings.patterns import substitute
 from scrun.settings.slurmconf import read_conf
 from supervisor.engines.script import PROCESS_FILE
 from supervisor.engines.slurm.tools import outer_id
@@ -26,7 +27,9 @@ class NodeCommands(msgspec.Struct, frozen=True):
         Raises:
             SettingsError: It asks for what only slurmstepd knows, such as the bundle's path.
         """
-        return self._filled(f"{self.patterns.kill} {signal_name(number)}", step_id, node, task)
+        return self._filled(
+            signalled(self.patterns.kill, signal_name(number)), step_id, node, task
+        )
 
     def state(self, step_id: str, node: str, task: int = 0) -> str:
         """Return the command that prints the container's state, "" when it is not known."""

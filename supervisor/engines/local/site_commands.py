@@ -1,0 +1,163 @@
+"""The commands that a site has written down in an oci.conf(5), run as slurmstepd runs them."""
+
+import os
+import shlex
+import sys
+
+import msgspec
+
+from scrun.errors import EngineError
+from scrun.oci.signals import signal_name
+from scrun.settings.node_runtime import NodeRuntime, signalled
+from scrun.settings.ociconf import OciConf
+from scrun.settings.ocitask import NO_PID, Task
+from scrun.settings.patterns import in_place_of_the_shell, portable, without
+from supervisor.engines.base import Step
+from supervisor.engines.local.commands import Container
+from supervisor.engines.local.spool import write_task
+from supervisor.engines.script import PROCESS_FILE
+from supervisor.processes import Setting, own_program
+
+_MINDER = os.path.join(os.path.dirname(__file__), "minder.py")
+
+
+class OciConfCommands(msgspec.Struct, frozen=True):
+    """Those of an oci.conf: RunTimeRun, or RunTimeCreate, RunTimeStart and RunTimeQuery.
+
+    See `supervisor.engines.local.commands.Commands`.
+
+    Attributes:
+        conf: The file's content.
+        node: This machine's name, `%n`.
+        user: The user's name, `%u`, and `uid`, `%U`.
+        uid: See user.
+        patterns: What it says about running containers, and what scrun.toml says.
+    """
+
+    conf: OciConf
+    node: str
+    user: str
+    uid: int
+    patterns: NodeRuntime
+
+    @property
+    def cgroups(self) -> bool:
+        """Whether resources are applied: the site's commands are taken to know."""
+        return True
+
+    @property
+    def maps_root(self) -> bool:
+        """Whether the runtime wants user 0 in every id map: it may be runc."""
+        return True
+
+    @property
+    def link_rootfs(self) -> bool:
+        """Whether it has to be in the bundle: who reads no config.json looks there."""
+        return self.conf.ignore_file_config_json
+
+    @property
+    def is_container(self) -> bool:
+        """Whether there is a container of an OCI runtime, or just a process."""
+        return not self.conf.ignore_file_config_json
+
+    def place(self, container: Container) -> str:
+        """See `Commands`."""
+        del container
+        return ""
+
+    def setting(self, setting: Setting) -> Setting:
+        """See `Commands`: RunTimeEnvExclude."""
+        environment = without(setting.environment, self.conf.run_time_env_exclude)
+        return msgspec.structs.replace(setting, environment=environment)
+
+    def prepare(self, container: Container, step: Step, variables: dict[str, str]) -> Container:
+        """See `Commands`."""
+        task = self._task(container)
+        bundle, rootfs = write_task(self.conf, task, step, variables)
+        return msgspec.structs.replace(
+            container, bundle=bundle, rootfs=rootfs, arguments=tuple(step.arguments)
+        )
+
+    def working_directory(self, container: Container) -> str:
+        """See `Commands`. That of the task, as Slurm has it since 23.02."""
+        return self._task(container).task_directory(self.conf)
+
+    def run(self, container: Container, log: str) -> list[str]:
+        """See `Commands`."""
+        if self.conf.run_time_run is not None:
+            return self._shell(in_place_of_the_shell(self.conf.run_time_run), container)
+        words = [
+            self._filled(pattern or "false", container)
+            for pattern in (
+                self.conf.run_time_create,
+                self.conf.run_time_start,
+                self.conf.run_time_query,
+            )
+        ]
+        return [sys.executable, "-I", "-S", _MINDER, log, *words]
+
+    def kill(self, container: Container, number: int) -> list[str]:
+        """See `Commands`. RunTimeKill names a signal, or takes one at its end."""
+        pattern = self.conf.run_time_kill or ("false" if self.is_container else "kill %p")
+        return self._shell(signalled(pattern, signal_name(number)), container)
+
+    def delete(self, container: Container) -> list[str]:
+        """See `Commands`: RunTimeDelete, and the end of the files that were made."""
+        pattern = portable(self.conf.run_time_delete or "true")
+        text = f"(eval {shlex.quote(self._filled(pattern, container))}); s=$?"
+        if not self.is_container and container.pid:
+            text += f"; kill -s KILL -- -{container.pid} 2>/dev/null"
+        if not self.conf.disable_cleanup:
+            made = self._task(container).step_directory(self.conf)
+            rm = own_program("rm")
+            text += f"; {rm} -rf --one-file-system -- {shlex.quote(made)}"
+        return ["/bin/sh", "-c", f"{text}; exit $s"]
+
+    def state(self, container: Container) -> str:
+        """See `Commands`."""
+        return self._filled(self.patterns.state, container)
+
+    def exec(self, container: Container) -> str:
+        """See `Commands`."""
+        if not self.patterns.exec:
+            raise EngineError(
+                "exec: the oci.conf has no command that tells how: set `exec` in the section "
+                "[runtime] of scrun.toml"
+            )
+        return self._filled(self.patterns.exec, container)
+
+    def hold(self, container: Container, *, resume: bool) -> str:
+        """See `Commands`."""
+        pattern = self.patterns.resume if resume else self.patterns.pause
+        return self._filled(pattern, container)
+
+    def update(self, container: Container) -> str:
+        """See `Commands`: oci.conf has no command for it."""
+        del container
+        return ""
+
+    def _shell(self, pattern: str, container: Container) -> list[str]:
+        return ["/bin/sh", "-c", self._filled(pattern, container)]
+
+    def _filled(self, pattern: str, container: Container) -> str:
+        return self._task(container).fill(pattern, self.conf, f=PROCESS_FILE)
+
+    def _task(self, container: Container) -> Task:
+        """Describe it as Slurm would.
+
+        Each root directory counts its own jobs, so their numbers are not enough: `%j` is a number
+        that no other container on this machine has, and begins with the job's. So each pattern
+        for an id that Slurm's documentation shows stays unique.
+        """
+        return Task(
+            job=f"{container.job_id}{int.from_bytes(container.digest):010}",
+            node=self.node,
+            user=self.user,
+            uid=self.uid,
+            spool=container.record,
+            directory=container.directory,
+            bundle=container.bundle or os.path.join(container.record, "bundle"),
+            rootfs=container.rootfs,
+            pid=container.pid or NO_PID,
+            arguments=container.arguments or None,
+        )

@@ -1,0 +1,145 @@
+"""What slurmstepd writes for a task before it calls the site's OCI runtime, on this machine.
+
+The runtime gets a bundle of its own: the staged one's config.json with what oci.conf says about
+environment, hooks and mounts. Everything here blocks.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from scrun.errors import StagingError, described
+from scrun.settings.ociconf import OciConf
+from scrun.settings.ocitask import ENVIRONMENT, Task
+from scrun.settings.patterns import without
+from supervisor.engines.base import Step
+from supervisor.staging.files import OPEN_FOLDER, remove, write
+from supervisor.staging.place import make_place, not_ours
+
+_CONFIG = "config.json"
+_REMEDY = "name another place by ContainerPath of the oci.conf"
+
+
+def write_task(
+    conf: OciConf, task: Task, step: Step, variables: Mapping[str, str]
+) -> tuple[str, str]:
+    """Write the files of a task.
+
+    Args:
+        conf: The oci.conf.
+        task: The task.
+        step: What it will run.
+        variables: The job's.
+
+    Returns:
+        The bundle for the runtime, and the root file system.
+
+    Raises:
+        StagingError: They cannot be written.
+        SettingsError: A pattern asks for what there is not.
+    """
+    made, inner = task.step_directory(conf), task.task_directory(conf)
+    try:
+        with open(os.path.join(step.bundle, _CONFIG), "rb") as file:
+            config: dict[str, Any] = msgspec.json.decode(file.read())
+        _remove_older(made)
+        make_place(made, _REMEDY)
+        os.mkdir(inner, 0o700)
+        rootfs = os.path.join(step.bundle, config["root"]["path"])
+        environment = _environment(conf, config, variables)
+        if conf.create_env_file != "disabled":
+            content = environment_file(environment, newlines=conf.create_env_file == "newline")
+            write(os.path.join(inner, ENVIRONMENT), content)
+        if conf.ignore_file_config_json:
+            return step.bundle, rootfs
+        mount = task.mount_point(conf)
+        changed = changed_config(
+            config, conf, arguments=step.arguments, environment=environment, bundle=step.bundle,
+            mount=(made, mount) if mount else None,
+        )  # fmt: skip
+        write(os.path.join(inner, _CONFIG), msgspec.json.encode(changed))
+    except OSError as error:
+        raise StagingError(f"{inner}: {described(error)}; {_REMEDY}") from error
+    return inner, rootfs
+
+
+def changed_config(
+    config: Mapping[str, Any],
+    conf: OciConf,
+    *,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    bundle: str,
+    mount: tuple[str, str] | None,
+) -> dict[str, Any]:
+    """Change a config.json as slurmstepd does. Pure.
+
+    Args:
+        config: It; not changed.
+        conf: The oci.conf.
+        arguments: The command.
+        environment: All of the container's.
+        bundle: Where config came from: relative paths in it are meant from there.
+        mount: A directory and where in the container it is to be.
+    """
+    process = {
+        **config["process"],
+        "args": list(arguments),
+        "env": [f"{name}={value}" for name, value in environment.items()],
+    }
+    if conf.mode == "create":
+        # RunTimeCreate has no console socket, so the runtime cannot make a terminal; the
+        # container's standard streams are the one that there is already
+        process["terminal"] = False
+    mounts = [
+        {**entry, "source": os.path.join(bundle, entry["source"])}
+        if entry.get("source") and "bind" in (entry.get("type"), *(entry.get("options") or ()))
+        else entry
+        for entry in config.get("mounts") or []
+    ]
+    if mount is not None:
+        source, destination = mount
+        options = ["bind"]
+        mounts.append(
+            {"destination": destination, "type": "none", "source": source, "options": options}
+        )
+    changed = {**config, "process": process, "mounts": mounts}
+    changed["root"] = {**config["root"], "path": os.path.join(bundle, config["root"]["path"])}
+    if hooks := config.get("hooks"):
+        changed["hooks"] = {k: v for k, v in hooks.items() if k not in conf.disable_hooks}
+    return changed
+
+
+def environment_file(environment: Mapping[str, str], *, newlines: bool) -> bytes:
+    """Write CreateEnvFile's file: each variable ends in a newline, or in a NUL.
+
+    Variables that have a newline in them are not in the one with newlines, as in Slurm's.
+    """
+    end = "\n" if newlines else "\0"
+    lines = [f"{name}={value}" for name, value in environment.items()]
+    text = "".join(line + end for line in lines if not newlines or "\n" not in line)
+    return text.encode(errors="surrogateescape")
+
+
+def _environment(
+    conf: OciConf, config: Mapping[str, Any], variables: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the container's variables: the job's, and above them config.json's own."""
+    own = (entry.partition("=") for entry in config["process"].get("env") or [])
+    return without({**variables, **{name: value for name, _, value in own}}, conf.env_exclude)
+
+
+def _remove_older(made: str) -> None:
+    """Remove what DisableCleanup has left of another container of this number."""
+    if not os.path.lexists(made):
+        return
+    if reason := not_ours(made):
+        raise StagingError(f"{made}: {reason}; {_REMEDY}")
+    parent, name = os.path.split(made)
+    folder = os.open(parent, OPEN_FOLDER)
+    try:
+        remove(folder, name, os.fstat(folder).st_dev)
+    finally:
+        os.close(folder)
