@@ -46,7 +46,8 @@ from supervisor.ledger import Ledger
 from supervisor.orders import Order
 from supervisor.pods import Pods
 from supervisor.records import remove_record
-from supervisor.spank.stack import Stack, plugin_stack
+from supervisor.spank.around import plugin_stack
+from supervisor.spank.stack import Stack
 from supervisor.staging.place import directory_for
 from supervisor.staging.stage import Stager, stager_for
 from supervisor.staging.variables import script_variables
