@@ -42,7 +42,7 @@ async def _runtime(place: Place, tell: Tell) -> None:
         tell(Finding(name, "ok", "not needed: containers run on the nodes"))
         return
     if place.engine is not None and place.engine.name != "local":
-        tell(Finding(name, "ok", f"not needed: the engine is {place.engine.name}"))
+        tell(Finding(name, "ok", f"not looked for: the engine is {place.engine.name}"))
         return
     local = place.settings.local
     if local.oci_conf is not None:

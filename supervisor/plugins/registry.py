@@ -69,15 +69,23 @@ def built_in() -> list[Installed]:
 
 
 def others() -> list[Installed]:
-    """Return those of other packages, by type."""
+    """Return those of other packages, by type. It reads directories.
+
+    Raises:
+        PluginUnavailable: They cannot be read.
+    """
     from importlib.metadata import entry_points
 
     importlib.invalidate_caches()  # it may have been installed since we began
-    found = [
-        Installed(entry.name, entry.value, f"{entry.dist.name} {entry.dist.version}")
-        for entry in entry_points(group=GROUP)
-        if entry.dist is not None
-    ]
+    try:
+        found = [
+            Installed(entry.name, entry.value, f"{entry.dist.name} {entry.dist.version}")
+            for entry in entry_points(group=GROUP)
+            if entry.dist is not None
+        ]
+    except Exception as error:  # the metadata of any package may be damaged
+        reason = f"cannot look for plugins: {described(error)}"
+        raise PluginUnavailable(f"{reason}; `pip check` where scrun is installed") from error
     return sorted(found, key=lambda installed: (installed.type, installed.package))
 
 

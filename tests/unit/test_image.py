@@ -1,0 +1,72 @@
+"""Images on disk: which one is meant, and what is no image."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scrun.errors import BundleError
+from scrun.oci.image import find_image, tags
+from tests.harness.limits import limited
+
+NAME = "org.opencontainers.image.ref.name"
+
+
+def layout(path: Path, index: object) -> str:
+    path.mkdir()
+    (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    text = index if isinstance(index, str) else json.dumps(index)
+    (path / "index.json").write_text(text)
+    return str(path)
+
+
+def of(*names: str) -> dict[str, object]:
+    return {"manifests": [{"annotations": {NAME: name}} for name in names]}
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "tag"),
+    [
+        (["one"], "", "one"),
+        (["one", "latest"], "", "latest"),
+        (["one", "two"], ":two", "two"),
+        (["one", "one"], "", "one"),
+        (["a/b:c"], ":a/b:c", None),  # umoci has no such tags, skopeo makes none
+    ],
+)
+def test_which_is_meant(tmp_path: Path, names: list[str], asked: str, tag: str | None) -> None:
+    path = layout(tmp_path / "i", of(*names))
+    if tag is None:
+        with pytest.raises(BundleError):
+            find_image(path + asked)
+        return
+    image = find_image(path + asked)
+    assert (image.layout, image.tag) == (path, tag)
+
+
+@pytest.mark.parametrize(
+    ("index", "listed"),
+    [
+        ({}, []),
+        ({"manifests": [None, 7, {}, {"annotations": 5}, {"annotations": {NAME: 5}}]}, []),
+        ({"manifests": [{"annotations": {"other": "x"}}, *of("a", "b")["manifests"]]}, ["a", "b"]),  # type: ignore[misc]
+    ],
+)
+def test_odd_manifests_have_no_tag(tmp_path: Path, index: object, listed: list[str]) -> None:
+    assert tags(layout(tmp_path / "i", index)) == listed
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["", "[", "[]", '{"manifests": 5}', '{"manifests": {}}', "[" * 10_000, "[{}," * 200_000],
+)
+def test_an_index_that_is_none(tmp_path: Path, index: str) -> None:
+    path = layout(tmp_path / "i", index)
+    with limited(2, 200), pytest.raises(BundleError, match=r"index\.json: "):
+        tags(path)
+
+
+@pytest.mark.parametrize("name", ["/nowhere/at/all", "/etc/passwd", "", "a\0b", "/nowhere:x"])
+def test_no_layout(name: str) -> None:
+    with pytest.raises(BundleError):
+        find_image(name)
