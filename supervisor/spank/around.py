@@ -43,7 +43,7 @@ async def plugin_stack(
         return
     is_node = engine.name == "local"
     native: Native = frozenset()
-    if not is_node and settings.spank.plugstack is None:
+    if engine.name == "slurm" and settings.spank.plugstack is None:
         native = await trio.to_thread.run_sync(loaded_by_slurm, found, settings)
     target = await engine.target(request.setting)
     facts = Facts(target.slurm, target.uid, target.gid, tuple(os.getgroups()))

@@ -188,12 +188,13 @@ class ScriptStack(Stack):
         added = {name: text for name, text in self._variables.changed.items() if text is not None}
         step = msgspec.structs.replace(step, variables={**added, **control, **step.variables})
         if not self._is_node:
-            return await job.run(step)
+            return await job.run(self._readable(step))
         context = await self._begin_task(step)
         changed = {**step.variables, **context.variables.changed}
         status = _KILLED
         try:
-            ending = await job.run(msgspec.structs.replace(step, variables=changed))
+            changed_step = msgspec.structs.replace(step, variables=changed)
+            ending = await job.run(self._readable(changed_step))
             status = wait_status(ending)
         finally:
             with trio.CancelScope(shield=True):
@@ -203,6 +204,13 @@ class ScriptStack(Stack):
                 await self._scripts.close(context)
                 self._scripts.rest()
         return ending
+
+    def _readable(self, step: Step) -> Step:
+        """Leave variables out that config.json could not have."""
+        kept = {name: text for name, text in step.variables.items() if _is_text(f"{name}={text}")}
+        for name in step.variables.keys() - kept.keys():
+            self.request.journal.write("error", f"variable {ascii(name)[1:-1]}: is not UTF-8")
+        return msgspec.structs.replace(step, variables=kept)
 
     async def _begin_task(self, step: Step) -> Context:
         scripts = self._scripts
@@ -247,3 +255,11 @@ class ScriptStack(Stack):
 def _option_variable(name: str) -> str:
     """Name the variable in which salloc leaves an option for srun."""
     return _OPTION + "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -246,6 +246,7 @@ def test_variables_reach_the_container(with_stack: WithStack, place: str) -> Non
         function slurm_spank_init_post_opt(spank)
             if spank.context == "remote" then return end
             assert(spank:setenv("EARLY", "a, b='c'", 1))
+            assert(spank:setenv("RAW", "\\254", 1))
             assert(spank:job_control_setenv("LIMIT", 5, 1))
         end
         function slurm_spank_local_user_init(spank)
@@ -253,9 +254,13 @@ def test_variables_reach_the_container(with_stack: WithStack, place: str) -> Non
         end
         """,
     )
-    _, output = ran(site, "env")
-    lines = output.splitlines()
+    life = site.shell("env").created()
+    log = (site.root / life.id / "log").read_text()
+    assert ("SPANK_LIMIT: for the container as SLURM_SPANK_*" in log) is (place == "slurm-user")
+    life.start().wait()
+    lines = life.output().splitlines()
     assert "EARLY=a, b='c'" in lines
+    assert not any(line.startswith("RAW=") for line in lines)
     assert "SLURM_SPANK_LIMIT=5" in lines
     [job] = [line for line in lines if line.startswith("JOB=")]
     assert int(job.removeprefix("JOB=")) > 0

@@ -83,7 +83,7 @@ class LocalJob:
         log = os.path.join(self._request.record, "runtime.log")
         if step.terminal:
             write_size(step.bundle, step.stdio[0])
-        with changed_environment(step.bundle, step.variables):
+        async with changed_environment(step.bundle, step.variables):
             status = await self._run(step, log)
         reason = _last_error(log)
         if reason:
