@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,29 +29,35 @@ MakeExample = Callable[..., Site]
 
 
 @pytest.fixture
-def example(make_site: MakeSite, tmp_path: Path) -> MakeExample:
+def shared() -> Iterator[Path]:
+    """A directory that users can enter: pytest closes its own whenever a session begins."""
+    path = Path(tempfile.mkdtemp(prefix="oci-", dir="/tmp"))
+    path.chmod(0o755)
+    (path / "bin").mkdir()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def example(shared: Path, make_site: MakeSite) -> MakeExample:
     """Makes a place whose containers run by an oci.conf."""
-    tmp_path.chmod(0o755)
-    tmp_path.parent.chmod(0o755)
-    tmp_path.parent.parent.chmod(0o755)
-    (tmp_path / "bin").mkdir()
 
     def make(text: str, place: str = "local-user") -> Site:
-        conf = tmp_path / "oci.conf"
+        conf = shared / "oci.conf"
         conf.write_text(text)
         site = make_site(place, settings=f'idle_timeout = 20\n[local]\noci_conf = "{conf}"\n')
-        site.environment["PATH"] = f"{tmp_path}/bin:{site.environment['PATH']}"
+        site.environment["PATH"] = f"{shared}/bin:{site.environment['PATH']}"
         return site
 
     return make
 
 
-def program(tmp_path: Path, name: str, script: str) -> Path:
+def program(shared: Path, name: str, script: str) -> Path:
     """A program for the commands, which records how it is called."""
-    calls = tmp_path / f"{name}.calls"
+    calls = shared / f"{name}.calls"
     calls.write_text("")
     calls.chmod(0o666)
-    path = tmp_path / "bin" / name
+    path = shared / "bin" / name
     path.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >>{calls}\n{script}')
     path.chmod(0o755)
     return calls
@@ -80,13 +87,13 @@ def lives(site: Site) -> None:
 
 @pytest.mark.parametrize("way", ["create", "run"])
 @pytest.mark.parametrize("runtime", ["runc", "crun", "nvidia"])
-def test_an_oci_runtime(example: MakeExample, tmp_path: Path, runtime: str, way: str) -> None:
+def test_an_oci_runtime(example: MakeExample, shared: Path, runtime: str, way: str) -> None:
     """Containers guide, example configurations: runc, crun, nvidia-container-runtime."""
     text = (EXAMPLES / f"{runtime}-{way}.conf").read_text()
     site = example(text, "local-root" if runtime == "crun" else "local-user")
     if runtime == "crun":
         site.command = [*CGROUP2, *site.command]
-    calls = program(tmp_path, "nvidia-container-runtime", 'exec runc "$@"\n')
+    calls = program(shared, "nvidia-container-runtime", 'exec runc "$@"\n')
     lives(site)
     assert bool(calls.read_text()) is (runtime == "nvidia")
 
@@ -129,11 +136,11 @@ ch-run --set-env="$variables" "$bundle/rootfs" -- "$@"
 """
 
 
-def test_a_wrapper_script(example: MakeExample, tmp_path: Path) -> None:
+def test_a_wrapper_script(example: MakeExample, shared: Path) -> None:
     """Containers guide, example configurations: the script around enroot, here around ch-run."""
-    text = (EXAMPLES / "enroot.conf").read_text().replace("/usr/local/bin/", f"{tmp_path}/bin/")
+    text = (EXAMPLES / "enroot.conf").read_text().replace("/usr/local/bin/", f"{shared}/bin/")
     site = example(text)
-    calls = program(tmp_path, "enroot-start-wrapper", f"export USER={site.user.name}\n{WRAPPER}")
+    calls = program(shared, "enroot-start-wrapper", f"export USER={site.user.name}\n{WRAPPER}")
     life = site.life("sh", "-c", 'echo "it\'s $1"; exit 7', "sh", "a  'b'").created().start()
     assert life.wait() == 7, life.errors()
     assert life.output() == "it's a  'b'\n"
@@ -149,20 +156,20 @@ def test_a_wrapper_script(example: MakeExample, tmp_path: Path) -> None:
     site.settle()
 
 
-def test_apptainer_s_way(example: MakeExample, tmp_path: Path) -> None:
+def test_apptainer_s_way(example: MakeExample, shared: Path) -> None:
     """Containers guide: `exec --userns %r %@`, where the container's process is %p."""
     site = example((EXAMPLES / "apptainer.conf").read_text())
     run = f'export USER={site.user.name}\nroot=$3; shift 3; exec ch-run "$root" -- "$@"\n'
-    calls = program(tmp_path, "apptainer", run)
+    calls = program(shared, "apptainer", run)
     lives(site)
     assert calls.read_text().startswith(f"exec --userns {site.rootfs} sh -c cat; echo error")
 
 
-def test_the_supervisor_dies(example: MakeExample, tmp_path: Path) -> None:
+def test_the_supervisor_dies(example: MakeExample, shared: Path) -> None:
     """RunTimeDelete of the process that the container is; nothing of it is left."""
     site = example((EXAMPLES / "apptainer.conf").read_text())
     run = f'export USER={site.user.name}\nroot=$3; shift 3; ch-run "$root" -- "$@"; exit 3\n'
-    program(tmp_path, "apptainer", run)
+    program(shared, "apptainer", run)
     life = site.shell("trap '' TERM; echo up; while :; do sleep 0.1; done").created().start()
     life.says("up")
     [supervisor] = site.supervisors()
@@ -173,29 +180,26 @@ def test_the_supervisor_dies(example: MakeExample, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def clustered(make_site: MakeSite, tmp_path: Path) -> MakeExample:
+def clustered(shared: Path, make_site: MakeSite) -> MakeExample:
     """Makes a place of Slurm's whose oci.conf has more in it than the nodes'."""
-    for directory in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        directory.chmod(0o755)
-    (tmp_path / "bin").mkdir()
 
     def make(more: str) -> Site:
         site = make_site("slurm-user")
         conf = Path(site.environment["SLURM_CONF"])
         for name, extra in (("slurm.conf", ""), ("oci.conf", more)):
-            (tmp_path / name).write_text(conf.with_name(name).read_text() + extra)
-        site.environment["SLURM_CONF"] = str(tmp_path / "slurm.conf")
+            (shared / name).write_text(conf.with_name(name).read_text() + extra)
+        site.environment["SLURM_CONF"] = str(shared / "slurm.conf")
         return site
 
     return make
 
 
-def test_srun_of_the_site(clustered: MakeExample, tmp_path: Path) -> None:
+def test_srun_of_the_site(clustered: MakeExample, shared: Path) -> None:
     """oci.conf(5): SrunPath, SrunArgs, one entry for each argument, and DebugFlags."""
-    tell = f'echo "flags $SLURM_DEBUG_FLAGS" >>{tmp_path}/srun.calls\n'
-    calls = program(tmp_path, "srun", f'{tell}exec {shutil.which("srun")} "$@"\n')
+    tell = f'echo "flags $SLURM_DEBUG_FLAGS" >>{shared}/srun.calls\n'
+    calls = program(shared, "srun", f'{tell}exec {shutil.which("srun")} "$@"\n')
     more = "SrunArgs=--mpi=none\nSrunArgs=--wait=60\nDebugFlags=Steps\n"
-    site = clustered(f"SrunPath={tmp_path}/bin/srun\n{more}")
+    site = clustered(f"SrunPath={shared}/bin/srun\n{more}")
     life = site.shell("trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done")
     life.created().start().says("up")
     assert site.must("exec", life.id, "echo", "inside") == "inside\n"
@@ -255,13 +259,13 @@ SHOW = "tr '\\0' '\\n' </mnt/step-0/task-0/environment; echo; env"
 
 
 @pytest.mark.parametrize("keep", ["no", "yes"])
-def test_parameters(example: MakeExample, tmp_path: Path, keep: str) -> None:
+def test_parameters(example: MakeExample, shared: Path, keep: str) -> None:
     """oci.conf(5), each parameter: what the container, its hooks and the commands see."""
-    place = tmp_path / "place"
+    place = shared / "place"
     place.mkdir()
     site = example(PARAMETERS.format(path=place, keep=keep))
     site.user.give(place)
-    wrapper = program(tmp_path, "wrapper", f'echo "secret: $SECRET" >>{tmp_path}/wrapper.calls\n')
+    wrapper = program(shared, "wrapper", f'echo "secret: $SECRET" >>{shared}/wrapper.calls\n')
     site.environment["SECRET"] = "of create"
     (site.rootfs / "mnt").mkdir()
     site.user.give(site.rootfs / "mnt")
@@ -312,10 +316,10 @@ def test_start_that_fails_is_said(example: MakeExample) -> None:
     site.settle()
 
 
-def test_arguments_as_they_are(example: MakeExample, tmp_path: Path) -> None:
+def test_arguments_as_they_are(example: MakeExample, shared: Path) -> None:
     """oci.conf(5): %@, each argument quoted and escaped; nothing of config.json is a command."""
     site = example((EXAMPLES / "apptainer.conf").read_text())
-    program(tmp_path, "apptainer", 'shift 3; printf "%s|" "$@"\n')
+    program(shared, "apptainer", 'shift 3; printf "%s|" "$@"\n')
     words = ["echo", "it's", "", "a\nb", "$(touch x)", '"; touch y; "', "%p %% *", "`z`"]
     life = site.life(*words).created().start()
     assert life.wait() == 0
@@ -333,14 +337,14 @@ def by_hand(site: Site) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", ["runc-create", "runc-run", "apptainer"])
-def test_doctor_tries_the_commands(example: MakeExample, tmp_path: Path, name: str) -> None:
+def test_doctor_tries_the_commands(example: MakeExample, shared: Path, name: str) -> None:
     """Containers guide, "Testing OCI runtime outside of Slurm"."""
     text = (EXAMPLES / f"{name}.conf").read_text()
     site = example(text)
     run = f'export USER={site.user.name}\nroot=$3; shift 3; exec ch-run "$root" -- "$@"\n'
     if name == "apptainer":
         assert by_hand(site) == ("fail", "apptainer is not on this machine")
-    program(tmp_path, "apptainer", run)
+    program(shared, "apptainer", run)
     status, said = by_hand(site)
     assert (status, said.endswith("each works on this machine")) == ("ok", True), said
 
