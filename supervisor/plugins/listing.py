@@ -14,7 +14,7 @@ from scrun._fast import write
 from scrun.cli.columns import columns
 from scrun.cli.parse import parse
 from scrun.commands.failure import explain
-from scrun.errors import ScrunError, described, leaves
+from scrun.errors import described, leaves
 from scrun.settings.load import Settings
 from supervisor.orders import Order, own_order
 from supervisor.plugins import registry
@@ -84,8 +84,7 @@ async def _row(installed: Installed, order: Order, reason: str) -> Row:
             name, version = plugin.plugin_name, plugin.plugin_version
             await _configure(loaded, installed.type, order)
         except Exception as error:
-            text = str(error) if isinstance(error, ScrunError) else described(error)
-            reason = text.removeprefix(f"{installed}: ")
+            reason = described(error).removeprefix(f"{installed}: ")
         reason = reason or (await loaded.end()).get(installed.type, "")
     return Row(installed.type, name, version, installed.package, not reason, reason)
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 import trio
 
-from scrun.errors import PluginUnavailable, ScrunError, described
+from scrun.errors import PluginUnavailable, described
 from scrun.settings.load import Settings
 from scrun.version import VERSION as SCRUN_VERSION
 from supervisor.plugins import api
@@ -135,7 +135,7 @@ def load(installed: Installed) -> api.Plugin:
             f"{installed}: needs the Python module {error.name}, which is not installed where "
             "scrun is; install it there"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"cannot be loaded: {described(error)}"
         raise PluginUnavailable(f"{installed}: {reason}; ask who made it") from error
     if complaint := check(installed.type, plugin):
@@ -209,7 +209,9 @@ class Plugins:
                         self._begin, installed or full, abandon_on_cancel=True
                     )
             if full not in self._loaded:
-                raise PluginUnavailable(f"plugin {full}: its init took longer than {_LOADING:g} s")
+                raise PluginUnavailable(
+                    f"plugin {full}: loading it and its init took longer than {_LOADING:g} s"
+                )
         return self._loaded[full]
 
     def _begin(self, which: Installed | str) -> api.Plugin:
@@ -219,9 +221,9 @@ class Plugins:
         if init is not None:
             try:
                 init()
-            except Exception as error:
-                reason = str(error) if isinstance(error, ScrunError) else described(error)
-                raise PluginUnavailable(f"{installed}: its init failed: {reason}") from error
+            except (Exception, SystemExit) as error:
+                reason = f"its init failed: {described(error)}"
+                raise PluginUnavailable(f"{installed}: {reason}") from error
         return plugin
 
     async def end(self) -> dict[str, str]:
@@ -238,7 +240,7 @@ class Plugins:
             with trio.move_on_after(_ENDING, shield=True) as scope:
                 try:
                     await trio.to_thread.run_sync(fini, abandon_on_cancel=True)
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     wrong[full] = f"its fini failed: {described(error)}"
             if scope.cancelled_caught:
                 wrong[full] = f"its fini took longer than {_ENDING:g} s"
@@ -268,9 +270,13 @@ async def configured(
         ScrunError: It cannot be used here.
     """
     with trio.move_on_after(_CONFIGURING):
-        configuration: Hashable = await trio.to_thread.run_sync(
-            plugin.configure, settings, environment, abandon_on_cancel=True
-        )
+        try:
+            configuration: Hashable = await trio.to_thread.run_sync(
+                plugin.configure, settings, environment, abandon_on_cancel=True
+            )
+        except SystemExit as error:  # it would be the supervisor's end
+            reason = described(error)
+            raise PluginUnavailable(f"plugin {plugin.plugin_type}: {reason}") from error
         return configuration
     raise PluginUnavailable(
         f"plugin {plugin.plugin_type}: no answer within {_CONFIGURING:g} s; see whether a file "

@@ -151,6 +151,7 @@ def test_an_object_in_a_module_can_be_one(made: Made) -> None:
     [
         ("import nothing_like_this", "needs the Python module nothing_like_this, which is not"),
         ("x = 1 /", "cannot be loaded: "),
+        ("raise SystemExit('bye')", "cannot be loaded: "),
         ("raise OSError(2, 'No such', '/lib/x.so')", "cannot be loaded: "),
         ("", "plugin_type is no text"),
     ],
@@ -229,6 +230,7 @@ async def test_neither_has_to_be_there(made: Made) -> None:
     ("text", "reason"),
     [
         ("raise RuntimeError('no')", "its init failed: internal error: RuntimeError: no"),
+        ("raise SystemExit(3)", "its init failed: internal error: SystemExit: 3"),
         (
             "from scrun.errors import PluginUnavailable; raise PluginUnavailable('buy it first')",
             "its init failed: buy it first",
@@ -287,6 +289,13 @@ async def test_a_configure_that_hangs(made: Made, monkeypatch: pytest.MonkeyPatc
     engines = Engines("/nowhere", Plugins())
     with pytest.raises(PluginUnavailable, match=r"engine/mine: no answer within 0\.2 s"):
         await engines.choose(Settings(engine="mine"), {})
+
+
+async def test_a_configure_that_wants_to_end_the_process(made: Made) -> None:
+    more = "import sys\ndef configure(settings, environment): sys.exit(3)"
+    made("engine/mine", source("engine/mine", more))
+    with pytest.raises(PluginUnavailable, match="engine/mine: internal error: SystemExit: 3"):
+        await Engines("/nowhere", Plugins()).choose(Settings(engine="mine"), {})
 
 
 # Choosing
