@@ -46,7 +46,8 @@ from supervisor.ledger import Ledger
 from supervisor.orders import Order
 from supervisor.pods import Pods
 from supervisor.records import remove_record
-from supervisor.spank.stack import Stack, plugin_stack
+from supervisor.spank.around import plugin_stack
+from supervisor.spank.stack import Stack
 from supervisor.staging.base import Stager, Submission
 from supervisor.staging.choose import Stagers
 from supervisor.staging.place import directory_for

@@ -26,6 +26,7 @@ _WORDS = ("required", "optional", "include")
 _DEPTH = 10
 _FILES = 1000
 _SCRIPTS = 1000
+_LONGEST = 4096  # as a path; fnmatch takes n * n steps for a pattern of n brackets
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -139,6 +140,10 @@ def _read(path: str, found: list[Line], depth: int, read: list[str]) -> None:
         if not words:
             continue
         where = f"{path}:{number}"
+        if "\0" in physical:
+            raise SettingsError(f"{where}: contains a NUL character")
+        if max(map(len, words)) > _LONGEST:
+            raise SettingsError(f"{where}: a word of more than {_LONGEST} characters")
         kind = _kind(words[0], where)
         if kind == "include":
             for inner in _included(words[1:], where, os.path.dirname(path)):

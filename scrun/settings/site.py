@@ -35,12 +35,12 @@ def with_site_levels(settings: Settings) -> Settings:
     StdIODebug, FileDebug and SyslogDebug are what Slurm's own scrun goes by. It lets them win over
     its command line, which nobody expects; here they are defaults.
     """
-    path = settings.local.oci_conf if settings.engine == "local" else None
-    if path is None and settings.engine != "local":
-        path = beside(find_slurm_conf(settings))
+    conf = None if settings.engine == "local" else find_slurm_conf(settings)
+    by_slurm = settings.engine == "slurm" or conf is not None
+    path = beside(conf) if by_slurm else settings.local.oci_conf or ""
     try:
-        status = os.stat(path or "")
-        said = _levels(path or "", status.st_mtime_ns, status.st_size)
+        status = os.stat(path)
+        said = _levels(path, status.st_mtime_ns, status.st_size)
     except (OSError, ValueError, SettingsError):  # who needs its commands says what is wrong
         return settings
     log = settings.log

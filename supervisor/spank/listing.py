@@ -19,9 +19,10 @@ from scrun.settings.load import Log, Settings
 from supervisor.journal import Journal
 from supervisor.orders import settings_of
 from supervisor.processes import Setting
+from supervisor.spank.around import find
+from supervisor.spank.contexts import Variables
 from supervisor.spank.phases import Facts
-from supervisor.spank.scripts import Scripts, Variables
-from supervisor.spank.stack import find
+from supervisor.spank.scripts import Scripts
 from supervisor.staging.plan import SLURM
 
 _PATIENCE = 30.0

@@ -7,7 +7,7 @@ idle container has none, unless one of its scripts has a function for the end.
 import itertools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import trio
@@ -19,87 +19,8 @@ from scrun.settings.plugstack import Script
 from supervisor.journal import Journal
 from supervisor.lua.process import Worker, working
 from supervisor.processes import Setting
+from supervisor.spank.contexts import Context, Member, Variables
 from supervisor.spank.phases import ContextName, Facts, State, state
-
-_ENDS: Mapping[ContextName, Sequence[str]] = {
-    "local": ("slurm_spank_exit",),
-    "allocator": ("slurm_spank_exit",),
-    "remote": ("slurm_spank_task_exit", "slurm_spank_exit"),
-    "slurmd": ("slurm_spank_slurmd_exit",),
-    "job_script": (),
-}
-"""What is called at the end of a context."""
-
-
-class Variables:
-    """The environments that scripts change.
-
-    Attributes:
-        job: The job's, as the scripts of this context see it.
-        control: The job control environment.
-        changed: What was set in the job's; None: unset.
-    """
-
-    def __init__(self, job: Mapping[str, str], control: Mapping[str, str] | None = None) -> None:
-        self.job = dict(job)
-        self.control = dict(control or {})
-        self.changed: dict[str, str | None] = {}
-
-    def change(self, kind: str, name: str, value: str | None) -> None:
-        """Set a variable of one of the two, or unset it."""
-        variables = self.control if kind == "control" else self.job
-        if value is None:
-            variables.pop(name, None)
-        else:
-            variables[name] = value
-        if kind == "job":
-            self.changed[name] = value
-
-
-class Member(msgspec.Struct):
-    """A script, loaded in a context.
-
-    Attributes:
-        script: Which.
-        number: By which the worker knows it.
-        functions: Which of the callbacks it defines.
-        unknown: Functions that are named like those, and are never called.
-        options: The options that it has registered, by name.
-    """
-
-    script: Script
-    number: int
-    functions: Sequence[str]
-    options: dict[str, Option]
-    unknown: Sequence[str] = ()
-
-
-class Context:
-    """The scripts in a context.
-
-    Attributes:
-        name: Its name.
-        members: They.
-        variables: The environments.
-    """
-
-    def __init__(self, name: ContextName, variables: Variables) -> None:
-        self.name = name
-        self.members: list[Member] = []
-        self.variables = variables
-
-    @property
-    def options(self) -> dict[str, tuple[Member, Option]]:
-        """The registered options, by name; the first script that has one keeps it."""
-        found: dict[str, tuple[Member, Option]] = {}
-        for member in self.members:
-            for name, option in member.options.items():
-                found.setdefault(name, (member, option))
-        return found
-
-    def has(self, *functions: str) -> bool:
-        """Whether any script defines one of the functions."""
-        return any(name in member.functions for member in self.members for name in functions)
 
 
 class Scripts:
@@ -198,7 +119,7 @@ class Scripts:
         Args:
             expected: Functions that will be called, besides those for the end.
         """
-        if not any(context.has(*_ENDS[context.name], *expected) for context in self._contexts):
+        if not any(context.expects(*expected) for context in self._contexts):
             self._drop()
 
     def end(self) -> None:

@@ -17,23 +17,19 @@ On Slurm the nodes' contexts are Slurm's own lua.so's, as they are with Slurm's 
 prolog comes before local_user_init, as it does in Slurm with PrologFlags=Contain.
 """
 
-import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 
 import msgspec
 import trio
 
 from scrun.errors import SpankError
 from scrun.oci.config import Bundle
-from scrun.settings.load import Settings
 from scrun.settings.plugin_options import read_given
-from scrun.settings.plugstack import Script, find_plugstack, find_scripts, read_plugstack
 from scrun.states import Ending
-from supervisor.engines.base import Engine, Job, Request, Step
-from supervisor.spank.native import Native, loaded_by_slurm
-from supervisor.spank.phases import Facts
-from supervisor.spank.scripts import Context, Member, Scripts, Variables
+from supervisor.engines.base import Job, Request, Step
+from supervisor.spank.contexts import Context, Member, Variables
+from supervisor.spank.native import Native
+from supervisor.spank.scripts import Scripts
 from supervisor.spank.tasks import environment_of, facts_of_job, wait_status
 
 _LAST = 30.0
@@ -192,12 +188,13 @@ class ScriptStack(Stack):
         added = {name: text for name, text in self._variables.changed.items() if text is not None}
         step = msgspec.structs.replace(step, variables={**added, **control, **step.variables})
         if not self._is_node:
-            return await job.run(step)
+            return await job.run(self._readable(step))
         context = await self._begin_task(step)
         changed = {**step.variables, **context.variables.changed}
         status = _KILLED
         try:
-            ending = await job.run(msgspec.structs.replace(step, variables=changed))
+            changed_step = msgspec.structs.replace(step, variables=changed)
+            ending = await job.run(self._readable(changed_step))
             status = wait_status(ending)
         finally:
             with trio.CancelScope(shield=True):
@@ -207,6 +204,13 @@ class ScriptStack(Stack):
                 await self._scripts.close(context)
                 self._scripts.rest()
         return ending
+
+    def _readable(self, step: Step) -> Step:
+        """Leave variables out that config.json could not have."""
+        kept = {name: text for name, text in step.variables.items() if _is_text(f"{name}={text}")}
+        for name in step.variables.keys() - kept.keys():
+            self.request.journal.write("error", f"variable {ascii(name)[1:-1]}: is not UTF-8")
+        return msgspec.structs.replace(step, variables=kept)
 
     async def _begin_task(self, step: Step) -> Context:
         scripts = self._scripts
@@ -248,63 +252,14 @@ class ScriptStack(Stack):
             self.request.journal.write("error", f"{callback}: took longer than {_LAST:g} s")
 
 
-@asynccontextmanager
-async def plugin_stack(
-    settings: Settings, directory: str, bundle: Bundle, engine: Engine, request: Request
-) -> AsyncIterator[Stack]:
-    """Have the scripts called that plugstack.conf names, around the allocation.
-
-    Args:
-        settings: The container's.
-        directory: `create`'s working directory.
-        bundle: The submitted bundle.
-        engine: Where it will run.
-        request: What the job would be asked for with.
-
-    Raises:
-        SettingsError: plugstack.conf is wrong.
-        SpankError: A required script has failed; or an option that was given is refused.
-    """
-    source, found = await trio.to_thread.run_sync(find, settings)
-    if not found:
-        given = read_given((), request.setting.environment, bundle.config.annotations)
-        for note in given.notes:
-            request.journal.write("info", note)
-        yield Stack(request)
-        return
-    is_node = engine.name == "local"
-    native: Native = frozenset()
-    if not is_node and settings.spank.plugstack is None:
-        native = await trio.to_thread.run_sync(loaded_by_slurm, found, settings)
-    target = await engine.target(request.setting)
-    facts = Facts(target.slurm, target.uid, target.gid, tuple(os.getgroups()))
-    async with trio.open_nursery() as nursery:
-        scripts = Scripts(
-            source, found, settings.lua, settings.staging.timeout, request.setting, directory,
-            request.journal, nursery, facts,
-        )  # fmt: skip
-        stack = ScriptStack(request, scripts, bundle, native, is_node=is_node)
-        try:
-            await stack.begin()
-            yield stack
-        finally:
-            with trio.CancelScope(shield=True):
-                await stack.end()
-
-
-def find(settings: Settings) -> tuple[str, Sequence[Script]]:
-    """Find the plugstack.conf and the scripts; in a thread.
-
-    Returns:
-        The file, and the scripts: none if there is no file.
-
-    Raises:
-        SettingsError: A file is wrong, or not to be trusted.
-    """
-    path = find_plugstack(settings)
-    return (path, find_scripts(read_plugstack(path))) if path else ("", ())
-
-
 def _option_variable(name: str) -> str:
     """Name the variable in which salloc leaves an option for srun."""
     return _OPTION + "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -14,9 +14,10 @@ from scrun.settings.plugin_options import Option
 from scrun.settings.plugstack import Line, Script
 from supervisor.journal import Journal
 from supervisor.processes import Setting
+from supervisor.spank.contexts import Variables
 from supervisor.spank.names import CALLBACKS
 from supervisor.spank.phases import Facts
-from supervisor.spank.scripts import Scripts, Variables
+from supervisor.spank.scripts import Scripts
 from supervisor.staging.plan import SLURM
 
 _PATIENCE = 30.0

@@ -61,7 +61,9 @@ def _named(*names: str) -> Callable[[Words], bool]:
 _IS: dict[str, Callable[[Words], bool]] = {
     "salloc": _named("salloc"),
     "srun": lambda words: _named("srun")(words) and "--container" in words,
-    "holder": lambda words: words[1:2] == ["-c"] and "delete" in words and "read -r" in words[2],
+    "holder": lambda words: (
+        words[1:2] == ["-c"] and "read -r" in words[2] and " delete " in words[-1]
+    ),
     "runtime": lambda words: _named("crun", "runc")(words) and "run" in words,
     "worker": lambda words: any("worker" in word for word in words[:8]),
     "command": lambda words: words[1:2] == ["-c"] and MARK in words[2],

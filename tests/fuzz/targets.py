@@ -53,12 +53,14 @@ from scrun.record import Record, read_record, stopped_state, write_record
 from scrun.settings import quick
 from scrun.settings.engine_flags import read_flags
 from scrun.settings.load import Runtime, load
-from scrun.settings.node_runtime import node_runtime
+from scrun.settings.node_runtime import node_runtime, signalled
 from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.outputs import Told, output_variables
 from scrun.settings.patterns import substitute
+from scrun.settings.plugstack import find_scripts, read_plugstack
 from scrun.settings.request_sources import asked_by, gather
 from scrun.settings.requests import from_environment, salloc_arguments, srun_arguments
+from scrun.settings.shell_commands import in_place_of_the_shell, portable
 from scrun.settings.slurmconf import read_slurm_conf
 from scrun.settings.versions import parse_version
 from scrun.waiting import annotations_of, waiting_line
@@ -381,6 +383,18 @@ def slurm_conf(data: bytes) -> None:
     assert all(key == key.lower() for key in found)
 
 
+def plugstack(data: bytes) -> None:
+    """plugstack.conf, that may include itself."""
+    path = written("plugstack.conf", data)
+    try:
+        lines = read_plugstack(path)
+        find_scripts(lines)
+    except SettingsError as error:
+        said(error)
+        return
+    assert all(line.pattern.startswith("/") for line in lines)
+
+
 def oci_conf(data: bytes) -> None:
     """oci.conf, and what is filled into its commands."""
     try:
@@ -391,7 +405,8 @@ def oci_conf(data: bytes) -> None:
         return
     evil = "/b/'; touch x \"$(y)`z`\n"
     values = {**dict.fromkeys("bejmnprstuUf", evil), "@": [evil, "", "a b"]}
-    for pattern in (patterns.state, patterns.exec, conf.run_time_run or "", patterns.kill):
+    signal, run = signalled(patterns.kill, "USR1"), in_place_of_the_shell(conf.run_time_run or "")
+    for pattern in (patterns.state, patterns.exec, run, portable(signal)):
         try:
             command = substitute(pattern, values)
         except SettingsError as error:
@@ -835,6 +850,12 @@ TARGETS: dict[str, Target] = {
         ("SCRUN_STDERR_DEBUG=", "SCRUN_LOG_FILE=", "SCRUN_NTASKS_PER_NODE=", "SLURM_CONF="),
     ),
     "slurm-conf": Target("slurm.conf", slurm_conf, (_SLURM,), ("include ", "=", '"', "#", "\\")),
+    "plugstack": Target(
+        "plugstack.conf",
+        plugstack,
+        (b"required lua.so failonerror /none/*.lua a=1\ninclude none*.conf # x\nopt x.so\n",),
+        ("required", "optional", "include", "lua.so", "failonerror", "*", "#"),
+    ),
     "oci-conf": Target("oci.conf", oci_conf, (_OCI,), ("RunTime", "%u", "%@", "$(", "'", '"')),
     "call": Target("a request with a command line", call, (_joined(*_CALL),)),
     "request": Target(

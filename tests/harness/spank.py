@@ -9,8 +9,9 @@ import trio
 from scrun.settings.load import Lua
 from scrun.settings.plugstack import Line, Script
 from supervisor.processes import Setting
+from supervisor.spank.contexts import Context, Variables
 from supervisor.spank.phases import ContextName, Facts
-from supervisor.spank.scripts import Context, Scripts, Variables
+from supervisor.spank.scripts import Scripts
 from tests.harness import users
 from tests.harness.lua import Said
 

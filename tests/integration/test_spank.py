@@ -170,6 +170,70 @@ def test_what_is_called_without_any_end(with_stack: WithStack) -> None:
     assert marks(site) == ["job_prolog", "local_user_init", "task_init", "job_epilog"]
 
 
+def test_a_demonstration(with_stack: WithStack) -> None:
+    """DESCRIPTION: what spank-lua's own demonstration calls: posix, programs, and a log line."""
+    site = with_stack(
+        "local-user",
+        """
+        local posix = require("posix")
+        local function first_line(program)
+            local pipe = io.popen(program)
+            local text = pipe:read("*a")
+            pipe:close()
+            return (text:gsub("\\n$", ""))
+        end
+        for _, name in ipairs({ "init", "local_user_init", "task_init" }) do
+            _G["slurm_spank_" .. name] = function(spank)
+                SPANK.log_info("ctx:%s host:%s uid:%s %s", spank.context,
+                    first_line("/bin/hostname"), first_line("/bin/id -u"), posix.getpid("uid"))
+                return 0
+            end
+        end
+        """,
+    )
+    life = site.shell("true").created().start()
+    life.wait()
+    uid, host = site.user.uid, os.uname().nodename
+    lines = (site.root / life.id / "log").read_text().splitlines()
+    said = [line.partition("a.lua: ")[2].rstrip('"') for line in lines if "a.lua: " in line]
+    assert said == [
+        f"ctx:{context} host:{host} uid:{uid} {uid}"
+        for context in ("allocator", "allocator", "remote", "remote")
+    ]
+    life.delete()
+
+
+# --- scrun lua check
+
+
+def test_lua_check_knows_them(with_stack: WithStack) -> None:
+    site = with_stack("local-user", OPTION)
+    path = str(site.base / "a.lua")
+    assert site.must("lua", "check", path).splitlines() == [
+        f"{path}: loaded by Lua 5.4",
+        "slurm_spank_init_post_opt: defined",
+        "option --greet-whom: Greet somebody",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (
+            "function slurm_spank_inti() end",
+            "slurm_spank_inti: is no function that is ever called",
+        ),
+        ("spank_options = {{ name = 'x' }}", 'Required field "usage" missing'),
+        ("SPANK.log_info('x'", "a.lua:1:"),
+    ],
+)
+def test_lua_check_says_what_is_wrong(with_stack: WithStack, script: str, reason: str) -> None:
+    site = with_stack("local-user", script)
+    done = site.run("lua", "check", str(site.base / "a.lua"))
+    assert done.returncode == 1
+    assert reason in done.stderr
+
+
 # --- what they set
 
 
@@ -182,6 +246,7 @@ def test_variables_reach_the_container(with_stack: WithStack, place: str) -> Non
         function slurm_spank_init_post_opt(spank)
             if spank.context == "remote" then return end
             assert(spank:setenv("EARLY", "a, b='c'", 1))
+            assert(spank:setenv("RAW", "\\254", 1))
             assert(spank:job_control_setenv("LIMIT", 5, 1))
         end
         function slurm_spank_local_user_init(spank)
@@ -189,9 +254,13 @@ def test_variables_reach_the_container(with_stack: WithStack, place: str) -> Non
         end
         """,
     )
-    _, output = ran(site, "env")
-    lines = output.splitlines()
+    life = site.shell("env").created()
+    log = (site.root / life.id / "log").read_text()
+    assert ("SPANK_LIMIT: for the container as SLURM_SPANK_*" in log) is (place == "slurm-user")
+    life.start().wait()
+    lines = life.output().splitlines()
     assert "EARLY=a, b='c'" in lines
+    assert not any(line.startswith("RAW=") for line in lines)
     assert "SLURM_SPANK_LIMIT=5" in lines
     [job] = [line for line in lines if line.startswith("JOB=")]
     assert int(job.removeprefix("JOB=")) > 0

@@ -177,7 +177,7 @@ def test_nothing_that_scrun_does_not_have(built: Path) -> None:
         variables = {*re.findall(r"\bSCRUN_[A-Z0-9_]*[A-Z0-9]", text)}
         variables -= {*requests.TABLE, *load._ENVIRONMENT, "SCRUN_CONFIG"}
         told = {f"SCRUN_{field.upper()}" for field in Told.__struct_fields__}
-        assert variables <= {*told, "SCRUN_ANNOTATION_KEY"}, page
+        assert variables <= {*told, "SCRUN_ANNOTATION_KEY", "SCRUN_OPTION_NAME"}, page
 
 
 def test_links_lead_somewhere(web: dict[str, Page]) -> None:

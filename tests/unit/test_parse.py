@@ -250,3 +250,21 @@ def test_the_parser_imports_nothing_but_its_like(module: str) -> None:
     extra = imported(f"{path}; import {module}; {module}.__name__") - bare
     assert module in extra
     assert {name for name in extra if name.partition(".")[0] != "scrun"} == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ("create --greet=x c1", 1),
+        ("--root /r run c1 --greet", 0),
+        ("run --greet a b --bundle", 3),
+        ("create -g c1", None),
+        ("start --greet c1", None),
+        ("--greet create c1", None),
+        ("create c1 --bundle", None),
+    ],
+)
+def test_what_may_be_an_option_of_a_script(words: str, left: int | None) -> None:
+    with pytest.raises(UsageError) as error:
+        parse(words.split())
+    assert error.value.left == left

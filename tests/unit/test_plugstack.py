@@ -123,6 +123,21 @@ def found(tmp_path: Path, slurm_conf: str | None, plugstack: str | None = None) 
     return find_plugstack(settings)
 
 
+def test_slurm_conf_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site without scripts pays two `stat` calls for each container."""
+    assert found(tmp_path, "ClusterName=x\n") is None
+    settings = Settings(slurm=Slurm(conf=str(tmp_path / "slurm.conf")))
+
+    def read(path: str) -> dict[str, str]:
+        raise AssertionError(f"{path} is read again")
+
+    monkeypatch.setattr("scrun.settings.plugstack.read_slurm_conf", read)
+    assert find_plugstack(settings) is None
+    (tmp_path / "slurm.conf").write_text("PlugStackConfig=/a\n")
+    with pytest.raises(AssertionError, match="is read again"):
+        find_plugstack(settings)
+
+
 def test_it_is_beside_slurm_conf(tmp_path: Path) -> None:
     assert found(tmp_path, None) is None
     assert found(tmp_path, "ClusterName=x\n") is None

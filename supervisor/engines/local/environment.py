@@ -1,14 +1,17 @@
 """The environment of a container, changed in the last moment."""
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import msgspec
+import trio
 
 
-@contextmanager
-def changed_environment(bundle: str, variables: Mapping[str, str | None]) -> Iterator[None]:
+@asynccontextmanager
+async def changed_environment(
+    bundle: str, variables: Mapping[str, str | None]
+) -> AsyncIterator[None]:
     """Change `process.env` in a bundle's config.json for as long as the block lasts.
 
     The bundle may be one that a site's script has made, or even left as it was submitted.
@@ -21,22 +24,30 @@ def changed_environment(bundle: str, variables: Mapping[str, str | None]) -> Ite
         yield
         return
     name = os.path.join(bundle, "config.json")
-    with open(name, "rb") as file:
-        before = file.read()
-    config = msgspec.json.decode(before)
-    kept = [
-        entry
-        for entry in config["process"].get("env") or []
-        if entry.partition("=")[0] not in variables
-    ]
-    added = [f"{key}={value}" for key, value in variables.items() if value is not None]
-    config["process"]["env"] = [*kept, *added]
-    _write(name, msgspec.json.encode(config))
+    before = await trio.to_thread.run_sync(_change, name, variables)
     try:
         yield
     finally:
-        if os.path.exists(name):
-            _write(name, before)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(_restore, name, before)
+
+
+def _change(name: str, variables: Mapping[str, str | None]) -> bytes:
+    """Change a config.json; return what it was."""
+    with open(name, "rb") as file:
+        before = file.read()
+    config = msgspec.json.decode(before)
+    own = config["process"].get("env") or []
+    kept = [entry for entry in own if entry.partition("=")[0] not in variables]
+    added = [f"{key}={value}" for key, value in variables.items() if value is not None]
+    config["process"]["env"] = [*kept, *added]
+    _write(name, msgspec.json.encode(config))
+    return before
+
+
+def _restore(name: str, before: bytes) -> None:
+    if os.path.exists(name):
+        _write(name, before)
 
 
 def _write(name: str, content: bytes) -> None:

@@ -83,10 +83,7 @@ class LocalJob:
         log = os.path.join(self._request.record, "runtime.log")
         if step.terminal:
             write_size(step.bundle, step.stdio[0])
-        with changed_environment(step.bundle, step.variables):
-            self._container = await trio.to_thread.run_sync(
-                self._commands.prepare, self._container, step, dict(self.environment)
-            )
+        async with changed_environment(step.bundle, step.variables):
             status = await self._run(step, log)
         reason = _last_error(log)
         if reason:
@@ -103,6 +100,9 @@ class LocalJob:
         """Run the runtime's command; return how it has ended."""
         stdin, stdout, stderr = step.stdio
         commands = self._commands
+        self._container = await trio.to_thread.run_sync(
+            commands.prepare, self._container, step, dict(self.environment)
+        )
         async with child(
             commands.run(self._container, log),
             self._setting,

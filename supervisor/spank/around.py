@@ -1,0 +1,74 @@
+"""The plugin stack of a container: which scripts there are, and for how long."""
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from scrun.oci.config import Bundle
+from scrun.settings.load import Settings
+from scrun.settings.plugin_options import read_given
+from scrun.settings.plugstack import Script, find_plugstack, find_scripts, read_plugstack
+from supervisor.engines.base import Engine, Request
+from supervisor.spank.native import Native, loaded_by_slurm
+from supervisor.spank.phases import Facts
+from supervisor.spank.scripts import Scripts
+from supervisor.spank.stack import ScriptStack, Stack
+
+
+@asynccontextmanager
+async def plugin_stack(
+    settings: Settings, directory: str, bundle: Bundle, engine: Engine, request: Request
+) -> AsyncIterator[Stack]:
+    """Have the scripts called that plugstack.conf names, around the allocation.
+
+    Args:
+        settings: The container's.
+        directory: `create`'s working directory.
+        bundle: The submitted bundle.
+        engine: Where it will run.
+        request: What the job would be asked for with.
+
+    Raises:
+        SettingsError: plugstack.conf is wrong.
+        SpankError: A required script has failed; or an option that was given is refused.
+    """
+    source, found = await trio.to_thread.run_sync(find, settings)
+    if not found:
+        given = read_given((), request.setting.environment, bundle.config.annotations)
+        for note in given.notes:
+            request.journal.write("info", note)
+        yield Stack(request)
+        return
+    is_node = engine.name == "local"
+    native: Native = frozenset()
+    if engine.name == "slurm" and settings.spank.plugstack is None:
+        native = await trio.to_thread.run_sync(loaded_by_slurm, found, settings)
+    target = await engine.target(request.setting)
+    facts = Facts(target.slurm, target.uid, target.gid, tuple(os.getgroups()))
+    async with trio.open_nursery() as nursery:
+        scripts = Scripts(
+            source, found, settings.lua, settings.staging.timeout, request.setting, directory,
+            request.journal, nursery, facts,
+        )  # fmt: skip
+        stack = ScriptStack(request, scripts, bundle, native, is_node=is_node)
+        try:
+            await stack.begin()
+            yield stack
+        finally:
+            with trio.CancelScope(shield=True):
+                await stack.end()
+
+
+def find(settings: Settings) -> tuple[str, Sequence[Script]]:
+    """Find the plugstack.conf and the scripts; in a thread.
+
+    Returns:
+        The file, and the scripts: none if there is no file.
+
+    Raises:
+        SettingsError: A file is wrong, or not to be trusted.
+    """
+    path = find_plugstack(settings)
+    return (path, find_scripts(read_plugstack(path))) if path else ("", ())

@@ -1,0 +1,90 @@
+"""Contexts of scripts: which are loaded in one, and which environments they change."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from scrun.settings.plugin_options import Option
+from scrun.settings.plugstack import Script
+from supervisor.spank.phases import ContextName
+
+_ENDS: Mapping[ContextName, Sequence[str]] = {
+    "local": ("slurm_spank_exit",),
+    "allocator": ("slurm_spank_exit",),
+    "remote": ("slurm_spank_task_exit", "slurm_spank_exit"),
+    "slurmd": ("slurm_spank_slurmd_exit",),
+    "job_script": (),
+}
+"""What is called at the end of a context."""
+
+
+class Variables:
+    """The environments that scripts change.
+
+    Attributes:
+        job: The job's, as the scripts of this context see it.
+        control: The job control environment.
+        changed: What was set in the job's; None: unset.
+    """
+
+    def __init__(self, job: Mapping[str, str], control: Mapping[str, str] | None = None) -> None:
+        self.job = dict(job)
+        self.control = dict(control or {})
+        self.changed: dict[str, str | None] = {}
+
+    def change(self, kind: str, name: str, value: str | None) -> None:
+        """Set a variable of one of the two, or unset it."""
+        variables = self.control if kind == "control" else self.job
+        if value is None:
+            variables.pop(name, None)
+        else:
+            variables[name] = value
+        if kind == "job":
+            self.changed[name] = value
+
+
+class Member(msgspec.Struct):
+    """A script, loaded in a context.
+
+    Attributes:
+        script: Which.
+        number: By which the worker knows it.
+        functions: Which of the callbacks it defines.
+        unknown: Functions that are named like those, and are never called.
+        options: The options that it has registered, by name.
+    """
+
+    script: Script
+    number: int
+    functions: Sequence[str]
+    options: dict[str, Option]
+    unknown: Sequence[str] = ()
+
+
+class Context:
+    """The scripts in a context.
+
+    Attributes:
+        name: Its name.
+        members: They.
+        variables: The environments.
+    """
+
+    def __init__(self, name: ContextName, variables: Variables) -> None:
+        self.name = name
+        self.members: list[Member] = []
+        self.variables = variables
+
+    @property
+    def options(self) -> dict[str, tuple[Member, Option]]:
+        """The registered options, by name; the first script that has one keeps it."""
+        found: dict[str, tuple[Member, Option]] = {}
+        for member in self.members:
+            for name, option in member.options.items():
+                found.setdefault(name, (member, option))
+        return found
+
+    def expects(self, *functions: str) -> bool:
+        """Whether a script has a function for the end of the context, or one of these."""
+        awaited = (*_ENDS[self.name], *functions)
+        return any(name in member.functions for member in self.members for name in awaited)
