@@ -17,8 +17,8 @@ from scrun.commands.failure import explain
 from scrun.errors import described, leaves
 from scrun.settings.load import Settings
 from supervisor.orders import Order, own_order
-from supervisor.plugins import registry
-from supervisor.plugins.registry import Installed, Plugins
+from supervisor.plugins.installed import Installed, built_in, others
+from supervisor.plugins.registry import Plugins, configured
 
 HEAD = ("TYPE", "API", "PACKAGE", "NAME", "USABLE")
 
@@ -62,11 +62,11 @@ def main(argv: list[str]) -> int:
 
 async def rows(order: Order) -> list[Row]:
     """Return what there is to say about each plugin: scrun's own, then the others by type."""
-    own = registry.built_in()
-    others = await trio.to_thread.run_sync(registry.others)
-    of_type = Counter(installed.type for installed in (*own, *others))
+    own = built_in()
+    every = [*own, *await trio.to_thread.run_sync(others)]
+    of_type = Counter(installed.type for installed in every)
     found = []
-    for installed in (*own, *others):
+    for installed in every:
         reason = ""
         if installed not in own and of_type[installed.type] > 1:
             taken = any(one.type == installed.type for one in own)
@@ -99,7 +99,7 @@ async def _configure(loaded: Plugins, full: str, order: Order) -> None:
     plugin = await (loaded.engine(minor) if major == "engine" else loaded.stage(minor))
     key = "engine" if major == "engine" else "stager"
     settings: Settings = msgspec.structs.replace(order.settings, **{key: minor})
-    await registry.configured(plugin, settings, order.setting.environment)
+    await configured(plugin, settings, order.setting.environment)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
