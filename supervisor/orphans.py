@@ -10,7 +10,7 @@ from scrun.paths import has_record
 from scrun.record import Record, read_record
 from scrun.settings.load import Settings, load, merge
 from supervisor.engines.choose import Engines
-from supervisor.plugins.registry import is_type
+from supervisor.plugins.installed import is_type
 from supervisor.processes import Setting
 from supervisor.records import remove_record
 from supervisor.staging.base import Left

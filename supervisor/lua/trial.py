@@ -86,7 +86,7 @@ def _order(argv: list[str], script: str) -> Order:
     return msgspec.structs.replace(
         order,
         id=f"trial-{os.getpid()}",
-        settings=msgspec.structs.replace(settings, lua=lua),
+        settings=msgspec.structs.replace(settings, lua=lua, stager="lua"),
     )
 
 

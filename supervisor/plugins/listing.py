@@ -14,11 +14,11 @@ from scrun._fast import write
 from scrun.cli.columns import columns
 from scrun.cli.parse import parse
 from scrun.commands.failure import explain
-from scrun.errors import ScrunError, described, leaves
+from scrun.errors import described, leaves
 from scrun.settings.load import Settings
 from supervisor.orders import Order, own_order
-from supervisor.plugins import registry
-from supervisor.plugins.registry import Installed, Plugins
+from supervisor.plugins.installed import Installed, built_in, others
+from supervisor.plugins.registry import Plugins, configured
 
 HEAD = ("TYPE", "API", "PACKAGE", "NAME", "USABLE")
 
@@ -62,11 +62,11 @@ def main(argv: list[str]) -> int:
 
 async def rows(order: Order) -> list[Row]:
     """Return what there is to say about each plugin: scrun's own, then the others by type."""
-    own = registry.built_in()
-    others = await trio.to_thread.run_sync(registry.others)
-    of_type = Counter(installed.type for installed in (*own, *others))
+    own = built_in()
+    every = [*own, *await trio.to_thread.run_sync(others)]
+    of_type = Counter(installed.type for installed in every)
     found = []
-    for installed in (*own, *others):
+    for installed in every:
         reason = ""
         if installed not in own and of_type[installed.type] > 1:
             taken = any(one.type == installed.type for one in own)
@@ -84,8 +84,7 @@ async def _row(installed: Installed, order: Order, reason: str) -> Row:
             name, version = plugin.plugin_name, plugin.plugin_version
             await _configure(loaded, installed.type, order)
         except Exception as error:
-            text = str(error) if isinstance(error, ScrunError) else described(error)
-            reason = text.removeprefix(f"{installed}: ")
+            reason = described(error).removeprefix(f"{installed}: ")
         reason = reason or (await loaded.end()).get(installed.type, "")
     return Row(installed.type, name, version, installed.package, not reason, reason)
 
@@ -100,7 +99,7 @@ async def _configure(loaded: Plugins, full: str, order: Order) -> None:
     plugin = await (loaded.engine(minor) if major == "engine" else loaded.stage(minor))
     key = "engine" if major == "engine" else "stager"
     settings: Settings = msgspec.structs.replace(order.settings, **{key: minor})
-    await registry.configured(plugin, settings, order.setting.environment)
+    await configured(plugin, settings, order.setting.environment)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -62,6 +62,13 @@ def test_check_the_manuals_example(site: Site) -> None:
 
 
 @anywhere
+def test_check_whoever_stages_else(site: Site) -> None:
+    """What the settings say of stagers is not about a script that is named."""
+    done = site.run("--stager", "none", "lua", "check", script(site, IN % "" + OUT))
+    assert (done.returncode, done.stdout.count("defined")) == (0, 2), done.stderr
+
+
+@anywhere
 def test_check_tells_what_is_missing(site: Site) -> None:
     done = site.run("lua", "check", script(site, OUT))
     assert done.returncode == 1

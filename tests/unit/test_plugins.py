@@ -22,7 +22,8 @@ from supervisor.engines.none import NoEngine
 from supervisor.engines.slurm import plugin as slurm
 from supervisor.plugins import api, registry
 from supervisor.plugins.api import EnginePlugin, StagePlugin
-from supervisor.plugins.registry import Installed, Plugins, built_in, check, find, load
+from supervisor.plugins.installed import GROUP, Installed, built_in, check, find, is_type, load
+from supervisor.plugins.registry import Plugins
 from supervisor.processes import Setting
 from supervisor.staging import builtin, lua
 from supervisor.staging import none as unstaged
@@ -53,7 +54,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
         info.mkdir(exist_ok=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         with (info / "entry_points.txt").open("a") as points:
-            points.write(f"[{registry.GROUP}]\n{full} = {module}\n")
+            points.write(f"[{GROUP}]\n{full} = {module}\n")
         return Installed(full, module, f"{package} 1.0")
 
     return install
@@ -78,7 +79,7 @@ async def undo(left): ...
 
 @pytest.mark.parametrize("installed", built_in(), ids=lambda installed: installed.type)
 def test_our_own_are_as_they_have_to_be(installed: Installed) -> None:
-    assert registry.is_type(installed.type)
+    assert is_type(installed.type)
     assert check(installed.type, load(installed)) == ""
     assert find(installed.type) == installed
 
@@ -94,7 +95,7 @@ def test_there_is_a_null_plugin_of_each_kind() -> None:
      "engine/" + "a" * 33],
 )  # fmt: skip
 def test_what_is_no_type(text: str) -> None:
-    assert not registry.is_type(text)
+    assert not is_type(text)
     with pytest.raises(PluginUnavailable, match="is no type of a plugin"):
         find(text)
 
@@ -151,6 +152,7 @@ def test_an_object_in_a_module_can_be_one(made: Made) -> None:
     [
         ("import nothing_like_this", "needs the Python module nothing_like_this, which is not"),
         ("x = 1 /", "cannot be loaded: "),
+        ("raise SystemExit('bye')", "cannot be loaded: "),
         ("raise OSError(2, 'No such', '/lib/x.so')", "cannot be loaded: "),
         ("", "plugin_type is no text"),
     ],
@@ -229,6 +231,7 @@ async def test_neither_has_to_be_there(made: Made) -> None:
     ("text", "reason"),
     [
         ("raise RuntimeError('no')", "its init failed: internal error: RuntimeError: no"),
+        ("raise SystemExit(3)", "its init failed: internal error: SystemExit: 3"),
         (
             "from scrun.errors import PluginUnavailable; raise PluginUnavailable('buy it first')",
             "its init failed: buy it first",
@@ -287,6 +290,13 @@ async def test_a_configure_that_hangs(made: Made, monkeypatch: pytest.MonkeyPatc
     engines = Engines("/nowhere", Plugins())
     with pytest.raises(PluginUnavailable, match=r"engine/mine: no answer within 0\.2 s"):
         await engines.choose(Settings(engine="mine"), {})
+
+
+async def test_a_configure_that_wants_to_end_the_process(made: Made) -> None:
+    more = "import sys\ndef configure(settings, environment): sys.exit(3)"
+    made("engine/mine", source("engine/mine", more))
+    with pytest.raises(PluginUnavailable, match="engine/mine: internal error: SystemExit: 3"):
+        await Engines("/nowhere", Plugins()).choose(Settings(engine="mine"), {})
 
 
 # Choosing

@@ -1,0 +1,157 @@
+"""Finds plugins by their type, loads them, and checks what they say of themselves.
+
+scrun's own are in a table; all others are Python entry points of the group `scrun.plugins`, of
+packages that are installed where scrun is. Both go the same way from there. Entry points are
+looked up only for a type that the table does not have: `importlib.metadata` takes longer to import
+than most containers take to create.
+"""
+
+import difflib
+import importlib
+import re
+from typing import Any, cast
+
+import msgspec
+
+from scrun.errors import PluginUnavailable, described
+from scrun.version import VERSION as SCRUN_VERSION
+from supervisor.plugins import api
+
+GROUP = "scrun.plugins"
+_TYPE = re.compile(f"({'|'.join(api.FUNCTIONS)})/[a-z][a-z0-9_-]{{0,31}}", re.ASCII)
+
+_BUILT_IN = {
+    "engine/slurm": "supervisor.engines.slurm.plugin",
+    "engine/local": "supervisor.engines.local.plugin",
+    "engine/none": "supervisor.engines.none",
+    "stage/lua": "supervisor.staging.lua",
+    "stage/builtin": "supervisor.staging.builtin",
+    "stage/none": "supervisor.staging.none",
+}
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """A plugin that is installed, and perhaps no more than that.
+
+    Attributes:
+        type: What it is installed as: `major/minor`.
+        place: Its module, and after a colon what in it, if it is not the module.
+        package: What it came with, and the version of that.
+    """
+
+    type: str
+    place: str
+    package: str
+
+    def __str__(self) -> str:
+        """Name it for an error."""
+        return f"plugin {self.type} (of {self.package})"
+
+
+def is_type(text: str) -> bool:
+    """Tell whether a text could be the type of a plugin."""
+    return _TYPE.fullmatch(text) is not None
+
+
+def built_in() -> list[Installed]:
+    """Return scrun's own."""
+    own = f"scrun {SCRUN_VERSION}"
+    return [Installed(full, place, own) for full, place in _BUILT_IN.items()]
+
+
+def others() -> list[Installed]:
+    """Return those of other packages, by type. It reads directories.
+
+    Raises:
+        PluginUnavailable: They cannot be read.
+    """
+    from importlib.metadata import entry_points
+
+    importlib.invalidate_caches()  # it may have been installed since we began
+    try:
+        found = [
+            Installed(entry.name, entry.value, f"{entry.dist.name} {entry.dist.version}")
+            for entry in entry_points(group=GROUP)
+            if entry.dist is not None
+        ]
+    except Exception as error:  # the metadata of any package may be damaged
+        reason = f"cannot look for plugins: {described(error)}"
+        raise PluginUnavailable(f"{reason}; `pip check` where scrun is installed") from error
+    return sorted(found, key=lambda installed: (installed.type, installed.package))
+
+
+def find(full: str) -> Installed:
+    """Find a plugin by its type. It reads directories.
+
+    Raises:
+        PluginUnavailable: There is none, or more than one.
+    """
+    if not is_type(full):
+        raise PluginUnavailable(f"{full!r} is no type of a plugin: engine/NAME or stage/NAME")
+    if full in _BUILT_IN:
+        return next(installed for installed in built_in() if installed.type == full)
+    installed = others()
+    found = [entry for entry in installed if entry.type == full]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        packages = " and ".join(entry.package for entry in found)
+        raise PluginUnavailable(f"plugin {full}: {packages} both have it; uninstall one of them")
+    major, _, minor = full.partition("/")
+    known = [entry.type for entry in (*built_in(), *installed)]
+    names = sorted({have.partition("/")[2] for have in known if have.startswith(f"{major}/")})
+    close = difflib.get_close_matches(minor, names, n=1)
+    hint = f"is it {close[0]}? " if close else ""
+    raise PluginUnavailable(
+        f"no plugin {full} is installed where scrun is: {hint}there are {', '.join(names)} "
+        "(scrun plugins)"
+    )
+
+
+def load(installed: Installed) -> api.Plugin:
+    """Import a plugin and check what it says of itself; `init` is not called. It may block.
+
+    Raises:
+        PluginUnavailable: It is not to be used; with the reason.
+    """
+    if not is_type(installed.type):
+        raise PluginUnavailable(f"{installed}: no type of a plugin: engine/NAME or stage/NAME")
+    module, _, attribute = installed.place.partition(":")
+    try:
+        plugin: Any = importlib.import_module(module)
+        for part in filter(None, attribute.split(".")):
+            plugin = getattr(plugin, part)
+    except ModuleNotFoundError as error:
+        raise PluginUnavailable(
+            f"{installed}: needs the Python module {error.name}, which is not installed where "
+            "scrun is; install it there"
+        ) from error
+    except (Exception, SystemExit) as error:
+        reason = f"cannot be loaded: {described(error)}"
+        raise PluginUnavailable(f"{installed}: {reason}; ask who made it") from error
+    if complaint := check(installed.type, plugin):
+        raise PluginUnavailable(f"{installed}: {complaint}")
+    return cast(api.Plugin, plugin)
+
+
+def check(full: str, plugin: object) -> str:
+    """Tell why a plugin cannot be one of a type, or ""."""
+    for symbol in ("plugin_type", "plugin_name", "plugin_version"):
+        if not isinstance(value := getattr(plugin, symbol, None), str) or not value:
+            return f"{symbol} is no text; ask who made it"
+    said, version = [getattr(plugin, symbol) for symbol in ("plugin_type", "plugin_version")]
+    if said != full:
+        return f"calls itself {said}; ask who made it"
+    if version.split(".")[:2] != api.VERSION.split(".")[:2]:
+        return (
+            f"is for version {version} of the plugin API, and this scrun has {api.VERSION}; "
+            "install one that fits"
+        )
+    missing = [
+        name
+        for name in api.FUNCTIONS[full.partition("/")[0]]
+        if not callable(getattr(plugin, name, None))
+    ]
+    if missing:
+        return f"has no function {missing[0]}; ask who made it"
+    return ""
