@@ -98,19 +98,22 @@ def judge(plan: Plan, seen: Seen) -> list[Problem]:
 def _may(plan: Plan, seen: Seen) -> frozenset[int]:
     """Return the statuses with which the container may end."""
     fault = plan.fault
-    if seen.hit and seen.start is not None and seen.start.status:
-        return fault.ends | seen.own | {137}  # what could not be started is killed
-    if not seen.hit or not fault.ends:
+    if not seen.hit:
         return seen.own
-    if fault.trouble:
-        return fault.ends | seen.own
-    if plan.moment in HELD and fault.surely:
+    if seen.start is not None and seen.start.status:
+        return fault.ends | seen.own | _odd(plan) | {137}  # what could not be started is killed
+    if fault.ends and fault.surely and plan.moment in HELD and not fault.trouble:
         return fault.ends
-    if plan.moment is CREATING and fault.target == "anchor":  # before its traps are set
-        return fault.ends | seen.own | {-2, -15}
-    if plan.moment is ENDING and fault.name == "runtime-int" and plan.kind == "terminal":
-        return fault.ends | seen.own | {0}  # runc's, when its container has ended already
-    return fault.ends | seen.own
+    return fault.ends | seen.own | _odd(plan)
+
+
+def _odd(plan: Plan) -> frozenset[int]:
+    """Return the statuses that only moments of a few milliseconds have (docs/reliability.md)."""
+    if plan.fault.target == "anchor" and plan.moment is CREATING:
+        return frozenset({-2, -15})  # it has no traps yet
+    if plan.fault.name == "runtime-int" and plan.kind == "terminal" and plan.moment is ENDING:
+        return frozenset({0})  # runc's, when its container has ended already
+    return frozenset()
 
 
 def _one_line(text: str) -> bool:

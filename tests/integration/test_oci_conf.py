@@ -5,6 +5,7 @@ The files are in docs/examples/oci.conf, as the guide has them.
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness.site import Site
+from tests.harness.versions import slurm_version
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "oci.conf"
 # runc of the guide's examples does not mind this machine's cgroups, crun may
@@ -224,14 +226,14 @@ def test_levels_of_the_site(clustered: MakeExample) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("Fancy=1\n", "oci.conf:5: Fancy: unknown key"),
+        ("Fancy=1\n", r"oci\.conf:\d+: Fancy: unknown key"),
         ("SrunPath=/nowhere/srun\n", "SrunPath=/nowhere/srun: no program that can be run"),
     ],
 )
 def test_a_wrong_oci_conf_of_the_site(clustered: MakeExample, more: str, said: str) -> None:
     """It is said before a job is asked for; and what there is can be deleted."""
     site = clustered(more)
-    assert said in site.life("true").refused()
+    assert re.search(said, site.life("true").refused())
     assert "does not exist" in site.fails("delete", "c9")
     site.settle()
 
@@ -359,3 +361,14 @@ def test_doctor_names_the_command(
     status, finding = by_hand(site)
     assert (status, finding.startswith(said)) == ("fail", True), finding
     site.settle()
+
+
+@pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+def test_variables_that_the_nodes_leave_out(site: Site) -> None:
+    """oci.conf(5): EnvExclude, which slurmstepd has since 23.02."""
+    life = site.life("env").created().start()
+    assert life.wait() == 0
+    names = {line.partition("=")[0] for line in life.output().splitlines()}
+    assert "SLURM_JOB_ID" in names
+    assert ("SLURM_CONF" in names) is (slurm_version().release < (23, 2))
+    life.delete()

@@ -136,6 +136,8 @@ def test_an_anchor_that_was_ended_before_it_had_traps(
     [fault] = find("anchor-term")
     what = seen(hit=True, anchor=-15, state={"status": "stopped", "exit_status": "137"}, out=b"")
     assert kinds(plan(fault, moment), what) == problems
+    what.start = REFUSED
+    assert kinds(plan(fault, moment), what) == problems
 
 
 def test_what_could_not_be_started_has_written_nothing() -> None:
