@@ -41,11 +41,11 @@ async def plugin_stack(
             request.journal.write("info", note)
         yield Stack(request)
         return
-    is_node = engine.name == "local"
     native: Native = frozenset()
     if engine.name == "slurm" and settings.spank.plugstack is None:
         native = await trio.to_thread.run_sync(loaded_by_slurm, found, settings)
     target = await engine.target(request.setting)
+    is_node = not target.elsewhere
     facts = Facts(target.slurm, target.uid, target.gid, tuple(os.getgroups()))
     async with trio.open_nursery() as nursery:
         scripts = Scripts(

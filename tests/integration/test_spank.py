@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -156,6 +157,28 @@ def test_no_process_waits_for_what_is_never_called(with_stack: WithStack, place:
     wait_until("the worker is gone", lambda: not workers())
     life.kill("KILL")
     life.wait()
+    life.delete()
+
+
+def test_a_container_that_is_given_up_while_it_waits(with_stack: WithStack) -> None:
+    site = with_stack("slurm-user", ALL)
+    with cluster.full(site.user):
+        life = site.shell("true")
+        wait_until("it is pending", lambda: (site.root / life.id / "state.json").exists())
+        wait_until("init_post_opt", lambda: "allocator init_post_opt" in marks(site))
+        wait_until("a job waits", lambda: cluster.jobs(site.user, site.base.name))
+        life.delete()
+    assert marks(site) == [f"allocator {name}" for name in ("init", "init_post_opt", "exit")]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_process_that_was_killed(with_stack: WithStack, place: str) -> None:
+    """It takes nothing with it: the container goes on, and its status is its own."""
+    site = with_stack(place, "function slurm_spank_exit() end")
+    life = site.shell("sleep 2; exit 5").created().start()
+    [worker] = [process for process in site.processes() if "supervisor.lua" in str(process)]
+    os.kill(worker.pid, signal.SIGKILL)
+    assert life.wait() == 5
     life.delete()
 
 
