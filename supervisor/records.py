@@ -16,6 +16,7 @@ from supervisor.staging.files import remove
 _TEMPORARY = "@tmp"
 _LOCK = ".lock"
 _AT_ONCE = 20
+_RANDOM = 8  # characters, as tempfile has them
 
 
 def make_record(directory: str, socket: str, record: Record) -> None:
@@ -68,7 +69,7 @@ def remove_record(directory: str, socket: str) -> None:
     """
     root = os.path.dirname(directory)
     # a name and nothing else: on a full file system there is no other way to make space
-    doomed = f"{_TEMPORARY}{socket}{os.urandom(4).hex()}"
+    doomed = f"{_TEMPORARY}{socket}{os.urandom(_RANDOM // 2).hex()}"
     try:
         os.rename(directory, os.path.join(root, doomed))
     except FileNotFoundError:
@@ -113,9 +114,13 @@ def remove_of_the_dead(root: str, socket: str) -> None:
         socket: The name of the one that goes.
     """
     try:
-        names = {entry.removesuffix(_LOCK) for entry in os.listdir(root) if entry.endswith(_LOCK)}
+        entries = os.listdir(root)
     except FileNotFoundError:
         return
+    names = {entry.removesuffix(_LOCK) for entry in entries if entry.endswith(_LOCK)}
+    # one that had no descriptor when it went has left these without a lock
+    begun = {entry for entry in entries if entry.startswith(_TEMPORARY)}
+    names |= {entry.removeprefix(_TEMPORARY)[:-_RANDOM] for entry in begun}
     others = sorted(name for name in names - {socket} if name.startswith("@"))
     for name in random.sample(others, min(len(others), _AT_ONCE)):
         try:
@@ -131,7 +136,7 @@ def _remove_if_dead(root: str, name: str) -> None:
         OSError: That cannot be known.
     """
     path = os.path.join(root, name)
-    lock = os.open(path + _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    lock = os.open(path + _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(lock), os.stat(path + _LOCK)):

@@ -524,6 +524,7 @@ def test_removes_what_others_left_that_were_killed(base: Path) -> None:
                 (root / f"{name}.lock").touch()
                 (root / f"@tmp{name}12345678").mkdir()
             alive.listen()
+            (root / "@tmp@gone12345678").mkdir()
             with (root / "@begins.lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 assert supervisor.process.wait(10) == 0

@@ -155,22 +155,15 @@ class LocalJob:
         """
         if self._runtime is None:
             raise EngineError("the container does not run")
+        if number in FATAL:
+            self._fatal = number  # the runtime may fail of it, even before its kill has returned
         with trio.move_on_after(_PATIENCE):
             # For some milliseconds after the start the runtime does not know it yet, and no
             # event tells when it does.
-            while (reason := await self._deliver(number)) and not self._runtime.ended:  # noqa: ASYNC110
+            while (reason := await self._kill(number)) and not self._runtime.ended:  # noqa: ASYNC110
                 await trio.sleep(_RETRY)
             return
         raise EngineError(f"the signal was not delivered: {reason}")
-
-    async def _deliver(self, number: int) -> str:
-        """Send a signal that may end the container; return why it was not sent, or nothing."""
-        before = self._fatal
-        if number in FATAL:
-            self._fatal = number  # the runtime may fail of it before its kill has returned
-        if reason := await self._kill(number):
-            self._fatal = before
-        return reason
 
     async def _kill(self, number: int) -> str:
         """Call the runtime's kill; return why it failed, or nothing."""
