@@ -1,14 +1,21 @@
-"""What podman's conmon would do if it saw the container's cgroup."""
+"""podman's conmon, which calls `create` and waits for the anchor.
+
+What it would do if it saw the container's cgroup, and what follows from its death.
+"""
 
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+import trio
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _SIGN_OF_CONMON = "_OCI_SYNCPIPE"
 _OPTION = b"--persist-dir"
+_GENERATIONS = 3  # the anchor, its create, perhaps a script around that
 
 
 def tell_out_of_memory(bundle: str, environment: Mapping[str, str], anchor: int) -> None:
@@ -34,11 +41,68 @@ def tell_out_of_memory(bundle: str, environment: Mapping[str, str], anchor: int)
 def _persistent_directories(anchor: int) -> Iterator[str]:
     """Find where the parent of the anchor was told to keep things."""
     try:
-        stat = Path(f"/proc/{anchor}/stat").read_bytes()
-        conmon = int(stat.rpartition(b")")[2].split()[1])
-        words = Path(f"/proc/{conmon}/cmdline").read_bytes().split(b"\0")
-    except (OSError, ValueError, IndexError):
+        words = Path(f"/proc/{_parent(anchor)}/cmdline").read_bytes().split(b"\0")
+    except OSError:
         return
     for option, value in itertools.pairwise(words):
         if option == _OPTION and value.startswith(b"/"):
             yield os.fsdecode(value)
+
+
+@asynccontextmanager
+async def minded(
+    environment: Mapping[str, str], anchor: int, lost: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Call `lost` if the conmon that has a container created dies in the block.
+
+    podman knows of a container by its conmon, and starts it through that one: who has no conmon
+    any more before that is never started, and podman 4.3 does not even delete it.
+
+    Args:
+        environment: Of `create`.
+        anchor: The container's, while its `create` is there still.
+        lost: Called at most once. Never, if another engine calls.
+    """
+    pidfd = _find_conmon(environment, anchor)
+    if pidfd is None:
+        yield
+        return
+    try:
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def mind() -> None:
+                await trio.lowlevel.wait_readable(pidfd)
+                lost()
+
+            yield
+            nursery.cancel_scope.cancel()
+    finally:
+        os.close(pidfd)
+
+
+def _find_conmon(environment: Mapping[str, str], anchor: int) -> int | None:
+    """Open the conmon above an anchor; None if there is none."""
+    if _SIGN_OF_CONMON not in environment:
+        return None
+    pid = anchor
+    for _ in range(_GENERATIONS):
+        pid = _parent(pid)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except (OSError, ValueError):  # gone, or one of another namespace: 0
+            return None
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_bytes() == b"conmon\n":
+                return pidfd
+        os.close(pidfd)
+    return None
+
+
+def _parent(pid: int) -> int:
+    """Return the parent's pid; 0 if that is not known."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        return int(stat.rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0

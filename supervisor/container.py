@@ -37,7 +37,7 @@ from scrun.states import (
 )
 from supervisor.admission import ProgramNotFound, admit
 from supervisor.anchors import Anchor, obey
-from supervisor.conmon import tell_out_of_memory
+from supervisor.conmon import minded, tell_out_of_memory
 from supervisor.engines.base import Engine, Job, Request, Step
 from supervisor.inside import Inside
 from supervisor.journal import Journal
@@ -266,9 +266,10 @@ class Container:
                 self._ledger.note(moved=place.moved)
                 for note in place.notes:
                     self._journal.write("info", note)
-                self._become(Phase.CREATED)
-                self.settled.set()
-                await self._asked_to_start.wait()
+                async with minded(self._order.setting.environment, self.anchor_pid, self._lost):
+                    self._become(Phase.CREATED)
+                    self.settled.set()
+                    await self._asked_to_start.wait()
                 self._become(Phase.STARTING)
                 self._left_created.set()
                 await self._may_run.wait()
@@ -292,6 +293,11 @@ class Container:
             self._journal.write("error", str(error))
             status = self._ending.status or TAKEN["scrun-failure"]
             self._ending = Ending(status, "scrun-failure", str(error))
+
+    def _lost(self) -> None:
+        """End: nobody is left who could start it."""
+        text = f"container {self.id} was ended: podman's conmon died before its start"
+        self.end(killed(signal.SIGKILL, text))
 
     def _called(self, process: Process, name: str) -> str:
         """Return the absolute path by which the container has a program."""

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.harness import cluster
 from tests.harness.podman import RUN, Podman, rootless_podman
 from tests.harness.terminal import Terminal
 from tests.harness.versions import slurm_version
-from tests.harness.wait import wait_until
+from tests.harness.wait import wait_until, wait_while
 
 
 @pytest.fixture(scope="module")
@@ -283,6 +284,18 @@ def test_init_is_the_first_half_of_start(podman: Podman) -> None:
     podman.must("start", "--attach", container)
     assert podman.must("logs", container) == "now\n"
     podman.must("rm", container)
+
+
+def test_a_conmon_that_dies_before_the_start_leaves_no_job(podman: Podman) -> None:
+    """podman never starts such a container, and does not delete it either."""
+    pid_file = podman.site.base / "b" / "pid"
+    words = ("--conmon-pidfile", str(pid_file))
+    container = podman.must("create", *RUN[1:], *words, "busybox", "echo", "now").strip()
+    podman.must("init", container)
+    assert cluster.jobs(podman.site.user)
+    os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    wait_while("its job", lambda: cluster.jobs(podman.site.user))
+    podman.must("rm", "--force", container)
 
 
 def test_questions_that_podman_answers_itself(podman: Podman, running: str) -> None:
