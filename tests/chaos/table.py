@@ -217,7 +217,8 @@ FAULTS: tuple[Fault, ...] = (
         "conmon",
         (CREATING, RUNNING),
         {
-            "KILL": "podman loses the container's status; `podman rm --force` removes it",
+            "KILL": "podman loses the container's status; `podman rm --force` removes it. One "
+            "that has not begun is ended",
             "TERM": "as KILL",
             "STOP": _LATER,
         },
