@@ -27,7 +27,7 @@ BOTH = pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=Tr
 HERE = pytest.mark.parametrize("site", ["local-user"], indirect=True)
 SLURM = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 MARK = "made by a test"
-SHOW = ["sh", "-c", "cat /etc/mark"]
+SHOW = ["/bin/sh", "-c", "cat /etc/mark"]
 
 
 def call(site: Site, *command: str, status: int = 0, timeout: float = 60) -> str:
@@ -388,7 +388,7 @@ def test_batch_step_in_a_container(site: Site, bundle: Path, batch: Path) -> Non
 def test_batch_job_with_a_step_in_a_container(site: Site, bundle: Path, batch: Path) -> None:
     """Requesting: srun --container, and scrun run, within a batch job; the job is used."""
     sbatch = ("sbatch", "--wait", "--output", str(batch), "--wrap")
-    call(site, *sbatch, f"srun --container {bundle} cat /etc/mark")
+    call(site, *sbatch, f"srun --container {bundle} /bin/cat /etc/mark")
     assert batch.read_text() == MARK
     command = " ".join(site.command)
     call(site, *sbatch, f"{command} run --bundle {bundle} c1; echo $SLURM_JOB_ID")
