@@ -19,7 +19,7 @@ async def limited(life: "Life", pid: int, name: str) -> None:
         few = 1  # the user has more processes
         if name == "nofile":
             few = max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1 + life.plan.number % 8
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # it has ended: it is gone, or has none any more
         return
     if await _set(life, pid, f"--{name}={few}:"):
         life.hit(f"{name} of {pid} is {few}")
