@@ -33,26 +33,34 @@ def serve(
     except OSError as error:
         raise SettingsError.of_root(root, f"{name}: {error.strerror}") from error
     remove_half_made(root, name)
+    server = Server(root, name, listener, idle_timeout() if idle is None else idle)
+    trio.run(_serve, server, ready, lock)
+
+
+async def _serve(server: Server, ready: int | None, lock: int | None) -> None:
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+
+            async def obey() -> None:
+                async for _ in signals:
+                    await server.stop()
+
+            def serving() -> None:
+                nursery.start_soon(obey)
+                # not before: until here SIGTERM ends us with our socket's name left behind
+                _tell(ready, lock)
+
+            await server.serve(serving)
+            nursery.cancel_scope.cancel()
+
+
+def _tell(ready: int | None, lock: int | None) -> None:
     if lock is not None:
         os.close(lock)
     if ready is not None:
         with contextlib.suppress(BrokenPipeError):  # who has started us was killed meanwhile
             os.write(ready, b"ready")
         os.close(ready)
-    trio.run(_serve, Server(root, name, listener, idle_timeout() if idle is None else idle))
-
-
-async def _serve(server: Server) -> None:
-    async with trio.open_nursery() as nursery:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-
-            @nursery.start_soon
-            async def obey() -> None:
-                async for _ in signals:
-                    await server.stop()
-
-            await server.serve()
-            nursery.cancel_scope.cancel()
 
 
 def _listen(root: str, name: str) -> socket.socket:

@@ -5,6 +5,7 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Callable
 
 import trio
 
@@ -45,13 +46,18 @@ class Server:
         self._called = False
         self._changed = trio.Event()
 
-    async def serve(self) -> None:
-        """Serve until there is nothing to do, or `stop` was called."""
+    async def serve(self, serving: Callable[[], None]) -> None:
+        """Serve until there is nothing to do, or `stop` was called.
+
+        Args:
+            serving: Called once, as soon as `stop` may be.
+        """
         async with plugins() as loaded, trio.open_nursery() as self._nursery:
             self._containers = Containers(
                 self._root, self._name, loaded, self._nursery, lambda: self._changed.set()
             )
             self._nursery.start_soon(self._accept)
+            serving()
             await self._wait_until_idle()
             self._nursery.cancel_scope.cancel()
 

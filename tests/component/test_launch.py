@@ -2,9 +2,11 @@
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
+from socket import SO_PEERCRED, SOL_SOCKET
 from typing import Any
 
 import pytest
@@ -78,6 +80,18 @@ def test_one_that_hangs_while_it_starts(tmp_path: Path, monkeypatch: pytest.Monk
         launch(str(root), NAME).close()
     finally:
         end_supervisors(root)
+    assert os.listdir(root) == []
+
+
+@pytest.mark.parametrize("_", range(5))
+def test_one_that_is_ended_at_once(tmp_path: Path, _: int) -> None:
+    """From its first word on, SIGTERM leaves neither its socket's name nor the lock."""
+    root = tmp_path / "root"
+    connection = launch(str(root), NAME)
+    credentials = connection.getsockopt(SOL_SOCKET, SO_PEERCRED, struct.calcsize("3i"))
+    os.kill(struct.unpack("3i", credentials)[0], signal.SIGTERM)
+    connection.close()
+    wait_while("the supervisor", lambda: supervisors(root))
     assert os.listdir(root) == []
 
 
