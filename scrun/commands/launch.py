@@ -132,11 +132,13 @@ def _lock(path: str) -> int:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(fd), os.stat(path)):
-                return os.dup(fd)
+                return fd
         except FileNotFoundError:
             pass
-        finally:
+        except BaseException:
             os.close(fd)
+            raise
+        os.close(fd)
 
 
 def _start(root: str, name: str, lock: int, *, lingers: bool) -> None:

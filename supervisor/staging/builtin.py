@@ -80,7 +80,7 @@ class BuiltIn:
         target = await self._engine.target(request.setting)
 
         def execute(command: Sequence[str]) -> None:
-            trio.from_thread.run(_execute, command, request)
+            trio.from_thread.run(carry_out, command, request, "copying the root file system")
 
         with trio.move_on_after(settings.timeout) as patience:
             # a thread: whatever happens it comes to its end, and leaves nothing if it fails
@@ -122,7 +122,17 @@ class BuiltIn:
                 nursery.cancel_scope.cancel()
 
 
-async def _execute(command: Sequence[str], request: Request) -> None:
+async def carry_out(command: Sequence[str], request: Request, what: str) -> None:
+    """Run a command for a bundle.
+
+    Args:
+        command: It.
+        request: Whose.
+        what: What it does, for the error.
+
+    Raises:
+        StagingError: It has failed; with the last line that it has said.
+    """
     said: list[str] = []
     async with (
         messages(said.append) as stderr,
@@ -131,4 +141,4 @@ async def _execute(command: Sequence[str], request: Request) -> None:
         status = await running.wait()
     if status:
         reason = said[-1] if said else f"status {status}"
-        raise StagingError(f"copying the root file system failed: {reason}")
+        raise StagingError(f"{what} failed: {reason}")

@@ -136,6 +136,21 @@ class _Level(NamedTuple):
     todo: list[str]
 
 
+def remove_tree(path: str) -> None:
+    """Remove a path as `remove` does; its directory is no link.
+
+    Raises:
+        StagingError: See `remove`.
+        OSError: Likewise; or its directory is not there.
+    """
+    directory, name = os.path.split(path)
+    parent = os.open(directory, OPEN_FOLDER | os.O_CLOEXEC)
+    try:
+        remove(parent, name, os.fstat(parent).st_dev)
+    finally:
+        os.close(parent)
+
+
 def remove(parent: int, name: str, device: int) -> None:
     """Remove a name and all below it: no link is followed, no other file system entered.
 

@@ -228,3 +228,25 @@ def whole_life(site: Site, args: Sequence[str] = ("true",)) -> int:
     status = life.wait(120)
     life.delete(120)
     return status
+
+
+def several_lives(site: Site) -> None:
+    """Standard input, output and error, exit status, a signal, and an end by force."""
+    life = site.shell("cat; echo error >&2; exit 7", stdin="pipe").created().start()
+    os.write(life.stdin, b"by oci.conf\n")
+    life.close_stdin()
+    assert life.wait() == 7
+    assert (life.output(), life.errors()) == ("by oci.conf\n", "error\n")
+    life.delete()
+    trapping = site.shell("trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done")
+    trapping.created().start().says("up")
+    assert trapping.status == "running"
+    trapping.kill("USR1")
+    assert trapping.wait() == 9
+    assert trapping.status == "stopped"
+    trapping.delete()
+    running = site.shell("echo up; sleep 600").created().start()
+    running.says("up")
+    running.delete()
+    assert running.wait() != 0
+    site.settle()

@@ -1,7 +1,6 @@
 """What settings and surroundings change: groups, oci.conf, a job that is there already, logs."""
 
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
-from tests.harness.site import Site, whole_life
+from tests.harness.site import Site, several_lives, whole_life
 from tests.harness.wait import wait_while
 
 RUN = """
@@ -31,22 +30,7 @@ def test_commands_of_an_oci_conf(make_site: MakeSite, tmp_path: Path, commands: 
     conf = tmp_path / "oci.conf"
     conf.write_text(commands.format(state=tmp_path / "state"))
     site = make_site("local-root", settings=f'[local]\noci_conf = "{conf}"\n')
-    life = site.shell("cat; exit 7", stdin="pipe").created().start()
-    os.write(life.stdin, b"by oci.conf\n")
-    life.close_stdin()
-    assert life.wait() == 7
-    assert life.output() == "by oci.conf\n"
-    life.delete()
-    trapping = site.shell("trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done")
-    trapping.created().start().says("up")
-    trapping.kill("USR1")
-    assert trapping.wait() == 9
-    trapping.delete()
-    running = site.shell("echo up; sleep 600").created().start()
-    running.says("up")
-    running.delete()
-    assert running.wait() != 0
-    site.settle()
+    several_lives(site)
 
 
 def test_a_group_for_each_container(make_site: MakeSite) -> None:

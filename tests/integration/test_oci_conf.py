@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness.site import Site
+from tests.harness.site import Site, several_lives
 from tests.harness.versions import slurm_version
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "oci.conf"
@@ -63,28 +63,6 @@ def program(shared: Path, name: str, script: str) -> Path:
     return calls
 
 
-def lives(site: Site) -> None:
-    """Standard input, output and error, exit status, a signal, and an end by force."""
-    life = site.shell("cat; echo error >&2; exit 7", stdin="pipe").created().start()
-    os.write(life.stdin, b"by oci.conf\n")
-    life.close_stdin()
-    assert life.wait() == 7
-    assert (life.output(), life.errors()) == ("by oci.conf\n", "error\n")
-    life.delete()
-    trapping = site.shell("trap 'exit 9' USR1; echo up; while :; do sleep 0.1; done")
-    trapping.created().start().says("up")
-    assert trapping.status == "running"
-    trapping.kill("USR1")
-    assert trapping.wait() == 9
-    assert trapping.status == "stopped"
-    trapping.delete()
-    running = site.shell("echo up; sleep 600").created().start()
-    running.says("up")
-    running.delete()
-    assert running.wait() != 0
-    site.settle()
-
-
 @pytest.mark.parametrize("way", ["create", "run"])
 @pytest.mark.parametrize("runtime", ["runc", "crun", "nvidia"])
 def test_an_oci_runtime(example: MakeExample, shared: Path, runtime: str, way: str) -> None:
@@ -94,7 +72,7 @@ def test_an_oci_runtime(example: MakeExample, shared: Path, runtime: str, way: s
     if runtime == "crun":
         site.command = [*CGROUP2, *site.command]
     calls = program(shared, "nvidia-container-runtime", 'exec runc "$@"\n')
-    lives(site)
+    several_lives(site)
     assert bool(calls.read_text()) is (runtime == "nvidia")
 
 
@@ -115,7 +93,7 @@ def test_charliecloud(example: MakeExample) -> None:
     """Containers guide, example configurations: Charliecloud, with a plain root file system."""
     site = example((EXAMPLES / "charliecloud.conf").read_text())
     site.environment["SLURM_CONF"] = "/never/seen"
-    lives(site)
+    several_lives(site)
     config = site.config("sh", "-c", "echo $FROM; env | grep -c ^SLURM_; ls /var/run/slurm")
     config["process"]["env"] += ["FROM=config.json", "SLURM_CONF=/x"]
     life = site.life(config=config).created().start()
@@ -161,7 +139,7 @@ def test_apptainer_s_way(example: MakeExample, shared: Path) -> None:
     site = example((EXAMPLES / "apptainer.conf").read_text())
     run = f'export USER={site.user.name}\nroot=$3; shift 3; exec ch-run "$root" -- "$@"\n'
     calls = program(shared, "apptainer", run)
-    lives(site)
+    several_lives(site)
     assert calls.read_text().startswith(f"exec --userns {site.rootfs} sh -c cat; echo error")
 
 

@@ -15,7 +15,7 @@ from scrun.settings.ociconf import OciConf
 from scrun.settings.ocitask import ENVIRONMENT, Task
 from scrun.settings.patterns import without
 from supervisor.engines.base import Step
-from supervisor.staging.files import OPEN_FOLDER, remove, write
+from supervisor.staging.files import remove_tree, write
 from supervisor.staging.place import make_place, not_ours
 
 _CONFIG = "config.json"
@@ -137,9 +137,4 @@ def _remove_older(made: str) -> None:
         return
     if reason := not_ours(made):
         raise StagingError(f"{made}: {reason}; {_REMEDY}")
-    parent, name = os.path.split(made)
-    folder = os.open(parent, OPEN_FOLDER)
-    try:
-        remove(folder, name, os.fstat(folder).st_dev)
-    finally:
-        os.close(folder)
+    remove_tree(made)

@@ -11,14 +11,11 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
-from scrun.errors import StagingError
 from scrun.oci.config import Bundle
 from supervisor.engines.base import Job, Request
-from supervisor.processes import child
-from supervisor.pumps import messages
 from supervisor.staging import builtin
 from supervisor.staging.base import Left, Submission
-from supervisor.staging.files import OPEN_FOLDER, remove
+from supervisor.staging.files import remove_tree
 from supervisor.staging.place import Staged, directory_for, make_place
 
 plugin_type = "stage/throwaway"
@@ -40,7 +37,7 @@ async def undo(left: Left) -> None:
     """Remove what a supervisor that died has left."""
     await builtin.undo(left)
     if left.record.staged:
-        await trio.to_thread.run_sync(_remove, _copy(left.record.staged))
+        await trio.to_thread.run_sync(remove_tree, _copy(left.record.staged))
 
 
 class Throwaway:
@@ -66,7 +63,7 @@ class Throwaway:
                 yield place
         finally:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(_remove, copy)
+                await trio.to_thread.run_sync(remove_tree, copy)
 
 
 def _copy(staged: str) -> str:
@@ -81,22 +78,5 @@ def _with_root(bundle: Bundle, root: str) -> Bundle:
 
 async def _fill(copy: str, rootfs: str, request: Request) -> None:
     """Copy a root file system. It is a child of the supervisor: cancelling this ends it."""
-    said: list[str] = []
     command = ["cp", "-a", "--reflink=auto", "--", os.path.join(rootfs, "."), copy]
-    async with (
-        messages(said.append) as stderr,
-        child(command, request.setting, stderr=stderr) as running,
-    ):
-        status = await running.wait()
-    if status:
-        reason = said[-1] if said else f"status {status}"
-        raise StagingError(f"copying {rootfs} failed: {reason}")
-
-
-def _remove(copy: str) -> None:
-    """Remove a copy, whatever its container has made of the permissions in it."""
-    parent = os.open(os.path.dirname(copy), OPEN_FOLDER)
-    try:
-        remove(parent, os.path.basename(copy), os.fstat(parent).st_dev)
-    finally:
-        os.close(parent)
+    await builtin.carry_out(command, request, f"copying {rootfs}")
