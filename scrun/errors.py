@@ -31,7 +31,7 @@ supervisor's socket as a class name and a line.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 LONGEST = 2000
@@ -206,6 +206,13 @@ def shortened(message: str) -> str:
         return message
     half = LONGEST // 2 - 10
     return f"{message[:half]} [...] {message[-half:]}"
+
+
+def closest(word: str, known: "Iterable[str]") -> str:
+    """Return which of some known words was perhaps meant, or ""."""
+    import difflib  # half a millisecond, for nothing as long as nobody is wrong
+
+    return next(iter(difflib.get_close_matches(word, known, n=1)), "")
 
 
 def leaves(error: BaseException) -> "Iterator[BaseException]":

@@ -13,64 +13,61 @@ _MINUTE = 60.0
 
 # squeue(1), JOB REASON CODES, and slurm.conf(5): the first that matches counts. Those of limits
 # are many (QOSMaxCpuPerUserLimit, AssocGrpMemRunMinutes, …), and made by one pattern.
-_EXPLANATIONS = tuple(
-    (re.compile(pattern), words)
-    for pattern, words in (
-        ("Resources$", "the nodes are busy"),
-        ("Priority$", "jobs of higher priority are before it"),
-        ("Dependency$", "the job that it depends on is not there yet"),
-        ("DependencyNeverSatisfied", "what it depends on can no longer happen: delete it"),
-        ("BeginTime", "the time it is to begin at has not come"),
-        ("Licenses", "a license that it needs is in use"),
-        ("JobHeldUser", "it is held: `scontrol release` lets it go"),
-        ("JobHeldAdmin", "an administrator holds it: ask for its release"),
-        (
-            "PartitionTimeLimit",
-            "its time limit is above the partition's: lower SCRUN_TIMELIMIT, or take another "
-            "SCRUN_PARTITION",
-        ),
-        (
-            "PartitionNodeLimit",
-            "its number of nodes is not one for the partition: change SCRUN_JOB_NUM_NODES, or "
-            "take another SCRUN_PARTITION",
-        ),
-        ("Partition(Down|Inactive)", "the partition is closed: take another SCRUN_PARTITION"),
-        (
-            "PartitionConfig",
-            "the partition has no such nodes, or not enough: ask for less, or take another "
-            "SCRUN_PARTITION",
-        ),
-        (
-            "ReqNodeNotAvail",
-            "a node that it needs is down, drained or reserved: it waits for that one, or for "
-            "the end of a maintenance that it would run into",
-        ),
-        ("Nodes required for job are DOWN", "the nodes it could run on are down or reserved"),
-        ("NodeDown", "a node that it needs is down"),
-        ("Reservation", "its reservation has not begun"),
-        ("BadConstraints", "no node has what it asks for: change SCRUN_CONSTRAINT or the like"),
-        ("Configuring", "its nodes are being started"),
-        ("Prolog", "its nodes are being prepared"),
-        ("(QOS|Assoc).*(PerJob|PerNode)", "it asks for more than it may ever have: ask for less"),
-        ("QOSMin|QOS.*NotMet", "it asks for less than its QOS is for: ask for more"),
-        ("QOSJobLimit|QOSResourceLimit|QOSTimeLimit|QOSUsageThreshold", "a limit of its QOS"),
-        ("QOSGrp", "what the users of its QOS may have together is in use"),
-        ("QOSMax.*PerUser|QOSMax.*User", "what its user may have in this QOS is in use"),
-        ("QOS.*PerAccount|QOSMax.*PA", "what its account may have in this QOS is in use"),
-        ("QOSMax", "a limit of its QOS"),
-        ("AssocGrp", "what its account may have is in use"),
-        ("Assoc", "a limit of its account"),
-        ("MaxCpuPerAccount|Max.*PerAccount", "what its account may have is in use"),
-        ("InvalidAccount", "its account is not there any more: set SCRUN_ACCOUNT"),
-        ("InvalidQOS", "its QOS is not there any more: set SCRUN_QOS"),
-        ("BurstBuffer", "its burst buffer is not ready"),
-        ("SystemFailure|LaunchFailed|JobLaunchFailure", "its launch failed: ask an administrator"),
-    )
+_EXPLANATIONS = (
+    ("Resources$", "the nodes are busy"),
+    ("Priority$", "jobs of higher priority are before it"),
+    ("Dependency$", "the job that it depends on is not there yet"),
+    ("DependencyNeverSatisfied", "what it depends on can no longer happen: delete it"),
+    ("BeginTime", "the time it is to begin at has not come"),
+    ("Licenses", "a license that it needs is in use"),
+    ("JobHeldUser", "it is held: `scontrol release` lets it go"),
+    ("JobHeldAdmin", "an administrator holds it: ask for its release"),
+    (
+        "PartitionTimeLimit",
+        "its time limit is above the partition's: lower SCRUN_TIMELIMIT, or take another "
+        "SCRUN_PARTITION",
+    ),
+    (
+        "PartitionNodeLimit",
+        "its number of nodes is not one for the partition: change SCRUN_JOB_NUM_NODES, or "
+        "take another SCRUN_PARTITION",
+    ),
+    ("Partition(Down|Inactive)", "the partition is closed: take another SCRUN_PARTITION"),
+    (
+        "PartitionConfig",
+        "the partition has no such nodes, or not enough: ask for less, or take another "
+        "SCRUN_PARTITION",
+    ),
+    (
+        "ReqNodeNotAvail",
+        "a node that it needs is down, drained or reserved: it waits for that one, or for "
+        "the end of a maintenance that it would run into",
+    ),
+    ("Nodes required for job are DOWN", "the nodes it could run on are down or reserved"),
+    ("NodeDown", "a node that it needs is down"),
+    ("Reservation", "its reservation has not begun"),
+    ("BadConstraints", "no node has what it asks for: change SCRUN_CONSTRAINT or the like"),
+    ("Configuring", "its nodes are being started"),
+    ("Prolog", "its nodes are being prepared"),
+    ("(QOS|Assoc).*(PerJob|PerNode)", "it asks for more than it may ever have: ask for less"),
+    ("QOSMin|QOS.*NotMet", "it asks for less than its QOS is for: ask for more"),
+    ("QOSJobLimit|QOSResourceLimit|QOSTimeLimit|QOSUsageThreshold", "a limit of its QOS"),
+    ("QOSGrp", "what the users of its QOS may have together is in use"),
+    ("QOSMax.*PerUser|QOSMax.*User", "what its user may have in this QOS is in use"),
+    ("QOS.*PerAccount|QOSMax.*PA", "what its account may have in this QOS is in use"),
+    ("QOSMax", "a limit of its QOS"),
+    ("AssocGrp", "what its account may have is in use"),
+    ("Assoc", "a limit of its account"),
+    ("MaxCpuPerAccount|Max.*PerAccount", "what its account may have is in use"),
+    ("InvalidAccount", "its account is not there any more: set SCRUN_ACCOUNT"),
+    ("InvalidQOS", "its QOS is not there any more: set SCRUN_QOS"),
+    ("BurstBuffer", "its burst buffer is not ready"),
+    ("SystemFailure|LaunchFailed|JobLaunchFailure", "its launch failed: ask an administrator"),
 )
 
 
 # it may wait for ever, because of its own size or kind
-_TOO_MUCH = re.compile("Partition(Config|NodeLimit)|BadConstraints|(QOS|Assoc).*Per(Job|Node)")
+_TOO_MUCH = "Partition(Config|NodeLimit)|BadConstraints|(QOS|Assoc).*Per(Job|Node)"
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -105,12 +102,12 @@ def waiting_line(
 
 def explain(reason: str) -> str:
     """Say in other words why a job waits, and what helps; "" when there are none."""
-    return next((words for pattern, words in _EXPLANATIONS if pattern.match(reason)), "")
+    return next((words for pattern, words in _EXPLANATIONS if re.match(pattern, reason)), "")
 
 
 def is_too_much(reason: str) -> bool:
     """Whether a job waits because it asks for more than it can get."""
-    return _TOO_MUCH.match(reason) is not None
+    return re.match(_TOO_MUCH, reason) is not None
 
 
 def annotations_of(waiting: Waiting | None) -> dict[str, str]:

@@ -12,8 +12,8 @@ import sys
 
 def main(argv: list[str]) -> int:
     """Detach, listen, tell that we do, serve."""
-    # As a directory that is run, the path begins with the package itself.
-    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # where the package is, which an isolated interpreter does not look in
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     root, name = options["--root"], options["--name"]
     ready = int(options["--ready"]) if "--ready" in options else None

@@ -1,9 +1,11 @@
 """What can be known of a bundle before a job is asked for: whether it can run at all."""
 
+import os
+
 import trio
 
 from scrun.errors import BundleError
-from scrun.oci.config import Bundle, load_bundle
+from scrun.oci.config import Bundle, Process, load_bundle
 from scrun.oci.lookup import Found, NotFound, Unknown, find_program
 from supervisor.orders import Order
 
@@ -61,3 +63,18 @@ def _check_terminal(bundle: Bundle, order: Order, *, at_terminal: bool) -> None:
             f"{where}: is true, but standard input and output are no terminal: run it with "
             "--detach, or set it to false"
         )
+
+
+def called_as(program: Found | Unknown, process: Process, name: str) -> str:
+    """Return the absolute path by which the container has a program; "" if that is not known.
+
+    Args:
+        program: What was found for the first word of `process`.
+        process: That of config.json.
+        name: The first word of the command that will run.
+    """
+    if "/" in name:
+        return os.path.join(process.cwd, name)
+    if isinstance(program, Found) and name == process.args[0]:
+        return program.called
+    return ""  # not seen, or a script has put another one in its place

@@ -18,7 +18,6 @@ people know. What arrives, measured with podman 4.3.1 and Docker 20.10:
 where the submit host has no CDI specification.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from scrun.errors import closest
 from scrun.oci.config import Config
 from scrun.settings.requests import TABLE
 
@@ -145,8 +145,8 @@ def _unknown_names(annotations: Mapping[str, str]) -> Iterator[str]:
     known = [variable.removeprefix("SCRUN_").lower() for variable in TABLE]
     unknown = [name for name, _ in _of_slurm(annotations) if variable_of(name) is None]
     for annotation in unknown[:_SHOWN]:
-        close = difflib.get_close_matches(_plain_name(annotation), [*known, *_BY_OPTION], 1)
-        hint = f" (is it {PREFIX}{close[0]}?)" if close else ""
+        close = closest(_plain_name(annotation), [*known, *_BY_OPTION])
+        hint = f" (is it {PREFIX}{close}?)" if close else ""
         shown = ascii(annotation[:80])[1:-1]
         yield f"annotation {shown} is ignored: is no request that scrun knows{hint}"
     if more := unknown[_SHOWN:]:

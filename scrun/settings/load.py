@@ -11,14 +11,12 @@ documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `Runtime`, `Stagi
 `Lua` and `Spank`.
 """
 
-import difflib
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from scrun.errors import SettingsError
+from scrun.errors import SettingsError, closest
 from scrun.oci.config import explain
 from scrun.settings import quick, requests
 
@@ -244,6 +242,8 @@ def parse(content: bytes, name: str) -> dict[str, object]:
     for number, line in enumerate(content.split(b"\n"), 1):
         if line.count(b".") > _DOTS:
             raise SettingsError(f"{name}: line {number} has more than {_DOTS} dots")
+    import tomllib  # with what it needs 1.6 ms of a supervisor's start, and few have a file
+
     try:
         table: dict[str, object] = tomllib.loads(content.decode())
     except RecursionError as error:
@@ -376,5 +376,5 @@ def _defaults(table: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 def _hint(key: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    return f" (is it {close[0]}?)" if close else ""
+    close = closest(key, known)
+    return f" (is it {close}?)" if close else ""

@@ -16,11 +16,10 @@ from scrun.settings.ociconf import OciConf
 
 _ID = r"(?!-)(?:(?!%p)[^\s;&|<>()])+"
 _NAMES = r"(?:SIG)?(?:HUP|INT|QUIT|KILL|TERM|1|2|3|9|15)"
-_NAMED = re.compile(_NAMES, re.IGNORECASE)
-_OPTION = re.compile(rf"(?<=\s)(-s\s+|-s=|--signal[\s=]+|-){_NAMES}(?=\s)", re.IGNORECASE)
-_ALL = re.compile(r"(?<=\skill)\s+(?:-a|--all)(?=\s)")
-_PLAIN = re.compile(r"\s*(?:exec\s+)?(?:/\S*/)?kill(?=\s)")
-_OTHERS = re.compile(r"(?:^|[\s/])(?:apptainer|singularity)\s")
+_OPTION = rf"(?i)(?<=\s)(-s\s+|-s=|--signal[\s=]+|-){_NAMES}(?=\s)"
+_ALL = r"(?<=\skill)\s+(?:-a|--all)(?=\s)"
+_PLAIN = r"\s*(?:exec\s+)?(?:/\S*/)?kill(?=\s)"
+_OTHERS = r"(?:^|[\s/])(?:apptainer|singularity)\s"
 
 
 class NodeRuntime(msgspec.Struct, frozen=True):
@@ -75,10 +74,10 @@ def signalled(kill: str, name: str) -> str:
         kill: The pattern.
         name: The signal's name, without SIG.
     """
-    kill = _ALL.sub("", kill, count=1)
-    if found := _OPTION.search(kill):
+    kill = re.sub(_ALL, "", kill, count=1)
+    if found := re.search(_OPTION, kill):
         return f"{kill[: found.start()]}{found[1]}{name}{kill[found.end() :]}"
-    if found := _PLAIN.match(kill):
+    if found := re.match(_PLAIN, kill):
         return f"{kill[: found.end()]} -s {name}{kill[found.end() :]}"
     return f"{_without_signal(kill)} {name}"
 
@@ -86,7 +85,8 @@ def signalled(kill: str, name: str) -> str:
 def _without_signal(kill: str) -> str:
     """Take the signal from the end of a command, in time that grows with its length alone."""
     words = kill.rstrip().rsplit(maxsplit=1)
-    return words[0] if len(words) == 2 and _NAMED.fullmatch(words[1]) else kill.rstrip()
+    named = len(words) == 2 and re.fullmatch(_NAMES, words[1], re.IGNORECASE)
+    return words[0] if named else kill.rstrip()
 
 
 def derived_exec(conf: OciConf) -> str:
@@ -107,6 +107,6 @@ def derived_exec(conf: OciConf) -> str:
     for pattern, operation in known:
         # an option's value may be such a word as well: the last one counts
         found = re.fullmatch(rf"(.*\S\s+){operation}(?:\s+-\S+)*\s+({_ID})\s*", pattern)
-        if found and not _OTHERS.search(found[1]):
+        if found and not re.search(_OTHERS, found[1]):
             return f"{found[1]}exec --process %f {found[2]}"
     return ""

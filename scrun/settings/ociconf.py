@@ -4,12 +4,11 @@ The embedded engine runs the commands that stand there; on a cluster slurmstepd 
 of each key is in docs/oci-conf.md.
 """
 
-import difflib
 from typing import Literal
 
 import msgspec
 
-from scrun.errors import SettingsError, shortened
+from scrun.errors import SettingsError, closest, shortened
 from scrun.settings.load import LEVELS, Level, level
 from scrun.settings.patterns import check_letters, extended
 from scrun.settings.slurmconf import logical_lines, pairs
@@ -140,8 +139,8 @@ def _field(key: str, where: str) -> str:
     field = _FIELDS.get(key.lower())
     if field is None:
         # Slurm's documentation of 21.08 calls some OCIRunTime…, which no version reads
-        close = difflib.get_close_matches(key.lower().removeprefix("oci"), _SPELLED, n=1)
-        hint = f" (is it {_SPELLED[close[0]]}?)" if close else ""
+        close = closest(key.lower().removeprefix("oci"), _SPELLED)
+        hint = f" (is it {_SPELLED[close]}?)" if close else ""
         raise SettingsError(f"{where}: {key}: unknown key{hint}")
     return field
 

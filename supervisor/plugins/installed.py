@@ -6,14 +6,13 @@ looked up only for a type that the table does not have: `importlib.metadata` tak
 than most containers take to create.
 """
 
-import difflib
 import importlib
 import re
 from typing import Any, cast
 
 import msgspec
 
-from scrun.errors import PluginUnavailable, described
+from scrun.errors import PluginUnavailable, closest, described
 from scrun.version import VERSION as SCRUN_VERSION
 from supervisor.plugins import api
 
@@ -100,8 +99,8 @@ def find(full: str) -> Installed:
     major, _, minor = full.partition("/")
     known = [entry.type for entry in (*built_in(), *installed)]
     names = sorted({have.partition("/")[2] for have in known if have.startswith(f"{major}/")})
-    close = difflib.get_close_matches(minor, names, n=1)
-    hint = f"is it {close[0]}? " if close else ""
+    close = closest(minor, names)
+    hint = f"is it {close}? " if close else ""
     raise PluginUnavailable(
         f"no plugin {full} is installed where scrun is: {hint}there are {', '.join(names)} "
         "(scrun plugins)"

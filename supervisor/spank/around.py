@@ -11,10 +11,7 @@ from scrun.settings.load import Settings
 from scrun.settings.plugin_options import read_given
 from scrun.settings.plugstack import Script, find_plugstack, find_scripts, read_plugstack
 from supervisor.engines.base import Engine, Request
-from supervisor.spank.native import Native, loaded_by_slurm
-from supervisor.spank.phases import Facts
-from supervisor.spank.scripts import Scripts
-from supervisor.spank.stack import ScriptStack, Stack
+from supervisor.spank.stack import Stack
 
 
 @asynccontextmanager
@@ -41,6 +38,12 @@ async def plugin_stack(
             request.journal.write("info", note)
         yield Stack(request)
         return
+    # only here: most sites have no scripts, and a supervisor's start would be 2 ms longer
+    from supervisor.spank.native import Native, loaded_by_slurm
+    from supervisor.spank.phases import Facts
+    from supervisor.spank.script_stack import ScriptStack
+    from supervisor.spank.scripts import Scripts
+
     native: Native = frozenset()
     if engine.name == "slurm" and settings.spank.plugstack is None:
         native = await trio.to_thread.run_sync(loaded_by_slurm, found, settings)

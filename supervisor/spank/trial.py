@@ -1,13 +1,12 @@
 """scrun lua check of a script for plugstack.conf: it is loaded, and no more."""
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 
 import trio
 
 from scrun._fast import write
-from scrun.errors import SpankError
+from scrun.errors import SpankError, closest
 from scrun.paths import read_regular
 from scrun.settings.load import Settings
 from scrun.settings.plugin_options import Option
@@ -53,8 +52,8 @@ async def check_spank(
             [member] = context.members
             _tell(path, settings.lua.version, member.functions, member.options)
             for name in member.unknown:
-                close = difflib.get_close_matches(name, CALLBACKS, 1)
-                hint = f" (is it {close[0]}?)" if close else ""
+                close = closest(name, CALLBACKS)
+                hint = f" (is it {close}?)" if close else ""
                 raise SpankError(f"{path}: {name}: is no function that is ever called{hint}")
         finally:
             scripts.end()

@@ -22,7 +22,8 @@ class Process:
     def is_supervisor(self) -> bool:
         """Whether this is a supervisor of scrun."""
         program = self.argv[1:6]
-        return any(os.path.basename(argument) == "supervisor" for argument in program)
+        names = ("supervisor", "supervisor/__main__.py")
+        return any(argument.endswith(names) for argument in program)
 
     @property
     def is_anchor(self) -> bool:

@@ -98,7 +98,7 @@ def find_tools(directory: str | None, conf: str | None, environment: Mapping[str
         EngineUnavailable: One of them is missing.
     """
     path = directory or os.pathsep.join([environment.get("PATH", ""), SYSTEM_PATH])
-    found = {name: shutil.which(name, path=path) for name in ("salloc", "srun", "scancel")}
+    found = {name: _find(name, path) for name in ("salloc", "srun", "scancel")}
     if missing := [name for name, place in found.items() if place is None]:
         where = directory or "PATH"
         raise EngineUnavailable(
@@ -106,8 +106,24 @@ def find_tools(directory: str | None, conf: str | None, environment: Mapping[str
             "name their directory as `bin` in the section [slurm] of scrun.toml"
         )
     salloc, srun, scancel = (str(place) for place in found.values())
-    squeue, scontrol = (shutil.which(name, path=path) for name in ("squeue", "scontrol"))
+    squeue, scontrol = (_find(name, path) for name in ("squeue", "scontrol"))
     return Tools(salloc, (srun,), scancel, conf, tuple(real_user_prefix()), squeue, scontrol)
+
+
+_found: dict[tuple[str, str], str] = {}
+
+
+def _find(name: str, path: str) -> str | None:
+    """Look a tool up; one that was found is looked for no more, as long as it is there.
+
+    To look through all of PATH for five of them took 0.4 ms of every `create`.
+    """
+    known = _found.get((name, path))
+    if known is None or not os.access(known, os.X_OK):
+        known = shutil.which(name, path=path)
+        if known is not None:
+            _found[name, path] = known
+    return known
 
 
 def real_user_prefix() -> Sequence[str]:

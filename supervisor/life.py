@@ -1,0 +1,393 @@
+"""The life of a container: its nursery tree.
+
+::
+
+    container                   record, log, anchor
+    └── sessions                programs of `exec`, signals on their way
+        └── stager              the script, loaded
+            └── allocation      the job; left = released, or left to the other members of a pod
+                └── staging     the staged bundle; left = staged out
+                    └── step    waits for `start`, runs the container
+
+All ends are one: `end` cancels the tree and keeps the reason; the levels undo themselves in
+order. The first reason counts.
+"""
+
+import signal
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from scrun.errors import EngineError, ScrunError, StagingError, StateError, described, leaves
+from scrun.oci.config import Bundle
+from scrun.oci.lookup import Found, Unknown
+from scrun.oci.signals import signal_name
+from scrun.settings.engine_flags import read_flags
+from scrun.settings.request_sources import asked_by
+from scrun.states import (
+    TAKEN,
+    Answer,
+    Ending,
+    Phase,
+    answer_to_signal,
+    killed,
+    may_become,
+    taken,
+)
+from supervisor.admission import ProgramNotFound, admit, called_as
+from supervisor.anchors import Anchor, obey
+from supervisor.conmon import minded, tell_out_of_memory
+from supervisor.engines.base import Engine, Job, Request, Step
+from supervisor.inside import Inside
+from supervisor.journal import Journal
+from supervisor.kept import Followed, KeptOutput, keep
+from supervisor.ledger import Ledger
+from supervisor.orders import Order
+from supervisor.pods import Pods
+from supervisor.spank.around import plugin_stack
+from supervisor.spank.stack import Stack
+from supervisor.staging.base import Stager, Submission
+from supervisor.staging.choose import Stagers
+from supervisor.staging.place import directory_for
+from supervisor.staging.variables import script_variables
+from supervisor.stdio import Stdio
+
+_EXPLAINED = (*TAKEN, "not-found", "not-executable")
+_GRACE = 5.0
+_LAST_OUTPUT = 5.0
+
+
+class Life:
+    """All that happens to a container from its `create` to the end of its job.
+
+    Attributes:
+        id: Its id.
+        phase: Where it is in its life.
+        settled: Set when it is created, or will never be.
+        gone: Set when the whole tree is undone.
+        failure: Why it was not created.
+        doomed: Somebody has asked for its deletion.
+        paused: Its processes are stopped for a while.
+        ended: Set when it has stopped, and `exit_status` is known.
+        exit_status: Its exit status, then.
+        kept: Its output, if that goes through us.
+        log: What is said about it, to be followed.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        engine: Engine,
+        stagers: Stagers,
+        ledger: Ledger,
+        anchor: Anchor,
+        stdio: Stdio,
+        pods: Pods,
+    ) -> None:
+        """Take all over; nothing runs yet.
+
+        Args:
+            order: What is asked for.
+            engine: Where it will run.
+            stagers: Who may stage it.
+            ledger: Its record, made already; the journal is owned from now on.
+            anchor: The anchor; owned from now on.
+            stdio: The container's descriptors; owned from now on.
+            pods: Whose jobs it may share.
+        """
+        self.id = order.id
+        self.phase = Phase.CREATING
+        self.settled = trio.Event()
+        self.gone = trio.Event()
+        self.failure: ScrunError | None = None
+        self.doomed = False
+        self.paused = False
+        self.ended = trio.Event()
+        self.exit_status = 0
+        self.kept: KeptOutput | None = None
+        self._ledger = ledger
+        self._directory = ledger.directory
+        self._journal = ledger.journal
+        self.log = Followed(self._journal.path)
+        self._journal.when_written(self.log.grew)
+        self._order = order
+        self._engine = engine
+        self._stagers = stagers
+        self._anchor = anchor
+        self._stdio = stdio
+        self._pods = pods
+        self._scope = trio.CancelScope()
+        self._hurry = trio.Event()
+        self._asked_to_start = trio.Event()
+        self._left_created = trio.Event()
+        self._may_run = trio.Event()
+        self._removing = trio.Lock()
+        self._removed = False
+        self._ending: Ending | None = None
+        self._job: Job | None = None
+        self._running: Inside | None = None
+        self._program: Found | Unknown = Unknown("")
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything of it is left to undo."""
+        return not self.gone.is_set()
+
+    @property
+    def journal(self) -> Journal:
+        """Where messages about it go."""
+        return self._journal
+
+    @property
+    def anchor_pid(self) -> int:
+        """The pid of its anchor."""
+        return self._anchor.pid
+
+    @property
+    def status(self) -> str:
+        """Its state in one word; "paused" is crun's and runc's, and not the specification's."""
+        return "paused" if self.paused and self.phase is Phase.RUNNING else self.phase.status
+
+    async def run(self) -> None:
+        """Live: from the check of the bundle to the end of the job. Never raises."""
+        async with trio.open_nursery() as self._outputs:
+            await self._run()
+            with trio.move_on_after(_LAST_OUTPUT, shield=True):
+                while self.kept is not None and not self.kept.output.ended:
+                    await self.kept.output.more()
+            self._outputs.cancel_scope.cancel()
+        # for whoever finds only the record: there is nothing to give back or to remove
+        self._ledger.note(owns_job=False, staged="", stager="")
+        self._journal.close()
+        self.log.end()
+        self.gone.set()
+        self.settled.set()
+
+    async def _run(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(obey, self._anchor, self)
+                try:
+                    with self._scope:
+                        await self._live()
+                except Exception as error:
+                    self._fail(error)
+                nursery.cancel_scope.cancel()
+        except Exception as error:
+            self._fail(error)
+        try:
+            self._finish(self._ending or taken("scrun-failure", "it ended for no known reason"))
+            with trio.CancelScope(shield=True):
+                await self._anchor.close()
+        except Exception as error:  # a fault of ours, and this container's matter alone
+            self._fail(error)
+        if not self.settled.is_set() and self.failure is None:
+            text = self._ending.text if self._ending else ""
+            self.failure = StateError(text or f"container {self.id} ended while it was created")
+
+    async def _live(self) -> None:
+        bundle = await self._read_bundle()
+        order, settings, engine = self._order, self._order.settings, self._engine
+        stage = await self._stagers.choose(settings, order.setting.environment, engine.name)
+        config = bundle.config
+        self._ledger.note(  # all at once: it is written to disk each time
+            annotations={**config.annotations, **self._ledger.record.annotations},
+            oci_version=config.oci_version,
+            rootfs=bundle.rootfs,
+            stager=stage.name,
+        )
+        async with (
+            trio.open_nursery() as self._deliveries,
+            plugin_stack(
+                settings, order.directory, bundle, engine, self._request(bundle)
+            ) as stack,
+            stage.ready(
+                Submission(bundle, settings, engine, stack.request, self._hurry)
+            ) as stager,
+            self._pods.allocate(engine, stack.request, bundle.config, self.anchor_pid) as job,
+        ):
+            self._job = job
+            try:
+                await self._stage_and_run(stager, bundle, job, stack)
+            finally:
+                # The engine that waits for the anchor need not wait for the job's end.
+                if self._ending is not None and self.settled.is_set():
+                    self._finish(self._ending)
+                self._deliveries.cancel_scope.cancel()
+
+    async def _read_bundle(self) -> Bundle:
+        """Check what can be known before a job is asked for."""
+        try:
+            bundle, self._program = await admit(self._order, at_terminal=self._stdio.at_terminal)
+        except ProgramNotFound as error:
+            self._ending = Ending(error.status, "not-found", str(error))
+            raise
+        config = bundle.config
+        if self._order.keeps_output and not self._order.has_console:
+            self.kept = keep(self._stdio, self._directory, terminal=config.process.terminal)
+            if self.kept is not None:
+                self._outputs.start_soon(self.kept.keep)
+        elif self._order.in_foreground and config.process.terminal:
+            self._stdio.become_terminal()
+        return bundle
+
+    def _request(self, bundle: Bundle) -> Request:
+        config = bundle.config
+        by_flags = self._order.settings.slurm.engine_flags
+        return Request(
+            container=self.id,
+            setting=self._order.setting,
+            directory=self._order.directory,
+            record=self._directory,
+            journal=self._journal,
+            known=self._ledger.job_is_known,
+            lost=self.end,
+            asked=asked_by(config.annotations, config.process.env),
+            flags=read_flags(config, resources=by_flags),
+            waiting=self._ledger.job_waits,
+        )
+
+    async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
+        nodes = job.environment.get("SLURM_JOB_NODELIST", "")
+        staged = directory_for(self._order.settings.staging, stack.request)
+        self._ledger.note(staged=staged, annotations={"org.scrun.nodes": nodes})
+        try:
+            await stack.allocated(job)
+            variables = script_variables(self._order, bundle, self._directory, job.environment)
+            self._journal.live(f"job {job.id}: staging the bundle")
+            async with stager.staged(job, variables) as place:
+                self._running = Inside(job, bundle, place, self._journal, self._deliveries)
+                self._ledger.note(moved=place.moved)
+                for note in place.notes:
+                    self._journal.write("info", note)
+                async with minded(self._order.setting.environment, self.anchor_pid, self._lost):
+                    self._become(Phase.CREATED)
+                    self.settled.set()
+                    await self._asked_to_start.wait()
+                self._become(Phase.STARTING)
+                self._left_created.set()
+                await self._may_run.wait()
+                step = Step(
+                    bundle=place.bundle,
+                    arguments=place.arguments,
+                    stdio=self._stdio.fds,
+                    terminal=bundle.config.process.terminal,
+                    program=called_as(self._program, bundle.config.process, place.arguments[0]),
+                    program_is_known=isinstance(self._program, Found),
+                    running=lambda: self._become(Phase.RUNNING),
+                )
+                ending = await stack.run(job, step)
+                self._ending = self._ending or ending
+                self._become(Phase.STOPPING)
+        except* StagingError as group:
+            if self._ending is None:
+                raise
+            error = next(leaves(group))
+            # What the container wrote may not have come back: that is no success.
+            self._journal.write("error", str(error))
+            status = self._ending.status or TAKEN["scrun-failure"]
+            self._ending = Ending(status, "scrun-failure", str(error))
+
+    def _lost(self) -> None:
+        """End: nobody is left who could start it."""
+        text = f"container {self.id} was ended: podman's conmon died before its start"
+        self.end(killed(signal.SIGKILL, text))
+
+    def resized(self) -> None:
+        """Pass a new size of the terminal on."""
+        if self._job is not None:
+            self._job.resized()
+
+    @property
+    def ending(self) -> bool:
+        """Whether somebody or something ends it."""
+        return self._scope.cancel_called or self.phase is Phase.STOPPING
+
+    def hurry(self) -> None:
+        """Do not wait for a script that stages out."""
+        self._hurry.set()
+
+    def begin(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Do something that ends with the container."""
+        self._deliveries.start_soon(call)
+
+    def end(self, ending: Ending) -> None:
+        """Cancel the tree. The first reason is the one that counts."""
+        if self._ending is None:
+            self._ending = ending
+            if ending.text:
+                self._journal.write("info", ending.text)
+        self._left_created.set()
+        self._scope.cancel()
+
+    async def kill(self, number: int) -> None:
+        """Send a signal.
+
+        Raises:
+            StateError: There is nothing yet that could get it.
+            EngineError: It was not delivered.
+        """
+        answer = answer_to_signal(self.phase, number)
+        if answer is Answer.DELIVER and self._job is not None:
+            try:
+                await self._job.signal(number)
+            except EngineError:
+                if self.phase is Phase.RUNNING:
+                    raise
+        elif answer is Answer.END:
+            name = signal_name(number)
+            self.end(killed(number, f"container {self.id} was killed by {name} before its start"))
+            await self.gone.wait()
+        elif answer is Answer.REFUSE:
+            raise StateError(
+                f"container {self.id} is still being created: there is no process for "
+                f"{signal_name(number)}; TERM or KILL end it"
+            )
+
+    def _become(self, phase: Phase) -> None:
+        if phase is not self.phase and may_become(self.phase, phase):
+            self.phase = phase
+            if phase is Phase.RUNNING:
+                self._stdio.keep_error_only()
+            self._ledger.note(status=phase.status)
+            self._journal.write("verbose", f"it is {phase.name.lower()}")
+
+    def _fail(self, error: Exception) -> None:
+        """Take the ending from an error of the tree."""
+        known = [leaf for leaf in leaves(error) if isinstance(leaf, ScrunError)]
+        if known:
+            self.failure = known[0]
+            text = str(known[0])
+        else:
+            text = described(error)
+            self.failure = ScrunError(text)
+            import traceback
+
+            self._journal.write("debug", "".join(traceback.format_exception(error)))
+        # while `create` waits it ends with this, and tells
+        self._journal.write("error", text, reported=not self.settled.is_set())
+        self._ending = self._ending or taken("scrun-failure", text)
+
+    def _finish(self, ending: Ending) -> None:
+        """Tell the world that the container has ended; once."""
+        if self.phase is Phase.STOPPED:
+            return
+        self.phase = Phase.STOPPED
+        if ending.reason in _EXPLAINED and ending.text and self.settled.is_set():
+            self._stdio.say(ending.text)
+        self._stdio.close()
+        annotations = {
+            "org.scrun.reason": ending.reason,
+            "org.scrun.exit_status": str(ending.status),
+        }
+        if ending.text:
+            annotations["org.scrun.message"] = ending.text
+        if ending.reason == "out-of-memory":
+            tell_out_of_memory(
+                self._order.bundle, self._order.setting.environment, self.anchor_pid
+            )
+        # Before the record: who kills us between the two shall not take the engine's status away.
+        self._anchor.end(ending.status)
+        self._ledger.note(status="stopped", moved=None, annotations=annotations)
+        self.exit_status = ending.status
+        self.ended.set()

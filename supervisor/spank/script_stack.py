@@ -1,0 +1,240 @@
+"""The plugin stack of a container: when which function of a site's scripts is called.
+
+::
+
+    create  ── allocator: init, options, init_post_opt
+               the job is asked for
+               slurmd: slurmd_init;  job_script: job_prolog         this machine only
+               allocator: local_user_init
+    start   ── remote: init, options, init_post_opt, user_init,     this machine only
+               task_init_privileged, task_init, task_post_fork
+               the container runs
+               remote: task_exit, exit                              this machine only
+    the end ── allocator: exit
+               job_script: job_epilog;  slurmd: slurmd_exit         this machine only
+
+On Slurm the nodes' contexts are Slurm's own lua.so's, as they are with Slurm's own scrun. The
+prolog comes before local_user_init, as it does in Slurm with PrologFlags=Contain.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import trio
+
+from scrun.errors import SpankError
+from scrun.oci.config import Bundle
+from scrun.settings.plugin_options import read_given
+from scrun.states import Ending
+from supervisor.engines.base import Job, Request, Step
+from supervisor.spank.contexts import Context, Member, Variables
+from supervisor.spank.native import Native
+from supervisor.spank.scripts import Scripts
+from supervisor.spank.stack import Stack
+from supervisor.spank.tasks import environment_of, facts_of_job, wait_status
+
+_LAST = 30.0
+_CONTROL = "SLURM_SPANK_"
+_OPTION = f"{_CONTROL}_SLURM_SPANK_OPTION_lua_"
+_KILLED = 9
+_BEFORE_THE_TASK = (
+    "slurm_spank_init_post_opt",
+    "slurm_spank_user_init",
+    "slurm_spank_task_init_privileged",
+    "slurm_spank_task_init",
+    "slurm_spank_task_post_fork",
+)
+
+
+class ScriptStack(Stack):
+    """That of a site with scripts."""
+
+    def __init__(
+        self,
+        request: Request,
+        scripts: Scripts,
+        bundle: Bundle,
+        native: Native,
+        *,
+        is_node: bool,
+    ) -> None:
+        """Take the scripts over; none is called yet.
+
+        Args:
+            request: What the job would be asked for with.
+            scripts: They.
+            bundle: The submitted bundle.
+            native: Which lines Slurm's own tools load themselves.
+            is_node: Whether this machine is the node.
+        """
+        super().__init__(request)
+        self._scripts = scripts
+        self._bundle = bundle
+        self._native = native
+        self._is_node = is_node
+        self._defined: frozenset[str] = frozenset()
+        self._local: Context | None = None
+        self._slurmd: Context | None = None
+        self._has_job = False
+        self._values: dict[str, str | None] = {}
+        self._variables = Variables(request.setting.environment)
+
+    # create
+
+    async def begin(self) -> None:
+        """Call what comes before the job is asked for.
+
+        Raises:
+            SpankError: A required script has failed; or an option that was given is refused.
+        """
+        scripts, local = self._scripts, await self._scripts.open("allocator", self._variables)
+        self._local = local
+        self._defined = frozenset(name for member in local.members for name in member.functions)
+        await scripts.call(local, "slurm_spank_init")
+        config, environment = self._bundle.config, self.request.setting.environment
+        registered = [option for _, option in local.options.values()]
+        given = read_given(registered, environment, config.annotations)
+        for note in given.notes:
+            self.request.journal.write("info", note)
+        self._values = given.values
+        told = [(name, True if text is None else text) for name, text in given.values.items()]
+        scripts.given = dict(told)
+        owners = local.options
+        for name, value in given.values.items():
+            if self._is_ours(owners[name][0]):
+                await scripts.call_back(local, name, value)
+        await scripts.call(local, "slurm_spank_init_post_opt", self._is_ours)
+        scripts.rest("slurm_spank_local_user_init")
+        of_slurm = [name for name in self._values if not self._is_ours(owners[name][0])]
+        self.request = self._with_options(of_slurm)
+
+    def _is_ours(self, member: Member) -> bool:
+        return member.script.line.where not in self._native
+
+    def _with_options(self, of_slurm: Sequence[str]) -> Request:
+        """Tell salloc the options of scripts that it runs itself."""
+        if self._is_node:
+            return self.request
+        words = [
+            f"--{name}" if (value := self._values[name]) is None else f"--{name}={value}"
+            for name in of_slurm
+        ]
+        return msgspec.structs.replace(self.request, plugin_options=tuple(words))
+
+    async def allocated(self, job: Job) -> None:
+        """See `Stack`."""
+        scripts = self._scripts
+        self._has_job = True
+        scripts.facts = facts_of_job(
+            scripts.facts, job.id, job.environment, self._bundle.config.process.args
+        )
+        if self._is_node:
+            if self._defined & {"slurm_spank_slurmd_init", "slurm_spank_slurmd_exit"}:
+                self._slurmd = await scripts.open("slurmd", Variables({}))
+                await scripts.call(self._slurmd, "slurm_spank_slurmd_init")
+            await self._job_script("slurm_spank_job_prolog")
+        if self._local is not None:
+            await scripts.call(self._local, "slurm_spank_local_user_init", self._is_ours)
+        if self._variables.control and not self._is_node:
+            names = ", ".join(f"SPANK_{name}" for name in self._variables.control)
+            self.request.journal.write(
+                "info",
+                f"{names}: for the container as {_CONTROL}*; into the environment of Slurm's "
+                "prolog and epilog only a lua.so of Slurm's own can put it",
+            )
+        scripts.rest()
+
+    async def _job_script(self, callback: str) -> None:
+        """Call a function of a prolog or epilog, which shares nothing with any other."""
+        if callback in self._defined:
+            control = {f"SPANK_{name}": text for name, text in self._variables.control.items()}
+            context = await self._scripts.open("job_script", Variables(control))
+            await self._scripts.call(context, callback)
+            await self._scripts.close(context)
+
+    # start
+
+    async def run(self, job: Job, step: Step) -> Ending:
+        """See `Stack`."""
+        control = {_CONTROL + name: text for name, text in self._variables.control.items()}
+        if not self._is_node:  # by these srun knows them, and the lua.so of the nodes
+            control |= {_option_variable(name): text or "" for name, text in self._values.items()}
+        # what was unset is not there: that was the environment of `create`
+        added = {name: text for name, text in self._variables.changed.items() if text is not None}
+        step = msgspec.structs.replace(step, variables={**added, **control, **step.variables})
+        if not self._is_node:
+            return await job.run(self._readable(step))
+        context = await self._begin_task(step)
+        changed = {**step.variables, **context.variables.changed}
+        status = _KILLED
+        try:
+            changed_step = msgspec.structs.replace(step, variables=changed)
+            ending = await job.run(self._readable(changed_step))
+            status = wait_status(ending)
+        finally:
+            with trio.CancelScope(shield=True):
+                self._scripts.facts = msgspec.structs.replace(self._scripts.facts, status=status)
+                await self._at_the_end(context, "slurm_spank_task_exit")
+                await self._at_the_end(context, "slurm_spank_exit")
+                await self._scripts.close(context)
+                self._scripts.rest()
+        return ending
+
+    def _readable(self, step: Step) -> Step:
+        """Leave variables out that config.json could not have."""
+        kept = {name: text for name, text in step.variables.items() if _is_text(f"{name}={text}")}
+        for name in step.variables.keys() - kept.keys():
+            self.request.journal.write("error", f"variable {ascii(name)[1:-1]}: is not UTF-8")
+        return msgspec.structs.replace(step, variables=kept)
+
+    async def _begin_task(self, step: Step) -> Context:
+        scripts = self._scripts
+        environment = await trio.to_thread.run_sync(environment_of, step.bundle, step.variables)
+        scripts.facts = msgspec.structs.replace(scripts.facts, argv=step.arguments)
+        context = await scripts.open("remote", Variables(environment))
+        await scripts.call(context, "slurm_spank_init")
+        for name, value in self._values.items():
+            if name in context.options:
+                await scripts.call_back(context, name, value)
+        for callback in _BEFORE_THE_TASK:
+            await scripts.call(context, callback)
+        scripts.rest()
+        return context
+
+    # the end
+
+    async def end(self) -> None:
+        """Call what comes at the end; what fails is logged."""
+        if self._local is not None:
+            await self._at_the_end(self._local, "slurm_spank_exit")
+        if self._is_node and self._has_job:
+            with trio.move_on_after(_LAST):
+                try:
+                    await self._job_script("slurm_spank_job_epilog")
+                except SpankError as error:
+                    self.request.journal.write("error", str(error))
+            if self._slurmd is not None:
+                await self._at_the_end(self._slurmd, "slurm_spank_slurmd_exit")
+        self._scripts.end()
+
+    async def _at_the_end(self, context: Context, callback: str) -> None:
+        with trio.move_on_after(_LAST) as patience:
+            try:
+                await self._scripts.call(context, callback, self._is_ours)
+            except SpankError as error:
+                self.request.journal.write("error", str(error))
+        if patience.cancelled_caught:
+            self.request.journal.write("error", f"{callback}: took longer than {_LAST:g} s")
+
+
+def _option_variable(name: str) -> str:
+    """Name the variable in which salloc leaves an option for srun."""
+    return _OPTION + "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
