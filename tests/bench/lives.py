@@ -48,7 +48,6 @@ class Lives:
     def round(self) -> None:
         """Take every measurement once."""
         stand = self._stand
-        stand.take(BARE, *INTERPRETER)
         stand.take(TRIO, self._interpreter, "-I", "-c", "import trio")
         for name, command in self._commands.items():
             self._operations(name, command)
@@ -61,13 +60,20 @@ class Lives:
         self._first_create()
 
     def _operations(self, name: str, command: Sequence[str]) -> None:
-        made = self._stand.create(self._stand.sleep, f"{name} create", command)
+        # an interpreter before each: Slurm has more to do at one time than at another
+        stand = self._stand
+        stand.take(BARE, *INTERPRETER)
+        made = stand.create(stand.sleep, f"{name} create", command)
+        stand.take(BARE, *INTERPRETER)
         made.take(f"{name} state", "state")
+        stand.take(BARE, *INTERPRETER)
         made.take(f"{name} start", "start")
         made.runs()
+        stand.take(BARE, *INTERPRETER)
         made.take(f"{name} kill", "kill", "KILL")
         made.wait()
         time.sleep(_UNTIL_CLEANED_UP)
+        stand.take(BARE, *INTERPRETER)
         made.take(f"{name} delete", "delete")
 
     def _whole_life(self, name: str, command: Sequence[str]) -> None:
