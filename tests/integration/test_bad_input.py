@@ -19,7 +19,8 @@ import pytest
 
 from scrun import wire
 from scrun.oci.config import ANNOTATIONS_LIMIT
-from tests.fuzz.targets import ODD, RECORD, TARGETS
+from tests.fuzz.seeds import ODD, RECORD
+from tests.fuzz.targets import TARGETS
 from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while

@@ -16,7 +16,10 @@ from scrun.oci.process import process_from_file
 from scrun.oci.resources import read_resources
 from scrun.record import read_record
 from supervisor.staging.policy import fit
-from tests.fuzz.targets import FULL, PLACES, RECORD, TARGETS, written
+from tests.fuzz.base import written
+from tests.fuzz.documents import PLACES
+from tests.fuzz.seeds import FULL, RECORD
+from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited
 from tests.harness.strategies import JSON, Mutated, mutate, mutated, named, paths
 

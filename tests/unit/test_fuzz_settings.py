@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from scrun.errors import SettingsError
 from scrun.settings.load import load
 from scrun.settings.ociconf import parse_oci_conf
-from tests.fuzz.targets import TARGETS, written
+from tests.fuzz.base import written
+from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited
 
 SETTINGS = TARGETS["settings"].seeds[0].decode().splitlines()

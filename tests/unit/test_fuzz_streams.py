@@ -16,7 +16,8 @@ from scrun.errors import LONGEST, UsageError
 from supervisor.anchors import read_signals
 from supervisor.lua.channel import Channel, Hangup
 from supervisor.server import _receive
-from tests.fuzz.targets import TARGETS, heard
+from tests.fuzz.frames import heard
+from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited
 from tests.harness.strategies import splits
 

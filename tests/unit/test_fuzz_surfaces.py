@@ -1,10 +1,12 @@
-"""Every surface of `tests/fuzz/targets.py`, with whatever may come there."""
+"""Every surface of `tests/fuzz`, with whatever may come there."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.targets import ODD, TARGETS, Target
+from tests.fuzz.base import Target
+from tests.fuzz.seeds import ODD
+from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited
 from tests.harness.strategies import damaged, of_pieces
 

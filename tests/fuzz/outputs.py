@@ -1,0 +1,115 @@
+"""What programs say: Slurm's, runtimes, scripts beside a container."""
+
+import base64
+
+from scrun.errors import EngineError, SettingsError
+from scrun.settings.versions import parse_version
+from scrun.waiting import annotations_of, waiting_line
+from supervisor.engines.base import Answer
+from supervisor.engines.local import minder
+from supervisor.engines.local.job import _last_error
+from supervisor.engines.slurm.fate import read_accounting, read_fate
+from supervisor.engines.slurm.inspect import read_answers
+from supervisor.engines.slurm.messages import SallocHeard, SrunHeard, ending_of_step, step_exit
+from supervisor.engines.slurm.pending import read_waiting
+from supervisor.inspection import read_list, rows_of, total
+from supervisor.pumps import Output
+from supervisor.runtimes import program_failure
+from tests.fuzz.base import lines_of, said, written
+
+_NOW = 1_800_000_000.0
+
+
+_TASKS = 4
+
+
+def salloc(data: bytes) -> None:
+    """The messages of salloc."""
+    heard = SallocHeard()
+    for line in lines_of(data):
+        heard.hear(line)
+    assert not heard.job_id or (heard.job_id.isascii() and heard.job_id.isdigit())
+    assert heard.ending.status
+    assert heard.ending.text
+    assert heard.reason
+    assert len(heard.complaints) <= 20
+
+
+def srun(data: bytes) -> None:
+    """The messages of srun."""
+    heard = SrunHeard(_TASKS)
+    for line in lines_of(data):
+        heard.hear(line)
+        heard.hear_runtime(line.encode())
+    assert len(heard.running) <= _TASKS
+    assert all(0 <= task < _TASKS for tasks in heard.running.values() for task in tasks)
+    assert len(heard.complaints) <= 20
+    for status in (0, 1, 137, 255, -9):
+        ended = step_exit(heard, status)
+        assert 0 <= ended.status <= 255
+        assert 0 <= ending_of_step(heard, ended).status <= 255
+        assert ended.status or heard.started or heard.statuses
+    program_failure(data.decode(errors="replace"))
+
+
+def squeue(data: bytes) -> None:
+    """The answers of squeue and sacct."""
+    text = data.decode(errors="replace")
+    waiting = read_waiting(text, _NOW)
+    if waiting is not None:
+        assert waiting_line("1", waiting, now=_NOW, explained=True)
+        assert annotations_of(waiting)
+    for ending in (read_fate(text, "1", 1e9), read_accounting(text, "1", 1e9)):
+        assert ending is None or ending.status
+
+
+def version(data: bytes) -> None:
+    """What `salloc --version` prints."""
+    try:
+        found = parse_version(data.decode(errors="replace"))
+    except SettingsError as error:
+        said(error)
+        return
+    assert parse_version(f"slurm {found}") == found
+
+
+def inspected(data: bytes) -> None:
+    """What the small step on the nodes prints."""
+    output = Output()
+    for line in lines_of(data):
+        output.take(line)
+    for answer in read_answers(output.lines):
+        assert 0 <= answer.status <= 999
+        _told_by(answer)
+
+
+def beside(data: bytes) -> None:
+    """What the scripts beside a container print, in which are names that it has chosen."""
+    text = data.decode(errors="replace")
+    _told_by(Answer("node1", 0, text))
+    wrapped = base64.b64encode(data + b"status 0\n").decode()
+    lines = ["0: begin node1", *(f"0: {wrapped[i : i + 76]}" for i in range(0, len(wrapped), 76))]
+    assert read_answers([*lines, "0: end"]) == [Answer("node1", 0, text)]
+
+
+def _told_by(answer: Answer) -> None:
+    try:
+        seen = read_list(answer)
+        rows = rows_of(seen.text, seen.pids)
+        assert len(rows) <= 1 + seen.text.count("\n")
+    except EngineError as error:
+        said(error)
+    try:
+        usage = total([answer])
+        assert min(usage.user, usage.kernel, usage.memory, usage.threads) >= 0
+    except EngineError as error:
+        said(error)
+
+
+def runtime(data: bytes) -> None:
+    """What an OCI runtime says: its state, and its log."""
+    path = written("answer", data)
+    state = minder._state(f"cat {path}") if len(data) < 100_000 else {}
+    assert isinstance(state, dict)
+    _last_error(path).encode(errors="replace")
+    program_failure(data.decode(errors="replace"))
