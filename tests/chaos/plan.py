@@ -8,7 +8,8 @@ import msgspec
 from tests.chaos.faults import ENGINES, KINDS, NONE, PODMAN, Fault, Moment
 
 GROUP = 8
-_TROUBLE = 0.03
+_TROUBLE_EVERY = 32
+"""How many groups there are to one that has a trouble."""
 _QUIET = 0.25
 _LOCAL = 0.4
 _KIND_WEIGHTS = dict(zip((*KINDS, *PODMAN), (5, 3, 3, 2, 3, 2, 1, 1), strict=True))
@@ -93,11 +94,21 @@ def draw(
 def _trouble(
     seed: int, number: int, engines: Sequence[str], faults: Sequence[Fault]
 ) -> tuple[str, Fault] | None:
-    """Draw whether the group of a life has a trouble, where, and which."""
-    dice = random.Random(f"{seed}:group {number // GROUP}")
-    often = 1.0 if all(fault.trouble for fault in faults) else _TROUBLE
-    if number < 0 or dice.random() >= often:
+    """Draw whether the group of a life has a trouble, where, and which.
+
+    Each in its turn: of a thousand groups so few have one that chance would leave some out.
+    """
+    possible = [
+        (engine, fault)
+        for engine in engines
+        for fault in faults
+        if fault.trouble and engine in fault.engines
+    ]
+    if number < 0 or not possible:
         return None
-    engine = dice.choice(list(engines))
-    possible = [fault for fault in faults if fault.trouble and engine in fault.engines]
-    return (engine, dice.choice(possible)) if possible else None
+    every = 1 if all(fault.trouble for fault in faults) else _TROUBLE_EVERY
+    turn, place = divmod(number // GROUP, every)
+    if random.Random(f"{seed}:turn {turn}").randrange(every) != place:
+        return None
+    random.Random(f"{seed}:troubles").shuffle(possible)
+    return possible[turn % len(possible)]

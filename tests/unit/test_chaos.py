@@ -61,6 +61,10 @@ def test_a_trouble_is_a_whole_groups() -> None:
     assert disturbed
     for group in disturbed:
         assert len({(plan.fault.name, plan.engine) for plan in group}) == 1
+    possible = {
+        (fault.name, engine) for fault in FAULTS if fault.trouble for engine in fault.engines
+    }
+    assert possible == {(group[0].fault.name, group[0].engine) for group in disturbed}
 
 
 def test_faults_by_their_names() -> None:
