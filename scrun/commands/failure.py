@@ -4,7 +4,7 @@ import os
 
 from scrun.cli.parse import Parsed
 from scrun.cli.report import append, one_line, printable, report
-from scrun.errors import ScrunError, UsageError, described
+from scrun.errors import ScrunError, UsageError, described, leaves
 
 
 def explain(error: Exception, parsed: "Parsed | None") -> int:
@@ -23,6 +23,23 @@ def explain(error: Exception, parsed: "Parsed | None") -> int:
 
         details = "".join(traceback.format_exception(error))
     return report_failure(text.encode(errors="replace"), status, parsed, details)
+
+
+def explain_end(error: BaseException, parsed: "Parsed | None") -> int:
+    """Report what has ended a program whose event loop may put errors in groups.
+
+    Returns:
+        The exit status that goes with it; that of a shell for an interrupt, which needs no words.
+
+    Raises:
+        BaseException: It is no error, such as SystemExit.
+    """
+    first = next(leaves(error))
+    if isinstance(first, KeyboardInterrupt):
+        return 128 + 2
+    if not isinstance(first, Exception):
+        raise error
+    return explain(first, parsed)
 
 
 def report_failure(answer: bytes, status: int, parsed: "Parsed | None", details: str = "") -> int:

@@ -8,7 +8,7 @@ import trio
 
 from scrun._fast import write
 from scrun.cli.parse import parse
-from scrun.commands.failure import explain
+from scrun.commands.failure import explain_end
 from scrun.errors import ScrunError, leaves
 from supervisor.doctor import by_hand, cluster, containers, engines, machine, trial
 from supervisor.doctor.findings import Finding, Report, json_text, text_line
@@ -30,12 +30,7 @@ def main(argv: list[str]) -> int:
         parsed = parse(argv)
         return trio.run(_main, argv)
     except BaseException as error:
-        first = next(leaves(error))
-        if isinstance(first, KeyboardInterrupt):
-            return 130
-        if not isinstance(first, Exception):
-            raise
-        return explain(first, parsed)
+        return explain_end(error, parsed)
 
 
 async def _main(argv: list[str]) -> int:

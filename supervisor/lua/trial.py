@@ -17,8 +17,8 @@ import trio
 
 from scrun._fast import write
 from scrun.cli.parse import parse
-from scrun.commands.failure import explain
-from scrun.errors import BundleError, leaves
+from scrun.commands.failure import explain_end
+from scrun.errors import BundleError
 from scrun.oci.config import Bundle, Config, load_bundle, read_config
 from scrun.oci.lookup import NotFound, find_program
 from scrun.settings.load import LEVELS, Level, Log
@@ -54,12 +54,7 @@ def main(argv: list[str]) -> int:
         order = _order(argv, os.path.abspath(script))
         trio.run(_try, order, action, parsed.count("stage-out") > 0)
     except BaseException as error:
-        first = next(leaves(error))
-        if isinstance(first, KeyboardInterrupt):
-            return 130
-        if not isinstance(first, Exception):
-            raise
-        return explain(first, parsed)
+        return explain_end(error, parsed)
     return 0
 
 

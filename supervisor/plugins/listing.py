@@ -13,8 +13,8 @@ import trio
 from scrun._fast import write
 from scrun.cli.columns import columns
 from scrun.cli.parse import parse
-from scrun.commands.failure import explain
-from scrun.errors import described, leaves
+from scrun.commands.failure import explain_end
+from scrun.errors import described
 from scrun.settings.load import Settings
 from supervisor.orders import Order, own_order
 from supervisor.plugins.installed import Installed, built_in, others
@@ -53,10 +53,7 @@ def main(argv: list[str]) -> int:
         text = _json(found) if as_json else columns(HEAD, map(_cells, found))
         write(text.encode("utf-8", "replace"))
     except BaseException as error:
-        first = next(leaves(error))
-        if not isinstance(first, Exception):
-            raise
-        return explain(first, parsed)
+        return explain_end(error, parsed)
     return 0
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from scrun.cli.parse import Parsed, parse
-from scrun.commands.failure import explain, report_failure
-from scrun.errors import ScrunError, UnknownContainer, UsageError
+from scrun.commands.failure import explain, explain_end, report_failure
+from scrun.errors import ScrunError, StateError, UnknownContainer, UsageError
 
 Explain = Callable[..., list[str]]
 
@@ -155,3 +155,14 @@ def test_an_error_about_a_long_name(capfd: pytest.CaptureFixture[str]) -> None:
     said = capfd.readouterr().err
     assert said.endswith("/x: File name too long\n")
     assert len(said) < 2100
+
+
+def test_what_ends_a_program(capfd: pytest.CaptureFixture[str]) -> None:
+    """Event loops put errors in groups; an interrupt needs no words."""
+    wrapped = BaseExceptionGroup("", [BaseExceptionGroup("", [KeyboardInterrupt()])])
+    assert explain_end(wrapped, None) == explain_end(KeyboardInterrupt(), None) == 130
+    assert capfd.readouterr().err == ""
+    assert explain_end(ExceptionGroup("", [StateError("it is not")]), None) == 1
+    assert capfd.readouterr().err == "scrun: it is not\n"
+    with pytest.raises(SystemExit):
+        explain_end(SystemExit(3), None)
