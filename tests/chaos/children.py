@@ -185,6 +185,7 @@ class Stream:
 
     def __init__(self, fd: int) -> None:
         self._stream = trio.lowlevel.FdStream(fd)
+        self._writing = trio.Lock()
         self.data = bytearray()
         self.ended = trio.Event()
         self._grown = trio.Event()
@@ -214,7 +215,8 @@ class Stream:
 
     async def write(self, data: bytes) -> None:
         """Write to the other side, if there is one."""
-        await self._stream.send_all(data)
+        async with self._writing:
+            await self._stream.send_all(data)
 
     @property
     def text(self) -> str:

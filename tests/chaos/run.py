@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from tests.chaos.place import Place
 from tests.chaos.plan import GROUP, Plan, draw
 from tests.chaos.podman_life import PodmanLife, PodmanPlace
 from tests.chaos.report import Failure, Report
-from tests.chaos.seen import judge
+from tests.chaos.seen import Kind, Problem, judge
 from tests.chaos.troubles import Trouble
 from tests.harness.processes import signal_quietly
 from tests.harness.users import User
@@ -132,12 +133,15 @@ class Run:
         else:
             life = Life(plan, self.places[plan.engine], trouble)
         try:
-            seen = await life.live()
-            problems = judge(plan, seen)
+            await life.live()
+            problems = judge(plan, life.seen)
+        except Exception:  # a fault of this program's: the other lives need not go with it
+            life.note(traceback.format_exc())
+            problems = [Problem(Kind.WORDS, "the program that watches it has failed")]
         finally:
             if limit is not None:
                 limit.release()
-        self.report.add(plan, seen)
+        self.report.add(plan, life.seen)
         if self.order.only is not None:
             self.report.keep(Failure(plan, problems, life.notes, life.log))
         if problems:
