@@ -122,7 +122,7 @@ def _one_line(text: str) -> bool:
 
 def _too_early(answer: Answer) -> bool:
     """Tell whether SIGINT found an interpreter that had not begun with anything of ours yet."""
-    interrupted = "KeyboardInterrupt" in answer.err.splitlines()
+    interrupted = any(line.startswith("KeyboardInterrupt") for line in answer.err.splitlines())
     return interrupted and not answer.err.startswith("Traceback")
 
 

@@ -125,9 +125,15 @@ def test_what_is_wrong_with_a_fault(
     assert kinds(of, seen(hit=True, state=None, **what)) == problems
 
 
-def test_an_interpreter_that_was_interrupted_at_once() -> None:
+@pytest.mark.parametrize(
+    "own_words",
+    [
+        "Fatal Python error: init_sys_streams: none\nKeyboardInterrupt\n",
+        "python: failed to set __main__.__loader__\nTraceback (most):\n  x\nKeyboardInterrupt: \n",
+    ],
+)
+def test_an_interpreter_that_was_interrupted_at_once(own_words: str) -> None:
     [fault] = find("client-int")
-    own_words = "Fatal Python error: init_sys_streams: none\nKeyboardInterrupt\n"
     deletes = [Answer(1, "", own_words), Answer(0)]
     assert kinds(plan(fault, DELETING), seen(hit=True, deletes=deletes)) == []
     assert kinds(plan(), seen(deletes=deletes)) == [Kind.WORDS]
