@@ -1,6 +1,7 @@
 """Counts what is left: jobs, processes, sockets, directories, mounts, descriptors."""
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,11 +18,30 @@ FORGOTTEN = "jobs whose end a killed slurmctld has forgotten"
 """slurmctld saves its state some seconds later, so one that is killed believes again in jobs that
 were given back just before."""
 BY_PODMAN = "stopped containers that podman did not delete after the death of its conmon"
-NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN}
-"""What is left by others, whatever scrun does."""
+GIVEN_TWICE = "lives whose job has a number that a killed slurmctld had given before"
+"""It saves the last number some seconds later, too. A node then refuses such a job's step, or has
+the runtime's state of the first one still; and who gives the first one back cancels the second."""
+NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE}
+"""What is left, or lost, by others, whatever scrun does."""
+
+_NUMBER = re.compile(r"the job is (\d+)")
 
 Left = dict[str, list[str]]
 """What is left, by its kind."""
+
+
+def given_twice(conf: str, log: str) -> str:
+    """Return the number of a life's job if slurmctld has given it more than once, or "".
+
+    Args:
+        conf: The slurm.conf of a cluster of `tools/slurm-cluster`.
+        log: The container's log.
+    """
+    controller = Path(conf).parents[1] / "log" / "slurmctld.log"
+    if not (found := _NUMBER.search(log)) or not controller.exists():
+        return ""
+    given = f"_slurm_rpc_allocate_resources JobId={found[1]} "
+    return found[1] if controller.read_text(errors="replace").count(given) > 1 else ""
 
 
 def look(places: list[Place], jobs: list[str], forgotten: set[str]) -> Left:

@@ -142,6 +142,10 @@ class Run:
             if limit is not None:
                 limit.release()
         self.report.add(plan, life.seen)
+        conf = os.environ.get("SLURM_CONF", "") if plan.engine == "slurm" else ""
+        if problems and conf and (number := census.given_twice(conf, life.log)):
+            self.report.left({census.GIVEN_TWICE: [f"{plan}: job {number}"]})
+            problems = []
         if self.order.only is not None:
             self.report.keep(Failure(plan, problems, life.notes, life.log))
         if problems:

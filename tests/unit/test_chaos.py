@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.chaos.census import given_twice
 from tests.chaos.faults import CREATED, CREATING, DELETING, ENGINES, NONE, RUNNING, Fault, Moment
 from tests.chaos.plan import GROUP, Plan, draw
 from tests.chaos.seen import Answer, Kind, Seen, judge
@@ -162,3 +163,19 @@ def test_the_documentation_has_every_fault() -> None:
     text = (DOCS / "reliability.md").read_text()
     for fault in FAULTS:
         assert f"| {fault.name} | {fault.when} | {fault.seen} |" in text
+
+
+def test_a_number_that_was_given_twice(tmp_path: Path) -> None:
+    conf = tmp_path / "etc" / "slurm.conf"
+    line = (
+        "[2026-11-21T23:51:20.991] sched: _slurm_rpc_allocate_resources JobId={} NodeList=node1\n"
+    )
+    (tmp_path / "log").mkdir()
+    text = "".join(map(line.format, (36, 37, 3, 36)))
+    (tmp_path / "log" / "slurmctld.log").write_text(text)
+    said = 'level=info msg="the job is {}"\n'
+    assert given_twice(str(conf), said.format(36)) == "36"
+    assert given_twice(str(conf), said.format(37)) == ""
+    assert given_twice(str(conf), said.format(3)) == ""
+    assert given_twice(str(conf), "") == ""
+    assert given_twice("/none/etc/slurm.conf", said.format(36)) == ""
