@@ -7,7 +7,9 @@ weigh nothing. A shell that waits on a socket does all that in 0.1 MiB:
 
 * its socket (descriptor 3) is the supervisor's: a line `STATUS` from there is the end, end of
   file is the death of the supervisor, and is told by `LOST`;
-* a signal is passed on as a line with its name. What became of it is the supervisor's business;
+* a signal is passed on as a line with its name. What became of it is the supervisor's business.
+  One that comes in the microseconds in which a shell has looked for signals and does not read
+  yet, right after its begin or after another signal, is passed on with the next;
 * dash does not tell an interrupted `read` from end of file by its status (1 in both cases), so
   the traps leave a mark;
 * the descriptor of the locked pid file stays open in it (number 9): the lock is the anchor's.

@@ -69,7 +69,12 @@ class Left:
         """Wait until it has its traps, as it has long before there is a job."""
         wanted = sum(1 << (number - 1) for number in SIGNALS)
         wait_until("traps", lambda: int(self._status("SigCgt"), 16) & wanted == wanted)
+        self.reads()
         return self
+
+    def reads(self) -> None:
+        """Wait until it sleeps: in the moment before, a shell has looked for signals already."""
+        wait_until("sleep", lambda: self.stat[0] == "S")
 
     def _status(self, name: str) -> str:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
@@ -86,7 +91,7 @@ class Left:
     def held(self) -> set[str]:
         """What it has open. (While it reads, a shell moves descriptor 0 out of the way.)"""
         place = f"/proc/{self.pid}/fd"
-        wait_until("sleep", lambda: self.stat[0] == "S")
+        self.reads()
         return {os.readlink(f"{place}/{name}") for name in os.listdir(place)}
 
     @property
@@ -96,6 +101,12 @@ class Left:
 
     def kill(self, number: int) -> None:
         os.kill(self.pid, number)
+
+    def passes_on(self, number: int) -> str:
+        """Send it a signal while it reads; return the name of the one that it tells of."""
+        self.reads()
+        self.kill(number)
+        return f"SIG{self.next()}"
 
     def next(self) -> str:
         """The next line that it says; "" when it is dead."""
@@ -210,8 +221,7 @@ def test_passes_a_signal_on(
         bash_restarts_its_read(request)
     left = leave().ready()
     for _ in range(3):
-        left.kill(number)
-        assert "SIG" + left.next() == number.name
+        assert left.passes_on(number) == number.name
     assert left.end(7) == 7
 
 
@@ -254,16 +264,14 @@ def test_signals_that_the_caller_ignores(leave: Leave, names: str) -> None:
     """As under nohup, or as a job of a shell that is not interactive."""
     left = leave("/bin/sh", "-c", f"trap '' {names}; exec \"$@\"", "sh").ready()
     for number in ALL_BUT_WINCH:
-        left.kill(number)
-        assert "SIG" + left.next() == number.name
+        assert left.passes_on(number) == number.name
     assert left.end(0) == 0
 
 
 def test_signals_that_the_caller_blocks(leave: Leave) -> None:
     left = leave(sys.executable, "-I", "-S", "-c", BLOCKING).ready()
     for number in ALL_BUT_WINCH:
-        left.kill(number)
-        assert "SIG" + left.next() == number.name
+        assert left.passes_on(number) == number.name
     assert left.end(0) == 0
 
 
