@@ -53,7 +53,6 @@ from supervisor.staging.variables import script_variables
 from supervisor.stdio import Stdio
 
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
-_GRACE = 5.0
 _LAST_OUTPUT = 5.0
 
 

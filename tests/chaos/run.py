@@ -142,8 +142,11 @@ class Run:
             if limit is not None:
                 limit.release()
         self.report.add(plan, life.seen)
-        conf = os.environ.get("SLURM_CONF", "") if plan.engine == "slurm" else ""
-        if problems and conf and (number := census.given_twice(conf, life.log)):
+        lost = {problem.kind for problem in problems} <= {Kind.STATUS, Kind.LINES}
+        number = ""
+        if problems and lost and plan.engine == "slurm":
+            number = census.given_twice(os.environ["SLURM_CONF"], life.log)
+        if number:
             self.report.left({census.GIVEN_TWICE: [f"{plan}: job {number}"]})
             problems = []
         if self.order.only is not None:

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +11,7 @@ import trio
 
 from tests.chaos.place import MARK, TAG
 from tests.chaos.plan import Plan
+from tests.harness.processes import peer
 
 Words = list[str]
 
@@ -50,8 +50,7 @@ def listener(path: str) -> int:
             sock.connect(path)
         except OSError:
             return 0
-        peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", peer)[0])
+        return peer(sock)
 
 
 def _named(*names: str) -> Callable[[Words], bool]:

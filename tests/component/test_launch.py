@@ -2,11 +2,9 @@
 
 import os
 import signal
-import struct
 import subprocess
 import sys
 from pathlib import Path
-from socket import SO_PEERCRED, SOL_SOCKET
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ import pytest
 from scrun import wire
 from scrun.commands.launch import launch
 from scrun.errors import SupervisorLost
-from tests.harness.processes import processes, signal_quietly
+from tests.harness.processes import peer, processes, signal_quietly
 from tests.harness.wait import wait_while
 
 NAME = "@user-x"
@@ -88,8 +86,7 @@ def test_one_that_is_ended_at_once(tmp_path: Path, _: int) -> None:
     """From its first word on, SIGTERM leaves neither its socket's name nor the lock."""
     root = tmp_path / "root"
     connection = launch(str(root), NAME)
-    credentials = connection.getsockopt(SOL_SOCKET, SO_PEERCRED, struct.calcsize("3i"))
-    os.kill(struct.unpack("3i", credentials)[0], signal.SIGTERM)
+    os.kill(peer(connection), signal.SIGTERM)
     connection.close()
     wait_while("the supervisor", lambda: supervisors(root))
     assert os.listdir(root) == []

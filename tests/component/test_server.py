@@ -21,7 +21,7 @@ import pytest
 
 from scrun import wire
 from tests.harness import users
-from tests.harness.processes import descendants
+from tests.harness.processes import descendants, peer
 from tests.harness.wait import wait_until, wait_while
 
 REPOSITORY = Path(__file__).parents[2]
@@ -601,19 +601,17 @@ def test_root_whose_path_is_longer_than_a_socket_address(base: Path) -> None:
         assert os.listdir(supervisor.root) == []
 
 
-def peer(root: Path, name: str) -> int:
+def server_of(root: Path, name: str) -> int:
     """Which process serves a socket."""
     sock = wire.connect(str(root), name)
     with socket.socket(fileno=sock.detach()) as connection:
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    pid: int = struct.unpack("3i", credentials)[0]
-    return pid
+        return peer(connection)
 
 
 def detached(root: Path, inherited: int) -> "tuple[str, int]":
     """Start one as `create` does; what it says when it is ready, and its exit status."""
     readable, writable = os.pipe()
-    command = [sys.executable, "-I", str(REPOSITORY / "supervisor")]
+    command = [sys.executable, "-I", str(REPOSITORY / "supervisor" / "__main__.py")]
     command += ["--root", str(root), "--name", NAME, "--ready", str(writable)]
     with subprocess.Popen(
         command,
@@ -633,7 +631,7 @@ def test_detached(tmp_path: Path) -> None:
     readable, writable = os.pipe()
     assert detached(tmp_path, writable) == ("ready", 0)
     os.close(writable)
-    pid = peer(tmp_path, NAME)
+    pid = server_of(tmp_path, NAME)
     try:
         sock = wire.connect_supervisor(str(tmp_path), NAME)
         wire.send(sock, NOBODY)

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,9 +23,8 @@ class Process:
     @property
     def is_supervisor(self) -> bool:
         """Whether this is a supervisor of scrun."""
-        program = self.argv[1:6]
-        names = ("supervisor", "supervisor/__main__.py")
-        return any(argument.endswith(names) for argument in program)
+        program = [argument.removesuffix("/__main__.py") for argument in self.argv[1:6]]
+        return any(os.path.basename(argument) == "supervisor" for argument in program)
 
     @property
     def is_anchor(self) -> bool:
@@ -94,6 +95,13 @@ def voluntary_switches(pid: int) -> int:
             if line.startswith("voluntary_ctxt_switches:"):
                 total += int(line.split()[1])
     return total
+
+
+def peer(sock: socket.SocketType) -> int:
+    """Return the pid of who listens, or has connected, at the other end (unix(7))."""
+    size = struct.calcsize("3i")
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int(struct.unpack("3i", credentials)[0])
 
 
 def signal_quietly(pid: int, number: int = signal.SIGKILL) -> None:
