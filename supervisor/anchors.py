@@ -9,7 +9,7 @@ from typing import Protocol
 
 import trio
 
-from scrun.errors import ScrunError
+from scrun.errors import ScrunError, described
 from scrun.states import FATAL, Ending, Phase, killed
 from supervisor.journal import Journal
 
@@ -147,8 +147,8 @@ async def obey(anchor: Anchor, container: Obeys) -> None:
 async def _pass_on(container: Obeys, number: signal.Signals) -> None:
     try:
         await container.kill(number)
-    except ScrunError as error:
-        container.journal.write("error", str(error))
+    except (ScrunError, OSError) as error:
+        container.journal.write("error", f"{number.name} was not passed on: {described(error)}")
     if number in FATAL:
         await trio.sleep(_GRACE)
         container.end(killed(number, f"the anchor got {number.name}"))

@@ -14,6 +14,7 @@ from scrun.cli.report import printable
 from scrun.commands.messages import LIVE, TO_LOG, TO_STDERR
 from scrun.settings.load import LEVELS, Level
 from supervisor.journal import Journal, Shown, as_runc
+from supervisor.nurseries import unwrapped
 
 _WAITING = 256
 _LONGEST_LINE = 4000
@@ -65,7 +66,7 @@ async def told(journal: Journal, send: Callable[[bytes], Awaitable[None]]) -> As
     journal.show_to(tell)
     if shown.live:
         journal.show_live(tell_live)
-    async with trio.open_nursery() as nursery:
+    async with unwrapped() as nursery:
         nursery.start_soon(pump_until_gone)
         try:
             yield

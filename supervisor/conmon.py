@@ -12,6 +12,8 @@ from pathlib import Path
 
 import trio
 
+from supervisor.nurseries import unwrapped
+
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _SIGN_OF_CONMON = "_OCI_SYNCPIPE"
 _OPTION = b"--persist-dir"
@@ -68,7 +70,7 @@ async def minded(
         yield
         return
     try:
-        async with trio.open_nursery() as nursery:
+        async with unwrapped() as nursery:
 
             @nursery.start_soon
             async def mind() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import trio
 
-from scrun.errors import EngineError, StateError
+from scrun.errors import EngineError, StateError, described
 from scrun.states import Answer, Phase, answer_to_signal, killed
 from supervisor.inside import Inside
 from supervisor.life import Life
@@ -51,8 +51,8 @@ class Container(Life):
         async def kill() -> None:
             try:
                 await self.kill(signal.SIGKILL)
-            except EngineError as error:
-                self._journal.write("error", str(error))
+            except (EngineError, OSError) as error:
+                self._journal.write("error", described(error))
                 self.end(killed(signal.SIGKILL, f"container {self.id} was killed"))
 
         self.begin(kill)

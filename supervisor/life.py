@@ -278,10 +278,9 @@ class Life:
                 ending = await stack.run(job, step)
                 self._ending = self._ending or ending
                 self._become(Phase.STOPPING)
-        except* StagingError as group:
+        except StagingError as error:
             if self._ending is None:
                 raise
-            error = next(leaves(group))
             # What the container wrote may not have come back: that is no success.
             self._journal.write("error", str(error))
             status = self._ending.status or TAKEN["scrun-failure"]

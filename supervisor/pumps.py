@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.errors import EngineError
+from supervisor.nurseries import unwrapped
 from supervisor.processes import Setting, child, own_program
 
 LINE_LIMIT = 64 * 1024
@@ -91,7 +92,7 @@ async def messages(receive: Callable[[str], None]) -> AsyncIterator[int]:
         heard_all.set()
 
     scopes: list[trio.CancelScope] = []
-    async with trio.open_nursery() as nursery:
+    async with unwrapped() as nursery:
         nursery.start_soon(pump)
         try:
             yield writable
@@ -145,7 +146,7 @@ async def overheard(
                     pass  # nobody reads it any more
         ended.set()
 
-    async with carried(fd, setting) as pipe, trio.open_nursery() as nursery:
+    async with carried(fd, setting) as pipe, unwrapped() as nursery:
         nursery.start_soon(pump, os.dup(pipe))
         try:
             yield writable

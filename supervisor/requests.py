@@ -19,6 +19,7 @@ from supervisor.caller import told
 from supervisor.container import Container
 from supervisor.containers import Containers
 from supervisor.inspection import processes, statistics
+from supervisor.nurseries import unwrapped
 from supervisor.operations import execute, hold
 from supervisor.orders import read_call, read_order
 from supervisor.stdio import Stdio
@@ -165,7 +166,7 @@ class Request:
         self._check_descriptors()
         container = await self._containers.create(order, self._fds)
         async with told(container.journal, partial(send, self._connection)):
-            async with trio.open_nursery() as nursery:
+            async with unwrapped() as nursery:
                 nursery.start_soon(_end_with_caller, self._connection, container)
                 await container.settled.wait()
                 nursery.cancel_scope.cancel()

@@ -18,6 +18,7 @@ from scrun.states import FATAL, Ending, killed, taken
 from supervisor.anchors import Anchor
 from supervisor.engines.base import Job, Program, Session
 from supervisor.journal import Journal
+from supervisor.nurseries import unwrapped
 from supervisor.orders import Call
 from supervisor.staging.place import Staged
 from supervisor.stdio import Stdio
@@ -173,7 +174,7 @@ class LiveSession:
     async def run(self, job: Job, prepared: Prepared) -> None:
         """Run it to its end. Never raises."""
         try:
-            async with trio.open_nursery() as nursery:
+            async with unwrapped() as nursery:
                 program = Program(
                     process=prepared.process,
                     stdio=self._stdio.fds,
@@ -222,8 +223,8 @@ class LiveSession:
     async def _pass_on(self, session: Session, number: signal.Signals) -> None:
         try:
             await session.signal(number)
-        except ScrunError as error:
-            self._journal.write("error", f"{self._name}: {error}")
+        except (ScrunError, OSError) as error:
+            self._journal.write("error", f"{self._name}: {described(error)}")
         if number in FATAL:
             await trio.sleep(_GRACE)
             self._end(killed(number))

@@ -13,6 +13,7 @@ from scrun.commands.attach import DATA, SIGNAL, SIZE, frame, take_frames
 from scrun.errors import ScrunError, StateError
 from supervisor.container import Container
 from supervisor.kept import Followed, KeptOutput
+from supervisor.nurseries import unwrapped
 
 Send = Callable[[bytes], Awaitable[None]]
 
@@ -36,7 +37,7 @@ async def attach(container: Container, connection: trio.SocketStream) -> None:
     """
     kept = kept_output(container)
     await connection.send_all(b"\0" + bytes([kept.terminal]))
-    async with trio.open_nursery() as nursery:
+    async with unwrapped() as nursery:
 
         @nursery.start_soon
         async def show() -> None:
@@ -88,5 +89,5 @@ async def _signal(container: Container, number: int) -> None:
         return
     try:
         await container.kill(number)
-    except ScrunError:
+    except (ScrunError, OSError):
         pass  # it ends, or will be told by its own log

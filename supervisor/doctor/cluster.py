@@ -305,9 +305,8 @@ async def _script(place: Place, tell: Tell) -> None:
                 pass
         finally:
             journal.close()
-    except* ScrunError as group:
-        error = str(group.exceptions[0])
-        tell(Finding(name, "fail", error, "`scrun lua check FILE` tells more"))
+    except ScrunError as error:
+        tell(Finding(name, "fail", str(error), "`scrun lua check FILE` tells more"))
     else:
         tell(Finding(name, "ok", f"{path}: loaded by Lua {place.settings.lua.version}"))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import trio
 
-from scrun.errors import EngineError, ScrunError, SettingsError, leaves
+from scrun.errors import EngineError, ScrunError, SettingsError
 from scrun.settings.load import Log
 from scrun.settings.shell_commands import program_of
 from scrun.states import Ending
@@ -22,6 +22,7 @@ from supervisor.doctor.place import Check, Place, Tell, run_tool
 from supervisor.engines.base import Job, Request
 from supervisor.journal import Journal
 from supervisor.lua.find import find_script
+from supervisor.nurseries import unwrapped
 from supervisor.processes import Setting
 from supervisor.pumps import messages
 from supervisor.staging.place import directory_for
@@ -168,7 +169,7 @@ async def _with_job(place: Place, tell: Tell, words: _Words) -> None:
     pending = ""
     granted = trio.Event()
     try:
-        async with trio.open_nursery() as nursery:
+        async with unwrapped() as nursery:
 
             @nursery.start_soon
             async def give_up() -> None:
@@ -190,9 +191,8 @@ async def _with_job(place: Place, tell: Tell, words: _Words) -> None:
                 tell(Finding("job", "ok", f"{job.id}, on {where}"))
                 await _in_job(place, tell, job, words.request)
             nursery.cancel_scope.cancel()
-    except* ScrunError as group:
-        text = str(next(leaves(group)))
-        tell(Finding("job", "fail", text, "see what SCRUN_* and [slurm.defaults] ask for"))
+    except ScrunError as error:
+        tell(Finding("job", "fail", str(error), "see what SCRUN_* and [slurm.defaults] ask for"))
     if pending:
         remedy = "wait for the queue, or try another partition (SCRUN_PARTITION)"
         tell(Finding("job", "warn", f"pending after {_PATIENCE:g} s: {pending}", remedy))

@@ -18,6 +18,7 @@ from scrun.errors import EngineError, ScrunError
 from scrun.settings.load import Level, Lua
 from supervisor.journal import Journal
 from supervisor.lua.channel import Channel, Hangup
+from supervisor.nurseries import unwrapped
 from supervisor.processes import SYSTEM_PATH, Child, Setting, child, run_shell
 from supervisor.pumps import messages
 
@@ -184,7 +185,7 @@ class Worker:
                 answer[1] = str(await remote(script, output))
 
         try:
-            async with trio.open_nursery() as nursery:
+            async with unwrapped() as nursery:
                 nursery.start_soon(self._wait_for_stop, nursery.cancel_scope)
                 try:
                     await run()

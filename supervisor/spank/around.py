@@ -11,6 +11,7 @@ from scrun.settings.load import Settings
 from scrun.settings.plugin_options import read_given
 from scrun.settings.plugstack import Script, find_plugstack, find_scripts, read_plugstack
 from supervisor.engines.base import Engine, Request
+from supervisor.nurseries import unwrapped
 from supervisor.spank.stack import Stack
 
 
@@ -50,7 +51,7 @@ async def plugin_stack(
     target = await engine.target(request.setting)
     is_node = not target.elsewhere
     facts = Facts(target.slurm, target.uid, target.gid, tuple(os.getgroups()))
-    async with trio.open_nursery() as nursery:
+    async with unwrapped() as nursery:
         scripts = Scripts(
             source, found, settings.lua, settings.staging.timeout, request.setting, directory,
             request.journal, nursery, facts,

@@ -14,9 +14,9 @@ import trio
 from scrun._fast import write
 from scrun.cli.parse import parse
 from scrun.commands.failure import explain
-from scrun.errors import leaves
 from scrun.settings.load import Log, Settings
 from supervisor.journal import Journal
+from supervisor.nurseries import unwrapped
 from supervisor.orders import settings_of
 from supervisor.processes import Setting
 from supervisor.spank.around import find
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
         parsed = parse([*argv, "version"])
         options = trio.run(_options, settings_of(parsed, os.environ, os.getcwd()))
     except Exception as error:
-        return explain(next(iter(leaves(error))), parsed)  # type: ignore[arg-type]
+        return explain(error, parsed)
     write(json.dumps(options).encode())
     return 0
 
@@ -52,7 +52,7 @@ async def _options(settings: Settings) -> list[object]:
     setting = Setting({**os.environ}, umask)
     with tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True) as place:
         journal = Journal(os.path.join(place, "log"), Log(), "options")
-        async with trio.open_nursery() as nursery:
+        async with unwrapped() as nursery:
             scripts = Scripts(
                 source, found, settings.lua, _PATIENCE, setting, os.getcwd(), journal, nursery,
                 Facts(SLURM),

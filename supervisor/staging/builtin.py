@@ -12,6 +12,7 @@ from scrun.errors import StagingError
 from scrun.record import Record
 from supervisor.engines.base import Job, Request
 from supervisor.engines.slurm.tools import outer_id
+from supervisor.nurseries import unwrapped
 from supervisor.processes import child
 from supervisor.pumps import messages
 from supervisor.staging.base import Left, Submission
@@ -109,7 +110,7 @@ class BuiltIn:
             enough.set()
 
         with trio.CancelScope(shield=True):
-            async with trio.open_nursery() as nursery:
+            async with unwrapped() as nursery:
                 nursery.start_soon(watch)
                 await trio.to_thread.run_sync(
                     lambda: return_changes(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import trio
 
-from scrun.errors import BundleError, StagingError, leaves
+from scrun.errors import BundleError, StagingError
 from scrun.oci.config import Bundle, read_config
 from scrun.record import Moved
 from scrun.settings.load import Settings
@@ -16,6 +16,7 @@ from supervisor.engines.base import Job, Request
 from supervisor.lua.find import cluster_name
 from supervisor.lua.host import Script, loaded
 from supervisor.lua.process import Remote
+from supervisor.nurseries import unwrapped
 from supervisor.staging.base import Submission
 from supervisor.staging.files import write
 from supervisor.staging.place import Staged, directory_for, make_place
@@ -185,7 +186,7 @@ async def stage_out(
     )  # fmt: skip
     failure = f"{moved.script}: {_OUT} did not finish: it took too long"
     try:
-        async with trio.open_nursery() as nursery:
+        async with unwrapped() as nursery:
             nursery.start_soon(_cancel_when, hurry, nursery.cancel_scope)
             nursery.cancel_scope.deadline = trio.current_time() + settings.staging.timeout
             async with loaded(
@@ -196,8 +197,8 @@ async def stage_out(
                 await script.call(_OUT, arguments, originals, environment, remote)
                 failure = ""
             nursery.cancel_scope.cancel()
-    except* StagingError as group:
-        failure = str(next(leaves(group)))
+    except StagingError as error:
+        failure = str(error)
     if failure and hurry.is_set():
         failure = f"{moved.script}: {_OUT} did not finish: it was asked to hurry"
     if failure:
@@ -231,7 +232,7 @@ async def scripted(path: str, submission: Submission) -> AsyncIterator[Scripted]
             await done.wait()
 
     done = trio.Event()
-    async with trio.open_nursery() as nursery:
+    async with unwrapped() as nursery:
         script = await nursery.start(keep)
         yield Scripted(script, done, submission)
         nursery.cancel_scope.cancel()

@@ -155,7 +155,7 @@ async def test_messages_of_nobody() -> None:
 
 
 async def test_an_error_in_the_block_comes_out() -> None:
-    with pytest.RaisesGroup(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError):
         async with messages(print):
             raise ZeroDivisionError
 

@@ -21,6 +21,7 @@ from supervisor.engines.base import Job, Request
 from supervisor.engines.local.commands import Commands, Container, RuntimeCommands
 from supervisor.engines.local.job import LocalJob
 from supervisor.engines.local.site_commands import OciConfCommands
+from supervisor.nurseries import unwrapped
 from supervisor.processes import Setting, child
 from supervisor.pumps import messages
 from supervisor.runtimes import find_runtime
@@ -125,7 +126,7 @@ class LocalEngine:
                     stderr=stderr,
                     dies_with_us=False,
                 ) as holder,
-                trio.open_nursery() as watching,
+                unwrapped() as watching,
             ):
                 theirs.close()
 

@@ -32,6 +32,7 @@ from supervisor.engines.slurm.messages import SallocHeard
 from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.tools import Tools, lean
 from supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
+from supervisor.nurseries import unwrapped
 from supervisor.processes import Child, Setting, child
 from supervisor.pumps import messages
 
@@ -166,7 +167,7 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
             ):
                 theirs.close()
                 try:
-                    async with trio.open_nursery() as pending:
+                    async with unwrapped() as pending:
                         pending.start_soon(allocation.guard_pending, tools, setting)
                         pending.start_soon(allocation.tell_pending, queue, setting, wish.because)
                         pending.start_soon(allocation.lose_patience, pending.cancel_scope)
@@ -175,7 +176,7 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
                     if environment is not None:
                         held = Held(environment["SLURM_JOB_ID"], environment, heard)
                         request.known(held.job_id, True)
-                        async with trio.open_nursery() as watching:
+                        async with unwrapped() as watching:
                             watching.start_soon(allocation.watch, salloc, tools)
                             try:
                                 yield held
@@ -207,7 +208,7 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
 @asynccontextmanager
 async def _until_the_end_of(salloc: Child) -> AsyncIterator[None]:
     """Cancel what waits in the block when salloc ends."""
-    async with trio.open_nursery() as nursery:
+    async with unwrapped() as nursery:
 
         @nursery.start_soon
         async def end() -> None:

@@ -14,6 +14,7 @@ from supervisor.engines.slurm.messages import SrunHeard
 from supervisor.engines.slurm.tools import Tools, lean
 from supervisor.engines.terminal import give_a_size
 from supervisor.journal import Journal
+from supervisor.nurseries import unwrapped
 from supervisor.processes import Child, Setting, child
 from supervisor.pumps import can_be_opened_again, carried, messages, overheard
 
@@ -125,7 +126,7 @@ class SrunStep:
                 grace=_STEP_ENDS,
             ) as srun:
                 self._srun = srun
-                async with trio.open_nursery() as nursery:
+                async with unwrapped() as nursery:
                     if streams.terminal:
                         nursery.start_soon(self._tell_the_size, streams.far_terminal)
                     status = await srun.wait()

@@ -1,0 +1,197 @@
+"""Errors come out of hidden nurseries as what they are, and end nobody who is not concerned."""
+
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+import trio
+
+from scrun.errors import EngineError, StateError
+from scrun.settings.load import Log
+from scrun.states import Ending, Phase
+from supervisor.anchors import Anchor, obey
+from supervisor.engines.base import Job, Program
+from supervisor.journal import Journal
+from supervisor.nurseries import unwrapped
+from supervisor.processes import Setting, child
+from supervisor.pumps import messages, overheard
+from supervisor.sessions import LiveSession, Prepared
+from supervisor.stdio import Stdio
+
+SETTING = Setting({})
+
+
+async def cannot_run() -> None:
+    """Start a child that cannot be started, beside a hidden nursery."""
+    async with (
+        messages(print) as error,
+        child(["/nonexistent"], SETTING, stderr=error, dies_with_us=False),
+    ):
+        pass
+
+
+async def test_the_only_error_is_itself() -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        await cannot_run()
+    assert caught.value.__context__ is None
+
+
+async def test_one_of_a_task() -> None:
+    async def fail() -> None:
+        raise EngineError("x")
+
+    with pytest.raises(EngineError, match="x"):
+        async with unwrapped() as nursery:
+            nursery.start_soon(fail)
+
+
+async def test_one_deep_inside() -> None:
+    with pytest.raises(EngineError, match="x"):
+        async with unwrapped(), trio.open_nursery(), trio.open_nursery():
+            raise EngineError("x")
+
+
+async def test_several_stay_a_group() -> None:
+    async def fail() -> None:
+        raise EngineError("x")
+
+    with pytest.RaisesGroup(EngineError, StateError):
+        async with unwrapped() as nursery:
+            nursery.start_soon(fail)
+            raise StateError("y")
+
+
+async def test_an_error_beside_a_cancellation() -> None:
+    async def fail(scope: trio.CancelScope) -> None:
+        async with unwrapped() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            scope.cancel()
+            raise EngineError("x")
+
+    with trio.CancelScope() as scope, pytest.raises(EngineError, match="x"):
+        await fail(scope)
+
+
+async def test_a_cancellation_stays_one() -> None:
+    with trio.CancelScope() as scope:
+        async with unwrapped() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            scope.cancel()
+    assert scope.cancelled_caught
+
+
+async def test_what_listens_to_a_container_that_cannot_be_started(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file, pytest.raises(FileNotFoundError):
+        async with (
+            overheard(file.fileno(), Setting({}), print) as pipe,
+            child(["/nonexistent"], SETTING, stderr=pipe, dies_with_us=False),
+        ):
+            pass
+
+
+class Signals:
+    """An anchor that gets one signal, and lives until its end is asked for."""
+
+    pid = 1
+
+    def __init__(self, number: signal.Signals) -> None:
+        self._number = number
+        self.gone = trio.Event()
+
+    async def signals(self) -> AsyncIterator[signal.Signals]:
+        yield self._number
+        await self.gone.wait()
+
+    def end(self, status: int) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class Unreachable:
+    """A container to which no signal can be delivered: for that a process is wanted."""
+
+    phase = Phase.RUNNING
+    ending = False
+
+    def __init__(self, journal: Journal, nursery: trio.Nursery) -> None:
+        self.journal = journal
+        self.tried = trio.Event()
+        self._nursery = nursery
+
+    def resized(self) -> None:
+        pass
+
+    def hurry(self) -> None:
+        pass
+
+    def begin(self, call: Callable[[], Awaitable[None]]) -> None:
+        self._nursery.start_soon(call)
+
+    async def kill(self, number: int) -> None:
+        try:
+            await cannot_run()
+        finally:
+            self.tried.set()
+
+    def end(self, ending: Ending) -> None:
+        pass
+
+
+async def test_a_signal_that_cannot_be_delivered_ends_no_container(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "log"), Log(), "c")
+    anchor = Signals(signal.SIGUSR1)
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            container = Unreachable(journal, nursery)
+            nursery.start_soon(obey, cast(Anchor, anchor), container)
+            await container.tried.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    journal.close()
+    assert "SIGUSR1 was not passed on: /nonexistent" in (tmp_path / "log").read_text()
+
+
+class DeafJob:
+    """A job whose program runs until it is told to stop; no signal reaches it."""
+
+    def __init__(self) -> None:
+        self.tried = trio.Event()
+        self.stop = trio.Event()
+
+    async def session(self, program: Program) -> "DeafJob":
+        program.running()
+        return self
+
+    async def run(self) -> Ending:
+        await self.stop.wait()
+        return Ending(7, "exited")
+
+    def resized(self) -> None:
+        pass
+
+    async def signal(self, number: int) -> None:
+        try:
+            await cannot_run()
+        finally:
+            self.tried.set()
+
+
+async def test_a_signal_that_cannot_be_delivered_ends_no_session(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "log"), Log(), "c")
+    job = DeafJob()
+    with (tmp_path / "x").open("wb") as file, trio.fail_after(10):
+        stdio = Stdio([os.dup(file.fileno()) for _ in range(3)], terminal=False)
+        session = LiveSession("exec", journal, cast(Anchor, Signals(signal.SIGUSR1)), stdio)
+        async with trio.open_nursery() as nursery:
+            prepared = Prepared({}, is_known=True)
+            nursery.start_soon(session.run, cast(Job, job), prepared)
+            await job.tried.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            job.stop.set()
+    journal.close()
+    assert session.ending == Ending(7, "exited")
