@@ -1,5 +1,6 @@
 """The users of the tests: root, the ordinary user of the test cluster, and a stranger to both."""
 
+import fcntl
 import os
 import pwd
 import subprocess
@@ -49,6 +50,21 @@ class User:
             for directory, directories, files in os.walk(path):
                 for name in (*directories, *files):
                     os.lchown(os.path.join(directory, name), self.uid, self.gid)
+
+
+def claim(user: User) -> None:
+    """Keep other runs from using a test user until this process ends.
+
+    Two runs break each other: what an engine's runtime reads is in the user's home, and each
+    counts the other one's processes as its own leaks. `tools/test` has claimed its user already.
+
+    Raises:
+        BlockingIOError: Another run has it.
+    """
+    if os.environ.get("SCRUN_TEST_USER") == user.name:
+        return
+    lock = os.open(f"/run/lock/{user.name}.test", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by the descriptor, until the end
 
 
 def root() -> User:
