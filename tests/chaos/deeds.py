@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tests.chaos import disks, limits, proxies, rogues
-from tests.chaos.victims import signalled
+from tests.chaos import disks, limits, points, proxies, rogues
+from tests.chaos.victims import killed, signalled
 
 if TYPE_CHECKING:
     from tests.chaos.life import Life
@@ -50,6 +50,13 @@ async def _appears(life: "Life", look: Callable[[], int]) -> int:
             pause = min(pause * 1.3, 0.02)
         return found
     return 0
+
+
+async def _together(life: "Life") -> None:
+    """Kill several at once: nobody is left who could tidy up after the other."""
+    if pid := await _victim(life):
+        found = [life.where.find(target) for target in life.plan.fault.beside]
+        killed(life, [*(other for other in found if other), pid])
 
 
 async def _limited(life: "Life") -> None:
@@ -97,6 +104,8 @@ async def _between(life: "Life") -> None:
 
 
 _DEEDS: dict[str, Deed] = {
+    "together": _together,
+    "point": points.notice,
     "limited": _limited,
     "rogue": _rogue,
     "prepared": _prepared,

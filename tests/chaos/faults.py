@@ -26,7 +26,7 @@ CREATING, CREATED, STARTING, RUNNING, ENDING, DELETING = ALL
 HELD = (CREATED, RUNNING)
 """Moments in which the life waits until the fault has come: no race is in what follows."""
 
-KINDS = ("status", "lines", "stdin", "terminal", "kill", "exec", "script")
+KINDS = ("status", "lines", "stdin", "terminal", "kill", "exec", "script", "stubborn")
 PODMAN = ("podman",)
 ENGINES = ("slurm", "local")
 
@@ -53,6 +53,8 @@ class Fault(msgspec.Struct, frozen=True):
         trouble: Whether it disturbs everybody: then a group of lives waits for it.
         slow: Whether it takes long: it is left out of short runs.
         before: Words before the call of `create`.
+        beside: Who else is hit at the same moment, before it.
+        point: Which of `tests.chaos.points.POINTS` it comes at, or "".
         disk: Which directory is on a small file system of the life's own: "root" or "scratch".
     """
 
@@ -71,6 +73,8 @@ class Fault(msgspec.Struct, frozen=True):
     before: tuple[str, ...] = ()
     trouble: bool = False
     slow: bool = False
+    beside: tuple[str, ...] = ()
+    point: str = ""
 
     @property
     def when(self) -> str:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import trio
 
+from tests.chaos import points
 from tests.chaos.children import Done
 from tests.chaos.deeds import harm
 from tests.chaos.disks import disk_of
@@ -82,6 +83,8 @@ class Life:
         directory = self.place.site.base / "l" / self.id
         directory.mkdir()
         self.place.site.user.give(directory)
+        if self.plan.fault.point:
+            self._prepare_point()
         async with (
             disk_of(self),
             ends(directory, terminal=self.plan.kind == "terminal") as held,
@@ -97,10 +100,22 @@ class Life:
                 self._pass_by()
                 await self._tidy_up()
             nursery.cancel_scope.cancel()
+        if self.plan.fault.point:
+            self.seen.hit = self.seen.hit or points.reached(self.where.root)
+            self.seen.left += points.forget(self.where.root)
         self.seen.seconds = time.monotonic() - (self._hit_at or self._began)
         return self.seen
 
     # The fault
+
+    def _prepare_point(self) -> None:
+        fault = self.plan.fault
+        deed = fault.name.rpartition("-")[2]
+        root = Path(self.where.root)
+        root.mkdir(mode=0o700)
+        self.place.site.user.give(root)
+        call = 1 + self.plan.number % 4 if fault.point in points.REPEATED else 1
+        points.prepare(str(root), fault.point, deed, self.plan.pause, call)
 
     async def _harm(self, moment: Moment) -> None:
         try:

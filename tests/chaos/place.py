@@ -10,6 +10,8 @@ from typing import Any
 from tests.chaos.children import Call, Children
 from tests.chaos.faults import TRAPPED
 from tests.chaos.plan import Plan
+from tests.chaos.points import installation
+from tests.harness.installation import Installation
 from tests.harness.site import Site
 from tests.harness.users import User
 
@@ -32,6 +34,7 @@ function slurm_scrun_stage_out(id)
 end
 """
 
+_DEAF = "trap '' TERM INT HUP QUIT USR1; echo up; "
 _UP = f"trap 'exit {TRAPPED}' TERM INT; echo up; "
 
 
@@ -75,6 +78,8 @@ class Place:
 
     def root_of(self, plan: Plan) -> str:
         """Return the root directory of a life."""
+        if plan.fault.point:
+            return f"{self.site.base}/p{plan.number}"
         disk = self.disk(plan)
         return disk if disk and plan.fault.disk == "root" else self.root
 
@@ -113,7 +118,8 @@ class Place:
     def command(self, plan: Plan, *arguments: str) -> list[str]:
         """Return the command line of a call of scrun."""
         before = plan.fault.before if arguments[0] == "create" else ()
-        words = [*self.site.user.prefix, *before, self.site.command[0]]
+        scrun = self._pointed.binary if plan.fault.point else self.site.command[0]
+        words = [*self.site.user.prefix, *before, scrun]
         return [*words, "--root", self.root_of(plan), *arguments]
 
     def call(self, plan: Plan, *arguments: str) -> Call:
@@ -131,6 +137,7 @@ class Place:
             "stdin": f"{_UP}while read -r line; do echo $line; done; exit {plan.status}",
             "terminal": f"{_UP}read gate; echo down; exit {plan.status}",
             "kill": f"{_UP}sleep 600 & wait",
+            "stubborn": f"{_DEAF}read gate; exit {plan.status}",
         }
         config = self.site.config("sh", "-c", scripts[plan.kind], terminal=plan.kind == "terminal")
         config["process"]["env"].append(f"{TAG}={self.tag(plan)}")
@@ -149,6 +156,16 @@ class Place:
             linux["uidMappings"] = [{"containerID": 0, "hostID": user.uid, "size": 1}]
             linux["gidMappings"] = [{"containerID": 0, "hostID": user.gid, "size": 1}]
             linux["namespaces"].append({"type": "user"})
+
+    @cached_property
+    def _pointed(self) -> Installation:
+        """The scrun of lives whose supervisor stops at a point."""
+        return installation()
+
+    def close(self) -> None:
+        """Remove what is not below the site's directory."""
+        if "_pointed" in self.__dict__:
+            self._pointed.close()
 
     def stated(self, plan: Plan, container: str) -> dict[str, Any]:
         """Return a container's record, or nothing."""

@@ -12,7 +12,7 @@ _TROUBLE_EVERY = 32
 """How many groups there are to one that has a trouble."""
 _QUIET = 0.25
 _LOCAL = 0.4
-_KIND_WEIGHTS = dict(zip((*KINDS, *PODMAN), (5, 3, 3, 2, 3, 2, 1, 1), strict=True))
+_KIND_WEIGHTS = dict(zip((*KINDS, *PODMAN), (5, 3, 3, 2, 3, 2, 1, 2, 1), strict=True))
 _WINDOW = {
     Moment.CREATING: 0.25,
     Moment.CREATED: 0.05,

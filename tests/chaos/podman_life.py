@@ -33,6 +33,7 @@ class PodmanPlace(Place):
 
     def close(self) -> None:
         """Put everything back as it was."""
+        super().close()
         self.podman.__exit__(None, None, None)
 
     def podman_call(self, *words: str, stdin: int | None = None) -> Call:

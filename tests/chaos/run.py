@@ -204,8 +204,7 @@ class Run:
     async def _close(self) -> None:
         """End what is left, so that the next run begins with nothing."""
         for place in self.places.values():
-            if isinstance(place, PodmanPlace):
-                place.close()
+            place.close()
             for process in place.site.processes():
                 signal_quietly(process.pid, signal.SIGTERM if process.is_supervisor else 9)
         await trio.sleep(0.5)

@@ -103,7 +103,7 @@ def _may(plan: Plan, seen: Seen) -> frozenset[int]:
     if seen.start is not None and seen.start.status:
         return fault.ends | seen.own | _odd(plan) | {137}  # what could not be started is killed
     if fault.ends and fault.surely and plan.moment in HELD and not fault.trouble:
-        return fault.ends
+        return fault.ends | ({137} if plan.kind == "stubborn" else set())
     return fault.ends | seen.own | _odd(plan)
 
 
@@ -111,6 +111,8 @@ def _odd(plan: Plan) -> frozenset[int]:
     """Return the statuses that only moments of a few milliseconds have (docs/reliability.md)."""
     if plan.fault.target == "anchor" and plan.moment is CREATING:
         return frozenset({-2, -15})  # it has no traps yet
+    if plan.kind == "stubborn":
+        return frozenset({137})  # what does not hear TERM or INT is killed
     if plan.fault.name == "runtime-int" and plan.kind == "terminal" and plan.moment is ENDING:
         return frozenset({0})  # runc's, when its container has ended already
     return frozenset()
@@ -184,8 +186,8 @@ def _of_state(plan: Plan, seen: Seen, state: dict[str, str]) -> list[Problem]:
     if state["status"] != "stopped":
         return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
     told = state.get("exit_status")
-    if told is None and seen.hit and "supervisor" in plan.fault.name:
-        return []  # nobody was there to write it down
+    if told is None and seen.hit and ("supervisor" in plan.fault.name or plan.fault.point):
+        return []  # nobody was there to write it down: the engine is told first
     if told != str(seen.anchor):
         return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
     return []

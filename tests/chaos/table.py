@@ -17,6 +17,7 @@ from tests.chaos.faults import (
     Fault,
     Moment,
 )
+from tests.chaos.points import POINTS
 
 _TERM, _INT, _KILL = 143, 130, 137
 _RUNTIME = 1  # what the OCI runtime ends with itself; it says why on the container's stderr
@@ -49,6 +50,7 @@ def _signals(
 
 
 _ANY = {*range(1, 256)}  # what podman ends with when it has lost its conmon: but never 0
+_HEARING = tuple(kind for kind in KINDS if kind != "stubborn")
 _LATER = "nothing, but for the time in which it was stopped"
 _SLURM: dict[str, object] = {"engines": ("slurm",)}
 _LOCAL: dict[str, object] = {"engines": ("local",)}
@@ -133,6 +135,7 @@ FAULTS: tuple[Fault, ...] = (
             "TERM": {TRAPPED, _TERM, _FAILURE, _RUNC_INIT},
             "INT": {TRAPPED, _INT, _FAILURE, _RUNC_INIT},
         },
+        kinds=_HEARING,  # else its container just goes on
         weight=2,
         **_LOCAL,
     ),
@@ -227,6 +230,50 @@ FAULTS: tuple[Fault, ...] = (
         kinds=PODMAN,
         weight=1,
         slow=True,
+    ),
+    *(
+        Fault(
+            name="+".join((*beside, "supervisor")) + "-kill",
+            target="supervisor",
+            deed="together",
+            moments=ALL,
+            seen="as supervisor-kill; the next command gives back what was left",
+            ends=frozenset({_FAILURE, -9}),
+            engines=engines,
+            own=True,
+            weight=2,
+            beside=beside,
+        )
+        for beside, engines in (
+            (("anchor",), ENGINES),
+            (("salloc",), ("slurm",)),
+            (("srun",), ("slurm",)),
+            (("salloc", "srun", "anchor"), ("slurm",)),
+            (("holder",), ("local",)),
+            (("runtime",), ("local",)),
+            (("holder", "runtime", "anchor"), ("local",)),
+        )
+    ),
+    *(
+        Fault(
+            name=f"{point}-{deed}",
+            target="point",
+            deed="point",
+            moments=(CREATING,),
+            seen=seen,
+            ends=frozenset(ends),
+            surely=False,
+            refuses=deed != "delay",
+            own=True,
+            weight=1,
+            point=point,
+        )
+        for point in POINTS
+        for deed, seen, ends in (
+            ("kill", f"as supervisor-kill, {POINTS[point][1]} `{POINTS[point][0]}`", {_FAILURE}),
+            ("term", f"as supervisor-term, {POINTS[point][1]} `{POINTS[point][0]}`", {_FAILURE}),
+            ("delay", "nothing: it takes longer", set()),
+        )
     ),
     *(
         Fault(

@@ -141,6 +141,26 @@ class Harmed(Protocol):
         ...
 
 
+def killed(life: Harmed, pids: list[int]) -> None:
+    """Kill several processes with nothing in between."""
+    pidfds = []
+    try:
+        for pid in pids:
+            try:
+                pidfds.append(os.pidfd_open(pid))
+            except ProcessLookupError:
+                continue
+        for pidfd in pidfds:
+            try:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        life.hit(f"SIGKILL to {pids}")
+    finally:
+        for pidfd in pidfds:
+            os.close(pidfd)
+
+
 async def signalled(
     life: Harmed, pid: int, name: str, still: Callable[[], bool] = lambda: True
 ) -> None:

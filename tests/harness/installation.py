@@ -1,4 +1,7 @@
-"""An installation of scrun beside the one under test, of the same files: to install plugins in."""
+"""An installation of scrun beside the one under test, of the same files.
+
+Plugins can be installed in it, and what is scrun's own can be changed.
+"""
 
 import shutil
 import subprocess
@@ -32,6 +35,13 @@ class Installation:
         self.binary = str(self.base / "scrun")
         Path(self.binary).write_text(launcher.replace(under_test, str(self.site)))
         Path(self.binary).chmod(0o755)
+
+    def own_copies(self, checkout: Path) -> None:
+        """Have scrun itself from a checkout, as files that may be changed."""
+        for name in ("scrun", "supervisor"):
+            (self.site / name).unlink()
+            leave_out = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(checkout / name, self.site / name, ignore=leave_out)
 
     def install(self, project: Path) -> None:
         """Install a package from its sources, as a person would, without any network."""

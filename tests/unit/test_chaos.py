@@ -1,10 +1,12 @@
 """What tools/chaos makes of a seed, and what it makes of what it has seen."""
 
+import importlib
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.chaos import points
 from tests.chaos.census import given_twice
 from tests.chaos.faults import CREATED, CREATING, DELETING, ENGINES, NONE, RUNNING, Fault, Moment
 from tests.chaos.plan import GROUP, Plan, draw
@@ -53,6 +55,17 @@ def test_every_fault_comes_at_each_of_its_moments() -> None:
     for plan_ in drawn:
         assert plan_.engine in plan_.fault.engines
         assert plan_.kind in plan_.fault.kinds
+
+
+@pytest.mark.parametrize("point", sorted(points.POINTS))
+def test_every_point_is_a_function_of_the_product(point: str) -> None:
+    function, side = points.POINTS[point]
+    module, _, path = function.partition(":")
+    found: object = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert callable(found)
+    assert side in ("before", "after")
 
 
 def test_a_trouble_is_a_whole_groups() -> None:
@@ -149,6 +162,17 @@ def test_an_anchor_that_was_ended_before_it_had_traps(
     assert kinds(plan(fault, moment), what) == problems
     what.start = REFUSED
     assert kinds(plan(fault, moment), what) == problems
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "problems"),
+    [("stubborn", 137, []), ("lines", 137, [Kind.STATUS]), ("stubborn", 44, [Kind.STATUS])],
+)
+def test_one_that_ignores_signals_is_killed(kind: str, status: int, problems: list[Kind]) -> None:
+    [fault] = find("anchor-term")
+    state = {"status": "stopped", "exit_status": str(status)}
+    what = seen(hit=True, anchor=status, state=state, out=b"1\n2\n1\n")
+    assert kinds(plan(fault, RUNNING, kind), what) == problems
 
 
 def test_what_could_not_be_started_has_written_nothing() -> None:
