@@ -33,7 +33,7 @@ from facts import (
 from scrun import states
 from scrun.cli.grammar import COMMANDS, options_of
 from scrun.settings import load, requests
-from supervisor.lua import worker
+from supervisor.lua import constants
 
 PAGES = ("scrun.1", "scrun.lua.5", "scrun.toml.5")
 
@@ -269,7 +269,7 @@ class Constants(Table):
 
     def run(self) -> list[nodes.Node]:
         """See `Directive`."""
-        known = [*worker.CONSTANTS, "CLUSTER_NAME"]
+        known = [*constants.USUAL, "CLUSTER_NAME"]
         texts = self.texts(known)
         items = [self.item(f"constant-{name}", f"**slurm.{name}**", texts[name]) for name in known]
         return [nodes.definition_list("", *items)]

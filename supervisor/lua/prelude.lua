@@ -18,6 +18,7 @@ local before_5_2 = _VERSION == "Lua 5.1"
 -- Called by what the functions of the script's share: the script is four levels up.
 local function text(value, name)
 	if type(value) == "string" then return value end
+	if type(value) == "number" then return tostring(value) end
 	error(format("bad argument #1 to '%s' (string expected, got %s)", name, type(value)), 4)
 end
 
@@ -61,6 +62,7 @@ function slurm.log_debug2(...) host.log("debug2", message(...)) end
 function slurm.log_debug3(...) host.log("debug3", message(...)) end
 function slurm.log_debug4(...) host.log("debug4", message(...)) end
 slurm.error = slurm.log_error
+slurm.log_user = slurm.log_info -- as of 24.11; what people see is for their settings to say
 
 local function run(kind, script, name)
 	local failure, status, output = host.run(kind, text(script, name))

@@ -8,7 +8,10 @@ script runs; a value that does not fit is there for a moment, and the next alloc
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from supervisor.lua.modules import cpath, library_directory, path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,16 +41,18 @@ class Runtime:
 
     Attributes:
         lua: lupa's own.
+        version: "5.1" to "5.5".
     """
 
     def __init__(self, version: str, memory: int) -> None:
         """Make one.
 
         Args:
-            version: "5.1" to "5.5".
+            version: See the class.
             memory: How much a script may take, in bytes.
         """
-        self._lupa = importlib.import_module("lupa.lua" + version.replace(".", ""))
+        self._lupa = _lupa(version)
+        self.version = version
         self._memory = memory
         self._depth = 1  # how many frames of ours are on the stack
         self.lua: Value = self._lupa.LuaRuntime(
@@ -60,6 +65,7 @@ class Runtime:
             max_memory=memory,
         )
         self.lua.set_max_memory(0)
+        self._find_modules()
         self._guard = self.lua.execute(_GUARD, self.room, self.limit)
 
     def room(self) -> None:
@@ -91,9 +97,24 @@ class Runtime:
         names = {bool: "boolean", int: "number", float: "number", bytes: "string"}
         return names.get(type(value)) or str(self._lupa.lua_type(value))
 
+    def _find_modules(self) -> None:
+        version = self.version
+        package = self.lua.globals()[b"package"]
+        built_in, built_in_c = (os.fsdecode(package[name]) for name in (b"path", b"cpath"))
+        package[b"path"] = os.fsencode(path(built_in, version, os.environ))
+        libraries = library_directory()
+        package[b"cpath"] = os.fsencode(cpath(built_in_c, version, os.environ, libraries))
+
     def _given(self, value: object) -> object:
         is_ours = callable(value) and self._lupa.lua_type(value) is None
         return self._guard(value) if is_ours else value
+
+
+def _lupa(version: str) -> Value:
+    """Import one of lupa's Luas so that modules in C find the functions of it."""
+    lupa = importlib.import_module("lupa")
+    with lupa.allow_lua_module_loading():
+        return importlib.import_module("lupa.lua" + version.replace(".", ""))
 
 
 def _nothing(owner: object, name: object, setting: bool) -> NoReturn:

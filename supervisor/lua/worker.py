@@ -40,27 +40,14 @@ import time
 from typing import TYPE_CHECKING
 
 from scrun.wire import frame
+from supervisor.lua.constants import ERRORS, OF_JOBS, SUCCESS, USUAL
+from supervisor.lua.modules import advice
 from supervisor.lua.runtime import Runtime, Value
 from supervisor.lua.times import minutes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SUCCESS = 0
-CONSTANTS: dict[str, int | float] = {
-    "SUCCESS": SUCCESS,
-    "success": SUCCESS,
-    "ERROR": -1,
-    "FAILURE": -1,
-    "NO_VAL": 0xFFFFFFFE,
-    "NO_VAL8": 0xFE,
-    "NO_VAL16": 0xFFFE,
-    "NO_VAL64": float(0xFFFFFFFFFFFFFFFE),  # as Slurm has it: a number of Lua 5.1
-    "INFINITE": 0xFFFFFFFF,
-    "INFINITE8": 0xFF,
-    "INFINITE16": 0xFFFF,
-    "INFINITE64": float(0xFFFFFFFFFFFFFFFF),
-}
 _FUNCTIONS = ("slurm_scrun_stage_in", "slurm_scrun_stage_out")
 _PRELUDE = os.path.join(os.path.dirname(__file__), "prelude.lua")
 _PIECE = 1 << 20
@@ -217,7 +204,7 @@ class Script:
         self._host = Host(supervisor, int(limit))
         self._runtime = Runtime(version, int(memory))
         load, self._call, is_function, *_ = prelude(self._runtime, self._host, cluster)
-        result = checked(load(*read_script(path)))
+        result = checked(self._runtime, load(*read_script(path)))
         if result is not None and not _is_success(result):
             raise Failed(self._reason(f"the script returned {self._shown(result)}"))
         self.missing = [name for name in _FUNCTIONS if not is_function(name.encode())]
@@ -242,7 +229,7 @@ class Script:
             for argument in arguments
         ]
         try:
-            result = checked(self._call(function.encode(), *values))
+            result = checked(self._runtime, self._call(function.encode(), *values))
         finally:
             flush()
         if not _is_success(result):
@@ -277,7 +264,7 @@ def prelude(runtime: Runtime, host: Host, cluster: str) -> tuple[Callable[..., V
         chunk = runtime.lua.compile(file.read(), name=b"=scrun")
     loaded: tuple[Callable[..., Value], ...] = chunk(
         runtime.table(functions),
-        runtime.table({**CONSTANTS, "CLUSTER_NAME": cluster.encode()}),
+        runtime.table({**ERRORS, **OF_JOBS, **USUAL, "CLUSTER_NAME": cluster.encode()}),
         runtime.table(install(runtime)._asdict()),
         # not guarded: these are what the guard is made of
         runtime.room,
@@ -303,15 +290,15 @@ def read_script(path: str) -> tuple[bytes, bytes]:
     return content, b"@" + os.fsencode(os.path.basename(path))
 
 
-def checked(results: tuple[Value, ...]) -> Value:
-    """Return what a guarded call returned.
+def checked(runtime: Runtime, results: tuple[Value, ...]) -> Value:
+    """Return what a guarded call has returned in a runtime.
 
     Raises:
         Failed: It raised an error.
     """
     if not results[0]:
         reason, trace = (bytes(text or b"").decode(errors="replace") for text in results[1:3])
-        raise Failed(reason, trace)
+        raise Failed(reason + advice(reason, runtime.version), trace)
     return results[1]
 
 

@@ -1,6 +1,6 @@
--- What scripts for spank-lua use most of `posix` (luaposix), which is a module in C and cannot be
--- loaded here. In the local and the allocator context the environment of the process is the job's
--- (spank(7)), so setenv is how a script changes that.
+-- What scripts for spank-lua use most of `posix` (luaposix). In the local and the allocator context
+-- the environment of the process is the job's (spank(7)), so setenv is how a script changes that: the
+-- module in C would change that of our process.
 
 local host, shown = ...
 local type, error, format = type, error, string.format

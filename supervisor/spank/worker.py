@@ -129,8 +129,8 @@ class Context:
             except Failed:
                 self._load(b"", b"=nothing")  # it has its number all the same
                 raise
-            checked(self._load(content, name))
-            checked(self._options_of(index))
+            checked(self._runtime, self._load(content, name))
+            checked(self._runtime, self._options_of(index))
         except Failed as error:
             self._changes.take()
             return json.dumps({"error": error.reason, "trace": error.trace}).encode()
@@ -169,7 +169,7 @@ class Context:
     def _result(self, call: Callable[[], tuple[Value, ...]]) -> list[bytes]:
         failed, reason, trace = b"", "", ""
         try:
-            failed = b"1" if self._failed(checked(call())) else b""
+            failed = b"1" if self._failed(checked(self._runtime, call())) else b""
         except Failed as error:
             reason, trace = error.reason, error.trace
         finally:

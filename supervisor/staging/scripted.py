@@ -96,7 +96,7 @@ class Scripted:
         """
         bundle, request = self._bundle, self._request
         target = await self._engine.target(request.setting)
-        spool = os.path.join(request.record, "spool")
+        spool = os.path.join(request.record, "spool", "")  # scripts append names to it
         os.mkdir(spool, 0o700)
         arguments = (
             request.container, bundle.path, spool, bundle.config_file, _number(job.id),

@@ -37,7 +37,7 @@ def script_variables(
         annotations=bundle.config.annotations,
         pid_file=order.pid_file,
         socket=os.path.realpath(os.path.join(record, "supervisor")),
-        spool_dir=os.path.join(record, "spool"),
+        spool_dir=os.path.join(record, "spool", ""),
         submission_config_file=bundle.config_file,
         user=user,
         user_id=uid,

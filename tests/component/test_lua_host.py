@@ -168,7 +168,7 @@ async def test_stage_out_is_called_in_the_same_way(bench: Bench) -> None:
         ("os.exit(true, true)", "scrun.lua:2: os.exit(true) called"),
         ("local c = coroutine.wrap(function() os.exit(0) end) c()", "os.exit(0) called"),
         ("local function f() return 1 + f() end f()", "stack overflow"),
-        ("slurm.set_bundle_path(7)", "scrun.lua:2: bad argument #1 to 'set_bundle_path' (string"),
+        ("slurm.set_bundle_path({})", "scrun.lua:2: bad argument #1 to 'set_bundle_path' (string"),
         ("slurm.set_root_path()", "scrun.lua:2: bad argument #1 to 'set_root_path' (string"),
         ("slurm.set_root_path('a\\0b')", "scrun.lua:2: set_root_path: a path cannot contain"),
         ("slurm.set_root_path(('x'):rep(5000))", "set_root_path: a path cannot have more"),

@@ -231,7 +231,7 @@ def test_a_bundle_in_the_spool_directory(site: Site) -> None:
     [
         ("slurm.log_verbose('no disk') do return slurm.ERROR end", "stage_in returned -1"),
         ("local x; x.y = 1", "trial.lua:1: attempt to index"),
-        ("slurm.allocator_command(7)", "trial.lua:1: bad argument #1"),
+        ("slurm.allocator_command({})", "trial.lua:1: bad argument #1"),
         (
             "slurm.allocator_command('echo x > ' .. spool .. '/config.json')"
             "slurm.set_bundle_path(spool)",

@@ -124,7 +124,7 @@ def test_a_script_that_anybody_could_write(with_script: WithScript) -> None:
         ("return nil", "slurm_scrun_stage_in returned nothing"),
         ("local x = nil; return x.y", "attempt to index"),
         ("os.exit(0)", "os.exit(0) called"),
-        ("slurm.set_bundle_path(42)", "string expected, got number"),
+        ("slurm.set_bundle_path({})", "string expected, got table"),
     ],
 )
 @pytest.mark.parametrize("place", PLACES)
@@ -343,7 +343,7 @@ def test_the_variables_of_a_script(with_script: WithScript, place: str) -> None:
         )
         wanted = [variable for variable in VARIABLES if name == "seen" or "." not in variable]
         assert [variable for variable in wanted if not pairs.get(variable)] == []
-        assert pairs["SCRUN_SPOOL_DIR"] == str(spool)
+        assert pairs["SCRUN_SPOOL_DIR"] == f"{spool}/"  # as in Slurm: names are appended
         assert pairs["SCRUN_CONTAINER_ID"] == life.id
         assert pairs["SCRUN_USER_ID"] == str(site.user.uid)
         assert pairs["SCRUN_PID"] == str(life.anchor)

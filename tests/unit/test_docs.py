@@ -15,7 +15,7 @@ from scrun import states
 from scrun.cli.grammar import COMMANDS, GLOBAL, Option
 from scrun.settings import load, requests
 from scrun.settings.outputs import Told
-from supervisor.lua import worker
+from supervisor.lua import constants, worker
 from supervisor.lua.documents import Documents
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -154,11 +154,15 @@ def test_all_settings(built: Path, web: dict[str, Page]) -> None:
 
 def test_all_of_the_table_slurm(built: Path) -> None:
     text = man(built, "scrun.lua.5")
-    functions = {*re.findall(r"^function slurm\.(\w+)", PRELUDE, re.MULTILINE), "error"}
+    functions = {
+        *re.findall(r"^function slurm\.(\w+)", PRELUDE, re.MULTILINE),
+        "error",
+        "log_user",
+    }
     assert functions > {"allocator_command", "log_debug4", "time_str2mins"}
-    constants = {*worker.CONSTANTS, "CLUSTER_NAME"}
+    listed = {*constants.USUAL, "CLUSTER_NAME"}
     mentioned = set(re.findall(r"slurm\.(\w+)", text)) - {"conf"}
-    assert mentioned == functions | constants | {*Documents._fields}
+    assert mentioned == functions | listed | {*Documents._fields}
     for function in worker._FUNCTIONS:
         assert f".B {function}(" in text
 
