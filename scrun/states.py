@@ -62,11 +62,13 @@ class Ending(msgspec.Struct, frozen=True):
         status: The anchor's exit status.
         reason: A word for programs (`org.scrun.reason`): a key of `TAKEN`, "exited", "killed"...
         text: One line for people; empty when the container just ended by itself.
+        told: The container's standard error has that line already.
     """
 
     status: int
     reason: str
     text: str = ""
+    told: bool = False
 
 
 TAKEN = {

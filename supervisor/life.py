@@ -371,7 +371,8 @@ class Life:
         if self.phase is Phase.STOPPED:
             return
         self.phase = Phase.STOPPED
-        if ending.reason in _EXPLAINED and ending.text and self.settled.is_set():
+        explained = ending.reason in _EXPLAINED and ending.text and not ending.told
+        if explained and self.settled.is_set():
             self._stdio.say(ending.text)
         self._stdio.close()
         annotations = {

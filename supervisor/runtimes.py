@@ -8,7 +8,9 @@ is tried with a container that runs `true`, which takes some 10 to 40 ms.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -28,6 +30,8 @@ _ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", 
 # what programs are made of, on every distribution
 _TOP = ("bin", "sbin", "usr", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
 _PATIENCE = 10.0
+_ENTRY = re.compile(r"^\{", re.MULTILINE)
+_DECODER = json.JSONDecoder()
 _UNIFIED = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 
 
@@ -112,7 +116,7 @@ def try_runtime(runtime: Runtime, *, env: Mapping[str, str]) -> str | None:
             if done.returncode == 0:
                 reason = None
             else:
-                reason = _last_message(log, done.stderr) or f"exit status {done.returncode}"
+                reason = _reason(log, done.stderr) or f"exit status {done.returncode}"
         except subprocess.TimeoutExpired:
             reason = f"no answer within {_PATIENCE:.0f} s"
         except OSError as error:
@@ -138,14 +142,43 @@ def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProc
     )
 
 
-def _last_message(log: str, stderr: bytes) -> str:
-    """Return the last message of a log in JSON lines, or the last line of stderr."""
+def _reason(log: str, stderr: bytes) -> str:
+    """Return the last error of a log, or the last line of standard error."""
     try:
-        with open(log, "rb") as lines:
-            last = lines.read().splitlines()[-1]
-        return str(msgspec.json.decode(last)["msg"])
-    except (OSError, LookupError, TypeError, ValueError, RecursionError, msgspec.DecodeError):
-        return (stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
+        with open(log, "rb") as file:
+            error, _ = read_log(file.read())
+    except OSError:
+        error = ""
+    return error or (stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
+
+
+def read_log(content: bytes) -> tuple[str, bytes]:
+    """Read what a runtime wrote with `--log-format json`.
+
+    Entries are JSON values one after another: each on a line (runc, crun), or on several (crun
+    1.28).
+
+    Returns:
+        The message of the last error, "" if there is none; and what else there is: crun 1.8 puts
+        the last output of a terminal there.
+    """
+    text = content.decode(errors="surrogateescape")
+    error, others, place = "", [], 0
+    while (found := _ENTRY.search(text, place)) is not None:
+        start = found.start()
+        others.append(text[place:start])
+        try:
+            entry, place = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            entry, place = None, start + 1
+        if not isinstance(entry, dict) or not {"msg", "level"} <= entry.keys():
+            others.append(text[start:place])
+            continue
+        place += text.startswith("\n", place)
+        if entry["level"] == "error":
+            error = str(entry["msg"])
+    others.append(text[place:])
+    return error, "".join(others).encode(errors="surrogateescape")
 
 
 def _write_bundle(directory: str, program: str) -> None:
@@ -212,12 +245,21 @@ def program_failure(text: str) -> int | None:
     return None
 
 
-def run_command(runtime: Runtime, *, root: str, bundle: str, id: str, log: str) -> list[str]:  # noqa: A002
+def run_command(
+    runtime: Runtime,
+    *,
+    root: str,
+    bundle: str,
+    id: str,  # noqa: A002
+    log: str | None,
+) -> list[str]:
     """Return the command that runs a container in the foreground, and removes it at the end.
 
-    crun and runc write their errors to stderr too, which is the container's.
+    crun and runc write their errors to stderr too, which is the container's. Without a log they
+    are only there, as JSON.
     """
-    return [*_global_options(runtime, root, log), "run", "--bundle", bundle, id]
+    options = [*_global_options(runtime, root, log), *(() if log else ("--log-format", "json"))]
+    return [*options, "run", "--bundle", bundle, id]
 
 
 def kill_command(

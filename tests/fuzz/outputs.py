@@ -7,14 +7,13 @@ from scrun.settings.versions import parse_version
 from scrun.waiting import annotations_of, waiting_line
 from supervisor.engines.base import Answer
 from supervisor.engines.local import minder
-from supervisor.engines.local.job import _last_error
 from supervisor.engines.slurm.fate import read_accounting, read_fate
 from supervisor.engines.slurm.inspect import read_answers
 from supervisor.engines.slurm.messages import SallocHeard, SrunHeard, ending_of_step, step_exit
 from supervisor.engines.slurm.pending import read_waiting
 from supervisor.inspection import read_list, rows_of, total
 from supervisor.pumps import Output
-from supervisor.runtimes import program_failure
+from supervisor.runtimes import program_failure, read_log
 from tests.fuzz.base import lines_of, said, written
 
 _NOW = 1_800_000_000.0
@@ -111,5 +110,7 @@ def runtime(data: bytes) -> None:
     path = written("answer", data)
     state = minder._state(f"cat {path}") if len(data) < 100_000 else {}
     assert isinstance(state, dict)
-    _last_error(path).encode(errors="replace")
+    error, others = read_log(data)
+    error.encode(errors="replace")
+    assert len(others) <= len(data)
     program_failure(data.decode(errors="replace"))

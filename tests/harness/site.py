@@ -21,6 +21,12 @@ from tests.harness.wait import wait_while
 
 _COMPLETING = 15
 
+CGROUP2 = (
+    *("unshare", "--mount", "--propagation", "slave", "sh", "-c"),
+    *('mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@"', "sh"),
+)
+"""Words before a command: with pure cgroup v2. crun may mind this machine's cgroups otherwise."""
+
 
 def scrun_binary() -> str:
     """The command under test."""

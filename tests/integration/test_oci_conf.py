@@ -15,16 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness.site import Site, several_lives
+from tests.harness.site import CGROUP2, Site, several_lives
 from tests.harness.versions import slurm_version
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "oci.conf"
-# runc of the guide's examples does not mind this machine's cgroups, crun may
-CGROUP2 = (
-    *("unshare", "--mount", "--propagation", "slave", "sh", "-c"),
-    *('mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@"', "sh"),
-)
-
 MakeExample = Callable[..., Site]
 
 

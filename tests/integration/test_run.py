@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.site import Site
+from tests.conftest import MakeSite
+from tests.harness.processes import descendants
+from tests.harness.site import CGROUP2, Site
 from tests.harness.terminal import Terminal
 from tests.harness.wait import wait_until, wait_while
 
@@ -50,9 +52,15 @@ class At:
         """Call scrun there."""
         return popen(self.site, *words, stdio=self._slave)
 
+    def hang_up(self) -> None:
+        """Nobody will type anything more."""
+        os.close(self._slave)
+        self._slave = -1
+
     def close(self) -> None:
         """Hang up."""
-        os.close(self._slave)
+        if self._slave >= 0:
+            self.hang_up()
         self.screen.close()
 
 
@@ -126,6 +134,51 @@ def test_a_terminal_that_is_not_there(site: Site) -> None:
     bundle = bundle_of(site, "sh", terminal=True)
     assert "process.terminal: is true" in site.fails("run", "--bundle", bundle, "one")
     assert ids(site) == []
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None:
+    """A runtime that comes to read them only when the container has ended still shows them."""
+    site = make_site("local-root", settings=f'[local]\nruntime = "{runtime}"\n')
+    if runtime == "crun":
+        site.command = [*CGROUP2, *site.command]
+    os.mkfifo(site.rootfs / "go")
+    script = "echo up; read x < /go; seq 3; echo end; exit 3"
+    at = At(site)
+    bundle = bundle_of(site, "sh", "-c", script, terminal=True)
+    process = at.type("run", "--bundle", bundle, "one")
+    at.screen.read_until("up")
+    [pid] = [p.pid for p in site.processes() if p.argv[0].endswith(runtime) and "run" in p.argv]
+    [child] = descendants(pid)
+    os.kill(pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGCHLD)  # the first that it will look at
+    (site.rootfs / "go").write_text("\n")
+    ended = Path(f"/proc/{child}/stat")
+    wait_until("the container's end", lambda: ended.read_text().rpartition(")")[2][1] == "Z")
+    os.kill(pid, signal.SIGCONT)
+    said = at.screen.read_until("end")
+    assert said.split() == ["1", "2", "3", "end"]
+    assert process.wait(30) == 3
+    at.close()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_a_failure_of_the_runtime_is_told_once(
+    make_site: MakeSite, runtime: str, terminal: bool
+) -> None:
+    site = make_site("local-root", settings=f'[local]\nruntime = "{runtime}"\n')
+    if runtime == "crun":
+        site.command = [*CGROUP2, *site.command]
+    config = site.config("true", terminal=terminal)
+    config["linux"]["sysctl"] = {"net.never_heard_of": "1"}
+    at = At(site)
+    process = at.type("run", "--bundle", str(site.bundle(config)), "one")
+    said = at.screen.read_until("never_heard_of")
+    assert process.wait(30) == 125
+    at.hang_up()
+    said += at.screen.read_all()
+    assert said.count("never_heard_of") == 1, said
 
 
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)

@@ -101,8 +101,18 @@ class Commands(Protocol):
         """Say where `run` works, once it is prepared."""
         ...
 
-    def run(self, container: Container, log: str) -> list[str]:
-        """Run a container in the foreground; the command's exit status is the container's."""
+    @property
+    def logs_to_stderr(self) -> bool:
+        """Whether `run` can write its log to standard error, as JSON, and nothing else there."""
+        ...
+
+    def run(self, container: Container, log: str | None) -> list[str]:
+        """Run a container in the foreground; the command's exit status is the container's.
+
+        Args:
+            container: It.
+            log: Where the runtime writes what went wrong, as JSON; None: to standard error.
+        """
         ...
 
     def kill(self, container: Container, number: int) -> list[str]:
@@ -142,6 +152,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
 
     link_rootfs = False
     is_container = True
+    logs_to_stderr = True
 
     @property
     def cgroups(self) -> bool:
@@ -171,7 +182,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         del container
         return "/"
 
-    def run(self, container: Container, log: str) -> list[str]:
+    def run(self, container: Container, log: str | None) -> list[str]:
         """See `Commands`."""
         return runtimes.run_command(
             self.runtime, root=self.root, bundle=container.bundle, id=_name(container), log=log

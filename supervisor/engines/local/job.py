@@ -1,10 +1,10 @@
 """One container on this machine."""
 
-import json
+import contextlib
 import os
 import shlex
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 import msgspec
 import trio
@@ -18,11 +18,13 @@ from supervisor.engines.local.session import LocalSession, kill_started
 from supervisor.engines.script import signal_script
 from supervisor.engines.terminal import write_size
 from supervisor.processes import Child, Setting, child, run_shell, shell_status
-from supervisor.pumps import Output, messages
-from supervisor.runtimes import program_failure
+from supervisor.pumps import Output, carried, messages
+from supervisor.runtimes import program_failure, read_log
 
 _PATIENCE = 5.0
 _RETRY = 0.05
+_LOG = 1 << 20
+_APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _FAILED = 1  # what crun and runc exit with when they fail themselves
 
 
@@ -81,34 +83,47 @@ class LocalJob:
     async def run(self, step: Step) -> Ending:
         """Run the container in the foreground of the runtime's command, to its end."""
         log = os.path.join(self._request.record, "runtime.log")
+        # crun moves the last output of a terminal to its log: so that is its standard error, and
+        # what there is beside the log goes to the terminal
+        heard = step.terminal and self._commands.logs_to_stderr
         if step.terminal:
             write_size(step.bundle, step.stdio[0])
         async with changed_environment(step.bundle, step.variables):
-            status = await self._run(step, log)
-        reason = _last_error(log)
+            with _opened(log if heard else None) as stderr:
+                status = await self._run(step, log, stderr)
+        reason, output = read_log(await trio.to_thread.run_sync(_tail, log))
         if reason:
             self._request.journal.write("error", reason)
+        if heard and output:
+            await self._write(step.stdio[2], output)
         if status == _FAILED and reason:
             # a signal that comes while the runtime starts the container makes it fail
-            return killed(self._fatal) if self._fatal else _not_started(reason)
+            told = self._commands.logs_to_stderr and not heard
+            return killed(self._fatal) if self._fatal else _not_started(reason, told=told)
         if self._commands.is_container and (status < 0 or (not reason and self._is_left())):
             text = f"the container was ended: its OCI runtime ended before it, with {status}"
             return taken("scrun-failure", text)
         return exited(shell_status(status))
 
-    async def _run(self, step: Step, log: str) -> int:
-        """Run the runtime's command; return how it has ended."""
+    async def _run(self, step: Step, log: str, heard: int | None) -> int:
+        """Run the runtime's command; return how it has ended.
+
+        Args:
+            step: The container.
+            log: Where the runtime writes what went wrong.
+            heard: The log, opened, if it is the runtime's standard error.
+        """
         stdin, stdout, stderr = step.stdio
         commands = self._commands
         self._container = await trio.to_thread.run_sync(
             commands.prepare, self._container, step, dict(self.environment)
         )
         async with child(
-            commands.run(self._container, log),
+            commands.run(self._container, log if heard is None else None),
             self._setting,
             stdin=stdin,
             stdout=stdout,
-            stderr=stderr,
+            stderr=stderr if heard is None else heard,
             grace=1.0,
             whole_group=not commands.is_container,
             directory=commands.working_directory(self._container),
@@ -127,6 +142,15 @@ class LocalJob:
                 raise
             finally:
                 await self._is_process(0)
+
+    async def _write(self, terminal: int, output: bytes) -> None:
+        """Write the last output to a terminal, which may have nobody who reads it."""
+        with trio.move_on_after(_PATIENCE), contextlib.suppress(trio.BrokenResourceError):
+            async with (
+                carried(terminal, self._setting) as pipe,
+                trio.lowlevel.FdStream(os.dup(pipe)) as stream,
+            ):
+                await stream.send_all(output)
 
     async def _is_process(self, pid: int) -> None:
         """Take notice of the process that the container is, where it is no more than that."""
@@ -263,27 +287,32 @@ class LocalJob:
             self._runtime.signal(signal.SIGWINCH)
 
 
-def _last_error(log: str) -> str:
-    """Return what the runtime wrote about its own failure, or nothing."""
+@contextlib.contextmanager
+def _opened(log: str | None) -> Iterator[int | None]:
+    """Give a descriptor that appends to a log, if there is to be one."""
+    if log is None:
+        yield None
+        return
+    fd = os.open(log, _APPENDED, 0o600)
     try:
-        with open(log, encoding="utf-8", errors="replace") as file:
-            content = file.read(1024 * 1024)
-    except OSError:
-        return ""
-    reason = ""
-    for line in content.splitlines():
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(entry, dict) and entry.get("level") == "error":
-            reason = str(entry.get("msg", ""))
-    return reason
+        yield fd
+    finally:
+        os.close(fd)
 
 
-def _not_started(reason: str) -> Ending:
-    """Make an ending of what the runtime said."""
+def _tail(log: str) -> bytes:
+    """Read the end of a log, where the reason is."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG))
+            return file.read(_LOG)
+    except OSError:  # there is none: nothing went wrong
+        return b""
+
+
+def _not_started(reason: str, *, told: bool) -> Ending:
+    """Make an ending of what the runtime said; `told` if the container's stderr has it."""
     text = shortened(f"the container could not be started: {reason}")
     if (status := program_failure(reason)) is not None:
-        return Ending(status, "not-found" if status == 127 else "not-executable", text)
-    return taken("scrun-failure", text)
+        return Ending(status, "not-found" if status == 127 else "not-executable", text, told)
+    return msgspec.structs.replace(taken("scrun-failure", text), told=told)

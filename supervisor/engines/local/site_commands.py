@@ -41,6 +41,8 @@ class OciConfCommands(msgspec.Struct, frozen=True):
     uid: int
     patterns: NodeRuntime
 
+    logs_to_stderr = False
+
     @property
     def cgroups(self) -> bool:
         """Whether resources are applied: the site's commands are taken to know."""
@@ -83,7 +85,7 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         """See `Commands`. That of the task, as Slurm has it since 23.02."""
         return self._task(container).task_directory(self.conf)
 
-    def run(self, container: Container, log: str) -> list[str]:
+    def run(self, container: Container, log: str | None) -> list[str]:
         """See `Commands`."""
         if self.conf.run_time_run is not None:
             return self._shell(in_place_of_the_shell(self.conf.run_time_run), container)
@@ -95,7 +97,7 @@ class OciConfCommands(msgspec.Struct, frozen=True):
                 self.conf.run_time_query,
             )
         ]
-        return [sys.executable, "-I", "-S", _MINDER, log, *words]
+        return [sys.executable, "-I", "-S", _MINDER, log or "/dev/stderr", *words]
 
     def kill(self, container: Container, number: int) -> list[str]:
         """See `Commands`. RunTimeKill names a signal, or takes one at its end."""

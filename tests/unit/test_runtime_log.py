@@ -1,0 +1,43 @@
+"""What OCI runtimes write to their logs."""
+
+import pytest
+
+from supervisor.runtimes import read_log
+
+RUNC = b"""\
+{"level":"warning","msg":"no such counter","time":"2026-11-22T07:31:49Z"}
+{"level":"error","msg":"exec: \\"/nope\\": no such file or directory","time":"07:31:49Z"}
+"""
+CRUN = b'{"msg":"open `/x`: No such file","level":"error","time":"2026-11-22T07:31:49.1Z"}\n'
+CRUN_1_28 = b"""\
+{
+    "msg": "open `/x`: No such file",
+    "level": "error",
+    "time": "2026-11-22T07:31:49.1Z"
+}
+"""
+LATER = b'{"msg": "later", "level": "error"}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "others"),
+    [
+        (b"", "", b""),
+        (RUNC, 'exec: "/nope": no such file or directory', b""),
+        (CRUN, "open `/x`: No such file", b""),
+        (CRUN_1_28, "open `/x`: No such file", b""),
+        (CRUN_1_28 + LATER, "later", b""),
+        (LATER + CRUN_1_28, "open `/x`: No such file", b""),
+        (CRUN_1_28.replace(b"error", b"warning"), "", b""),
+        (CRUN_1_28.rstrip(), "open `/x`: No such file", b""),
+        (b'{"msg": "\\u00e4 \xc3\xa4 \xff", "level": "error"}', "\u00e4 \u00e4 \udcff", b""),
+        # what crun 1.8 puts beside it: a terminal's last output
+        (b"last words\r\n" + CRUN, "open `/x`: No such file", b"last words\r\n"),
+        (b"\xff{1}\r\n{2}\r\n", "", b"\xff{1}\r\n{2}\r\n"),
+        (b'{"an": "entry"}\n', "", b'{"an": "entry"}\n'),
+        (b'{"a":\n' * 5000, "", b'{"a":\n' * 5000),
+        (b'{"msg": "cut of', "", b'{"msg": "cut of'),
+    ],
+)
+def test_read_log(content: bytes, error: str, others: bytes) -> None:
+    assert read_log(content) == (error, others)
