@@ -95,7 +95,7 @@ class SettingsError(ScrunError):
     def of_root(cls, root: str, reason: str) -> "SettingsError":
         """Say why there can be no records under a root directory."""
         remedy = "name another one by --root, or `root` in scrun.toml"
-        return cls(f"root directory {root}: {reason}; {remedy}")
+        return cls(f"root directory {root}: {reason.removeprefix(f'{root}: ')}; {remedy}")
 
 
 class UnknownContainer(ScrunError):

@@ -10,9 +10,17 @@ import stat
 LIMIT = 16 * 1024 * 1024
 """No file that scrun reads as a whole is larger; what is, is something else."""
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 _LINKS = 40
 _NOBODY = 65534
 """Whom files of users belong to that a user namespace does not have (user_namespaces(7))."""
+
+
+class Untrusted(PermissionError):
+    """A file decides what runs, and another user could have written it; `strerror` says how."""
 
 
 def read_regular(path: str, limit: int = LIMIT) -> bytes:
@@ -21,6 +29,10 @@ def read_regular(path: str, limit: int = LIMIT) -> bytes:
     Raises:
         OSError: It cannot be read, is something else, or too large; `strerror` says so.
     """
+    return _read(path, limit)[1]
+
+
+def _read(path: str, limit: int) -> tuple[os.stat_result, bytes]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
@@ -39,7 +51,7 @@ def read_regular(path: str, limit: int = LIMIT) -> bytes:
         os.close(fd)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"is larger than {limit >> 20} MiB", path)
-    return content
+    return status, content
 
 
 def has_record(directory: str) -> bool:
@@ -54,44 +66,70 @@ def has_record(directory: str) -> bool:
         return False
 
 
-def exchangeable(path: str) -> str:
-    """Tell how another user could put something else in a directory's place, or might have.
-
-    On the way there nothing may be writable for everybody, but with the sticky bit: there nobody
-    can rename what is another user's. What lies in such a directory anybody could have made first,
-    so it has to be the caller's or root's. Groups are trusted by whoever lets them write.
+def read_trusted(path: str, trusted: "Collection[int]" = (), limit: int = LIMIT) -> bytes:
+    """Read a file that decides what runs: nobody else may write to it or put another in its place.
 
     Args:
-        path: The directory, absolute; it may be missing.
+        path: The file.
+        trusted: As for `replaceable`.
+        limit: As for `read_regular`.
+
+    Raises:
+        Untrusted: Somebody else could have written it.
+        OSError: It cannot be read; `strerror` says why.
+    """
+    status, content = _read(path, limit)
+    if reason := replaceable(path, trusted):
+        raise Untrusted(errno.EPERM, of_path(path, reason).removeprefix(f"{path}: "), path)
+    if not os.path.samestat(status, os.stat(path)):
+        raise Untrusted(errno.EPERM, "was replaced while it was read; try again", path)
+    return content
+
+
+def replaceable(path: str, trusted: "Collection[int]" = ()) -> str:
+    """Tell how another user could write to a path or put something else in its place.
+
+    The rule is that of sshd's StrictModes: all that is on the way, links and the path itself
+    included, belongs to root or the caller, and nobody else may write to it. In a directory with
+    the sticky bit others may write: there they cannot rename what is not theirs. A group of which
+    the caller is the only member is nobody else.
+
+    In a user namespace whoever is not mapped is shown as nobody, root of the host as any other
+    user of it. So nobody is taken for root there, from `/` or a mounted file system down to the
+    first directory of another owner.
+
+    Args:
+        path: A directory or file; it may be missing, in a place where nobody else can make it.
+        trusted: Users who count as root does.
 
     Returns:
-        A reason, with the path that is at fault, or "".
+        A reason that begins with the path at fault, or "".
 
     Raises:
         OSError: A directory on the way cannot be looked at.
     """
-    place, links = "/", 0
-    todo = path.split("/")[::-1]
-    while todo:
+    owners = {0, os.geteuid(), *trusted}
+    links = 0
+    todo = os.path.join(os.getcwd(), path).split("/")[::-1]
+    place = "/"
+    above = os.stat("/")
+    reason = _fault("/", above, above, owners)
+    while todo and not reason:
         name = todo.pop()
         if name in ("", "."):
             continue
         if name == "..":
             place = os.path.dirname(place)
+            above = os.stat(place)
             continue
-        above = os.stat(place).st_mode
-        shared = bool(above & stat.S_IWOTH)
-        if shared and not above & stat.S_ISVTX:
-            return f"everybody may write to {place}: chmod o-w, or +t"
         here = os.path.join(place, name)
         try:
             status = os.lstat(here)
         except FileNotFoundError:
-            return ""
-        if shared and status.st_uid not in (0, os.geteuid()):
-            return f"{here} belongs to uid {status.st_uid}"
+            break
+        reason = _fault(here, status, above, owners)
         if not stat.S_ISLNK(status.st_mode):
-            place = here
+            place, above = here, status
             continue
         links += 1
         if links > _LINKS:
@@ -99,5 +137,69 @@ def exchangeable(path: str) -> str:
         target = os.readlink(here)
         todo += target.split("/")[::-1]
         if target.startswith("/"):
-            place = "/"
+            place, above = "/", os.stat("/")
+    return reason
+
+
+def of_path(path: str, reason: str) -> str:
+    """Begin a reason of `replaceable` with the path that was asked about."""
+    return reason if reason.startswith(f"{path}: ") else f"{path}: is not safe to use: {reason}"
+
+
+def _fault(
+    path: str, status: os.stat_result, above: os.stat_result, owners: "Collection[int]"
+) -> str:
+    """Tell what is wrong with one component of a path; `above` is the directory that it is in."""
+    uid, mode = status.st_uid, status.st_mode
+    if uid not in owners and not _is_outer_root(status, above):
+        return f"{path}: belongs to uid {uid}, who is neither root nor you"
+    folder = stat.S_ISDIR(mode)
+    if not (folder or stat.S_ISREG(mode)) or (folder and mode & stat.S_ISVTX):
+        return ""
+    remedy = ", or +t" if folder else ""
+    if mode & stat.S_IWOTH:
+        return f"{path}: everybody may write to it (chmod o-w{remedy})"
+    if mode & stat.S_IWGRP and not _is_private(path, status.st_gid):
+        return f"{path}: group {status.st_gid} may write to it (chmod g-w{remedy})"
     return ""
+
+
+def _is_outer_root(status: os.stat_result, above: os.stat_result) -> bool:
+    """Tell whether an owner is nobody because a user namespace does not have them."""
+    if status.st_uid != _NOBODY or _outer_id("uid", _NOBODY) == _NOBODY:
+        return False
+    return above.st_uid == _NOBODY or above.st_dev != status.st_dev
+
+
+def _is_private(path: str, gid: int) -> bool:
+    """Tell whether a group that may write has no member but root or the caller.
+
+    It is root's, or named as the user, as distributions make one for each user; primary groups of
+    others cannot be looked up where a directory service does not list its users.
+    """
+    import grp
+    import pwd
+
+    try:
+        if "system.posix_acl_access" in os.listxattr(path):
+            return False  # then these bits are the mask of who else may
+    except OSError:
+        pass  # a file system without
+    if (outer := _outer_id("gid", gid)) < 0:
+        return False
+    try:
+        group = grp.getgrgid(outer)
+        user = pwd.getpwuid(_outer_id("uid", os.geteuid())).pw_name
+    except KeyError:
+        return False
+    return group.gr_name in ("root", user) and {"root", user}.issuperset(group.gr_mem)
+
+
+def _outer_id(kind: str, number: int) -> int:
+    """Return a uid or gid as it is outside of this user namespace; -1 for one that it has not."""
+    with open(f"/proc/self/{kind}_map", encoding="ascii") as lines:
+        for line in lines:
+            inside, outside, count = map(int, line.split())
+            if inside <= number < inside + count:
+                return outside + number - inside
+    return -1

@@ -9,7 +9,7 @@ import sys
 from scrun import wire
 from scrun.anchor import out_of_the_way
 from scrun.errors import SettingsError, SupervisorLost, described
-from scrun.paths import exchangeable
+from scrun.paths import replaceable
 
 _PATIENCE = 60.0  # for a loaded machine and a slow file system; it takes 0.15 s
 
@@ -102,11 +102,11 @@ def own_directory(path: str) -> None:
     umask = os.umask(0o077)
     os.umask(umask | 0o022)  # for what is missing above it, whatever the caller's is
     try:
-        if reason := exchangeable(path):
+        if reason := replaceable(path):
             raise SettingsError.of_root(path, reason)
         os.makedirs(path, mode=0o700, exist_ok=True)
         status = os.stat(path)
-        reason = exchangeable(path)  # again, with what was missing
+        reason = replaceable(path)  # again, with what was missing
     except FileExistsError:
         raise SettingsError.of_root(path, "is not a directory") from None
     except OSError as error:

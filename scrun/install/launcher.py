@@ -5,6 +5,7 @@ import shutil
 import stat
 
 from scrun.errors import SettingsError
+from scrun.paths import of_path, replaceable
 
 _CALL = b"scrun._fast"
 
@@ -65,8 +66,8 @@ def check_for_all(program: str, package: str) -> None:
         for seen in (path, os.path.realpath(path)):
             if closed := _closed(seen, need):
                 raise SettingsError(f"{program}: other users cannot get at {closed}; {remedy}")
-        if os.stat(path).st_mode & stat.S_IWOTH:
-            raise SettingsError(f"{path}: everybody may write to it (chmod o-w)")
+        if reason := replaceable(path):
+            raise SettingsError(of_path(path, reason))
 
 
 def _interpreter(program: str) -> str:

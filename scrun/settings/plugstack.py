@@ -10,13 +10,18 @@ own business.
 import functools
 import glob
 import os
-import stat
+from collections.abc import Collection
 
 import msgspec
 
 from scrun.errors import SettingsError
 from scrun.settings.load import Settings
-from scrun.settings.slurmconf import find_slurm_conf, read_conf, read_slurm_conf
+from scrun.settings.slurmconf import (
+    check_trusted,
+    find_slurm_conf,
+    read_slurm_conf,
+    read_trusted_conf,
+)
 
 NAME = "plugstack.conf"
 
@@ -55,10 +60,12 @@ class Script(msgspec.Struct, frozen=True):
     Attributes:
         path: Where it is.
         line: What its line says.
+        trusted: Who may have written it, besides root and the caller.
     """
 
     path: str
     line: Line
+    trusted: tuple[int, ...] = ()
 
 
 def find_plugstack(settings: Settings, places: tuple[str, ...] | None = None) -> str | None:
@@ -96,22 +103,30 @@ def _told(conf: str, changed: int, size: int) -> str | None:
     return read_slurm_conf(conf).get("plugstackconfig")
 
 
-def read_plugstack(path: str) -> list[Line]:
+def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[Line]:
     """Read a plugstack.conf, and what it includes.
 
+    Args:
+        path: The file.
+        trusted: Whose files count beside root's and the caller's.
+
     Raises:
-        SettingsError: A file cannot be read, or a line is none; with its number.
+        SettingsError: A file cannot be read or trusted, or a line is none; with its number.
     """
     found: list[Line] = []
-    _read(path, found, _DEPTH, [])
+    _read(path, found, _DEPTH, [], trusted)
     return found
 
 
-def find_scripts(lines: list[Line]) -> list[Script]:
+def find_scripts(lines: list[Line], trusted: tuple[int, ...] = ()) -> list[Script]:
     """Find the scripts of all lines, in their order; of a pattern in that of their names.
 
+    Args:
+        lines: Of the plugstack.conf.
+        trusted: Whose files count beside root's and the caller's.
+
     Raises:
-        SettingsError: Anybody could have written one of them.
+        SettingsError: Somebody else could have written one of them, or there are too many.
     """
     found = []
     for line in lines:
@@ -119,22 +134,23 @@ def find_scripts(lines: list[Line]) -> list[Script]:
         for path in paths:
             if os.path.isdir(path):
                 continue
-            _check_owner(path)
-            found.append(Script(path, line))
+            check_trusted(path, trusted)
+            found.append(Script(path, line, trusted))
     if len(found) > _SCRIPTS:
         raise SettingsError(f"{lines[0].where}: more than {_SCRIPTS} scripts")
     return found
 
 
-def _read(path: str, found: list[Line], depth: int, read: list[str]) -> None:
+def _read(
+    path: str, found: list[Line], depth: int, read: list[str], trusted: Collection[int]
+) -> None:
     """Read one file; `read` are all so far."""
     if depth == 0:
         raise SettingsError(f"{path}: included more than {_DEPTH} levels deep")
     if len(read) == _FILES:
         raise SettingsError(f"{path}: more than {_FILES} files are included")
     read.append(path)
-    text = read_conf(path)
-    _check_owner(path)
+    text = read_trusted_conf(path, trusted)
     for number, physical in enumerate(text.split("\n"), 1):
         words = physical.partition("#")[0].split()
         if not words:
@@ -147,7 +163,7 @@ def _read(path: str, found: list[Line], depth: int, read: list[str]) -> None:
         kind = _kind(words[0], where)
         if kind == "include":
             for inner in _included(words[1:], where, os.path.dirname(path)):
-                _read(inner, found, depth - 1, read)
+                _read(inner, found, depth - 1, read, trusted)
         elif line := _plugin(words[1:], where, required=kind == "required"):
             found.append(line)
 
@@ -180,12 +196,3 @@ def _plugin(words: list[str], where: str, *, required: bool) -> Line | None:
     if not rest[0].startswith("/"):
         raise SettingsError(f"{where}: {rest[0]}: an absolute path expected")
     return Line(where, required, fails, plugin, rest[0], tuple(rest[1:]))
-
-
-def _check_owner(path: str) -> None:
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return  # whoever reads it says why
-    if mode & stat.S_IWOTH:
-        raise SettingsError(f"{path}: everybody may write to it (chmod o-w)")

@@ -73,38 +73,19 @@ def files(env: "Mapping[str, str]", config_file: str | None = None) -> list[tupl
 def read(path: str, kind: str) -> bytes | None:
     """Read a settings file, or None when there is none of a kind that need not exist.
 
-    Whoever can write the user's file decides which programs scrun starts, so it must belong to
-    the user or to root, and be writable by nobody else. Inside a rootless engine's namespace
-    the user's own files show as those of uid 0, so the same two owners are right there; a file
-    of the outer root shows as nobody's there, and is refused.
+    Whoever can write it decides which programs scrun starts, so nobody but root and the user may.
 
     Raises:
         OSError: It cannot be read, or must not be trusted; `strerror` says why.
     """
+    from scrun.paths import read_trusted
+
     try:
-        descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+        return read_trusted(path, limit=LIMIT)
     except (FileNotFoundError, NotADirectoryError):
         if kind == "named":
             raise
         return None
-    except OSError as error:
-        if error.errno == 6:  # ENXIO, of a socket
-            raise OSError(0, "is not a regular file") from None
-        raise
-    try:
-        status = posix.fstat(descriptor)
-        if status.st_mode & 0o170000 != 0o100000:
-            raise OSError(0, "is not a regular file")
-        if kind == "user" and status.st_uid not in (0, posix.geteuid()):
-            raise PermissionError(0, "belongs to somebody else")
-        if kind == "user" and status.st_mode & 0o022:
-            raise PermissionError(0, "is writable by others (chmod go-w)")
-        content = _drain(descriptor, LIMIT + 1)
-        if len(content) > LIMIT:
-            raise OSError(0, f"is larger than {LIMIT >> 20} MiB")
-        return content
-    finally:
-        posix.close(descriptor)
 
 
 def quick(env: "Mapping[str, str]", config_file: str | None = None) -> dict[str, str] | None:

@@ -6,9 +6,10 @@ import os
 import msgspec
 
 from scrun.errors import SettingsError
+from scrun.paths import Untrusted, read_trusted
 from scrun.settings.load import Level, Log, Settings
 from scrun.settings.ociconf import OciConf, parse_oci_conf
-from scrun.settings.slurmconf import find_slurm_conf, read_conf
+from scrun.settings.slurmconf import find_slurm_conf, slurm_user
 
 
 def beside(slurm_conf: str | None) -> str:
@@ -16,17 +17,26 @@ def beside(slurm_conf: str | None) -> str:
     return os.path.join(os.path.dirname(slurm_conf) if slurm_conf else "/etc/slurm", "oci.conf")
 
 
-def site_conf(path: str) -> OciConf | None:
+def site_conf(path: str, slurm_conf: str | None) -> OciConf | None:
     """Read an oci.conf; None where none can be read, which is so on many submit hosts.
 
+    Args:
+        path: Where it is.
+        slurm_conf: The slurm.conf in use: files of its SlurmUser count as root's.
+
     Raises:
-        SettingsError: It is wrong.
+        SettingsError: It is wrong, or somebody else could have written it.
     """
     try:
-        text = read_conf(path)
-    except SettingsError:
+        try:
+            content = read_trusted(path)
+        except Untrusted:  # only now: a name may take a directory service to look up
+            content = read_trusted(path, slurm_user(slurm_conf))
+    except Untrusted as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    except (OSError, ValueError):
         return None
-    return parse_oci_conf(text, path)
+    return parse_oci_conf(content.decode(errors="surrogateescape"), path)
 
 
 def with_site_levels(settings: Settings) -> Settings:
@@ -40,7 +50,7 @@ def with_site_levels(settings: Settings) -> Settings:
     path = beside(conf) if by_slurm else settings.local.oci_conf or ""
     try:
         status = os.stat(path)
-        said = _levels(path, status.st_mtime_ns, status.st_size)
+        said = _levels(path, conf, status.st_mtime_ns, status.st_size)
     except (OSError, ValueError, SettingsError):  # who needs its commands says what is wrong
         return settings
     log = settings.log
@@ -54,10 +64,10 @@ def with_site_levels(settings: Settings) -> Settings:
 
 
 @functools.lru_cache(maxsize=8)
-def _levels(path: str, changed: int, size: int) -> dict[str, Level | None]:
+def _levels(path: str, slurm_conf: str | None, changed: int, size: int) -> dict[str, Level | None]:
     """Read the levels; once for each version of the file."""
     del changed, size
-    conf = site_conf(path) or OciConf()
+    conf = site_conf(path, slurm_conf) or OciConf()
     return {
         "file_level": conf.file_debug,
         "stderr_level": conf.std_io_debug,

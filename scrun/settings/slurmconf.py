@@ -7,11 +7,13 @@ value is quoted or has no white space.
 """
 
 import os
+import pwd
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from scrun.errors import BundleError, SettingsError
 from scrun.oci.document import read_file
+from scrun.paths import of_path, read_trusted, replaceable
 from scrun.settings.load import Settings
 
 PLACES = (
@@ -54,6 +56,47 @@ def read_slurm_conf(path: str) -> dict[str, str]:
     found: dict[str, str] = {}
     _collect(path, os.path.dirname(path), found, _DEPTH, [])
     return found
+
+
+def slurm_user(conf: str | None) -> tuple[int, ...]:
+    """Return whose files beside a slurm.conf are the site's, besides root's: its SlurmUser.
+
+    slurmctld runs as that user and says as whom jobs run, so it can do all that root can. It may
+    take a directory service to look the name up: do it in a thread.
+    """
+    try:
+        name = read_slurm_conf(conf).get("slurmuser", "root") if conf else "root"
+        return (int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid,)
+    except (SettingsError, KeyError):  # for Slurm's tools to tell
+        return ()
+
+
+def check_trusted(path: str, trusted: Collection[int]) -> None:
+    """Refuse a script that somebody else could have written; whoever reads it checks it again.
+
+    Raises:
+        SettingsError: See above.
+    """
+    try:
+        reason = replaceable(path, trusted)
+    except OSError:
+        return  # whoever reads it says why
+    if reason:
+        raise SettingsError(of_path(path, reason))
+
+
+def read_trusted_conf(path: str, trusted: Collection[int]) -> str:
+    """Read a file of this syntax that decides what runs; `trusted` as in `scrun.paths`.
+
+    Raises:
+        SettingsError: It cannot be read, or somebody else could have written it.
+    """
+    try:
+        return read_trusted(path, trusted).decode(errors="surrogateescape")
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    except ValueError as error:  # NUL or a lone surrogate
+        raise SettingsError(f"{path!r}: is not a file name: {error}") from error
 
 
 def read_conf(path: str) -> str:

@@ -16,7 +16,7 @@ from scrun.settings.versions import features
 from supervisor.doctor.findings import Finding
 from supervisor.doctor.place import Check, Place, Tell, run_tool, slurm_version
 from supervisor.journal import Journal
-from supervisor.lua.find import find_script
+from supervisor.lua.find import find_script, site_of
 from supervisor.lua.host import loaded
 
 _MUNGE = "/run/munge/munge.socket.2"
@@ -300,8 +300,9 @@ async def _script(place: Place, tell: Tell) -> None:
         journal = Journal("/dev/null", Log(), "doctor")
         try:
             async with loaded(
-                path, place.settings.lua, place.setting, place.directory, journal, ""
-            ):
+                path, place.settings.lua, place.setting, place.directory, journal,
+                await trio.to_thread.run_sync(site_of, place.settings),
+            ):  # fmt: skip
                 pass
         finally:
             journal.close()

@@ -2,10 +2,16 @@
 
 import os
 import stat
+from typing import NamedTuple
 
 from scrun.errors import SettingsError
 from scrun.settings.load import Settings
-from scrun.settings.slurmconf import find_slurm_conf, read_slurm_conf
+from scrun.settings.slurmconf import (
+    check_trusted,
+    find_slurm_conf,
+    read_slurm_conf,
+    slurm_user,
+)
 
 NAME = "scrun.lua"
 USUAL = "/etc/slurm/scrun.lua"
@@ -26,7 +32,7 @@ def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | No
         Its path; None: somebody else stages.
 
     Raises:
-        SettingsError: Anybody could have written it.
+        SettingsError: It is not there, or somebody else could have written it.
     """
     named = settings.lua.script
     wanted = settings.stager == "lua" or (
@@ -44,20 +50,31 @@ def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | No
             return None
         path = found
     try:
-        mode = os.stat(path).st_mode
-        if mode & stat.S_IWOTH:
-            raise SettingsError(f"{path}: everybody may write to it (chmod o-w)")
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(os.stat(path).st_mode):
             raise SettingsError(f"{path}: is not a file; {_REMEDY}")
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}; {_REMEDY}") from error
+    check_trusted(path, slurm_user(find_slurm_conf(settings)))
     return path
 
 
-def cluster_name(settings: Settings) -> str:
-    """Return the cluster's name by the slurm.conf in use, or an empty text."""
+class Site(NamedTuple):
+    """What a script and its worker have to know of the site.
+
+    Attributes:
+        cluster: The cluster's name by the slurm.conf in use, or an empty text.
+        trusted: Who may have written the script, besides root and the caller.
+    """
+
+    cluster: str = ""
+    trusted: tuple[int, ...] = ()
+
+
+def site_of(settings: Settings) -> Site:
+    """Ask the slurm.conf in use; in a thread."""
     conf = find_slurm_conf(settings)
     try:
-        return read_slurm_conf(conf).get("clustername", "") if conf else ""
+        cluster = read_slurm_conf(conf).get("clustername", "") if conf else ""
     except SettingsError:
-        return ""
+        cluster = ""
+    return Site(cluster, slurm_user(conf))

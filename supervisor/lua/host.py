@@ -9,6 +9,7 @@ import trio
 from scrun.errors import ScrunError, StagingError
 from scrun.settings.load import Lua
 from supervisor.journal import Journal
+from supervisor.lua.find import Site
 from supervisor.lua.process import Remote, Worker, working
 from supervisor.processes import Setting
 
@@ -34,17 +35,19 @@ class Script:
         self.missing: tuple[str, ...] = ()
         self._worker = worker
 
-    async def load(self, settings: Lua, cluster: str) -> None:
+    async def load(self, settings: Lua, site: Site) -> None:
         """Load it, and find out what it lacks.
 
         Raises:
             StagingError: It cannot be, or did not return slurm.SUCCESS.
         """
         numbers = str(settings.memory << 20), str(settings.output_limit << 20)
+        trusted = ",".join(map(str, site.trusted))
         with trio.move_on_after(_LOADING):
             missing = await self._worker.ask(
-                "load", settings.version, *numbers, self.path, cluster, until=b"loaded"
-            )
+                "load", settings.version, *numbers, self.path, site.cluster, trusted,
+                until=b"loaded",
+            )  # fmt: skip
             self.missing = tuple(os.fsdecode(name) for name in missing)
             return
         raise self._failure(f"was not loaded within {_LOADING:g} s")
@@ -105,7 +108,7 @@ async def loaded(
     setting: Setting,
     directory: str,
     journal: Journal,
-    cluster: str = "",
+    site: Site = Site(),  # noqa: B008 (it is frozen)
     *,
     complete: bool = True,
 ) -> AsyncIterator[Script]:
@@ -117,7 +120,7 @@ async def loaded(
         setting: The environment and umask of `create`, for the script and its commands.
         directory: `create`'s working directory, likewise.
         journal: Where messages go, and what the script prints.
-        cluster: For slurm.CLUSTER_NAME.
+        site: For slurm.CLUSTER_NAME, and who may have written the script.
         complete: Whether it must have both functions.
 
     Raises:
@@ -126,7 +129,7 @@ async def loaded(
     async with working(path, StagingError, settings, setting, directory, journal) as worker:
         worker.label = "scrun.lua"
         script = Script(path, worker)
-        await script.load(settings, cluster)
+        await script.load(settings, site)
         if complete:
             script.check_complete()
         yield script

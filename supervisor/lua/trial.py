@@ -31,7 +31,7 @@ from supervisor.engines.base import Job, Request
 from supervisor.engines.local.engine import LocalEngine
 from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.journal import Journal, Shown
-from supervisor.lua.find import cluster_name, find_script
+from supervisor.lua.find import find_script, site_of
 from supervisor.lua.host import loaded
 from supervisor.orders import Order, own_order
 from supervisor.processes import Setting
@@ -113,9 +113,9 @@ async def _check(order: Order, journal: Journal) -> None:
     if await trio.to_thread.run_sync(is_spank, path):
         await check_spank(path, settings, order.setting, order.directory, journal)
         return
-    cluster = cluster_name(settings)
+    site = await trio.to_thread.run_sync(site_of, settings)
     async with loaded(
-        path, settings.lua, order.setting, order.directory, journal, cluster, complete=False
+        path, settings.lua, order.setting, order.directory, journal, site, complete=False
     ) as script:
         pass
     _say(f"{path}: loaded by Lua {settings.lua.version}")

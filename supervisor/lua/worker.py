@@ -7,12 +7,13 @@ changes (working directory, locale, open files, memory) goes with it.
 It talks with the supervisor (`supervisor.lua.host`) on a socket, in the frames of `scrun.wire`.
 From the supervisor::
 
-    load   VERSION MEMORY OUTPUT_LIMIT SCRIPT CLUSTER
+    load   VERSION MEMORY OUTPUT_LIMIT SCRIPT CLUSTER TRUSTED
     call   FUNCTION BUNDLE ROOT COUNT ARGUMENT... NAME=VALUE...
            with the original paths; ARGUMENT is n:DIGITS, s:TEXT, or e: for the list of variables
     status EXIT-STATUS    the answer to a command
     refused REASON        likewise
 
+TRUSTED are uids, with commas between them (see `scrun.paths.replaceable`).
 To it::
 
     log     LEVEL TEXT
@@ -39,6 +40,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from scrun.paths import read_trusted
 from scrun.wire import frame
 from supervisor.lua.constants import ERRORS, OF_JOBS, SUCCESS, USUAL
 from supervisor.lua.modules import advice
@@ -200,11 +202,11 @@ class Script:
         Raises:
             Failed: It cannot be.
         """
-        version, memory, limit, path, cluster = (os.fsdecode(field) for field in orders)
+        version, memory, limit, path, cluster, trusted = (os.fsdecode(field) for field in orders)
         self._host = Host(supervisor, int(limit))
         self._runtime = Runtime(version, int(memory))
         load, self._call, is_function, *_ = prelude(self._runtime, self._host, cluster)
-        result = checked(self._runtime, load(*read_script(path)))
+        result = checked(self._runtime, load(*read_script(path, trusted)))
         if result is not None and not _is_success(result):
             raise Failed(self._reason(f"the script returned {self._shown(result)}"))
         self.missing = [name for name in _FUNCTIONS if not is_function(name.encode())]
@@ -273,15 +275,18 @@ def prelude(runtime: Runtime, host: Host, cluster: str) -> tuple[Callable[..., V
     return loaded
 
 
-def read_script(path: str) -> tuple[bytes, bytes]:
+def read_script(path: str, trusted: str) -> tuple[bytes, bytes]:
     """Return a script's text, and what Lua calls it in messages.
 
+    Args:
+        path: Where it is.
+        trusted: The uids of those who may have written it, besides root's and ours.
+
     Raises:
-        Failed: It cannot be read.
+        Failed: It cannot be read, or somebody else could have written it.
     """
     try:
-        with open(path, "rb") as file:
-            content = file.read()
+        content = read_trusted(path, [int(uid) for uid in trusted.split(",") if uid])
     except OSError as error:
         raise Failed(error.strerror or str(error)) from error
     content = content.removeprefix(b"\xef\xbb\xbf")

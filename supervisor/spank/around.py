@@ -10,6 +10,7 @@ from scrun.oci.config import Bundle
 from scrun.settings.load import Settings
 from scrun.settings.plugin_options import read_given
 from scrun.settings.plugstack import Script, find_plugstack, find_scripts, read_plugstack
+from scrun.settings.slurmconf import find_slurm_conf, slurm_user
 from supervisor.engines.base import Engine, Request
 from supervisor.nurseries import unwrapped
 from supervisor.spank.stack import Stack
@@ -74,5 +75,7 @@ def find(settings: Settings) -> tuple[str, Sequence[Script]]:
     Raises:
         SettingsError: A file is wrong, or not to be trusted.
     """
-    path = find_plugstack(settings)
-    return (path, find_scripts(read_plugstack(path))) if path else ("", ())
+    if (path := find_plugstack(settings)) is None:
+        return "", ()
+    trusted = slurm_user(find_slurm_conf(settings))
+    return path, find_scripts(read_plugstack(path, trusted), trusted)

@@ -82,9 +82,10 @@ class Scripts:
         settings = self._settings
         paths = [script.path for script in self._scripts]
         numbers = str(settings.memory << 20), str(settings.output_limit << 20)
+        trusted = ",".join(sorted({str(uid) for one in self._scripts for uid in one.trusted}))
         answers = await self._ask(
-            self._source, "open", name, settings.version, *numbers, self.facts.version, *paths,
-            until=b"opened",
+            self._source, "open", name, settings.version, *numbers, self.facts.version, trusted,
+            *paths, until=b"opened",
         )  # fmt: skip
         self._contexts.append(context)
         for number, (script, answer) in enumerate(zip(self._scripts, answers, strict=True), 1):

@@ -5,7 +5,7 @@ in one context is not there in another. Several contexts of a container share th
 
 From the supervisor, after what `supervisor.lua.worker` lists::
 
-    open  CONTEXT VERSION MEMORY OUTPUT-LIMIT SLURM-VERSION PATH...
+    open  CONTEXT VERSION MEMORY OUTPUT-LIMIT SLURM-VERSION TRUSTED PATH...
     call  CONTEXT INDEX FUNCTION STATE
     back  CONTEXT INDEX FUNCTION VAL KIND ARGUMENT REMOTE STATE
     close CONTEXT
@@ -98,8 +98,9 @@ class Context:
 
     def __init__(self, supervisor: Supervisor, orders: list[bytes]) -> None:
         """Make the runtime; no script is loaded yet."""
-        context, version, memory, limit, slurm = orders[:5]
+        context, version, memory, limit, slurm, trusted = orders
         self._count = 0
+        self._trusted = trusted.decode()
         self._is_job_script = context == b"job_script"
         self._runtime = Runtime(version.decode(), int(memory))
         host = Host(supervisor, int(limit))
@@ -125,7 +126,7 @@ class Context:
         index = self._count
         try:
             try:
-                content, name = read_script(os.fsdecode(path))
+                content, name = read_script(os.fsdecode(path), self._trusted)
             except Failed:
                 self._load(b"", b"=nothing")  # it has its number all the same
                 raise
@@ -209,8 +210,8 @@ def serve_stack(supervisor: Supervisor, request: list[bytes]) -> None:
     while True:
         kind, name, *fields = request
         if kind == b"open":
-            context = contexts[name] = Context(supervisor, [name, *fields[:4]])
-            supervisor.tell("opened", *[context.load(path) for path in fields[4:]])
+            context = contexts[name] = Context(supervisor, [name, *fields[:5]])
+            supervisor.tell("opened", *[context.load(path) for path in fields[5:]])
         elif kind == b"call":
             index, function, state = fields
             supervisor.tell("called", *contexts[name].call(int(index), function, state))

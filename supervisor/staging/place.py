@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.errors import StagingError, described
-from scrun.paths import exchangeable
+from scrun.paths import replaceable
 from scrun.record import Moved
 from scrun.settings.patterns import substitute
 from supervisor.staging.bring_back import bring_back
@@ -123,11 +123,12 @@ def make_place(directory: str, remedy: str = _REMEDY) -> None:
         StagingError: It is not ours alone, or has something in it.
     """
     try:
-        if not (reason := exchangeable(directory)):
+        if not (reason := replaceable(directory)):
             os.makedirs(directory, mode=0o700, exist_ok=True)
             # what was missing may have been made by somebody meanwhile
             reason = not_ours(directory)
         if reason:
+            reason = reason.removeprefix(f"{directory}: ")
             raise StagingError(f"staging in {directory}: {reason}; {remedy}")
         if os.listdir(directory):
             raise StagingError(f"{directory} is not empty")
@@ -141,7 +142,7 @@ def not_ours(directory: str) -> str:
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return "it belongs to somebody else"
-    return exchangeable(directory)
+    return replaceable(directory)
 
 
 def _fill(

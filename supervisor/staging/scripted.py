@@ -13,7 +13,7 @@ from scrun.oci.config import Bundle, read_config
 from scrun.record import Moved
 from scrun.settings.load import Settings
 from supervisor.engines.base import Job, Request
-from supervisor.lua.find import cluster_name
+from supervisor.lua.find import site_of
 from supervisor.lua.host import Script, loaded
 from supervisor.lua.process import Remote
 from supervisor.nurseries import unwrapped
@@ -191,7 +191,7 @@ async def stage_out(
             nursery.cancel_scope.deadline = trio.current_time() + settings.staging.timeout
             async with loaded(
                 moved.script, settings.lua, request.setting, request.directory, request.journal,
-                await trio.to_thread.run_sync(cluster_name, settings),
+                await trio.to_thread.run_sync(site_of, settings),
             ) as script:  # fmt: skip
                 originals = (moved.original_bundle, moved.original_root)
                 await script.call(_OUT, arguments, originals, environment, remote)
@@ -222,11 +222,11 @@ async def scripted(path: str, submission: Submission) -> AsyncIterator[Scripted]
         StagingError: It cannot be loaded.
     """
     settings, request = submission.settings, submission.request
-    cluster = await trio.to_thread.run_sync(cluster_name, settings)
+    site = await trio.to_thread.run_sync(site_of, settings)
 
     async def keep(task_status: trio.TaskStatus[Script]) -> None:
         async with loaded(
-            path, settings.lua, request.setting, request.directory, request.journal, cluster
+            path, settings.lua, request.setting, request.directory, request.journal, site
         ) as script:
             task_status.started(script)
             await done.wait()

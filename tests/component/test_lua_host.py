@@ -94,7 +94,7 @@ async def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     bench.write = lambda script: f"{tmp_path}/scrun.lua"  # type: ignore[method-assign]
     assert await refused(bench, "") == "No such file or directory"
     (tmp_path / "scrun.lua").mkdir()
-    assert await refused(bench, "") == "Is a directory"
+    assert await refused(bench, "") == "is not a regular file"
 
 
 async def test_a_working_directory_that_is_gone(bench: Bench) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from scrun.errors import StagingError, leaves
 from scrun.settings.load import Level, Log, Lua
 from supervisor.journal import Journal
+from supervisor.lua.find import Site
 from supervisor.lua.host import Script, loaded
 from supervisor.lua.process import Remote
 from supervisor.processes import Setting
@@ -74,7 +75,7 @@ class Bench:
         """Load a script."""
         path = self.write(script)
         async with loaded(
-            path, settings or Lua(), self.setting, str(self.directory), self.said, "tux"
+            path, settings or Lua(), self.setting, str(self.directory), self.said, Site("tux")
         ) as script_:
             yield script_
 

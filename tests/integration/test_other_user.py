@@ -272,7 +272,21 @@ def test_a_root_directory_that_somebody_else_can_exchange(site: Site, stranger: 
     site.user.give(place / "r")
     bundle = str(site.bundle(site.config("true")))
     said = site.fails("--root", f"{place}/r", "create", "--bundle", bundle, "c1")
-    assert f"everybody may write to {place}" in said
+    assert f"{place}: everybody may write to it" in said
+
+
+@USER
+def test_a_root_directory_on_somebody_s_way(site: Site, stranger: Stranger) -> None:
+    """They could give the user's directory another name, and put their own in its place."""
+    place = site.base / "b" / "theirs"
+    place.mkdir()
+    (place / "r").mkdir(mode=0o700)
+    site.user.give(place / "r")
+    os.chown(place, stranger.user.uid, stranger.user.gid)
+    bundle = str(site.bundle(site.config("true")))
+    said = site.fails("--root", f"{place}/r", "create", "--bundle", bundle, "c1")
+    assert f"{place}: belongs to uid {stranger.user.uid}" in said
+    assert list(place.rglob("*")) == [place / "r"]
 
 
 @USER
@@ -373,6 +387,23 @@ SCRATCH = {
 }
 
 
+@BOTH
+def test_the_place_for_staged_bundles_is_on_somebody_s_way(site: Site, stranger: Stranger) -> None:
+    """They could rename the user's directory while a container waits for its start."""
+    theirs = site.base / "b" / "theirs"
+    mine = theirs / site.user.name
+    mine.mkdir(parents=True)
+    mine.chmod(0o700)
+    site.user.give(mine)
+    os.chown(theirs, stranger.user.uid, stranger.user.gid)
+    settings = (site.base / "scrun.toml").read_text()
+    settings += f'[staging]\nscratch = "{theirs}/%u"\n'
+    (site.base / "scrun.toml").write_text(settings)
+    said = site.life("true").refused()
+    assert f"{theirs}: belongs to uid {stranger.user.uid}" in said
+    assert list(mine.iterdir()) == []
+
+
 @pytest.mark.parametrize("place", ["local-user", "slurm-user"])
 @pytest.mark.parametrize("scripted", [False, True])
 def test_the_place_for_staged_bundles_is_there_first(
@@ -431,7 +462,12 @@ def test_root_and_a_container_of_a_user_s(site: Site, victim: Life) -> None:
     assert victim.id in scrun_of(site, root, "list", "--quiet").stdout
     assert scrun_of(site, root, "exec", victim.id, "echo", "a").stdout == "a\n"
     bundle = str(site.bundle(site.config("true")))
+    # nor does root go by settings that a user could write
     done = scrun_of(site, root, "create", "--bundle", bundle, "c1")
+    assert f"{site.base}: belongs to uid {site.user.uid}" in done.stderr
+    settings = site.environment.pop("SCRUN_CONFIG")
+    done = scrun_of(site, root, "create", "--bundle", bundle, "c1")
+    site.environment["SCRUN_CONFIG"] = settings
     assert done.returncode == 1
     assert f"root directory {site.root}: belongs to uid {site.user.uid}" in done.stderr
     assert site.must("list", "--quiet") == f"{victim.id}\n"

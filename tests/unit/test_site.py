@@ -23,10 +23,10 @@ def test_beside_slurm_conf() -> None:
 
 
 def test_one_that_is_not_there_is_none(tmp_path: Path) -> None:
-    assert site_conf(str(tmp_path / "oci.conf")) is None
+    assert site_conf(str(tmp_path / "oci.conf"), None) is None
     (tmp_path / "oci.conf").write_text("Fancy=1\n")
     with pytest.raises(SettingsError, match=r"oci\.conf:1: Fancy: unknown key"):
-        site_conf(str(tmp_path / "oci.conf"))
+        site_conf(str(tmp_path / "oci.conf"), None)
 
 
 @pytest.mark.parametrize("engine", ["slurm", "auto", "local"])

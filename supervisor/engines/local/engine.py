@@ -15,7 +15,7 @@ from scrun.errors import EngineError
 from scrun.settings.load import Local, Runtime
 from scrun.settings.node_runtime import node_runtime
 from scrun.settings.ociconf import parse_oci_conf
-from scrun.settings.slurmconf import read_conf
+from scrun.settings.slurmconf import read_trusted_conf
 from scrun.states import taken
 from supervisor.engines.base import Job, Request
 from supervisor.engines.local.commands import Commands, Container, RuntimeCommands
@@ -74,7 +74,7 @@ class LocalEngine:
         state = os.path.join(self._root, "@runtime")
         os.makedirs(state, mode=0o700, exist_ok=True)
         if (path := self._settings.oci_conf) is not None:
-            conf = parse_oci_conf(read_conf(path), path)
+            conf = parse_oci_conf(read_trusted_conf(path, ()), path)
             uid = os.geteuid()
             user = pwd.getpwuid(uid).pw_name
             patterns = node_runtime(conf, self._runtime)

@@ -65,7 +65,7 @@ class SlurmEngine:
         conf: OciConf | None = None
         self._wrong: ScrunError | None = None  # it is for a new container to say so
         try:
-            conf = site_conf(beside(tools.conf))
+            conf = site_conf(beside(tools.conf), tools.conf)
             self._tools = tools.of_site(conf) if conf else tools
         except ScrunError as error:
             self._wrong = error
