@@ -14,6 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+OWN_LOG = "@supervisor.log"
+"""The log of all supervisors of a root directory; `@` begins no container's id."""
+
 _LINKS = 40
 _NOBODY = 65534
 """Whom files of users belong to that a user namespace does not have (user_namespaces(7))."""

@@ -9,6 +9,10 @@ import gc
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from supervisor.starter import Starter
+
 
 def main(argv: list[str]) -> int:
     """Detach, listen, tell that we do, serve."""
@@ -16,32 +20,42 @@ def main(argv: list[str]) -> int:
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     root, name = options["--root"], options["--name"]
-    ready = int(options["--ready"]) if "--ready" in options else None
-    lock = int(options["--lock"]) if "--lock" in options else None
     gc.disable()  # a tenth of the time that the imports take (measured: 109 and 100 ms)
     from supervisor.daemonize import daemonize, leave_cgroup
+    from supervisor.starter import Starter
 
-    if ready is not None:
-        daemonize([fd for fd in (ready, lock) if fd is not None])
+    ready, lock = (int(options[key]) if key in options else None for key in ("--ready", "--lock"))
+    starter = Starter(ready, lock)
+    detached = starter.waits
+    if detached:
+        daemonize(starter.fds)
         leave_cgroup()
     try:
+        from supervisor import log
         from supervisor.run import serve
 
+        log.begin(root, name, detached=detached)
         gc.freeze()  # what is there now stays, so no collection need look at it
         gc.enable()
         idle = float(options["--idle-timeout"]) if "--idle-timeout" in options else None
-        serve(root, name, ready, lock, idle)
+        serve(root, name, starter, idle)
     except Exception as error:
-        if ready is None:
+        if not detached:
             raise
-        try:
-            from scrun.errors import described
-
-            os.write(ready, described(error).encode(errors="replace"))
-        except OSError:
-            pass  # it was told that we were ready: this is a later fault
-        return 1
+        return _failed(error, starter)
+    log.end(root)
     return 0
+
+
+def _failed(error: Exception, starter: "Starter") -> int:
+    """Say why it ends: to who has started it, if that waits still, else in the log."""
+    from scrun.errors import ScrunError, described, leaves
+    from supervisor import log
+
+    if not (starter.waits and all(isinstance(leaf, ScrunError) for leaf in leaves(error))):
+        log.fault("it ends", error)
+    starter.tell(described(error))
+    return 1
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
-from scrun.errors import StagingError, StateError, SupervisorLost, UnknownContainer
+from scrun.errors import StateError, SupervisorLost, UnknownContainer
 from scrun.oci.ids import check_id
 from scrun.paths import has_record
 from scrun.record import Record, read_record
@@ -16,6 +17,7 @@ from supervisor.container import Container
 from supervisor.engines.choose import Engines
 from supervisor.journal import Journal
 from supervisor.ledger import Ledger, first_record
+from supervisor.nurseries import bulkhead
 from supervisor.orders import Order
 from supervisor.plugins.registry import Plugins
 from supervisor.pods import Pods
@@ -155,13 +157,12 @@ class Containers:
         return container
 
     async def _run(self, container: Container) -> None:
-        await container.run()
+        what = f"container {container.id}"
+        await bulkhead(what, container.run)
         self._changed()
         if container.doomed:  # perhaps nobody waits for that any more
-            try:
-                await self.forget(container)
-            except (OSError, StagingError):
-                pass  # it stays, for another `delete` to try
+            # where it fails the record stays, for another `delete` to try
+            await bulkhead(what, partial(self.forget, container))
 
     async def delete(self, container: str, *, force: bool) -> None:
         """End a container, and remove all that is left of it.

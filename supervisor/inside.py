@@ -2,11 +2,10 @@
 
 from typing import NamedTuple
 
-import trio
-
 from scrun.oci.config import Bundle
 from supervisor.engines.base import Job
 from supervisor.journal import Journal
+from supervisor.nurseries import Tasks
 from supervisor.staging.place import Staged
 
 
@@ -18,11 +17,11 @@ class Inside(NamedTuple):
         bundle: The submitted bundle.
         place: The staged one.
         journal: Its log.
-        nursery: For what ends with the container.
+        beside: What ends with the container.
     """
 
     job: Job
     bundle: Bundle
     place: Staged
     journal: Journal
-    nursery: trio.Nursery
+    beside: Tasks

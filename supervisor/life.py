@@ -42,6 +42,8 @@ from supervisor.inside import Inside
 from supervisor.journal import Journal
 from supervisor.kept import Followed, KeptOutput, keep
 from supervisor.ledger import Ledger
+from supervisor.log import fault
+from supervisor.nurseries import Tasks
 from supervisor.orders import Order
 from supervisor.pods import Pods
 from supervisor.spank.around import plugin_stack
@@ -120,6 +122,8 @@ class Life:
         self._asked_to_start = trio.Event()
         self._left_created = trio.Event()
         self._may_run = trio.Event()
+        self._outputs = Tasks(f"container {order.id}: its output")
+        self._beside = Tasks(f"container {order.id}")
         self._removing = trio.Lock()
         self._removed = False
         self._ending: Ending | None = None
@@ -149,18 +153,21 @@ class Life:
 
     async def run(self) -> None:
         """Live: from the check of the bundle to the end of the job. Never raises."""
-        async with trio.open_nursery() as self._outputs:
-            await self._run()
-            with trio.move_on_after(_LAST_OUTPUT, shield=True):
-                while self.kept is not None and not self.kept.output.ended:
-                    await self.kept.output.more()
-            self._outputs.cancel_scope.cancel()
-        # for whoever finds only the record: there is nothing to give back or to remove
-        self._ledger.note(owns_job=False, staged="", stager="")
-        self._journal.close()
-        self.log.end()
-        self.gone.set()
-        self.settled.set()
+        try:
+            async with self._outputs.open():
+                await self._run()
+                with trio.move_on_after(_LAST_OUTPUT, shield=True):
+                    while self.kept is not None and not self.kept.output.ended:
+                        await self.kept.output.more()
+            # for whoever finds only the record: there is nothing to give back or to remove
+            self._ledger.note(owns_job=False, staged="", stager="")
+        except Exception as error:  # a fault of ours, and this container's matter alone
+            self._fail(error)
+        finally:
+            self._journal.close()
+            self.log.end()
+            self.gone.set()
+            self.settled.set()
 
     async def _run(self) -> None:
         try:
@@ -196,7 +203,7 @@ class Life:
             stager=stage.name,
         )
         async with (
-            trio.open_nursery() as self._deliveries,
+            self._beside.open(),
             plugin_stack(
                 settings, order.directory, bundle, engine, self._request(bundle)
             ) as stack,
@@ -212,7 +219,7 @@ class Life:
                 # The engine that waits for the anchor need not wait for the job's end.
                 if self._ending is not None and self.settled.is_set():
                     self._finish(self._ending)
-                self._deliveries.cancel_scope.cancel()
+                self._beside.end()
 
     async def _read_bundle(self) -> Bundle:
         """Check what can be known before a job is asked for."""
@@ -225,7 +232,7 @@ class Life:
         if self._order.keeps_output and not self._order.has_console:
             self.kept = keep(self._stdio, self._directory, terminal=config.process.terminal)
             if self.kept is not None:
-                self._outputs.start_soon(self.kept.keep)
+                self._outputs.begin(self.kept.keep)
         elif self._order.in_foreground and config.process.terminal:
             self._stdio.become_terminal()
         return bundle
@@ -255,7 +262,7 @@ class Life:
             variables = script_variables(self._order, bundle, self._directory, job.environment)
             self._journal.live(f"job {job.id}: staging the bundle")
             async with stager.staged(job, variables) as place:
-                self._running = Inside(job, bundle, place, self._journal, self._deliveries)
+                self._running = Inside(job, bundle, place, self._journal, self._beside)
                 self._ledger.note(moved=place.moved)
                 for note in place.notes:
                     self._journal.write("info", note)
@@ -306,8 +313,8 @@ class Life:
         self._hurry.set()
 
     def begin(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Do something that ends with the container."""
-        self._deliveries.start_soon(call)
+        """Do something that ends with the container; nothing, if that is over."""
+        self._beside.begin(call)
 
     def end(self, ending: Ending) -> None:
         """Cancel the tree. The first reason is the one that counts."""
@@ -359,6 +366,7 @@ class Life:
         else:
             text = described(error)
             self.failure = ScrunError(text)
+            fault(f"container {self.id}", error)
             import traceback
 
             self._journal.write("debug", "".join(traceback.format_exception(error)))

@@ -1,15 +1,19 @@
-"""Nurseries that nobody sees from outside, and errors that come out of them as what they are.
+"""Nurseries that nobody sees from outside, and walls between those who share a supervisor.
 
 A nursery raises a group, even of one error (trio's strict exception groups). Whoever calls a
 context manager that has one inside does not know of it, and catches the error by its type.
+
+And an error of one task cancels all others of its nursery, so a fault in one container or
+connection must not get as far as the supervisor's.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import trio
 
 from scrun.errors import leaves
+from supervisor.log import fault
 
 
 @asynccontextmanager
@@ -34,3 +38,56 @@ async def unwrapped() -> AsyncIterator[trio.Nursery]:
             # else a traceback would show the group, which has this very error in it
             error.__context__ = context
             del error, errors
+
+
+async def bulkhead(what: str, task: Callable[[], Awaitable[object]]) -> None:
+    """Run a task whose faults are nobody else's: they go to the supervisor's log.
+
+    Args:
+        what: Whose task it is, for the log.
+        task: It.
+    """
+    try:
+        await task()
+    except* Exception as group:
+        fault(what, group)
+
+
+class Tasks:
+    """What goes on beside a container, such as the programs of `exec`.
+
+    None of it ends the container by a fault of its own, and nothing begins any more when the
+    container is over.
+    """
+
+    def __init__(self, what: str) -> None:
+        """Nothing can begin yet.
+
+        Args:
+            what: Whose tasks they are, for the log.
+        """
+        self._what = what
+        self._nursery: trio.Nursery | None = None
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Let tasks begin as long as the block lasts; those that are left then are cancelled."""
+        async with unwrapped() as nursery:
+            self._nursery = nursery
+            try:
+                yield
+            finally:
+                self.end()
+
+    def begin(self, task: Callable[[], Awaitable[object]]) -> bool:
+        """Begin a task; return whether that is possible."""
+        if self._nursery is None:
+            return False
+        self._nursery.start_soon(bulkhead, self._what, task)
+        return True
+
+    def end(self) -> None:
+        """Cancel them, and let none begin any more."""
+        nursery, self._nursery = self._nursery, None
+        if nursery is not None:
+            nursery.cancel_scope.cancel()

@@ -1,5 +1,7 @@
 """What can be done with a container while it runs, besides signals: exec, pause, resume."""
 
+from functools import partial
+
 import trio
 
 from scrun.errors import StateError
@@ -30,13 +32,14 @@ async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio
         prepared = await trio.to_thread.run_sync(
             prepare, call, inside.bundle, inside.place, stdio.terminal
         )
+        session = LiveSession(f"exec {call.anchor}", inside.journal, anchor, stdio)
+        if not inside.beside.begin(partial(session.run, inside.job, prepared)):
+            raise StateError(f"container {container.id}: exec is not possible: it has ended")
     except BaseException:
         stdio.close()
         with trio.CancelScope(shield=True):
             await anchor.close()
         raise
-    session = LiveSession(f"exec {call.anchor}", inside.journal, anchor, stdio)
-    inside.nursery.start_soon(session.run, inside.job, prepared)
     await session.settled.wait()
     if session.failure is not None:
         raise session.failure

@@ -25,13 +25,14 @@ import msgspec
 import trio
 
 from scrun.commands.pod import named_pod
-from scrun.errors import AllocationRefused, described
+from scrun.errors import AllocationRefused, ScrunError, described
 from scrun.oci.config import Config
 from scrun.settings.engine_flags import Flags
 from scrun.settings.requests import TABLE, from_environment
 from scrun.states import Ending, taken
 from scrun.waiting import Waiting, waiting_line
 from supervisor.engines.base import Engine, Job, Request
+from supervisor.log import fault
 
 _SHARING = ("slurm",)  # elsewhere there is nothing to share: this machine is one node
 _OF_THE_JOB = [name for name, request in TABLE.items() if request.scope != "step"]
@@ -200,6 +201,8 @@ class Pods:
                     await trio.sleep_forever()
         except Exception as error:
             shared.failure = error
+            if not isinstance(error, ScrunError):
+                fault(f"the pod of container {shared.first.container}", error)
             if shared.job is not None:
                 lost(taken("scrun-failure", f"job {shared.job.id}: {described(error)}"))
         finally:

@@ -19,6 +19,7 @@ from supervisor.caller import told
 from supervisor.container import Container
 from supervisor.containers import Containers
 from supervisor.inspection import processes, statistics
+from supervisor.log import fault
 from supervisor.nurseries import unwrapped
 from supervisor.operations import execute, hold
 from supervisor.orders import read_call, read_order
@@ -28,7 +29,8 @@ from supervisor.viewers import attach, follow, kept_output
 DESCRIPTORS = 4
 """How many a request brings that starts something: three, and the anchor's socket."""
 
-Arguments = list[bytes]
+DONE = b"\0"
+"""What an answer begins with when all went well: the exit status."""
 
 
 class Request:
@@ -58,36 +60,36 @@ class Request:
 
     async def answer(self) -> bytes:
         """Carry it out; the reply's first byte is the exit status."""
-        handlers: dict[bytes, Callable[[], Awaitable[bytes]]] = {
-            b"state": self._state,
-            b"start": self._start,
-            b"kill": self._kill,
-            b"delete": self._delete,
-            b"pause": partial(self._hold, resume=False),
-            b"resume": partial(self._hold, resume=True),
-            b"ps": self._ps,
-            b"events": self._events,
-            b"update": self._update,
-            b"create": self._create,
-            b"exec": self._exec,
-        }
-        talks: dict[bytes, Callable[[], Awaitable[None]]] = {
-            b"follow": self._follow,
-            b"attach": self._attach,
+        handlers: dict[bytes, tuple[int, Callable[[], Awaitable[bytes]]]] = {
+            b"state": (1, self._state),
+            b"start": (1, self._start),
+            b"kill": (2, self._kill),
+            b"delete": (2, self._delete),
+            b"pause": (1, partial(self._hold, resume=False)),
+            b"resume": (1, partial(self._hold, resume=True)),
+            b"ps": (2, self._ps),
+            b"events": (1, self._events),
+            b"update": (3, self._update),
+            b"create": (4, self._create),
+            b"exec": (4, self._exec),
+            b"follow": (2, self._follow),
+            b"attach": (1, self._attach),
         }
         try:
-            if self._operation in talks:
-                await talks[self._operation]()
-                return b""
-            if self._operation in handlers:
-                return b"\0" + await handlers[self._operation]()
-            raise UsageError(f"unknown request {self._operation!r}; is another scrun installed?")
+            count, handler = handlers.get(self._operation, (0, self._unknown))
+            if len(self._arguments) < count:
+                raise UsageError("a request with too few fields; is another scrun installed?")
+            return await handler()
         except ScrunError as error:
             return bytes([error.exit_code]) + str(error).encode(errors="replace")
-        except IndexError:
-            return b"\1a request with too few fields; is another scrun installed?"
+        except trio.BrokenResourceError:
+            return b""  # the caller is gone
         except Exception as error:  # perhaps a fault of ours, and this request's matter alone
+            fault(f"request {self._operation.decode(errors='replace')}", error)
             return b"\1" + described(error).encode(errors="replace")
+
+    async def _unknown(self) -> bytes:
+        raise UsageError(f"unknown request {self._operation!r}; is another scrun installed?")
 
     def answered(self) -> None:
         """Begin what the caller does not wait for."""
@@ -116,11 +118,11 @@ class Request:
 
     async def _state(self) -> bytes:
         found = self._containers.find(self._id)
-        return stopped_state(found) if isinstance(found, Record) else found.state
+        return DONE + (stopped_state(found) if isinstance(found, Record) else found.state)
 
     async def _start(self) -> bytes:
         self._afterwards = await self._live("start").start()
-        return b""
+        return DONE
 
     async def _kill(self) -> bytes:
         number = parse_signal(os.fsdecode(self._arguments[1]))
@@ -131,26 +133,27 @@ class Request:
                 self._afterwards = found.begin_to_kill
             else:
                 await found.kill(number)
-        return b""
+        return DONE
 
     async def _delete(self) -> bytes:
         await self._containers.delete(self._id, force=bool(self._arguments[1]))
-        return b""
+        return DONE
 
     async def _hold(self, *, resume: bool) -> bytes:
         await hold(self._live("resume" if resume else "pause"), resume=resume)
-        return b""
+        return DONE
 
     async def _ps(self) -> bytes:
         form, words = os.fsdecode(self._arguments[1]), map(os.fsdecode, self._arguments[2:])
         container = self._live("ps")
-        return await processes(container.inside("ps").job, container.anchor_pid, form, [*words])
+        job = container.inside("ps").job
+        return DONE + await processes(job, container.anchor_pid, form, [*words])
 
     async def _events(self) -> bytes:
         container = self._live("events")
         inside = container.inside("events")
         resources = inside.bundle.config.linux.resources
-        return await statistics(inside.job, container.id, resources)
+        return DONE + await statistics(inside.job, container.id, resources)
 
     async def _update(self) -> bytes:
         limit, text = os.fsdecode(self._arguments[1]), self._arguments[2]
@@ -158,7 +161,7 @@ class Request:
         job, bundle, *_ = self._live("update").inside("update")
         wanted = changes(resources, bundle.config.linux.resources)
         await job.update(json.dumps(resources), wanted, limit)
-        return b""
+        return DONE
 
     async def _create(self) -> bytes:
         """Answer when the container is created; whoever goes before that ends it."""
@@ -174,7 +177,7 @@ class Request:
                 await container.gone.wait()
         if container.failure is None:
             self._created = container
-            return b""
+            return DONE
         await self._containers.forget(container)
         raise container.failure
 
@@ -189,22 +192,24 @@ class Request:
         self._fds.clear()  # they are the session's now
         streams = Stdio(stdio, terminal=terminal)
         await execute(container, call, Anchor(call.anchor, anchor), streams)
-        return b""
+        return DONE
 
     def _check_descriptors(self) -> None:
         if len(self._fds) != DESCRIPTORS:
             what = self._operation.decode()
             raise UsageError(f"{what}: standard input, output, error and the anchor are missing")
 
-    async def _follow(self) -> None:
+    async def _follow(self) -> bytes:
         """Send what a container has written, or what was said about it, as it comes."""
         container = self._live("logs --follow")
         output = self._arguments[1] == b"output"
         followed = kept_output(container).output if output else container.log
         await follow(followed, partial(send, self._connection))
+        return b""
 
-    async def _attach(self) -> None:
+    async def _attach(self) -> bytes:
         await attach(self._live("attach"), trio.SocketStream(self._connection))
+        return b""
 
 
 async def _end_with_caller(connection: trio.socket.SocketType, container: Container) -> None:

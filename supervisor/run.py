@@ -1,6 +1,5 @@
 """The supervisor's outermost scope: its socket and its signals."""
 
-import contextlib
 import os
 import signal
 import socket
@@ -10,18 +9,16 @@ import trio
 from scrun.errors import SettingsError
 from supervisor.records import remove_half_made
 from supervisor.server import Server, idle_timeout
+from supervisor.starter import Starter
 
 
-def serve(
-    root: str, name: str, ready: int | None, lock: int | None = None, idle: float | None = None
-) -> None:
+def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> None:
     """Serve the socket ROOT/NAME until nobody needs it any more.
 
     Args:
         root: The directory of the records.
         name: The socket's name in it.
-        ready: Where to write `ready` once callers can connect; closed then.
-        lock: A descriptor that holds the lock of the name; closed then too.
+        starter: Who is told `ready` once callers can connect.
         idle: Seconds to stay without a container; None leaves that to the settings.
 
     Raises:
@@ -34,10 +31,10 @@ def serve(
         raise SettingsError.of_root(root, f"{name}: {error.strerror}") from error
     remove_half_made(root, name)
     server = Server(root, name, listener, idle_timeout() if idle is None else idle)
-    trio.run(_serve, server, ready, lock)
+    trio.run(_serve, server, starter)
 
 
-async def _serve(server: Server, ready: int | None, lock: int | None) -> None:
+async def _serve(server: Server, starter: Starter) -> None:
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
 
@@ -48,19 +45,10 @@ async def _serve(server: Server, ready: int | None, lock: int | None) -> None:
             def serving() -> None:
                 nursery.start_soon(obey)
                 # not before: until here SIGTERM ends us with our socket's name left behind
-                _tell(ready, lock)
+                starter.tell("ready")
 
             await server.serve(serving)
             nursery.cancel_scope.cancel()
-
-
-def _tell(ready: int | None, lock: int | None) -> None:
-    if lock is not None:
-        os.close(lock)
-    if ready is not None:
-        with contextlib.suppress(BrokenPipeError):  # who has started us was killed meanwhile
-            os.write(ready, b"ready")
-        os.close(ready)
 
 
 def _listen(root: str, name: str) -> socket.socket:

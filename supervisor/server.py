@@ -13,6 +13,7 @@ from scrun import wire
 from scrun.errors import ScrunError, StateError, UsageError
 from scrun.settings.load import load
 from supervisor.containers import Containers
+from supervisor.log import fault
 from supervisor.plugins.registry import plugins
 from supervisor.processes import keep_descriptors_free
 from supervisor.requests import DESCRIPTORS, Request, send
@@ -159,6 +160,8 @@ class Server:
                 await request.confirmed()
         except (OSError, UsageError, trio.TooSlowError):
             pass  # the caller is gone, or no caller of ours
+        except Exception as error:
+            fault("a connection", error)
         finally:
             for fd in fds:
                 os.close(fd)

@@ -9,7 +9,7 @@ import re
 import signal
 from typing import Literal, NamedTuple
 
-from scrun.cli.grammar import COMMANDS, CONTAINER, Option, options_of
+from scrun.cli.grammar import COMMANDS, CONTAINER, PERHAPS_CONTAINER, Option, options_of
 from scrun.oci.signals import signal_name
 
 SHELLS = ("bash", "zsh", "fish")
@@ -85,7 +85,7 @@ def places(command: str) -> list[Value]:
 
 def _place(command: str, written: str) -> Value:
     name = written.strip("<[.]>")
-    if written == CONTAINER:
+    if written in (CONTAINER, PERHAPS_CONTAINER):
         return Value("none" if command in _NEW else "ids", name="container")
     if written == "[command]":
         return Value("words", tuple(COMMANDS), name)

@@ -29,6 +29,7 @@ USED, IGNORED = True, False
 ONCE, MANY = False, True
 
 CONTAINER = "<container-id>"
+PERHAPS_CONTAINER = "[container-id]"
 
 # in every place where options may stand, as argp has it for crun
 ASKED: tuple[Option, ...] = (
@@ -161,10 +162,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "logs": (
         "Print what a container that was started detached has written",
-        (CONTAINER,),
+        (PERHAPS_CONTAINER,),
         (
             ("follow", "f", None, USED, ONCE, "Go on until the container ends"),
             ("messages", "", None, USED, ONCE, "What Slurm and scrun said about it instead"),
+            ("supervisor", "", None, USED, ONCE, "The log of scrun's own faults instead"),
         ),
     ),
     "list": (

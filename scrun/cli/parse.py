@@ -8,7 +8,7 @@ before the command; those of the command before or after its operands.
 It imports nothing but its like: every call of scrun pays for what is imported here.
 """
 
-from scrun.cli.grammar import COMMANDS, CONTAINER, Option, options_of
+from scrun.cli.grammar import COMMANDS, CONTAINER, PERHAPS_CONTAINER, Option, options_of
 from scrun.errors import UsageError
 from scrun.oci.ids import check_id
 
@@ -95,7 +95,7 @@ def _read(argv: list[str], parsed: Parsed) -> None:
         raise UsageError(f"{command} needs a {places[given].strip('<>')}" + _see(command))
     if given > len(places) and not (places and places[-1].endswith(("...]", "]..."))):
         raise UsageError(f"{command} cannot take {operands[len(places)]!r}" + _see(command))
-    if places[:1] == (CONTAINER,):
+    if operands and places[:1] in ((CONTAINER,), (PERHAPS_CONTAINER,)):
         parsed.id = check_id(operands.pop(0))
     elif command == "help":
         operands = [_known(topic) for topic in operands]

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from scrun import wire
+from scrun.paths import OWN_LOG
 from tests.harness import users
 from tests.harness.processes import descendants, peer
 from tests.harness.wait import wait_until, wait_while
@@ -32,13 +33,16 @@ NOBODY = [b"state", b"nobody"]
 class Supervisor:
     """A supervisor in the foreground, alone under its root directory."""
 
-    def __init__(self, base: Path, *before: str, idle_timeout: float = 60) -> None:
+    def __init__(
+        self, base: Path, *before: str, idle_timeout: float = 60, program: str | None = None
+    ) -> None:
         self.root = base / "root"
         self.root.mkdir(mode=0o755, exist_ok=True)
         self.config = base / "scrun.toml"
         self.config.write_text(f'engine = "local"\nidle_timeout = {idle_timeout}\n')
         self._said = base / "said"
-        command = [sys.executable, "-m", "supervisor", "--root", str(self.root), "--name", NAME]
+        how = ["-m", "supervisor"] if program is None else ["-c", program]
+        command = [sys.executable, *how, "--root", str(self.root), "--name", NAME]
         with self._said.open("wb") as said:
             self.process = subprocess.Popen(
                 [*before, *command],
@@ -136,8 +140,10 @@ def base() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def running(base: Path, *before: str, idle_timeout: float = 60) -> Iterator[Supervisor]:
-    supervisor = Supervisor(base, *before, idle_timeout=idle_timeout)
+def running(
+    base: Path, *before: str, idle_timeout: float = 60, program: str | None = None
+) -> Iterator[Supervisor]:
+    supervisor = Supervisor(base, *before, idle_timeout=idle_timeout, program=program)
     with supervisor.process as process:
         try:
             yield supervisor
@@ -241,6 +247,17 @@ def test_silence_stops_nobody(supervisor: Supervisor) -> None:
         for _ in range(20):
             supervisor.serves()
         assert time.monotonic() - began < 5
+    supervisor.serves()
+
+
+def test_half_a_request_is_not_waited_for(supervisor: Supervisor) -> None:
+    before = supervisor.at_rest()
+    began = time.monotonic()
+    with supervisor.connect() as sock:
+        sock.sendall(wire.frame(NOBODY)[:-1])
+        assert everything(sock) == b""
+        assert 9 < time.monotonic() - began < 20
+        wait_until("connection closed", lambda: supervisor.descriptors == before)
     supervisor.serves()
 
 
@@ -639,7 +656,9 @@ def test_detached(tmp_path: Path) -> None:
         sock.close()
         place = Path(f"/proc/{pid}")
         assert os.read(readable, 1) == b""  # it holds nothing of ours open
-        assert [os.readlink(place / "fd" / fd) for fd in "012"] == ["/dev/null"] * 3
+        log = str(tmp_path / OWN_LOG)
+        opened = [os.readlink(place / "fd" / fd) for fd in "012"]
+        assert opened == ["/dev/null", "/dev/null", log]
         assert os.readlink(place / "cwd") == "/"
         assert os.getsid(pid) not in (os.getsid(0), pid)  # it cannot get a terminal
         status = dict(line.split(":\t", 1) for line in (place / "status").read_text().splitlines())

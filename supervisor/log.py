@@ -1,0 +1,98 @@
+"""The supervisor's own log: ROOT/@supervisor.log, which is its standard error as well.
+
+What is about one container goes to that container's journal. Here is what nobody else would be
+told: tracebacks of scrun's own faults, and why a supervisor ended. All supervisors of a root
+directory write to one file, so whoever looks for a reason need not know their names
+(`scrun logs --supervisor`); it is limited to two files of one MiB.
+
+The interpreter's and the C library's last words go to descriptor 2, so that is the file itself.
+"""
+
+import contextlib
+import faulthandler
+import logging
+import os
+import time
+import traceback
+
+from scrun.cli.report import log_lines
+from scrun.errors import ScrunError, described, leaves
+from scrun.paths import OWN_LOG
+
+LIMIT = 1 << 20
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+log = logging.getLogger("scrun")
+
+
+def begin(root: str, name: str, *, detached: bool) -> None:
+    """Begin to log, and let descriptor 2 be the log.
+
+    Args:
+        root: The directory of the records.
+        name: The supervisor's, to be found in each line.
+        detached: Whether nobody watches: else standard error stays what it is.
+    """
+    handler = _Handler(os.path.join(root, OWN_LOG) if detached else None, name)
+    # warnings of libraries come here as well: trio reports asynchronous generators so
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    logging.raiseExceptions = False
+    faulthandler.enable(2)
+
+
+def end(root: str) -> None:
+    """Remove the log if there is nothing in it."""
+    path = os.path.join(root, OWN_LOG)
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.fstat(2), os.lstat(path)) and not os.fstat(2).st_size:
+            os.unlink(path)
+
+
+def fault(what: str, error: BaseException) -> None:
+    """Write down what went wrong; a fault of scrun's with its traceback.
+
+    Args:
+        what: Whose matter it is.
+        error: It; of a group, all that is in it.
+    """
+    for leaf in leaves(error):
+        expected = isinstance(leaf, ScrunError)
+        log.error("%s: %s", what, described(leaf), exc_info=None if expected else leaf)
+
+
+class _Handler(logging.Handler):
+    """Writes to descriptor 2, and takes care that this is the file.
+
+    Another supervisor may have rotated the file meanwhile, or removed an empty one.
+    """
+
+    def __init__(self, path: str | None, name: str) -> None:
+        super().__init__()
+        self._path = path
+        self._about = f"supervisor {name}[{os.getpid()}]: "
+        self._look()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self._about + record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+        line = log_lines(record.levelname.lower(), text, time.time(), "text") + "\n"
+        with contextlib.suppress(OSError):
+            self._look()
+            os.write(2, line.encode(errors="backslashreplace"))
+
+    def _look(self) -> None:
+        if self._path is None:
+            return
+        with contextlib.suppress(OSError):
+            try:
+                there = os.lstat(self._path)
+                if os.path.samestat(os.fstat(2), there):
+                    if there.st_size < LIMIT:
+                        return
+                    os.replace(self._path, self._path + ".1")
+            except FileNotFoundError:
+                pass
+            fd = os.open(self._path, _FLAGS, 0o600)
+            os.dup2(fd, 2, inheritable=False)
+            os.close(fd)
