@@ -32,7 +32,6 @@ from scrun.settings.requests import TABLE
 PREFIX = "slurm."
 OPTIONS = "slurm.option."
 CPUS, MEMORY, GPUS = "SCRUN_CPUS_PER_TASK", "SCRUN_MEM_PER_NODE", "SCRUN_GPUS"
-_SHOWN = 10  # of the names that are unknown: to find what was meant takes a while for each
 _PERIOD = 100_000
 _MEBIBYTE = 1 << 20
 _NOBODY_ASKED = 2048  # the limit of processes that podman sets by itself
@@ -82,11 +81,11 @@ def read_flags(config: Config, *, resources: bool) -> Flags:
         config: What it says.
         resources: Whether limits and devices count (`[slurm] engine_flags`).
     """
-    notes = list(_unknown_names(config.annotations))
+    notes: list[str] = []
     requests: dict[str, str] = {}
     origins: dict[str, str] = {}
     if not resources:
-        return Flags(notes=tuple(notes))
+        return NO_FLAGS
     limits = config.linux.resources
     for variable, value, origin in (
         (CPUS, _cpus(_table(limits.get("cpu"))), "--cpus, linux.resources.cpu"),
@@ -116,9 +115,22 @@ def variable_of(annotation: str) -> str | None:
 
 
 def named_by(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Pick the `slurm.*` annotations that are requests, by variable."""
-    names = ((variable_of(name), value) for name, value in _of_slurm(annotations))
-    return {variable: value for variable, value in names if variable is not None}
+    """Pick the `slurm.*` annotations, by the variables of the requests that they name.
+
+    One that names none keeps its own name.
+    """
+    return {variable_of(name) or name: value for name, value in _of_slurm(annotations)}
+
+
+def nearest(annotation: str) -> str:
+    """Return a hint at the request that an annotation may have been meant for, or ""."""
+    names = [variable.removeprefix("SCRUN_").lower() for variable in TABLE]
+    own = annotation.removeprefix("SCRUN_")
+    close = closest(_plain_name(own)[:80], [*names, *_BY_OPTION])
+    if not close:
+        return ""
+    by_variable = own != annotation and close in names
+    return f" (is it {f'SCRUN_{close.upper()}' if by_variable else PREFIX + close}?)"
 
 
 def _plain_name(annotation: str) -> str:
@@ -139,18 +151,6 @@ def _of_slurm(annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         for item in annotations.items()
         if item[0].startswith(PREFIX) and not item[0].startswith(OPTIONS)
     )
-
-
-def _unknown_names(annotations: Mapping[str, str]) -> Iterator[str]:
-    known = [variable.removeprefix("SCRUN_").lower() for variable in TABLE]
-    unknown = [name for name, _ in _of_slurm(annotations) if variable_of(name) is None]
-    for annotation in unknown[:_SHOWN]:
-        close = closest(_plain_name(annotation), [*known, *_BY_OPTION])
-        hint = f" (is it {PREFIX}{close}?)" if close else ""
-        shown = ascii(annotation[:80])[1:-1]
-        yield f"annotation {shown} is ignored: is no request that scrun knows{hint}"
-    if more := unknown[_SHOWN:]:
-        yield f"{len(more)} more annotations {PREFIX}* are ignored: are no requests either"
 
 
 def _cpus(limits: Mapping[str, object]) -> str:

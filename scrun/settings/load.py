@@ -81,6 +81,9 @@ class Slurm(msgspec.Struct, frozen=True):
             without its answer. (To be granted one, a job may wait for ever.)
         engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are
             requests for the job.
+        allow: Requests that annotations and variables of a container may make besides those for
+            resources, by the names of `[slurm.defaults]`: `["account", "qos"]`. An image can have
+            both, and with them they decide who pays.
         defaults: `[slurm.defaults]`: requests for every job, by the names of the SCRUN_*
             variables in lower case, without SCRUN_: `partition = "long"`, `job_num_nodes = 2`,
             `exclusive = true`.
@@ -90,6 +93,7 @@ class Slurm(msgspec.Struct, frozen=True):
     bin: Path | None = None
     release_timeout: Seconds = 30
     engine_flags: bool = True
+    allow: tuple[str, ...] = ()
     defaults: dict[str, str] = {}
 
 
@@ -256,6 +260,8 @@ def parse(content: bytes, name: str) -> dict[str, object]:
     slurm = table.get("slurm")
     if isinstance(slurm, dict) and isinstance(slurm.get("defaults"), dict):
         slurm["defaults"] = _defaults(slurm["defaults"], name)
+    if isinstance(slurm, dict) and isinstance(slurm.get("allow"), list):
+        slurm["allow"] = _allowed(slurm["allow"], name)
     return table
 
 
@@ -356,6 +362,15 @@ def _impossible(value: object, key: str) -> Iterator[tuple[str, str]]:
         yield key, "is not a number"
     elif isinstance(value, int) and value.bit_length() > 63:  # as TOML has it
         yield key, "is too large"
+
+
+def _allowed(names: list[object], name: str) -> list[object]:
+    """Give the names of `[slurm] allow` their variables' names."""
+    known = [variable.removeprefix("SCRUN_").lower() for variable in requests.TABLE]
+    for key in names:
+        if isinstance(key, str) and key not in known:
+            raise SettingsError(f"{name}: slurm.allow: {key}: unknown request{_hint(key, known)}")
+    return [f"SCRUN_{key.upper()}" if isinstance(key, str) else key for key in names]
 
 
 def _defaults(table: Mapping[str, object], name: str) -> dict[str, object]:

@@ -15,20 +15,20 @@ far more often than annotations, and whoever runs it can add either. A flag stan
 Slurm's own thing, and above the defaults: it was typed for this container. It takes the place of
 all requests about the same resource, as Slurm refuses `--mem` beside `--mem-per-cpu`.
 
-config.json may come from an image, which nobody has to trust. Of its requests only those marked
-`safe` in `requests.TABLE` count, and of their values only plain ones. The others are *ignored*: an
-image that was built for another place still runs. A value that is not plain, of a request that
-would count, is *refused*: it is a mistake or an attack, and a container with another shape than
-the one asked for would be no help to either.
+config.json may come from an image, which nobody has to trust, and nothing in it tells what was
+typed (docs/decisions/annotations.md). Of its requests those marked `safe` in `requests.TABLE`
+count, those that `[slurm] allow` names, and of their values only plain ones. Everything else is
+refused, with one line: a container that runs under another account than the one asked for, or for
+another time, because a name was misspelled or not allowed, helps nobody.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
 from scrun.errors import SettingsError
-from scrun.settings.engine_flags import KINDS, NO_FLAGS, Flags, named_by
+from scrun.settings.engine_flags import KINDS, NO_FLAGS, Flags, named_by, nearest
 from scrun.settings.requests import TABLE, from_environment
 
 # What names, numbers, times, node lists and lists of features or devices are made of. Not in it:
@@ -38,6 +38,7 @@ PLAIN = re.compile(r"[A-Za-z0-9 _.,:=+*@&|()\[\]-]*")
 _WITH_SLASH = re.compile(r"[A-Za-z0-9_.,:=+*/-]*")
 # these name a kind of resource as gres/gpu, and are never the name of a file
 _NAMES_A_TRES = ("SCRUN_TRES_BIND", "SCRUN_TRES_PER_TASK")
+_OURS = "SCRUN_"
 # a node list of a large job fits; config.json's 16 MiB do not fit into a command line
 _LONGEST = 4096
 
@@ -47,7 +48,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
     Attributes:
         requests: Values by SCRUN_* variable.
-        notes: A line for the log about each request that was ignored.
+        notes: A line for the log about each of the engine's flags that asks for nothing.
         because: Which of them come from the engine's flags, for the message when Slurm refuses;
             or "".
     """
@@ -58,7 +59,10 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def asked_by(annotations: Mapping[str, str], env: Iterable[str]) -> dict[str, str]:
-    """Pick the requests out of a config.json, safe or not.
+    """Pick the requests out of a config.json, safe or not, and what was meant to be one.
+
+    An annotation `slurm.*` or `SCRUN_*` that names no request is in the answer by its own name: it
+    is for the engine that needs requests to refuse it.
 
     Args:
         annotations: Its annotations.
@@ -67,8 +71,8 @@ def asked_by(annotations: Mapping[str, str], env: Iterable[str]) -> dict[str, st
     """
     pairs = (entry.partition("=") for entry in env)
     variables = {name: value for name, equals, value in pairs if equals}
-    own_names = {**from_environment(variables), **from_environment(annotations)}
-    return {**named_by(annotations), **own_names}
+    named = {name: text for name, text in annotations.items() if name.startswith(_OURS)}
+    return {**named_by(annotations), **from_environment(variables), **named}
 
 
 def gather(
@@ -76,6 +80,7 @@ def gather(
     asked: Mapping[str, str],
     defaults: Mapping[str, str],
     flags: Flags = NO_FLAGS,
+    allowed: Collection[str] = (),
 ) -> Wanted:
     """Take the sources together.
 
@@ -84,28 +89,28 @@ def gather(
         asked: What config.json asks for (`asked_by`).
         defaults: `[slurm.defaults]`, by variable.
         flags: What the engine's flags ask for.
+        allowed: Requests that config.json may make besides the safe ones (`[slurm] allow`).
 
     Raises:
-        SettingsError: config.json has a value that an image must not give.
+        SettingsError: config.json asks for what an image must not ask for, or gives a value that
+            it must not give, or has an annotation for requests that is none.
     """
     own = from_environment(environment)
     counted: dict[str, str] = {}
-    notes = list(flags.notes)
     for variable, value in asked.items():
-        if not TABLE[variable].safe:
-            notes.append(
-                f"{variable} of config.json is ignored, as an image could have set it: set it in "
-                "the environment of create, or in [slurm.defaults] of scrun.toml"
-            )
-        elif variable not in own:
+        if variable in own:
+            continue  # the caller's word counts, whatever config.json says
+        if variable in TABLE and (TABLE[variable].safe or variable in allowed):
             _check_plain(variable, value)
             counted[variable] = value
+        elif value:  # an empty one takes back what the image asks for
+            raise SettingsError(f"config.json: {_refusal(variable)}")
     named = {**counted, **own}
     derived = {key: text for key, text in flags.requests.items() if not KINDS[key] & named.keys()}
     replaced = frozenset().union(*(KINDS[variable] for variable in derived))
     below = {key: text for key, text in defaults.items() if key not in replaced}
     because = ", ".join(f"{key}={text} from {flags.origins[key]}" for key, text in derived.items())
-    return Wanted({**below, **derived, **named}, tuple(notes), because)
+    return Wanted({**below, **derived, **named}, flags.notes, because)
 
 
 def names_of_requests(env: Iterable[str]) -> list[str]:
@@ -116,6 +121,17 @@ def names_of_requests(env: Iterable[str]) -> list[str]:
     """
     names = (entry.partition("=")[0] for entry in env)
     return [name for name in dict.fromkeys(names) if name in TABLE]
+
+
+def _refusal(name: str) -> str:
+    """Say why a request of a config.json is refused."""
+    if name in TABLE:
+        key = name.removeprefix("SCRUN_").lower()
+        return (
+            f"{name}: an image could have set it: set it in the environment of create or in "
+            f'[slurm.defaults] of scrun.toml, or permit it there (allow = ["{key}"] in [slurm])'
+        )
+    return f"annotation {ascii(name[:80])[1:-1]}: is no request that scrun knows{nearest(name)}"
 
 
 def _check_plain(variable: str, value: str) -> None:

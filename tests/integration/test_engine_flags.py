@@ -38,20 +38,38 @@ def flagged(site: Site, resources: dict[str, Any], annotations: dict[str, str]) 
 
 @as_user
 def test_limits_and_annotations_become_the_job(site: Site) -> None:
-    annotations = {"slurm.time": "7", "slurm.account": "x", "slurm.partitoin": "x"}
-    life = site.life(config=flagged(site, RESOURCES, annotations)).created()
+    life = site.life(config=flagged(site, RESOURCES, {"slurm.time": "7"})).created()
     job = job_of(life)
     asked = {"CPUs/Task": "2", "MinMemoryNode": "100M", "TimeLimit": "00:07:00"}
     assert {key: job[key] for key in asked} == asked
-    assert job["Account"] != "x"
     log = (site.root / life.id / "log").read_text()
-    for words in (
-        "--pids-limit 77 is not enforced",
-        "SCRUN_ACCOUNT of config.json is ignored",
-        "annotation slurm.partitoin is ignored: is no request that scrun knows (is it "
-        "slurm.partition?)",
-    ):
-        assert log.count(words) == 1
+    assert log.count("--pids-limit 77 is not enforced") == 1
+    assert life.start().wait() == 0
+
+
+@as_user
+@pytest.mark.parametrize(
+    ("annotation", "reason"),
+    [
+        ("slurm.account", "config.json: SCRUN_ACCOUNT: an image could have set it: "),
+        ("slurm.qos", "config.json: SCRUN_QOS: an image could have set it: "),
+        ("slurm.mpi_type", "config.json: SCRUN_MPI_TYPE: an image could have set it: "),
+        ("slurm.partitoin", "slurm.partitoin: is no request that scrun knows (is it slurm.part"),
+        ("SCRUN_PARTITON", "SCRUN_PARTITON: is no request that scrun knows (is it SCRUN_PART"),
+    ],
+)
+def test_what_an_annotation_may_not_ask_for_is_refused(
+    site: Site, annotation: str, reason: str
+) -> None:
+    assert reason in site.life(config=flagged(site, {}, {annotation: "x"})).refused()
+    life = site.life(config=flagged(site, {}, {annotation: ""})).created().start()
+    assert life.wait() == 0
+
+
+def test_the_user_may_allow_more(make_site: MakeSite) -> None:
+    site = make_site("slurm-user", settings='[slurm]\nallow = ["wckey"]\n')
+    life = site.life(config=flagged(site, {}, {"slurm.wckey": "tulips"})).created()
+    job_of(life)  # the job is there; without accounting Slurm keeps no wckey
     assert life.start().wait() == 0
 
 

@@ -146,3 +146,20 @@ def test_the_manuals_script(form: str) -> None:
             podman.must("rm", "one")
     finally:
         site.close()
+
+
+def test_annotations_of_an_image_are_not_the_users(podman: Podman) -> None:
+    """They are in config.json beside those of the command line (docs/decisions/annotations.md)."""
+    path = podman.site.base / "annotated"
+    path.mkdir()
+    (path / "Containerfile").write_text("FROM busybox\n")
+    podman.site.user.give(path)
+    podman.must("build", "--annotation", "slurm.account=evil", "--tag", "evil", str(path))
+    refused = podman.run(*RUN, "--rm", "evil", "true")
+    assert refused.returncode == 126
+    assert "SCRUN_ACCOUNT: an image could have set it" in refused.stderr
+    taken_back = ("--annotation", "slurm.account=")
+    assert podman.must(*RUN, "--rm", *taken_back, "evil", "echo", "hello") == "hello\n"
+    typed = podman.run(*RUN, "--rm", "--annotation", "slurm.partitoin=x", "busybox", "true")
+    assert typed.returncode == 126
+    assert "is it slurm.partition?" in typed.stderr

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scrun.errors import SettingsError
-from scrun.settings.request_sources import asked_by
 from scrun.settings.requests import TABLE, Request, salloc_arguments, srun_arguments
 from scrun.settings.versions import parse_version
 from tests.conftest import MakeSite
@@ -327,18 +326,14 @@ def test_config_json_asks_for_two_nodes(site: Site, how: str) -> None:
 @pytest.mark.parametrize("variable", [v for v, r in TABLE.items() if not r.safe])
 @on_slurm
 def test_an_image_cannot_ask_for_it(site: Site, how: str, variable: str) -> None:
-    """Not even where that would be refused: nothing of it reaches Slurm."""
+    """Nothing of it reaches Slurm, and whoever typed it is told."""
     config = asking(site, how, {variable: "/no/such/thing"}, "env")
-    life = site.life(config=config).created()
-    log = (site.root / life.id / "log").read_text()
-    assert log.count(f"{variable} of config.json is ignored") == 1
-    job = job_of(life)
-    assert "/no/such/thing" not in str(job)
-    assert life.start().wait() == 0
+    said = site.life(config=config).refused()
+    assert f"config.json: {variable}: an image could have set it: " in said
+    # what the environment of create says counts, and an image is taken back with an empty value
+    life = site.life(config=asking(site, how, {variable: ""}, "env")).created().start()
+    assert life.wait() == 0
     assert "SCRUN_" not in life.output()
-    assert asked_by(config["annotations"], config["process"]["env"]) == {
-        variable: "/no/such/thing"
-    }
 
 
 @pytest.mark.parametrize("name", ["PROLOG", "EPILOG", "TASK_PROLOG", "TASK_EPILOG"])
@@ -352,9 +347,8 @@ def test_programs_run_for_the_caller_and_not_for_an_image(site: Site, name: str)
     program.chmod(0o755)
     requests = {f"SCRUN_{name}": str(program)}
     for how in ("annotations", "process.env"):
-        life = site.life(config=asking(site, how, requests, "true")).created().start()
-        assert life.wait() == 0
-        life.delete()
+        said = site.life(config=asking(site, how, requests, "true")).refused()
+        assert f"SCRUN_{name}: an image could have set it" in said
     site.settle()
     assert not mark.exists()
     assert site.life("true", environment=requests).created().start().wait() == 0
@@ -373,6 +367,15 @@ def test_an_image_cannot_have_a_file_read(site: Site, how: str) -> None:
     assert f"SCRUN_JOB_NODELIST={hosts}: is not accepted from an image" in said
     life = site.life("true", environment=requests).created()
     assert job_of(life)["NodeList"] == "node2"
+
+
+@on_slurm
+def test_mpi_that_reaches_no_container(site: Site) -> None:
+    """Measured: see docs/mpi.md."""
+    said = site.life("true", environment={"SCRUN_MPI_TYPE": "pmi2"}).refused()
+    assert "SCRUN_MPI_TYPE=pmi2: cannot work: Slurm 2" in said
+    life = site.life("true", environment={"SCRUN_MPI_TYPE": "none"}).created().start()
+    assert life.wait() == 0
 
 
 @on_slurm

@@ -60,23 +60,58 @@ def test_an_empty_value_takes_a_request_back() -> None:
 
 @pytest.mark.parametrize("variable", UNSAFE)
 def test_an_image_cannot_ask_for_what_is_not_safe(variable: str) -> None:
-    for asked in (asked_by({variable: "/x"}, []), asked_by({}, [f"{variable}=/x"])):
-        wanted = gather({}, asked, {})
-        assert wanted.requests == {}
-        [note] = wanted.notes
-        assert note.startswith(f"{variable} of config.json is ignored")
-        assert "environment of create" in note
-        assert "\n" not in note
+    key = variable.removeprefix("SCRUN_").lower()
+    for annotations, env in (
+        ({variable: "x"}, []),
+        ({}, [f"{variable}=x"]),
+        ({f"slurm.{key}": "x"}, []),
+    ):
+        with pytest.raises(SettingsError) as refused:
+            gather({}, asked_by(annotations, env), {variable: "z"})
+        said = str(refused.value)
+        assert said.startswith(f"config.json: {variable}: an image could have set it: ")
+        assert "environment of create" in said
+        assert f'(allow = ["{key}"] in [slurm])' in said
+        assert "\n" not in said
+
+
+@pytest.mark.parametrize("variable", UNSAFE)
+def test_what_is_allowed_counts(variable: str) -> None:
+    asked = asked_by({variable: "x"}, [])
+    assert gather({}, asked, {variable: "z"}, allowed=[variable]) == Wanted({variable: "x"})
+    with pytest.raises(SettingsError, match="is not accepted from an image"):
+        gather({}, {variable: "/x"}, {}, allowed=[variable])
+
+
+@pytest.mark.parametrize("name", [*UNSAFE, "slurm.nope", "SCRUN_NOPE"])
+def test_an_empty_annotation_takes_an_images_back(name: str) -> None:
+    assert gather({}, asked_by({name: ""}, []), {"SCRUN_QOS": "z"}) == Wanted({"SCRUN_QOS": "z"})
+
+
+@pytest.mark.parametrize(
+    ("annotation", "hint"),
+    [
+        ("slurm.partitoin", " (is it slurm.partition?)"),
+        ("slurm.tiem", " (is it slurm.time?)"),
+        ("SCRUN_PARTITON", " (is it SCRUN_PARTITION?)"),
+        ("slurm.xyzzy", ""),
+        ("slurm.\n" + "x" * 99, ""),
+    ],
+)
+def test_an_annotation_that_is_no_request(annotation: str, hint: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        gather({}, asked_by({annotation: "x", "org.other": "y"}, ["SCRUN_OTHER=1"]), {})
+    said = str(refused.value)
+    shown = ascii(annotation[:80])[1:-1]
+    assert said == f"config.json: annotation {shown}: is no request that scrun knows{hint}"
 
 
 @pytest.mark.parametrize("variable", UNSAFE)
 def test_the_caller_and_the_settings_can(variable: str) -> None:
     assert gather({variable: "/x"}, {}, {}) == Wanted({variable: "/x"})
     assert gather({}, {}, {variable: "/x"}) == Wanted({variable: "/x"})
-    ignored = gather({variable: "/x"}, {variable: "/y"}, {variable: "/z"})
-    assert ignored.requests == {variable: "/x"}
-    assert len(ignored.notes) == 1
-    assert gather({}, {variable: "/y"}, {variable: "/z"}).requests == {variable: "/z"}
+    both = gather({variable: "/x"}, {variable: "/y"}, {variable: "/z"})
+    assert both == Wanted({variable: "/x"})
 
 
 BAD = [
@@ -215,15 +250,13 @@ FLAGS = Flags(
 
 
 def test_annotations_of_slurm_are_below_those_of_scrun() -> None:
-    annotations = {"slurm.time": "1", "slurm.partition": "a", "slurm.qos": "q"}
+    annotations = {"slurm.time": "1", "slurm.partition": "a"}
     assert asked_by(annotations, ["SCRUN_PARTITION=b"]) == {
         "SCRUN_TIMELIMIT": "1",
         "SCRUN_PARTITION": "b",
-        "SCRUN_QOS": "q",
     }
     wanted = gather({}, asked_by(annotations, []), {})
     assert wanted.requests == {"SCRUN_TIMELIMIT": "1", "SCRUN_PARTITION": "a"}
-    assert "SCRUN_QOS of config.json is ignored" in wanted.notes[0]
     with pytest.raises(SettingsError, match="is not accepted from an image"):
         gather({}, asked_by({"slurm.nodelist": "/etc/passwd"}, []), {})
 

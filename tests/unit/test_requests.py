@@ -59,7 +59,8 @@ def test_arguments(requests: dict[str, str], salloc: list[str], srun: list[str])
 
 def test_every_request_goes_somewhere() -> None:
     for variable, request in TABLE.items():
-        requests = {variable: "1", "SCRUN_REQ_SWITCH": "1"}
+        value = "none" if variable == "SCRUN_MPI_TYPE" else "1"
+        requests = {"SCRUN_REQ_SWITCH": "1", variable: value}
         version = OLD if request.known(OLD) else NEW
         arguments = salloc_arguments(requests, version) + srun_arguments(requests, version)
         assert any(argument.split("=")[0] == request.option for argument in arguments)
@@ -77,6 +78,21 @@ def test_every_request_goes_somewhere() -> None:
         ({"SCRUN_HINT": "help"}, OLD, "SCRUN_HINT=help: is a question, .* ask srun --hint=help"),
         ({"SCRUN_CPU_BIND": "verbose,HELP"}, OLD, "SCRUN_CPU_BIND=verbose,HELP: is a question"),
         ({"SCRUN_MPI_TYPE": "list"}, OLD, "ask srun --mpi=list"),
+        (
+            {"SCRUN_MPI_TYPE": "pmi2"},
+            OLD,
+            "SCRUN_MPI_TYPE=pmi2: cannot work: Slurm 22.05 hands no",
+        ),
+        (
+            {"SCRUN_MPI_TYPE": "pmix"},
+            OLD,
+            "SCRUN_MPI_TYPE=pmix: cannot work: Slurm 22.05 hands no",
+        ),
+        (
+            {"SCRUN_MPI_TYPE": "PMI2"},
+            NEW,
+            "cannot work: Slurm 24.11 hands its descriptor on to no",
+        ),
     ],
 )
 def test_refused(requests: dict[str, str], version: tuple[int, int], message: str) -> None:
@@ -88,7 +104,8 @@ def test_refused(requests: dict[str, str], version: tuple[int, int], message: st
 def test_every_version_s_unknown_variables_are_named() -> None:
     for version in (OLD, NEW, NEWEST):
         for variable, request in TABLE.items():
-            requests = {variable: "1", "SCRUN_REQ_SWITCH": "1"}
+            value = "none" if variable == "SCRUN_MPI_TYPE" else "1"
+            requests = {variable: value, "SCRUN_REQ_SWITCH": "1"}
             if request.known(version):
                 salloc_arguments(requests, version)
                 continue

@@ -1,6 +1,6 @@
 """Allocate jobs and run containers in them with the tools of Slurm."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import trio
@@ -48,6 +48,7 @@ class SlurmEngine:
         release_timeout: float,
         host_only: tuple[str, ...],
         defaults: Mapping[str, str],
+        allowed: Collection[str],
         runtime: Runtime,
     ) -> None:
         """Describe a cluster; nothing is asked yet but the oci.conf read.
@@ -59,6 +60,7 @@ class SlurmEngine:
             release_timeout: Seconds that giving a job back may take.
             host_only: Prefixes of mount sources that its nodes do not have.
             defaults: Requests for every job, by SCRUN_* variable.
+            allowed: Requests that config.json may make besides those for resources.
             runtime: Commands of the runtime on the nodes that oci.conf has no place for.
         """
         self._tools = tools
@@ -72,6 +74,7 @@ class SlurmEngine:
         self._release_timeout = release_timeout
         self._host_only = host_only
         self._defaults = defaults
+        self._allowed = allowed
         self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools)
         self._version: SlurmVersion | None = None
@@ -164,7 +167,7 @@ class SlurmEngine:
             The requests, and which of them come from the engine's flags.
         """
         environment = request.setting.environment
-        wanted = gather(environment, request.asked, self._defaults, request.flags)
+        wanted = gather(environment, request.asked, self._defaults, request.flags, self._allowed)
         for note in wanted.notes:
             request.journal.write("info", note)
         return dict(wanted.requests), wanted.because

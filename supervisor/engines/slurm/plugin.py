@@ -23,6 +23,7 @@ class Configuration(msgspec.Struct, frozen=True):
     release_timeout: float
     host_only: tuple[str, ...]
     defaults: tuple[tuple[str, str], ...]
+    allowed: frozenset[str]
     runtime: Runtime
 
 
@@ -41,6 +42,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> Configurati
         release_timeout=settings.slurm.release_timeout,
         host_only=(*HOST_ONLY, *settings.staging.host_only),
         defaults=tuple(sorted(settings.slurm.defaults.items())),
+        allowed=frozenset(settings.slurm.allow),
         runtime=settings.runtime,
     )
 
@@ -52,5 +54,6 @@ def engine(root: str, configuration: Configuration) -> SlurmEngine:
         release_timeout=configuration.release_timeout,
         host_only=configuration.host_only,
         defaults=dict(configuration.defaults),
+        allowed=configuration.allowed,
         runtime=configuration.runtime,
     )
