@@ -141,8 +141,16 @@ class EngineError(ScrunError):
 class AllocationRefused(EngineError):
     """There will be no job: the request cannot be met or is not allowed.
 
-    Raised while allocating. ``create`` fails with the engine's own words; nothing is held.
+    Raised while allocating. ``create`` fails with the engine's own words; nothing is held. If
+    ``create`` was answered before, this ends the container.
+
+    Attributes:
+        reason: Why the container ended then, a key of ``scrun.states.TAKEN``.
     """
+
+    def __init__(self, message: str, reason: str = "scrun-failure") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class AllocationLost(EngineError):

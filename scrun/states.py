@@ -2,19 +2,22 @@
 
 A container goes one way, and may stop from anywhere::
 
-    creating ──> created ──> starting ──> running
-        │           │           │            │
-        └───────────┴─────┬─────┴────────────┘
-                          v
-                      stopping ──> stopped
+    creating ──> created ──> waiting ──> starting ──> running
+        │           │ └─────────│──────────┘ │            │
+        └───────────┴───────────┴─────┬──────┴────────────┘
+                                      v
+                                  stopping ──> stopped
 
+`waiting` (it is started, but its job is still in the queue, or its bundle not staged yet),
 `starting` (the step is on its way) and `stopping` (the step has ended, its changes are fetched
 and the job is given back) are ours: the runtime specification knows four states, and callers see
 them as `running`.
 
-Who may cause what: the engine's allocation and the staging make it *created*; only `start` makes
-it *starting*; the engine's word that the task runs makes it *running*; anything may make it
-*stopping*; only the container's own task tree, when all of it is undone, makes it *stopped*.
+Who may cause what: job and staged bundle make it *created*, or the end of the time that its
+`create` waits for them (`create_timeout`); only `start` makes it *waiting*, or *starting* if
+there is nothing to wait for; the engine's word that the task runs makes it *running*; anything
+may make it *stopping*. What has no job yet is *stopped* at once; else the container's own task
+tree makes it so, when the process is gone.
 """
 
 import enum
@@ -29,6 +32,7 @@ class Phase(enum.Enum):
 
     CREATING = "creating"
     CREATED = "created"
+    WAITING = "waiting"
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -37,12 +41,15 @@ class Phase(enum.Enum):
     @property
     def status(self) -> str:
         """The runtime specification's name for it (runtime.md, State)."""
-        return "running" if self in (Phase.STARTING, Phase.STOPPING) else self.value
+        return "running" if self in _SHOWN_AS_RUNNING else self.value
 
+
+_SHOWN_AS_RUNNING = (Phase.WAITING, Phase.STARTING, Phase.STOPPING)
 
 _NEXT: dict[Phase, frozenset[Phase]] = {
     Phase.CREATING: frozenset({Phase.CREATED, Phase.STOPPING}),
-    Phase.CREATED: frozenset({Phase.STARTING, Phase.STOPPING}),
+    Phase.CREATED: frozenset({Phase.WAITING, Phase.STARTING, Phase.STOPPING}),
+    Phase.WAITING: frozenset({Phase.STARTING, Phase.STOPPING}),
     Phase.STARTING: frozenset({Phase.RUNNING, Phase.STOPPING}),
     Phase.RUNNING: frozenset({Phase.STOPPING}),
     Phase.STOPPING: frozenset({Phase.STOPPED}),
@@ -113,10 +120,10 @@ FATAL = frozenset({1, 2, 3, 9, 15})  # HUP INT QUIT KILL TERM: somebody wants it
 def answer_to_signal(phase: Phase, signal: int) -> Answer:
     """Tell what a signal means to a container in a phase.
 
-    Before the start there is no process yet. What asks for an end ends it (the job is given
-    back at once); of anything else a created container takes no notice, as the init of a PID
-    namespace takes none of signals without a handler, and while it is creating the caller is
-    told that there is nothing to signal yet (runtime.md, Kill).
+    Before the step there is no process yet. What asks for an end ends it (the job is given
+    back at once). Anything else a container that is created or waits ignores, as the init of a
+    PID namespace ignores signals without a handler; while it is creating the caller is told that
+    there is nothing to signal yet (runtime.md, Kill).
     """
     if phase in (Phase.STARTING, Phase.RUNNING):
         return Answer.DELIVER

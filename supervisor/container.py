@@ -22,8 +22,8 @@ class Container(Life):
         """The answer to `state`."""
         return self._ledger.state(self.status)
 
-    async def start(self) -> Callable[[], None]:
-        """Let the container run.
+    def start(self) -> Callable[[], None]:
+        """Let the container run, as soon as its job is there and its bundle staged.
 
         Returns:
             What has to be called when the caller is answered. The step begins then: to make its
@@ -32,12 +32,15 @@ class Container(Life):
         Raises:
             StateError: It is not created.
         """
-        if self.phase is not Phase.CREATED or self._asked_to_start.is_set():
-            raise StateError(
-                f"container {self.id} cannot be started: it is {self.phase.status}, not created"
-            )
+        if self.phase is not Phase.CREATED or self.ending:
+            status = "being ended" if self.ending else self.phase.status
+            raise StateError(f"container {self.id} cannot be started: it is {status}, not created")
+        if self._running is None:
+            self._become(Phase.WAITING)
+            self._notices.started()
+        else:
+            self._become(Phase.STARTING)
         self._asked_to_start.set()
-        await self._left_created.wait()
         return self._may_run.set
 
     @property
@@ -63,6 +66,10 @@ class Container(Life):
         Raises:
             StateError: It does not.
         """
+        if self.phase is Phase.WAITING:
+            raise StateError(
+                f"container {self.id}: {purpose} is not possible yet: {self._notices.reason}"
+            )
         if self.phase not in (Phase.STARTING, Phase.RUNNING) or self._running is None:
             raise StateError(
                 f"container {self.id}: {purpose} is not possible: it is {self.phase.status}, not "

@@ -2,12 +2,15 @@
 
 ::
 
-    container                   record, log, anchor
+    container                   record, log, anchor; answers its `create`
     └── sessions                programs of `exec`, signals on their way
         └── stager              the script, loaded
             └── allocation      the job; left = released, or left to the other members of a pod
                 └── staging     the staged bundle; left = staged out
                     └── step    waits for `start`, runs the container
+
+`create` is answered when the bundle is staged, or when its caller has waited long enough: the
+container is *created* then, may be started, and waits for the rest.
 
 All ends are one: `end` cancels the tree and keeps the reason; the levels undo themselves in
 order. The first reason counts.
@@ -34,6 +37,7 @@ from scrun.states import (
     may_become,
     taken,
 )
+from scrun.waiting import Waiting
 from supervisor.admission import ProgramNotFound, admit, called_as
 from supervisor.anchors import Anchor, obey
 from supervisor.conmon import minded, tell_out_of_memory
@@ -43,6 +47,7 @@ from supervisor.journal import Journal
 from supervisor.kept import Followed, KeptOutput, keep
 from supervisor.ledger import Ledger
 from supervisor.log import fault
+from supervisor.notices import Notices
 from supervisor.nurseries import Tasks
 from supervisor.orders import Order
 from supervisor.pods import Pods
@@ -56,6 +61,7 @@ from supervisor.stdio import Stdio
 
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _LAST_OUTPUT = 5.0
+_UNANSWERED = 60.0  # less than the patience of any engine: podman's is 240 s, a kubelet's 120
 
 
 class Life:
@@ -64,7 +70,7 @@ class Life:
     Attributes:
         id: Its id.
         phase: Where it is in its life.
-        settled: Set when it is created, or will never be.
+        settled: Set when it is created, or will never be: `create` can be answered.
         gone: Set when the whole tree is undone.
         failure: Why it was not created.
         doomed: Somebody has asked for its deletion.
@@ -117,10 +123,11 @@ class Life:
         self._anchor = anchor
         self._stdio = stdio
         self._pods = pods
+        self._notices = Notices(stdio.say)
         self._scope = trio.CancelScope()
         self._hurry = trio.Event()
+        self._queued = trio.Event()
         self._asked_to_start = trio.Event()
-        self._left_created = trio.Event()
         self._may_run = trio.Event()
         self._outputs = Tasks(f"container {order.id}: its output")
         self._beside = Tasks(f"container {order.id}")
@@ -173,6 +180,7 @@ class Life:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(obey, self._anchor, self)
+                nursery.start_soon(self._answer_create_in_time)
                 try:
                     with self._scope:
                         await self._live()
@@ -246,17 +254,27 @@ class Life:
             directory=self._order.directory,
             record=self._directory,
             journal=self._journal,
-            known=self._ledger.job_is_known,
+            known=self._job_is_known,
             lost=self.end,
             asked=asked_by(config.annotations, config.process.env),
             flags=read_flags(config, resources=by_flags),
-            waiting=self._ledger.job_waits,
+            waiting=self._job_waits,
         )
+
+    def _job_is_known(self, job_id: str, owned: bool) -> None:
+        self._ledger.job_is_known(job_id, owned)
+        self._notices.queued(job_id)
+        self._queued.set()
+
+    def _job_waits(self, news: Waiting | None) -> None:
+        self._ledger.job_waits(news)
+        self._notices.waits(news)
 
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
         nodes = job.environment.get("SLURM_JOB_NODELIST", "")
         staged = directory_for(self._order.settings.staging, stack.request)
         self._ledger.note(staged=staged, annotations={"org.scrun.nodes": nodes})
+        self._notices.granted(nodes)
         try:
             await stack.allocated(job)
             variables = script_variables(self._order, bundle, self._directory, job.environment)
@@ -266,13 +284,10 @@ class Life:
                 self._ledger.note(moved=place.moved)
                 for note in place.notes:
                     self._journal.write("info", note)
-                async with minded(self._order.setting.environment, self.anchor_pid, self._lost):
-                    self._become(Phase.CREATED)
-                    self.settled.set()
-                    await self._asked_to_start.wait()
-                self._become(Phase.STARTING)
-                self._left_created.set()
+                if self.phase is Phase.CREATING:
+                    await self._be_created()
                 await self._may_run.wait()
+                self._become(Phase.STARTING)
                 step = Step(
                     bundle=place.bundle,
                     arguments=place.arguments,
@@ -292,6 +307,30 @@ class Life:
             self._journal.write("error", str(error))
             status = self._ending.status or TAKEN["scrun-failure"]
             self._ending = Ending(status, "scrun-failure", str(error))
+
+    async def _answer_create_in_time(self) -> None:
+        """Answer `create` before its caller loses patience, whatever is still waited for.
+
+        What Slurm refuses it refuses at once: that is `create`'s error. A `run` in the foreground
+        has all the time in the world, and shows what it waits for.
+        """
+        if self._order.in_foreground:
+            if self._order.shown.live and not self._stdio.error_is_terminal:
+                self._notices.begin()
+            return
+        with trio.move_on_after(_UNANSWERED):
+            await self._queued.wait()
+        with trio.move_on_after(self._order.settings.create_timeout):
+            await self.settled.wait()
+        if self.phase is Phase.CREATING and not self.ending:
+            await self._be_created()
+
+    async def _be_created(self) -> None:
+        """Answer `create`, and wait for `start`."""
+        async with minded(self._order.setting.environment, self.anchor_pid, self._lost):
+            self._become(Phase.CREATED)
+            self.settled.set()
+            await self._asked_to_start.wait()
 
     def _lost(self) -> None:
         """End: nobody is left who could start it."""
@@ -322,7 +361,8 @@ class Life:
             self._ending = ending
             if ending.text:
                 self._journal.write("info", ending.text)
-        self._left_created.set()
+        if self._running is None and self.phase in (Phase.CREATED, Phase.WAITING):
+            self._finish(self._ending)  # it has nothing that could end later
         self._scope.cancel()
 
     async def kill(self, number: int) -> None:
@@ -342,7 +382,7 @@ class Life:
         elif answer is Answer.END:
             name = signal_name(number)
             self.end(killed(number, f"container {self.id} was killed by {name} before its start"))
-            await self.gone.wait()
+            await self.ended.wait()
         elif answer is Answer.REFUSE:
             raise StateError(
                 f"container {self.id} is still being created: there is no process for "
@@ -360,9 +400,11 @@ class Life:
     def _fail(self, error: Exception) -> None:
         """Take the ending from an error of the tree."""
         known = [leaf for leaf in leaves(error) if isinstance(leaf, ScrunError)]
+        reason = "scrun-failure"
         if known:
             self.failure = known[0]
             text = str(known[0])
+            reason = getattr(known[0], "reason", reason)
         else:
             text = described(error)
             self.failure = ScrunError(text)
@@ -372,13 +414,14 @@ class Life:
             self._journal.write("debug", "".join(traceback.format_exception(error)))
         # while `create` waits it ends with this, and tells
         self._journal.write("error", text, reported=not self.settled.is_set())
-        self._ending = self._ending or taken("scrun-failure", text)
+        self._ending = self._ending or taken(reason, text)
 
     def _finish(self, ending: Ending) -> None:
         """Tell the world that the container has ended; once."""
         if self.phase is Phase.STOPPED:
             return
         self.phase = Phase.STOPPED
+        self._notices.close()
         explained = ending.reason in _EXPLAINED and ending.text and not ending.told
         if explained and self.settled.is_set():
             self._stdio.say(ending.text)

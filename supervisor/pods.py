@@ -113,7 +113,8 @@ class _SharedJob:
             return self.failure
         return AllocationRefused(
             f"no job for container {member.container}, in a pod with {self.first.container}: "
-            f"{described(self.failure)}"
+            f"{described(self.failure)}",
+            getattr(self.failure, "reason", "scrun-failure"),
         )
 
 

@@ -121,7 +121,7 @@ class Request:
         return DONE + (stopped_state(found) if isinstance(found, Record) else found.state)
 
     async def _start(self) -> bytes:
-        self._afterwards = await self._live("start").start()
+        self._afterwards = self._live("start").start()
         return DONE
 
     async def _kill(self) -> bytes:

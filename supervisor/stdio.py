@@ -34,6 +34,11 @@ class Stdio:
         return os.isatty(self._fds[0]) and os.isatty(self._fds[1])
 
     @property
+    def error_is_terminal(self) -> bool:
+        """Whether standard error is a terminal, whosever it is."""
+        return os.isatty(self._fds[2])
+
+    @property
     def fds(self) -> tuple[int, int, int]:
         """The descriptors, for whoever starts the container."""
         stdin, stdout, stderr = self._fds
@@ -59,6 +64,8 @@ class Stdio:
     def say(self, text: str) -> None:
         """Write a line to standard error, if that can be done without waiting."""
         error = self._fds[2]
+        if error < 0:
+            return
         poller = select.poll()
         poller.register(error, select.POLLOUT)
         if poller.poll(0):

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -33,7 +34,7 @@ PLACES = ("local-root", "local-user", "slurm-root", "slurm-user")
 MakeSite = Callable[..., Site]
 
 
-def _site(place: str, **settings: str) -> Site:
+def _site(place: str, **settings: Any) -> Site:
     engine, _, who = place.partition("-")
     return Site(engine, users.root() if who == "root" else users.ordinary(), **settings)
 
@@ -65,7 +66,7 @@ def make_site() -> Iterator[MakeSite]:
     """Makes a place with a supervisor of its own, for tests that harm it or want it alone."""
     with contextlib.ExitStack() as stack:
 
-        def make(place: str, **settings: str) -> Site:
+        def make(place: str, **settings: Any) -> Site:
             site = _site(place, **settings)
             stack.callback(site.close)
             stack.callback(site.clear)

@@ -232,7 +232,7 @@ def information(status: str, annotations: "Mapping[str, str]") -> str:
         status: The container's.
         annotations: Of its state: why the job waits and when it may start, or how it ended.
     """
-    if status == "creating":
+    if status in ("creating", "created", "running"):
         from scrun.waiting import ESTIMATED_START, PENDING
 
         reason = annotations.get(PENDING, "")

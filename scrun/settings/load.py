@@ -191,6 +191,8 @@ class Settings(msgspec.Struct, frozen=True):
             `$XDG_RUNTIME_DIR/scrun` for others.
         group: Which containers share a supervisor process: all of a `user`, those of a `pod`,
             or `container`: none.
+        create_timeout: Seconds that `create` and `run --detach` wait for a job in the queue and
+            for the staging, before they answer that the container is created and let it wait.
         idle_timeout: Seconds that a supervisor without containers stays.
         log: See `Log`.
         slurm: See `Slurm`.
@@ -206,6 +208,7 @@ class Settings(msgspec.Struct, frozen=True):
     stager: Plugin = "auto"
     root: Path | None = None
     group: Literal["user", "pod", "container"] = "user"
+    create_timeout: Seconds = 5
     idle_timeout: Seconds = 60
     log: Log = Log()
     slurm: Slurm = Slurm()

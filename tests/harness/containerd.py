@@ -16,8 +16,8 @@ class Containerd(Daemon):
         run_options: What makes `ctr run` use scrun.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, create_timeout: float = 60) -> None:
+        super().__init__(create_timeout)
         socket = self.base / "containerd.sock"
         self.command = [program("ctr"), "--address", str(socket)]
         self.environment = {"PATH": PATH}

@@ -36,8 +36,8 @@ class Daemon:
     command: list[str]
     environment: dict[str, str]
 
-    def __init__(self) -> None:
-        self.site = Site("slurm", users.root())
+    def __init__(self, create_timeout: float = 60) -> None:
+        self.site = Site("slurm", users.root(), create_timeout=create_timeout)
         self.base = self.site.base
         self.records = self.base / "records"
         self._daemon: subprocess.Popen[bytes] | None = None

@@ -31,8 +31,8 @@ NO_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--
 class Docker(Daemon):
     """A dockerd of its own, with an image called busybox."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, create_timeout: float = 60) -> None:
+        super().__init__(create_timeout)
         execution = self.base / "e"
         self.records = execution / "runtime-runc" / "moby"
         host = f"unix://{self.base}/docker.sock"

@@ -33,12 +33,14 @@ _MOUNT = 'mount -t cgroup2 cgroup /sys/fs/cgroup && exec "$@"'
 
 
 @contextlib.contextmanager
-def rootless_podman(*, cgroup2: bool = False, storage: str = "vfs") -> Iterator["Podman"]:
+def rootless_podman(
+    *, cgroup2: bool = False, storage: str = "vfs", create_timeout: float = 60
+) -> Iterator["Podman"]:
     """Podman of the ordinary user, on Slurm, at a place of its own.
 
     With `cgroup2` it finds cgroups as most systems have them now.
     """
-    site = Site("slurm", users.ordinary())
+    site = Site("slurm", users.ordinary(), create_timeout=create_timeout)
     before = (*_CGROUP2, _MOUNT, "sh") if cgroup2 else ()
     try:
         with Podman(site, before=before, storage=storage) as podman:
@@ -130,6 +132,7 @@ class Podman:
     def __enter__(self) -> Self:
         root = self._runtime_dir / "scrun"
         text = f'engine = "slurm"\nroot = "{root}"\nidle_timeout = 20\n'
+        text += f"create_timeout = {self.site.create_timeout}\n"
         text += f'[slurm]\nconf = "{cluster.slurm_conf()}"\n{self._more_settings}'
         self._before = self._settings.read_bytes() if self._settings.exists() else None
         for directory in (self._settings.parents[1], self._settings.parent):

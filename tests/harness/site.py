@@ -44,6 +44,7 @@ class Site:
         root: What `--root` says.
         rootfs: A root file system of busybox, owned by the user.
         command: How scrun is called.
+        create_timeout: Seconds that `create` waits for its job; many, where that is not tested.
         environment: Its environment.
     """
 
@@ -53,10 +54,12 @@ class Site:
         user: User,
         settings: str = "idle_timeout = 20\n",
         binary: str | None = None,
+        create_timeout: float = 60,
     ) -> None:
         binary = binary or scrun_binary()
         self.engine = engine
         self.user = user
+        self.create_timeout = create_timeout
         self.base = Path(tempfile.mkdtemp(prefix="sc-", dir="/tmp"))
         self.base.chmod(0o755)
         self.root = self.base / "r"
@@ -67,7 +70,8 @@ class Site:
         (self.base / "b").mkdir()
         make_rootfs(self.rootfs)
         configuration = self.base / "scrun.toml"
-        configuration.write_text(f'engine = "{engine}"\n{settings}')
+        patience = f"create_timeout = {create_timeout}\n"
+        configuration.write_text(f'engine = "{engine}"\n{patience}{settings}')
         user.give(self.base)
         self.command = [binary, "--root", str(self.root)]
         self.environment = {**user.environment, "SCRUN_CONFIG": str(configuration)}

@@ -25,7 +25,6 @@ RUNNING = Record(
     annotations={
         "org.scrun.job_id": "42",
         "org.scrun.nodes": "n[1-2]",
-        "org.scrun.pending": "Resources",  # of before
         "org.example": "x",
     },
     created="2026-11-21T13:00:00Z",
@@ -268,7 +267,10 @@ def test_a_bundle_that_is_not_utf8(root: Root) -> None:
             {"pending": "Priority", "estimated_start": "soon"},
             "pending: Priority, starts about soon",
         ),
-        ("running", {"pending": "Resources", "reason": "x"}, ""),
+        ("running", {"reason": "x"}, ""),
+        ("running", {"pending": "Resources"}, "pending: Resources"),
+        ("created", {"pending": "Resources"}, "pending: Resources"),
+        ("stopped", {"pending": "Resources"}, ""),
         ("stopped", {"reason": "killed", "exit_status": "137"}, "killed 137"),
         (
             "stopped",

@@ -17,12 +17,15 @@ from scrun.states import (
     taken,
 )
 
-CREATING, CREATED, STARTING, RUNNING, STOPPING, STOPPED = Phase
+CREATING, CREATED, WAITING, STARTING, RUNNING, STOPPING, STOPPED = Phase
 STEPS = {
     (CREATING, CREATED),
     (CREATING, STOPPING),
+    (CREATED, WAITING),
     (CREATED, STARTING),
     (CREATED, STOPPING),
+    (WAITING, STARTING),
+    (WAITING, STOPPING),
     (STARTING, RUNNING),
     (STARTING, STOPPING),
     (RUNNING, STOPPING),
@@ -62,6 +65,7 @@ def test_every_phase_leads_to_the_end(phase: Phase) -> None:
     [
         (CREATING, "creating"),
         (CREATED, "created"),
+        (WAITING, "running"),
         (STARTING, "running"),
         (RUNNING, "running"),
         (STOPPING, "running"),
@@ -78,6 +82,7 @@ def test_callers_see_the_four_states_of_the_specification(phase: Phase, status: 
     [
         (CREATING, Answer.END, Answer.REFUSE),
         (CREATED, Answer.END, Answer.IGNORE),
+        (WAITING, Answer.END, Answer.IGNORE),
         (STARTING, Answer.DELIVER, Answer.DELIVER),
         (RUNNING, Answer.DELIVER, Answer.DELIVER),
         (STOPPING, Answer.IGNORE, Answer.IGNORE),

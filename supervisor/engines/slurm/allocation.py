@@ -198,11 +198,12 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
                 await _cancel_in_the_end(tools, request, job_id)
     if environment is None:
         reason = heard.reason
+        kind = heard.ending.reason if heard.revoked else "scrun-failure"
         if heard.revoked and (fate := await ask_fate(tools, setting, heard.job_id)):
-            reason = f"{fate.text}, while it waited for resources"
+            reason, kind = f"{fate.text}, while it waited for resources", fate.reason
         elif wish.because:
             reason += f" ({wish.because})"
-        raise AllocationRefused(f"no job for container {request.container}: {reason}")
+        raise AllocationRefused(f"no job for container {request.container}: {reason}", kind)
 
 
 @asynccontextmanager

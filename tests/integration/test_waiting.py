@@ -1,0 +1,335 @@
+"""A container whose job is in the queue for longer than its `create` waits."""
+
+import contextlib
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeSite
+from tests.harness import cluster
+from tests.harness.life import Life
+from tests.harness.service import Service
+from tests.harness.site import Site
+from tests.harness.terminal import Terminal
+from tests.harness.wait import wait_until, wait_while
+
+REASON = "org.scrun.pending"
+BUSY = re.compile(r"job \d+ pending: Resources(, starts about [0-9:]+)? \(the nodes are busy\)")
+
+
+@pytest.fixture
+def site(make_site: MakeSite) -> Site:
+    """A place of a user's where `create` waits for half a second."""
+    return make_site("slurm-user", create_timeout=0.5)
+
+
+@pytest.fixture
+def queue(site: Site) -> Iterator[None]:
+    """A full cluster."""
+    with cluster.full(site.user):
+        yield
+
+
+def jobs(site: Site) -> list[str]:
+    return cluster.jobs(site.user, site.base.name)
+
+
+def hears(life: Life, text: "str | re.Pattern[str]") -> None:
+    """Wait until a text is in the container's standard error."""
+    assert life.stderr is not None
+    stderr = life.stderr
+    wait_until(f"it says {text!r}", lambda: re.search(text, stderr.so_far.decode()))
+
+
+def waiting(site: Site, script: str = "echo ran; exit 7", *, started: bool = True) -> Life:
+    """Make a container whose job waits."""
+    life = site.shell(script).created()
+    assert life.status == "created"
+    if started:
+        began = time.monotonic()
+        life.start()
+        assert time.monotonic() - began < 2
+        assert life.status == "running"
+    return life
+
+
+def test_it_runs_when_its_job_comes(site: Site) -> None:
+    with cluster.full(site.user):
+        life = waiting(site)
+        hears(life, BUSY)
+        [job] = jobs(site)
+        number = job.split()[0]
+        wait_until("the reason", lambda: life.state()["annotations"].get(REASON) == "Resources")
+        assert life.state()["pid"] == life.anchor
+        assert "pending: Resources" in site.must("list")
+        cluster.slurm("scontrol", "update", f"JobId={number}", "StartTime=now+3600")
+        hears(life, "pending: BeginTime, starts about ")
+        cluster.slurm("scontrol", "update", f"JobId={number}", "StartTime=now")
+    assert life.wait() == 7
+    assert life.output() == "ran\n"
+    first, *others, last = life.errors().splitlines()
+    assert BUSY.search(first) or first == f"scrun: job {number} is queued"
+    assert any("BeginTime" in line for line in others)
+    assert last.startswith(f"scrun: job {number} has been allocated node")
+    log = (site.root / life.id / "log").read_text()
+    assert BUSY.search(log)
+    life.delete()
+
+
+def test_it_is_started_when_its_job_is_there(site: Site) -> None:
+    """Then there is nothing to say."""
+    with cluster.full(site.user):
+        life = waiting(site, started=False)
+    wait_until("nodes", lambda: "org.scrun.nodes" in life.state()["annotations"])
+    time.sleep(1)
+    assert life.status == "created"
+    assert life.start().wait() == 7
+    assert (life.output(), life.errors()) == ("ran\n", "")
+
+
+@pytest.mark.usefixtures("queue")
+@pytest.mark.parametrize("started", [True, False])
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [("TERM", 143), ("KILL", 137), ("anchor", 143), ("keyboard", 130), ("delete", 137)],
+)
+def test_an_end_while_it_waits(site: Site, how: str, status: int, *, started: bool) -> None:
+    life = waiting(site, started=started)
+    assert len(jobs(site)) == 1
+    began = time.monotonic()
+    if how == "anchor":
+        os.kill(life.anchor, signal.SIGTERM)
+    elif how == "keyboard":
+        os.kill(life.anchor, signal.SIGINT)
+    elif how == "delete":
+        life.delete()
+    else:
+        life.kill(how)
+    assert life.wait(5) == status
+    assert time.monotonic() - began < 5
+    if how != "delete":
+        assert life.state()["annotations"]["org.scrun.exit_status"] == str(status)
+        life.delete()
+    assert life.status == "gone"
+    wait_while("the job", lambda: jobs(site), 2)
+
+
+@pytest.mark.usefixtures("queue")
+def test_what_needs_a_process_is_refused_in_one_line(site: Site) -> None:
+    life = waiting(site)
+    hears(life, BUSY)
+    resources = '{"memory": {"limit": 1000000}}'
+    file = site.base / "b" / "resources.json"
+    file.write_text(resources)
+    for words in (
+        ("exec", life.id, "true"),
+        ("pause", life.id),
+        ("resume", life.id),
+        ("ps", life.id),
+        ("events", "--stats", life.id),
+        ("update", "--resources", str(file), life.id),
+    ):
+        said = site.fails(*words)
+        assert " is not possible yet: job " in said, (words, said)
+        assert BUSY.search(said)
+    life.kill("USR1")  # ignored, as a first process ignores it
+    assert life.status == "running"
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_second_start_is_refused(site: Site) -> None:
+    life = waiting(site)
+    assert "cannot be started: it is running" in site.fails("start", life.id)
+
+
+@pytest.mark.usefixtures("queue")
+def test_its_job_is_cancelled_by_somebody_else(site: Site) -> None:
+    life = waiting(site)
+    hears(life, BUSY)
+    number = jobs(site)[0].split()[0]
+    cluster.slurm("scancel", number)
+    assert life.wait() == 122
+    assert life.state()["annotations"]["org.scrun.reason"] == "cancelled"
+    *_, last = life.errors().splitlines()
+    assert last.startswith(f"scrun: no job for container {life.id}: job {number} was cancelled")
+    assert last.removeprefix("scrun: ") in (site.root / life.id / "log").read_text()
+    life.delete()
+
+
+def test_what_is_refused_at_once_is_the_error_of_create(make_site: MakeSite) -> None:
+    site = make_site("slurm-user", create_timeout=0)
+    life = site.life("true", environment={"SCRUN_PARTITION": "nowhere"})
+    assert "artition" in life.refused()
+    assert "not found" in site.life("no-such-program").refused()
+    assert jobs(site) == []
+
+
+def test_a_patient_create_waits(make_site: MakeSite) -> None:
+    site = make_site("slurm-user", create_timeout=30)
+    with cluster.full(site.user):
+        life = site.life("true")
+        life.wait_for("creating")
+        time.sleep(2)
+        assert life.status == "creating"
+    assert life.created().start().wait() == 0
+    assert life.errors() == ""
+
+
+def stage_slowly(site: Site, result: str) -> None:
+    """Stage by a script, for three seconds."""
+    script = site.base / "slow.lua"
+    text = f"""function slurm_scrun_stage_in()
+    slurm.allocator_command("sleep 3")
+    return {result}
+end
+function slurm_scrun_stage_out() return slurm.SUCCESS end
+"""
+    script.write_text(text)
+    with open(site.base / "scrun.toml", "a") as settings:
+        settings.write(f'[lua]\nscript = "{script}"\n')
+
+
+def test_staging_that_fails_after_the_answer(site: Site) -> None:
+    stage_slowly(site, "slurm.ERROR")
+    life = site.life("true").created().start()
+    assert life.status == "running"
+    assert life.wait() == 125
+    assert life.state()["annotations"]["org.scrun.reason"] == "scrun-failure"
+    first, last = life.errors().splitlines()
+    assert first.endswith(": its bundle is being staged")
+    assert "slow.lua" in last
+    life.delete()
+
+
+def test_an_end_while_it_is_staged(site: Site) -> None:
+    stage_slowly(site, "slurm.SUCCESS")
+    life = site.life("true").created().start()
+    assert "its bundle is being staged" in site.fails("exec", life.id, "true")
+    life.kill()
+    assert life.wait(2) == 143
+    life.delete()
+
+
+@contextlib.contextmanager
+def partition_down(site: Site) -> Iterator[None]:
+    """A cluster whose partition takes jobs and begins none."""
+    name = cluster.slurm("sinfo", "-h", "-o", "%R").split()[0]
+    cluster.slurm("scontrol", "update", f"PartitionName={name}", "State=DOWN")
+    try:
+        yield
+    finally:
+        cluster.slurm("scontrol", "update", f"PartitionName={name}", "State=UP")
+
+
+# scrun run
+
+
+def popen(site: Site, *words: str, stdio: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [*site.user.prefix, *site.command, *words],
+        env=site.environment,
+        cwd=site.base,
+        stdin=subprocess.DEVNULL,
+        stdout=stdio,
+        stderr=stdio,
+        start_new_session=True,
+    )
+
+
+def bundle_of(site: Site, *args: str) -> str:
+    return str(site.bundle(site.config(*args)))
+
+
+def test_run_without_a_terminal_says_it_in_a_line(site: Site) -> None:
+    with cluster.full(site.user):
+        process = popen(site, "run", "-b", bundle_of(site, "sh", "-c", "echo ran; exit 7"), "one")
+        assert process.stderr is not None
+        line = process.stderr.readline().decode()
+        assert BUSY.search(line)
+        wait_until("its state", lambda: '"creating"' in site.run("state", "one").stdout)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (7, b"ran\n")
+    assert b" has been allocated node" in err.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("queue")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_is_interrupted_while_it_waits(site: Site, number: signal.Signals) -> None:
+    process = popen(site, "run", "-b", bundle_of(site, "true"), "one")
+    wait_until("the job", lambda: jobs(site))
+    process.send_signal(number)
+    process.communicate(timeout=10)
+    assert process.returncode in (128 + number, -number)
+    wait_while("the job", lambda: jobs(site), 5)
+    wait_while("the record", lambda: site.must("list", "--quiet"), 5)
+
+
+def test_run_at_a_terminal_shows_the_live_line(site: Site) -> None:
+    master, slave = pty.openpty()
+    screen = Terminal(master)
+    screen.resize(43, 143)
+    with cluster.full(site.user):
+        process = popen(site, "run", "-b", bundle_of(site, "echo", "now"), "one", stdio=slave)
+        screen.read_until("pending: Resources")
+    said = screen.read_until("now")
+    assert "\r\x1b[K" in said
+    assert "scrun:" not in said
+    assert process.wait(30) == 0
+    os.close(slave)
+    screen.close()
+
+
+def test_run_detached_returns_while_its_job_waits(site: Site) -> None:
+    with cluster.full(site.user):
+        bundle = bundle_of(site, "sh", "-c", "echo ran; exit 7")
+        with open(site.base / "b" / "output", "wb") as output:
+            process = popen(site, "run", "--detach", "-b", bundle, "one", stdio=output.fileno())
+            assert process.wait(10) == 0
+        assert '"running"' in site.must("state", "one")
+        said = Path(output.name)
+        wait_until("it says why", lambda: BUSY.search(said.read_text()))
+    wait_until("its end", lambda: '"stopped"' in site.must("state", "one"))
+    assert '"org.scrun.exit_status": "7"' in site.must("state", "one")
+    assert said.read_text().splitlines()[-1] == "ran"
+    site.must("delete", "one")
+
+
+def unit(site: Site, script: str) -> Service:
+    """A service of Type=forking: its start returns, and the process in the pid file is watched."""
+    bundle = bundle_of(site, "sh", "-c", script)
+    pid_file = site.base / "b" / "unit.pid"
+    scrun = shlex.join(site.command)
+    return Service(
+        site.user.prefix,
+        site.environment,
+        site.base / "b",
+        pid_file=pid_file,
+        start=f"{scrun} run --detach --pid-file {pid_file} --bundle {bundle} unit",
+        stop_post=f"{scrun} delete --force unit",
+        starts=1,
+    )
+
+
+def test_a_service_is_up_while_its_job_waits(site: Site) -> None:
+    with contextlib.ExitStack() as stack:
+        with cluster.full(site.user):
+            service = stack.enter_context(unit(site, "exit 3"))
+            service.tells("main")
+        assert service.tells("ended") == 3
+        service.wait()
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_service_is_stopped_while_its_job_waits(site: Site) -> None:
+    with unit(site, "true") as service:
+        service.tells("main")
+        assert service.stop(20) == 143
+    wait_while("the job", lambda: jobs(site), 2)
