@@ -14,7 +14,9 @@ from scrun.errors import BundleError, StateError, UsageError
 from scrun.oci.config import Process, explain
 from scrun.oci.document import decode
 
-_SETS = ("bounding", "effective", "inheritable", "permitted", "ambient")
+# As runc and crun: not inheritable and ambient, by which programs of other users that it starts
+# would have it as well (CVE-2022-29162 is of that kind).
+_SETS = ("bounding", "effective", "permitted")
 
 
 class Wish(msgspec.Struct, frozen=True):

@@ -4,12 +4,13 @@ A pattern is a command or a path in which `%` and a letter stand for something; 
 which variables are left out.
 """
 
+import os
 import re
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 
-from scrun.errors import SettingsError
+from scrun.errors import SettingsError, shortened
 
 Values = Mapping[str, str | Sequence[str]]
 
@@ -37,6 +38,19 @@ _TOKEN = re.compile(
 )
 
 
+# Whoever has a script of sh(1) after `-c`, and whoever puts all words together to one.
+_SHELLS = frozenset(
+    ("sh", "ash", "bash", "busybox", "dash", "ksh", "mksh", "zsh", "flock", "runuser", "script",
+     "sg", "su")
+)  # fmt: skip
+_JOINING = frozenset(("eval", "ssh", "rsh", "pdsh", "clush"))
+_LONGEST = 4096
+_CODE = re.compile("-[a-zA-Z]*[ceES]")
+_PLAIN = frozenset(
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:,=+@%^~{}[]$'"
+)
+
+
 def check_letters(pattern: str) -> None:
     """Hold that a pattern has no letter but those that there are.
 
@@ -53,7 +67,8 @@ def substitute(pattern: str, values: Values, *, shell: bool = True) -> str:
 
     Commands run by `sh -c`, and a bundle's path or the container's arguments may be anything.
     So what is filled in is quoted for the place where it stands in the pattern: outside of
-    quotes, or within single or double ones. Ordinary values come out as they are.
+    quotes, within single or double ones, and within a script that the command hands to another
+    shell. Ordinary values come out as they are.
 
     Args:
         pattern: The text; `%%` is a percent sign.
@@ -83,17 +98,32 @@ def substitute(pattern: str, values: Values, *, shell: bool = True) -> str:
 
 
 class _Place:
-    """Which quotes the end of the text so far is in, as sh(1) reads it.
+    """Where the end of the text so far stands, as sh(1) reads it.
+
+    A word may be read by a shell once more: the one after `sh -c`, and all that `eval` and ssh put
+    together. Such text has a place of its own, `inner`, and what is filled in is quoted for that
+    first.
 
     Attributes:
-        quotes: The quotes that are open, or none.
+        quotes: The quotes that are open, or "".
         sure: False from where the text has what only a shell could follow.
+        word: The one that has begun, without its quotes, or None.
+        shell: Whether a word of this command was a shell, which has a script after `-c`.
+        joins: Whether one was who puts all that follows together to a script.
+        code: Whether the next word may be a program in some language, after `-c` or the like.
+        inner: The place in the text that a shell reads once more, if this is such a word.
+        unread: What of that text `inner` has not got yet: a token is in one piece there.
+        blank: Whether more than one word is in the quotes that are open.
     """
 
     def __init__(self) -> None:
         self.quotes = ""
         self.sure = True
-        self.word_begins = True
+        self.word: str | None = None
+        self.shell = self.joins = self.code = False
+        self.inner: _Place | None = None
+        self.unread: list[str] = []
+        self.blank = False
 
     def pass_over(self, text: str) -> None:
         """Take in the next part of the pattern."""
@@ -101,38 +131,109 @@ class _Place:
         while place < len(text):
             if self.quotes == "'":
                 end = text.find("'", place)
-                self.quotes, place = ("", end + 1) if end >= 0 else ("'", len(text))
+                self._add(text[place : end if end >= 0 else len(text)])
+                if end < 0:
+                    return
+                self.quotes, self.blank, place = "", False, end + 1
                 continue
             found = _TOKEN.match(text, place)
             assert found
-            token, place = found[0], found.end()
-            last = place == len(text)
-            if token in ("$(", "${", "`") or (token in ("$", "\\") and last):
-                self.sure = False
-            elif token == '"':
-                self.quotes = "" if self.quotes else '"'
-            elif not self.quotes:
-                if token == "<<" or (token == "#" and self.word_begins):
-                    self.sure = False
-                elif token == "'":
-                    self.quotes = "'"
-            self.word_begins = token in tuple(" \t\n;&|()")
+            place = found.end()
+            self._take(found[0], last=place == len(text))
+
+    def _take(self, token: str, *, last: bool) -> None:
+        """Take one token in, outside of single quotes."""
+        if token in ("$(", "${", "`") or (token in ("$", "\\") and last):
+            self.sure = False
+        elif token == '"':
+            self._begin()
+            self.quotes, self.blank = ("" if self.quotes else '"'), False
+        elif token[0] in "$`":
+            self._add(token)
+            if self.inner:  # what comes of it is text there
+                self.inner.sure = False
+        elif self.quotes:
+            escaped = token[0] == "\\" and token[1] in '"$`\\\n'
+            self._add(token[1:] if escaped else token)
+        elif token in (" ", "\t"):
+            self._end_word()
+        elif token in tuple("\n;&|()"):
+            self._end_word()
+            self.inner = None
+            self.shell = self.joins = self.code = False
+        elif token == "<<" or (token == "#" and self.word is None):
+            self.sure = False
+        elif token == "'":
+            self._begin()
+            self.quotes, self.blank = "'", False
+        else:
+            self._add(token[1:] if token[0] == "\\" else token)
 
     def quote(self, value: str | Sequence[str], pattern: str) -> str:
         """Quote one word, or a list of words, for this place."""
+        is_word = isinstance(value, str)
         text = value if isinstance(value, str) else " ".join(map(_quoted, value))
-        self.word_begins = False
         if "\0" in text:
             raise SettingsError(f"a value with a NUL character for: {pattern}")
-        if self.sure and not self.quotes:
-            return shlex.quote(text) if isinstance(value, str) else text
-        if shlex.quote(text) == text:
-            return text  # nothing in it has a meaning to sh anywhere
-        if not self.sure:
-            raise SettingsError(f"{text!r} cannot be quoted safely in: {pattern}")
+        self._begin()
+        # "name %b" may be a title, and may be a command for whoever reads it
+        unclear = not self.sure or (self.blank and is_word)
+        if self.inner:
+            self.inner.pass_over("".join(self.unread))
+            self.unread.clear()
+            text = self.inner.quote(value, pattern)
+        elif unclear and shlex.quote(text) != text:  # else it has no meaning to sh anywhere
+            raise SettingsError(
+                f"{shortened(text)!r} cannot be quoted safely in: {pattern} (a script takes it as "
+                "an argument: sh -c 'run \"$1\"' sh %b)"
+            )
+        if not (is_word or self.quotes or self.inner):
+            for word in value:
+                self._begin()
+                self._grow(word)
+                self._end_word()
+            self._begin()
+            return text
+        self._grow(text)
         if self.quotes == '"':
             return re.sub(r'([\\"$`])', r"\\\1", text)
-        return text.replace("'", "'\\''")
+        return text.replace("'", "'\\''") if self.quotes else shlex.quote(text)
+
+    def _begin(self) -> None:
+        """Begin a word, unless one has begun."""
+        if self.word is not None:
+            return
+        self.word = ""
+        if self.joins and self.inner:
+            self.unread.append(" ")
+        elif self.joins or self.code:
+            self.inner = _Place()
+            self.unread.clear()
+            self.inner.sure = self.joins or self.shell
+
+    def _add(self, text: str) -> None:
+        """Add text to the word, as it is without its quotes."""
+        self._begin()
+        self._grow(text)
+        self.blank = self.blank or (bool(self.quotes) and not _PLAIN.issuperset(text))
+        if self.inner:
+            self.unread.append(text)
+
+    def _grow(self, text: str) -> None:
+        if len(self.word or "") < _LONGEST:  # else it is no command and no option
+            self.word = (self.word or "") + text
+
+    def _end_word(self) -> None:
+        if self.word is None:
+            return
+        name = os.path.basename(self.word)
+        self.shell = self.shell or name in _SHELLS
+        self.joins = self.joins or name in _JOINING
+        is_option = self.word.startswith(("-", "+"))
+        self.code = is_option and (self.code or bool(_CODE.fullmatch(self.word)))
+        self.word = None
+        if not self.joins:
+            self.inner = None
 
 
 def _quoted(argument: str) -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness.beside import RUNTIMES, Beside
+from tests.harness.bundle import make_config, write_bundle
 from tests.harness.life import Life
 from tests.harness.processes import processes
 from tests.harness.site import Site
@@ -260,3 +262,28 @@ def test_its_variables_are_on_no_command_line(site: Site, running: Life) -> None
         assert running_exec.stdout.read() == "in-a-variable\n"
     assert any("exec" in argv and str(path) in argv for argv in seen)
     assert [argv for argv in seen if "in-a-variable" in argv] == []
+
+
+@pytest.mark.parametrize("site", ["local-root"], indirect=True)
+def test_a_capability_is_as_with_the_runtimes(site: Site, running: Life, tmp_path: Path) -> None:
+    """In no set by which programs of other users would have it, too."""
+    words = ("--cap", "CAP_SYS_TIME", "--cap", "chown")
+
+    def seen(said: str) -> dict[str, int]:
+        lines = (line.split() for line in said.splitlines())
+        return {name: int(value, 16) & 1 << 25 | int(value, 16) & 1 for name, value in lines}
+
+    asked = ("grep", "^Cap", "/proc/self/status")
+    ours = seen(site.must("exec", *words, running.id, *asked))
+    assert ours["CapInh:"] == ours["CapAmb:"] == 0
+    assert ours["CapEff:"] == ours["CapBnd:"] == 1 << 25 | 1
+    config = make_config(["sleep", "60"], str(site.rootfs))
+    config["mounts"] = [mount for mount in config["mounts"] if mount["type"] != "cgroup"]
+    bundle = write_bundle(tmp_path / "bundle", config)
+    for runtime in RUNTIMES:
+        beside = Beside(runtime, tmp_path / runtime)
+        with beside.running(bundle) as container:
+            done = beside.run(
+                "exec", "--cap", "CAP_SYS_TIME", "--cap", "CAP_CHOWN", container, *asked
+            )
+            assert seen(done.stdout) == ours, (runtime, done)

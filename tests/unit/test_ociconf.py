@@ -1,5 +1,6 @@
 import contextlib
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -90,7 +91,8 @@ VALUES = {
         ("100%% %U", "100% 9"),
         ("run %b", "run '/a b'"),
         ('run "%b"', 'run "/a b"'),
-        ("sh -c 'run %b'", "sh -c 'run /a b'"),
+        ("sh -c 'run %j'", "sh -c 'run 7'"),
+        ("sh -c 'run %b'", "sh -c 'run '\\''/a b'\\'''"),
         ("%@", "'sh' '-c' 'echo $HOME'"),
         (
             "env -i U=$(whoami) ch-run %r -- %@",
@@ -107,7 +109,25 @@ def test_substitute(pattern: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["%x", "%", "a %f", "$(cat %b)", '"${X:-it\'s}" %b', "$%b", "\\%b", "x # %b", "`%b`"],
+    [
+        "%x",
+        "%",
+        "a %f",
+        "$(cat %b)",
+        '"${X:-it\'s}" %b',
+        "$%b",
+        "\\%b",
+        "x # %b",
+        "`%b`",
+        # who reads these, and how often, is not to be known
+        "env -S 'run %b'",
+        "python3 -c 'print(1, \"%b\")'",
+        "$SHELL -c 'run %b'",
+        "wrap 'run %b'",
+        'sh -c "$(cat x) %b"',
+        'sh -c "x=$X; %b"',
+        "perl -e %b",
+    ],
 )
 def test_not_substituted(pattern: str) -> None:
     with pytest.raises(SettingsError):
@@ -129,6 +149,38 @@ def test_the_shell_sees_each_value_as_one_word(value: str, arguments: list[str])
     answer = subprocess.run(["sh", "-c", command], check=True, capture_output=True)
     words = answer.stdout.decode().split("\0")[:-1]
     assert words == [value, value, value, f"x={value}y{value}", "--", *arguments]
+
+
+AGAIN = (
+    r"""sh -c 'printf "%%s\0" %b -- %@'""",
+    r"""sh -c 'printf "%%s\0" "%b" -- '%@""",
+    r'''sh -c "printf '%%s\\0' %b -- %@"''',
+    r"""sh -ec -- 'printf "%%s\0" '"%b"' -- %@'""",
+    r"""cd /; env A=%b sh -c 'sh -c "printf \"%%s\\0\" %b -- %@"'""",
+    r"""sh -c 'exec printf "%%s\0" "$@"' sh %b -- %@""",
+    r"""eval printf '"%%s\0"' %b -- %@""",
+    r"""eval 'printf "%%s\0" %b' '-- %@'""",
+    r"""true && eval "eval 'printf \"%%s\\0\" '%b' -- '%@\"\"" """,
+)
+"""Patterns in which another shell reads the values."""
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(AGAIN), NASTY, st.lists(NASTY, min_size=1, max_size=3))
+def test_a_shell_that_reads_it_once_more_sees_each_value_as_one_word(
+    pattern: str, value: str, arguments: list[str]
+) -> None:
+    command = substitute(pattern, {"b": value, "@": arguments})
+    answer = subprocess.run(["sh", "-c", command], check=True, capture_output=True)
+    assert answer.stdout.decode().split("\0")[:-1] == [value, "--", *arguments], command
+
+
+@pytest.mark.parametrize("pattern", AGAIN)
+def test_nothing_of_a_value_is_run(pattern: str, tmp_path: Path) -> None:
+    evil = f"$(touch {tmp_path}/F)`touch {tmp_path}/F`'; touch {tmp_path}/F; '"
+    command = substitute(pattern, {"b": evil, "@": [evil, "x"]})
+    subprocess.run(["sh", "-c", command], check=True, stdout=subprocess.DEVNULL)
+    assert not (tmp_path / "F").exists()
 
 
 def test_each_argument_is_quoted_and_escaped() -> None:

@@ -160,17 +160,11 @@ def test_a_wish(wish: dict[str, Any], changed: dict[str, Any]) -> None:
     assert wished(**wish) == expected
 
 
-def test_capabilities_are_added_to_all_sets() -> None:
+def test_capabilities_are_added_to_no_set_that_programs_inherit() -> None:
     found = wished(capabilities=["net_raw", "CAP_KILL", "NET_RAW"])["capabilities"]
     both = ["CAP_KILL", "CAP_NET_RAW"]
     added = ["CAP_NET_RAW", "CAP_KILL"]
-    assert found == {
-        "bounding": both,
-        "effective": both,
-        "inheritable": added,
-        "permitted": added,
-        "ambient": added,
-    }
+    assert found == {"bounding": both, "effective": both, "permitted": added}
 
 
 def test_nulls_of_the_container_are_absent() -> None:
@@ -178,7 +172,7 @@ def test_nulls_of_the_container_are_absent() -> None:
     found = wished(nulls, groups=["3"], env=["A=1"], capabilities=["kill"])
     assert found["user"] == {"additionalGids": [3]}
     assert found["env"] == ["A=1"]
-    assert found["capabilities"]["ambient"] == ["CAP_KILL"]
+    assert found["capabilities"]["permitted"] == ["CAP_KILL"]
     members = {"user": {"additionalGids": None}, "capabilities": {"bounding": None}}
     found = wished({**MINIMAL, **members}, groups=["3"], capabilities=["kill"])
     assert found["user"]["additionalGids"] == [3]
