@@ -20,6 +20,13 @@ the container's that is the session's controlling terminal, so that its hang-up 
 arrive here as SIGHUP and SIGWINCH. Then it is a bare Python: bash,
 which is /bin/sh on some systems, restarts its `read` after SIGWINCH, and would pass a new size on
 only with the next signal. There are few containers with terminals, and people sit before them.
+
+Engines take its pid for the container's, and work in its namespaces: `podman cp` goes to its mount
+namespace, a network for a container with mapped users is made in its network namespace. So it has
+namespaces of its own, of every kind, and the root directory there is empty until the supervisor
+shows the container's files in it (`supervisor.view`). A process in between makes the anchor, and
+takes the host's root away from it when its program is loaded; docs/decisions/pid-namespaces.md
+has why it is done that way.
 """
 
 import _signal
@@ -31,12 +38,19 @@ LOST = 125
 
 PASSED_ON = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "WINCH")
 
-_SCRIPT = f"""
-for s in {" ".join(PASSED_ON)}; do trap "g=1; echo $s >&3" $s; done
-trap '' PIPE
-while g=0; do read -r s <&3 && exit "$s"; [ $g = 1 ] || exit {LOST}; done
-"""
+_EMPTY = "/proc"
+"""Where the empty root is mounted first, in a place that is there on every host."""
 
+# `podman top ID` and `docker top ID` show the anchor with its command line, which begins with this
+_EXPLAINED = (
+    ": stands here for a container on the cluster, whose processes 'top ID -o pid,args' shows; "
+)
+
+_SCRIPT = (
+    f'{_EXPLAINED}for s in {" ".join(PASSED_ON)}; do trap "g=1; echo $s >&3" $s; done; '
+    "trap '' PIPE; exec 4>&-; "
+    f'while g=0; do read -r s <&3 && exit "$s"; [ $g = 1 ] || exit {LOST}; done'
+)
 
 _WITH_TERMINAL = f"""
 import _signal, os, sys
@@ -48,7 +62,7 @@ def tell(number, frame):
         pass
 for number in names:
     _signal.signal(number, tell)
-os.close(os.open(sys.argv[1], os.O_RDWR))
+os.close(4)
 said = b""
 while not said.endswith(b"\\n"):
     try:
@@ -62,8 +76,76 @@ os._exit(int(said))
 """
 
 
-def leave(sock: int, lock: "int | None", terminal: "str | None") -> int:
-    """Start the anchor as a child of this process.
+class Left:
+    """An anchor that is about to be left behind.
+
+    Attributes:
+        pid: Its process id.
+    """
+
+    __slots__ = ("_maker", "_said", "_told", "pid")
+
+    def __init__(self, maker: int, told: int) -> None:
+        """Wait for the pid.
+
+        Args:
+            maker: The process that makes it, a child of this one.
+            told: The pipe on which that tells the pid, and that all is done or what failed.
+                Taken over.
+
+        Raises:
+            OSError: There is no anchor.
+        """
+        self._maker = maker
+        self._told = told
+        self._said = b""
+        try:
+            self.pid = int(self._next())
+        except BaseException:
+            self._reap()
+            raise
+
+    def settle(self) -> None:
+        """Wait until the host's root is out of its reach.
+
+        Raises:
+            OSError: There is no anchor any more.
+        """
+        if self._maker:
+            try:
+                self._next()
+            finally:
+                self._reap()
+
+    def _next(self) -> bytes:
+        while b"\n" not in self._said:
+            part = os.read(self._told, 4096)
+            if not part:
+                break
+            self._said += part
+        line, _, self._said = self._said.partition(b"\n")
+        if line.isdigit():
+            return line
+        word, _, why = line.partition(b" ")
+        kind = _UnprivilegedError if word == b"unprivileged" else OSError
+        reason = os.fsdecode(why) or "the one that makes it was killed"
+        raise kind(0, f"there is no process that an engine could watch: {reason}")
+
+    def _reap(self) -> None:
+        os.close(self._told)
+        os.waitpid(self._maker, 0)
+        self._maker = 0
+
+
+class _UnprivilegedError(OSError):
+    """The caller may not make namespaces; so nobody with the same rights may enter any."""
+
+
+def leave(sock: int, lock: "int | None", terminal: "str | None") -> Left:
+    """Start the anchor, as a child of a child of this process.
+
+    Whoever could enter its namespaces could have made them: an ordinary user on a host without
+    user namespaces gets an anchor in those of the caller's, and the container's log says so.
 
     Args:
         sock: The anchor's end of the pair whose other end goes to the supervisor.
@@ -71,44 +153,144 @@ def leave(sock: int, lock: "int | None", terminal: "str | None") -> int:
         terminal: The path of the container's terminal, if it has one.
 
     Returns:
-        The anchor's pid.
+        The anchor, with its pid.
+
+    Raises:
+        OSError: It cannot be made.
     """
-    null = os.open("/dev/null", os.O_RDWR)
-    actions: list[tuple[int, ...]] = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
-    # Numbers below 10 are all that a redirection of dash can name. Numbers that are in the way
-    # are moved first: dup2 onto itself would leave close-on-exec set.
-    sock = out_of_the_way(sock)
-    kept = {0, 1, 2, 3}
-    actions.append((os.POSIX_SPAWN_DUP2, sock, 3))
-    if lock is not None:
-        lock = out_of_the_way(lock)
-        actions.append((os.POSIX_SPAWN_DUP2, lock, 9))
-        kept.add(9)
-    # An inherited pipe kept open here would keep its reader waiting for the container's life.
-    for name in os.listdir("/proc/self/fd"):
-        fd = int(name)
-        if fd not in kept and _inherited(fd):
-            actions.append((os.POSIX_SPAWN_CLOSE, fd))
     try:
-        program, words = "/bin/sh", ["-c", _SCRIPT]
-        if terminal is not None:
-            program, words = sys.executable, ["-I", "-S", "-c", _WITH_TERMINAL, terminal]
-        return os.posix_spawn(
-            program,
-            ["scrun-anchor", *words],
-            {},
-            file_actions=actions,
-            setsid=True,
-            # Ignored signals stay ignored over exec, and a shell cannot trap those: a job of
-            # a non-interactive shell ignores INT and QUIT, one under nohup HUP.
-            setsigdef=[getattr(_signal, "SIG" + name) for name in (*PASSED_ON, "PIPE")],
-            setsigmask=[],
-        )
-    finally:
-        os.close(null)
-        os.close(sock)
-        if lock is not None:
-            os.close(lock)
+        return _leave(sock, lock, terminal, apart=True)
+    except _UnprivilegedError:
+        return _leave(sock, lock, terminal, apart=False)
+
+
+def _leave(sock: int, lock: "int | None", terminal: "str | None", *, apart: bool) -> Left:
+    told, telling = os.pipe()
+    maker = os.fork()
+    if maker == 0:
+        try:
+            _make(sock, lock, terminal, telling, apart=apart)
+        except BaseException as error:
+            kind = "unprivileged" if isinstance(error, _UnprivilegedError) else "failed"
+            os.write(telling, os.fsencode(f"{kind} {_reason(error)}\n"))
+        finally:
+            os._exit(0)
+    os.close(telling)
+    return Left(maker, told)
+
+
+def _reason(error: BaseException) -> str:
+    if not isinstance(error, OSError):
+        return repr(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+
+
+def _make(
+    sock: int, lock: "int | None", terminal: "str | None", telling: int, *, apart: bool
+) -> None:
+    """Make the anchor, tell its pid, and take the host's root away from it."""
+    inherited = [int(name) for name in os.listdir("/proc/self/fd")]
+    null = os.open("/dev/null", os.O_RDWR)
+    loaded, loading = os.pipe()
+    fds = {0: null, 1: null, 2: null, 3: sock, 4: loading}
+    if lock is not None:
+        fds[9] = lock
+    # Numbers below 10 are all that a redirection of dash can name. What is in the way of these
+    # is moved first, all of it: dup2 onto itself would leave close-on-exec set.
+    fds = {number: out_of_the_way(fd) for number, fd in fds.items()}
+    os.close(loading)
+    if apart:
+        _go_apart()
+    anchor = os.fork()
+    if anchor == 0:
+        try:
+            _become(fds, inherited, terminal, apart=apart)
+        except BaseException as error:
+            os.write(fds[4], os.fsencode(_reason(error)))
+        finally:
+            os._exit(LOST)
+    os.close(fds[4])
+    os.write(telling, b"%d\n" % anchor)
+    try:
+        # its program closes the pipe, or its end does
+        why = os.read(loaded, 4096)
+        if why or os.waitid(os.P_PID, anchor, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            raise OSError(0, os.fsdecode(why) or "it ended at once")
+        if apart:
+            from scrun.namespaces import become_root
+
+            os.chdir(_EMPTY)
+            become_root()
+    except BaseException:
+        os.kill(anchor, 9)  # it is ours still, and has not been waited for
+        raise
+    os.write(telling, b"0\n")
+
+
+def _go_apart() -> None:
+    """Move to namespaces of our own, with an empty root beside the one that we still have."""
+    from scrun import namespaces as ns
+
+    kinds = ns.NEW_MOUNT | ns.NEW_PID | ns.NEW_IPC | ns.NEW_UTS | ns.NEW_NETWORK | ns.NEW_CGROUP
+    uid, gid = os.geteuid(), os.getegid()
+    unprivileged = False
+    try:
+        try:
+            ns.unshare(kinds)
+        except PermissionError:
+            unprivileged = True
+            ns.unshare(kinds | ns.NEW_USER)
+            ns.map_own_ids(uid, gid)
+        ns.mount("none", "/", None, ns.RECURSIVE | ns.PRIVATE)
+        safe = ns.NO_SUID | ns.NO_DEVICES | ns.NO_PROGRAMS
+        ns.mount("scrun", _EMPTY, "tmpfs", safe, "mode=755")
+        os.mkdir(f"{_EMPTY}/proc")
+        ns.mount(None, _EMPTY, None, ns.REMOUNT | ns.BIND | ns.READ_ONLY | safe)
+    except OSError as error:
+        if unprivileged:
+            raise _UnprivilegedError(error.errno, error.strerror, error.filename) from None
+        raise
+
+
+def _become(
+    fds: "dict[int, int]", inherited: "list[int]", terminal: "str | None", *, apart: bool
+) -> None:
+    """Become the anchor's program: a shell, or a bare Python.
+
+    Args:
+        fds: The descriptors that it has, by their numbers there.
+        inherited: Those that this process got from the caller of `create`, perhaps.
+        terminal: The path of the container's terminal, if it has one.
+        apart: Whether it is in namespaces of its own.
+    """
+    if apart:
+        from scrun import namespaces as ns
+
+        try:
+            ns.mount("proc", f"{_EMPTY}/proc", "proc", ns.NO_SUID | ns.NO_DEVICES | ns.NO_PROGRAMS)
+        except OSError:  # there is a container around all this that hides parts of /proc
+            pass
+    os.chdir("/")  # another directory would lead to the host, and be held there
+    os.setsid()
+    if terminal is not None:
+        os.close(os.open(terminal, os.O_RDWR))  # it is the session's from now on
+    for number, fd in fds.items():
+        os.dup2(fd, number)
+    # An inherited pipe kept open here would keep its reader waiting for the container's life.
+    for fd in {*inherited} - {*fds, *fds.values()}:
+        try:
+            os.close(fd)
+        except OSError:  # it was the listing's own
+            pass
+    # Ignored signals stay ignored over exec, and a shell cannot trap those: a job of
+    # a non-interactive shell ignores INT and QUIT, one under nohup HUP.
+    for name in (*PASSED_ON, "PIPE"):
+        _signal.signal(getattr(_signal, "SIG" + name), _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    program, words = "/bin/sh", ["-c", _SCRIPT]
+    if terminal is not None:
+        program, words = sys.executable, ["-I", "-S", "-c", _WITH_TERMINAL]
+    os.execve(program, ["scrun-anchor", *words], {})
 
 
 def out_of_the_way(fd: int) -> int:
@@ -116,13 +298,6 @@ def out_of_the_way(fd: int) -> int:
     import fcntl
 
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
-
-
-def _inherited(fd: int) -> bool:
-    try:
-        return os.get_inheritable(fd)
-    except OSError:  # the directory's own descriptor, closed by now
-        return False
 
 
 class PidFile:
@@ -135,7 +310,7 @@ class PidFile:
         lock: The descriptor that holds the lock; a duplicate of it belongs to the anchor.
     """
 
-    __slots__ = ("_path", "_temporary", "lock")
+    __slots__ = ("_left", "_path", "_temporary", "lock")
 
     def __init__(self, path: str) -> None:
         """Make the file beside its place, so that what is wrong there is known before a job is.
@@ -147,6 +322,7 @@ class PidFile:
         import fcntl
 
         self._path = path
+        self._left: Left | None = None
         directory = os.path.dirname(path) or "."
         self._temporary = f"{directory}/.scrun-{os.getpid()}-{os.urandom(4).hex()}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -178,12 +354,23 @@ class PidFile:
         except OSError as error:
             raise self._named(error) from None
 
-    def publish(self) -> None:
-        """Give the file its name.
+    def names(self, left: Left) -> None:
+        """Write the pid of an anchor that is left behind.
 
         Raises:
-            OSError: Somebody has taken the name meanwhile.
+            OSError: The file system is full.
         """
+        self._left = left
+        self.write(left.pid)
+
+    def publish(self) -> None:
+        """Give the file its name; from then on an engine may work with the process.
+
+        Raises:
+            OSError: Somebody has taken the name meanwhile, or there is no anchor any more.
+        """
+        if self._left is not None:
+            self._left.settle()
         try:
             os.rename(self._temporary, self._path)
         except OSError as error:

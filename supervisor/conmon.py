@@ -17,7 +17,7 @@ from supervisor.nurseries import unwrapped
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _SIGN_OF_CONMON = "_OCI_SYNCPIPE"
 _OPTION = b"--persist-dir"
-_GENERATIONS = 3  # the anchor, its create, perhaps a script around that
+_GENERATIONS = 4  # the anchor, who makes it, its create, perhaps a script around that
 
 
 def tell_out_of_memory(bundle: str, environment: Mapping[str, str], anchor: int) -> None:

@@ -47,16 +47,15 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     check_id(parsed.id or "")
     open_closed_descriptors()
     pid_file = anchor.PidFile(path) if (path := _text(parsed, "pid-file")) else None
-    pid = 0
     try:
         console = _text(parsed, "console-socket")
         stdio, terminal = hand_over_terminal(console) if console else ([0, 1, 2], None)
         ours, theirs = _socket.socketpair()
-        pid = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
+        left = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
         theirs.close()
         if pid_file:
-            pid_file.write(pid)
-        status, answer = submit(parsed, argv, pid, [*stdio, ours.fileno()], pid_file)
+            pid_file.names(left)
+        status, answer = submit(parsed, argv, left.pid, [*stdio, ours.fileno()], pid_file)
     finally:
         if pid_file:
             pid_file.discard()

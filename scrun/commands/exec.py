@@ -52,9 +52,12 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         pid = os.getpid()
         if detach:
             lock = pid_file.lock if pid_file else None
-            pid = anchor.leave(theirs.fileno(), lock, terminal)
+            left = anchor.leave(theirs.fileno(), lock, terminal)
+            pid = left.pid
             theirs.close()
-        if pid_file:
+            if pid_file:
+                pid_file.names(left)
+        elif pid_file:
             pid_file.write(pid)
         sock = _connect(directory)
         try:

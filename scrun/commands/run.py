@@ -54,9 +54,12 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ours, theirs = _socket.socketpair()
         pid = os.getpid()
         if detach:
-            pid = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
+            left = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
+            pid = left.pid
             theirs.close()
-        if pid_file:
+            if pid_file:
+                pid_file.names(left)
+        elif pid_file:
             pid_file.write(pid)
         status, answer = submit(parsed, argv, pid, [*stdio, ours.fileno()], pid_file)
         ours.close()

@@ -14,6 +14,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -24,24 +25,28 @@ REPOSITORY = Path(__file__).parents[2]
 SIGNALS = [signal.Signals["SIG" + name] for name in PASSED_ON]
 ALL_BUT_WINCH = [number for number in SIGNALS if number != signal.SIGWINCH]
 
-# as scrun create: starts the anchor, closes what it has of it; then waits, as a subreaper would
+# as scrun create: starts the anchor, closes what it has of it; then waits, as a subreaper does
 CREATE = """
-import json, os, sys
+import ctypes, json, os, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 sys.path.insert(0, sys.argv[1])
 asked = json.loads(sys.argv[2])
 from scrun import anchor
+sys.executable = asked["python"] or sys.executable
 sock = asked["sock"]
 if asked["number"]:
     os.dup2(sock, asked["number"])
     os.close(sock)
     sock = asked["number"]
 file = anchor.PidFile(asked["pid_file"]) if asked["pid_file"] else None
-pid = anchor.leave(sock, file.lock if file else None, asked["terminal"])
+left = anchor.leave(sock, file.lock if file else None, asked["terminal"])
+pid = left.pid
 os.close(sock)
 if file:
-    file.write(pid)
+    file.names(left)
     file.publish()
     os.close(file.lock)
+left.settle()
 os.write(1, b"%d\\n" % pid)
 os.write(1, b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
@@ -63,7 +68,7 @@ class Left:
         self._create = create
         self._told = create.stdout
         self._heard = b""
-        self.pid = int(self._told.readline())
+        self.pid = int(self._told.readline() or 0)
 
     def ready(self) -> "Left":
         """Wait until it has its traps, as it has long before there is a job."""
@@ -143,7 +148,14 @@ def shell(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.fixture
-def leave(shell: list[str]) -> Iterator[Leave]:
+def errors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IO[bytes]]:
+    """What the processes say that leave anchors behind."""
+    with (tmp_path_factory.mktemp("errors") / "errors").open("w+b") as file:
+        yield file
+
+
+@pytest.fixture
+def leave(shell: list[str], errors: IO[bytes]) -> Iterator[Leave]:
     """Makes anchors; they end with the test."""
     with contextlib.ExitStack() as stack:
 
@@ -153,6 +165,7 @@ def leave(shell: list[str]) -> Iterator[Leave]:
             terminal: str | None = None,
             number: int = 0,
             inherited: tuple[int, ...] = (),
+            interpreter: str = "",
         ) -> Left:
             ours, theirs = socket.socketpair()
             ours.settimeout(5)
@@ -161,6 +174,7 @@ def leave(shell: list[str]) -> Iterator[Leave]:
                 "number": number,
                 "pid_file": pid_file and str(pid_file),
                 "terminal": terminal,
+                "python": interpreter,
             }
             python = [sys.executable, "-I", "-S", "-c", CREATE, str(REPOSITORY), json.dumps(asked)]
             with theirs:
@@ -168,6 +182,7 @@ def leave(shell: list[str]) -> Iterator[Leave]:
                     [*shell, *before, *python],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
+                    stderr=errors,
                     pass_fds=[theirs.fileno(), *inherited],
                 )
             stack.enter_context(create)  # waits for it
@@ -332,6 +347,119 @@ def test_leads_a_session_of_its_own(leave: Leave) -> None:
     """A hang-up of the terminal on which `create` was typed does not end it."""
     left = leave().ready()
     assert int(left.stat[3]) == left.pid
+
+
+KINDS = ("mnt", "pid", "ipc", "uts", "net", "cgroup")
+# what an engine does to work with a container's files; prints what it finds in the root
+LOOK = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from scrun import namespaces
+fds = [os.open(path, os.O_RDONLY) for path in sys.argv[2:]]
+for fd in fds:
+    namespaces.enter(fd, 0)
+print(*sorted(os.listdir("/")))
+try:
+    open("/f", "w")
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def kinds_of(pid: int) -> dict[str, str]:
+    return {kind: os.readlink(f"/proc/{pid}/ns/{kind}") for kind in (*KINDS, "user")}
+
+
+def seen_by_an_engine(pid: int, *kinds: str) -> list[str]:
+    paths = [f"/proc/{pid}/ns/{kind}" for kind in kinds]
+    program = [sys.executable, "-I", "-S", "-c", LOOK, str(REPOSITORY), *paths]
+    return subprocess.run(program, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def leads_nowhere(left: Left) -> None:
+    """Check that there is nothing of the host where its pid leads to."""
+    for name in ("root", "cwd"):
+        assert os.listdir(f"/proc/{left.pid}/{name}") == ["proc"]
+    for kind, mine in kinds_of(os.getpid()).items():
+        assert (kinds_of(left.pid)[kind] != mine) is (kind != "user")
+    mounts = Path(f"/proc/{left.pid}/mountinfo").read_text().splitlines()
+    assert [line.partition(" - ")[2].split()[0] for line in mounts] == ["tmpfs", "proc"]
+    assert seen_by_an_engine(left.pid, "mnt", "pid") == ["proc", "Read-only file system"]
+    processes = os.listdir(f"/proc/{left.pid}/root/proc")
+    assert [name for name in processes if name.isdigit()] == ["1"]
+    interfaces = Path(f"/proc/{left.pid}/net/dev").read_text().splitlines()[2:]
+    assert [line.split(":")[0].strip() for line in interfaces] == ["lo"]
+
+
+def test_its_pid_does_not_lead_to_the_host(leave: Leave) -> None:
+    left = leave().ready()
+    leads_nowhere(left)
+    assert left.end(3) == 3
+
+
+def test_the_pid_of_one_with_a_terminal_does_not_either(
+    leave: Leave, terminal: tuple[int, int]
+) -> None:
+    left = leave(terminal=os.ttyname(terminal[1])).ready()
+    leads_nowhere(left)
+    assert left.end(3) == 3
+
+
+USER = ("setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups")
+
+
+def test_an_ordinary_user_has_it_in_a_user_namespace(leave: Leave) -> None:
+    left = leave(*USER).ready()
+    mine = kinds_of(os.getpid())
+    assert all(kinds_of(left.pid)[kind] != mine[kind] for kind in mine)
+    assert seen_by_an_engine(left.pid, "user", "mnt") == ["proc", "Read-only file system"]
+    assert os.listdir(f"/proc/{left.pid}/root") == os.listdir(f"/proc/{left.pid}/cwd") == ["proc"]
+    assert Path(f"/proc/{left.pid}/uid_map").read_text().split() == ["12345", "12345", "1"]
+    assert left.passes_on(signal.SIGUSR1) == "SIGUSR1"
+    assert left.end(3) == 3
+
+
+WITHIN_LIMITS = ("unshare", "--user", "--map-root-user", "--", "sh", "-c")
+
+
+def test_an_ordinary_user_where_there_are_no_user_namespaces(leave: Leave) -> None:
+    """Nobody with the same rights could enter the namespaces of any process."""
+    limit = "echo 0 >/proc/sys/user/max_user_namespaces"
+    bare = "setpriv --bounding-set=-all --inh-caps=-all"
+    left = leave(*WITHIN_LIMITS, f'{limit}; exec {bare} "$@"', "sh").ready()
+    assert kinds_of(left.pid)["mnt"] == kinds_of(left._create.pid)["mnt"]
+    assert left.passes_on(signal.SIGUSR1) == "SIGUSR1"
+    assert left.end(3) == 3
+
+
+def test_a_limit_of_namespaces_is_an_error(leave: Leave, errors: IO[bytes]) -> None:
+    """Whoever has the rights to enter namespaces gets no anchor in those of the host."""
+    limit = "echo 0 >/proc/sys/user/max_mnt_namespaces"
+    left = leave(*WITHIN_LIMITS, f'{limit}; exec "$@"', "sh")
+    assert left.pid == 0
+    assert left._create.wait(10) == 1
+    errors.seek(0)
+    assert b"no process that an engine could watch: unshare: No space left" in errors.read()
+
+
+def test_a_program_that_is_missing_is_an_error(
+    leave: Leave, errors: IO[bytes], terminal: tuple[int, int]
+) -> None:
+    left = leave(terminal=os.ttyname(terminal[1]), interpreter="/no/python")
+    assert left.pid == 0
+    assert left._create.wait(10) == 1
+    assert left.next() == ""
+    errors.seek(0)
+    assert b"could watch: /no/python: No such file or directory" in errors.read()
+
+
+def test_an_inherited_descriptor_above_the_limit(leave: Leave) -> None:
+    lower = "import os, resource, sys; os.dup2(1, 900); "
+    lower += "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)); "
+    lower += "os.execv(sys.argv[1], sys.argv[1:])"
+    left = leave(sys.executable, "-I", "-S", "-c", lower).ready()
+    assert left.held == {"/dev/null", left.socket}
+    assert left.end(4) == 4
 
 
 def is_locked(path: Path) -> bool:

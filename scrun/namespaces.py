@@ -1,0 +1,115 @@
+"""Namespaces and mounts: the system calls that Python's `os` does not have.
+
+ctypes costs 1.6 ms to import, so whoever needs this imports it in a process of its own.
+"""
+
+import ctypes
+import os
+
+NEW_MOUNT, NEW_CGROUP = 0x20000, 0x02000000
+NEW_UTS, NEW_IPC, NEW_USER = 0x04000000, 0x08000000, 0x10000000
+NEW_PID, NEW_NETWORK = 0x20000000, 0x40000000
+
+READ_ONLY, NO_SUID, NO_DEVICES, NO_PROGRAMS = 1, 2, 4, 8
+REMOUNT, BIND, RECURSIVE, PRIVATE = 32, 4096, 16384, 1 << 18
+
+_DETACH = 2
+_AT_HERE = -100
+_EMPTY_PATH = 0x1000
+_OPEN_TREE, _MOVE_MOUNT = 428, 429  # the same everywhere; glibc has had them since 2.36 only
+_CLONE, _AND_BELOW, _CLOSE_ON_EXEC = 1, 0x8000, os.O_CLOEXEC
+_MOVE_FROM_DESCRIPTOR = 4
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
+_libc.syscall.restype = ctypes.c_long
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+    return result
+
+
+def unshare(kinds: int) -> None:
+    """Move this process to new namespaces (unshare(2)).
+
+    Raises:
+        OSError: It may not, or there are too many.
+    """
+    _checked(_libc.unshare(kinds), "unshare")
+
+
+def enter(fd: int, kind: int) -> None:
+    """Join a namespace (setns(2)).
+
+    Raises:
+        OSError: It may not.
+    """
+    _checked(_libc.setns(fd, kind), "setns")
+
+
+def map_own_ids(uid: int, gid: int) -> None:
+    """Map, in a new user namespace, one user and one group to themselves.
+
+    Raises:
+        OSError: Something forbids it.
+    """
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{uid} {uid} 1"),
+        ("gid_map", f"{gid} {gid} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+
+def mount(
+    source: "str | None", place: str, kind: "str | None", flags: int, data: str = ""
+) -> None:
+    """Mount something, or change a mount (mount(2)).
+
+    Raises:
+        OSError: It cannot be done.
+    """
+    texts = [None if text is None else os.fsencode(text) for text in (source, place, kind, data)]
+    _checked(_libc.mount(*texts[:3], flags, texts[3]), f"mount {place}")
+
+
+def become_root() -> None:
+    """Make the working directory, a mount, the root of this mount namespace; drop the old one.
+
+    All its processes whose root or directory was the old root are taken along (pivot_root(2)).
+
+    Raises:
+        OSError: It cannot be done.
+    """
+    _checked(_libc.pivot_root(b".", b"."), "pivot_root")
+    _checked(_libc.umount2(b".", _DETACH), "umount of the old root")
+
+
+def clone_tree(fd: int) -> int:
+    """Copy a mount and those below it, attached nowhere yet (open_tree(2)).
+
+    Raises:
+        OSError: It may not, or the kernel is older than 5.2.
+    """
+    flags = _CLONE | _AND_BELOW | _EMPTY_PATH | _CLOSE_ON_EXEC
+    return _checked(_syscall(_OPEN_TREE, fd, b"", flags), "open_tree")
+
+
+def attach_tree(tree: int, place: str) -> None:
+    """Mount what `clone_tree` has copied, perhaps in another mount namespace (move_mount(2)).
+
+    Raises:
+        OSError: It cannot be done.
+    """
+    arguments = (tree, b"", _AT_HERE, os.fsencode(place), _MOVE_FROM_DESCRIPTOR)
+    _checked(_syscall(_MOVE_MOUNT, *arguments), "move_mount")
+
+
+def _syscall(*arguments: "int | bytes") -> int:
+    whole = (ctypes.c_long(word) if isinstance(word, int) else word for word in arguments)
+    result: int = _libc.syscall(*whole)
+    return result
