@@ -17,6 +17,7 @@ from supervisor.container import Container
 from supervisor.engines.choose import Engines
 from supervisor.journal import Journal
 from supervisor.ledger import Ledger, first_record
+from supervisor.log_files import open_file
 from supervisor.nurseries import bulkhead
 from supervisor.orders import Order
 from supervisor.plugins.registry import Plugins
@@ -130,16 +131,22 @@ class Containers:
             SettingsError: The log cannot be written.
         """
         engine = await self._engines.choose(order.settings, order.setting.environment)
-        if self._stopping:
-            raise SupervisorLost("the supervisor has been told to stop; try again")
-        directory = os.path.join(self._root, check_id(order.id))
-        record = first_record(order, engine.name)
-        make_record(directory, self._name, record)
+        file = await open_file(order.settings.log)
         try:
-            log = os.path.join(directory, "log")
-            journal = Journal(log, order.settings.log, order.id, order.shown)
+            if self._stopping:
+                raise SupervisorLost("the supervisor has been told to stop; try again")
+            directory = os.path.join(self._root, check_id(order.id))
+            record = first_record(order, engine.name)
+            make_record(directory, self._name, record)
+            try:
+                log = os.path.join(directory, "log")
+                journal = Journal(log, order.settings.log, order.id, order.shown, file)
+            except BaseException:
+                remove_record(directory, self._name)
+                raise
         except BaseException:
-            remove_record(directory, self._name)
+            if file is not None:
+                file.close()
             raise
         *stdio, anchor = fds
         container = Container(

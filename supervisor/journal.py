@@ -8,7 +8,8 @@ runtime, and what staging changed. From there each goes, by the level of the pla
 * `create`, for its standard error and its `--log`, if the call asked for that, and until it is
   answered: from then on its standard error is the container's alone.
 
-Nothing here waits, or fails a container: what cannot be written is lost.
+Nothing here waits, or fails a container: what cannot be written is lost. The root directory is
+scrun's own; the file of the settings may be on any file system, and has a thread of its own.
 """
 
 import os
@@ -19,8 +20,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from scrun.cli.report import log_lines
-from scrun.errors import SettingsError
 from scrun.settings.load import LEVELS, Level, Log
+from supervisor.log_files import LogFile
 
 if TYPE_CHECKING:
     from scrun.cli.syslog import Syslog
@@ -64,7 +65,12 @@ class Journal:
     """
 
     def __init__(
-        self, path: str, settings: Log, container: str, shown: Shown | None = None
+        self,
+        path: str,
+        settings: Log,
+        container: str,
+        shown: Shown | None = None,
+        file: LogFile | None = None,
     ) -> None:
         """Open them.
 
@@ -73,34 +79,28 @@ class Journal:
             settings: The section [log] of the settings.
             container: The container's id, for the places that others write to, too.
             shown: What `create` is to be told, see `show_to`.
-
-        Raises:
-            SettingsError: The settings' file cannot be opened.
+            file: The settings' file (`supervisor.log_files.open_file`); closed with the journal.
         """
         self.path = path
         self._when_written: Callable[[], None] | None = None
         self._shown = shown or Shown()
         self._about = f"container {container}: "
         self._form = settings.format
-        self._fds = [os.open(path, _FLAGS, 0o600)]
-        self._places = [_Place(LEVELS.index(settings.level), self._appending(self._fds[0], ""))]
+        self._fd = os.open(path, _FLAGS, 0o600)
+        self._file = file
+        self._places = [_Place(LEVELS.index(settings.level), self._append)]
         self._caller: _Place | None = None
         self._live: Callable[[str], None] | None = None
         self._syslog: Syslog | None = None
-        if settings.file is not None:
-            try:
-                self._fds.append(os.open(settings.file, _FLAGS, 0o600))
-            except OSError as error:
-                self.close()
-                reason = error.strerror
-                raise SettingsError(f"log.file: {settings.file}: {reason}") from error
-            put = self._appending(self._fds[1], self._about)
+        if file is not None:
             least = LEVELS.index(settings.file_level or settings.level)
-            self._places.append(_Place(least, put, not self._shown.failure_in_file))
+            self._places.append(_Place(least, self._to_file, not self._shown.failure_in_file))
         self._syslog = _syslog(settings)
         if self._syslog is not None:
             put = self._to_syslog(self._syslog)
             self._places.append(_Place(LEVELS.index(settings.syslog_level), put))
+        if file is not None and not file.opened.is_set():
+            self.write("error", f"log.file: {file.path} does not answer; messages may be lost")
 
     @property
     def shown(self) -> Shown:
@@ -144,16 +144,20 @@ class Journal:
         """Call somebody whenever something was written."""
         self._when_written = call
 
-    def _appending(self, fd: int, about: str) -> Put:
-        def append(level: Level, text: str) -> None:
-            line = log_lines(as_runc(level), about + text, time.time(), self._form) + "\n"
-            try:
-                # one call, so that the lines of several writers stay whole
-                os.write(fd, line.encode(errors="backslashreplace"))
-            except OSError:
-                pass  # a full disk is no reason to end a container
+    def _line(self, level: Level, text: str) -> bytes:
+        line = log_lines(as_runc(level), text, time.time(), self._form) + "\n"
+        return line.encode(errors="backslashreplace")
 
-        return append
+    def _append(self, level: Level, text: str) -> None:
+        try:
+            # one call, so that the lines of several writers stay whole
+            os.write(self._fd, self._line(level, text))
+        except OSError:
+            pass  # a full disk is no reason to end a container
+
+    def _to_file(self, level: Level, text: str) -> None:
+        if self._file is not None:
+            self._file.put(self._line(level, self._about + text))
 
     def _to_syslog(self, syslog: "Syslog") -> Put:
         return lambda level, text: syslog.send(level, self._about + text)
@@ -163,8 +167,12 @@ class Journal:
         self._places.clear()
         if self._syslog is not None:
             self._syslog.close()
-        while self._fds:
-            os.close(self._fds.pop())
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def as_runc(level: Level) -> str:

@@ -7,9 +7,12 @@ import socket
 import trio
 
 from scrun.errors import SettingsError
+from supervisor.log_files import finish
 from supervisor.records import remove_half_made
 from supervisor.server import Server, idle_timeout
 from supervisor.starter import Starter
+
+_LAST_WORDS = 2.0
 
 
 def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> None:
@@ -32,6 +35,7 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
     remove_half_made(root, name)
     server = Server(root, name, listener, idle_timeout() if idle is None else idle)
     trio.run(_serve, server, starter)
+    finish(_LAST_WORDS)
 
 
 async def _serve(server: Server, starter: Starter) -> None:

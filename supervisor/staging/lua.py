@@ -12,6 +12,7 @@ from scrun.record import Moved
 from scrun.settings.load import Settings
 from supervisor.engines.base import Request
 from supervisor.journal import Journal
+from supervisor.log_files import open_file
 from supervisor.lua.find import find_script
 from supervisor.staging import builtin
 from supervisor.staging.base import Left, Submission
@@ -59,7 +60,8 @@ async def _stage_out(left: Left, moved: Moved) -> None:
     def ignore(*_: object) -> None:
         pass
 
-    journal = Journal(os.path.join(left.directory, "log"), left.settings.log, record.id)
+    file = await open_file(left.settings.log)
+    journal = Journal(os.path.join(left.directory, "log"), left.settings.log, record.id, file=file)
     request = Request(
         container=record.id,
         setting=left.setting,

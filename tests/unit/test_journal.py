@@ -11,6 +11,7 @@ import pytest
 from scrun.errors import SettingsError
 from scrun.settings.load import LEVELS, Level, Log
 from supervisor.journal import Journal, Shown
+from supervisor.log_files import finish, open_file
 
 TIME = r'time="[^"]+" '
 
@@ -40,11 +41,14 @@ def test_the_level_lets_through_what_matters_as_much(tmp_path: Path, level: Leve
         ("info", "quiet", 3, 0),
     ],
 )
-def test_the_file_has_its_own_level(
+async def test_the_file_has_its_own_level(
     tmp_path: Path, level: Level, file_level: Level | None, in_log: int, in_file: int
 ) -> None:
     file = tmp_path / "file"
-    write_all(Journal(str(tmp_path / "log"), Log(level, "text", str(file), file_level), "c1"))
+    settings = Log(level, "text", str(file), file_level)
+    opened = await open_file(settings)
+    write_all(Journal(str(tmp_path / "log"), settings, "c1", file=opened))
+    finish(10)
     assert len(lines(tmp_path / "log")) == in_log
     assert len(lines(file)) == in_file
     assert all('msg="container c1: one of ' in line for line in lines(file))
@@ -80,10 +84,10 @@ def test_many_lines(tmp_path: Path) -> None:
     assert list(entries[0]) == ["level", "msg", "time"]
 
 
-def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_opened() -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(SettingsError, match=r"^log\.file: /nonexistent/x: No such file"):
-        Journal(str(tmp_path / "log"), Log(file="/nonexistent/x"), "c1")
+        await open_file(Log(file="/nonexistent/x"))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -95,11 +99,12 @@ def test_what_comes_after_the_end_is_dropped(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == ""
 
 
-def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "log").symlink_to("/dev/full")
-    journal = Journal(str(tmp_path / "own"), Log(file="/dev/full"), "c1")
+async def test_a_full_disk_is_no_error(tmp_path: Path) -> None:
+    settings = Log(file="/dev/full")
+    journal = Journal(str(tmp_path / "own"), settings, "c1", file=await open_file(settings))
     journal.write("error", "x")
     journal.close()
+    finish(10)
     assert len(lines(tmp_path / "own")) == 1
 
 
@@ -128,14 +133,17 @@ def test_the_caller_hears_what_one_of_its_levels_lets_through(
 
 
 @pytest.mark.parametrize("failure_in_file", [True, False])
-def test_what_create_writes_itself_is_there_once(tmp_path: Path, failure_in_file: bool) -> None:
+async def test_what_create_writes_itself_is_there_once(
+    tmp_path: Path, failure_in_file: bool
+) -> None:
     heard: list[str] = []
     shown = Shown(stderr="debug5", failure_in_file=failure_in_file)
     settings = Log(file=str(tmp_path / "file"))
-    journal = Journal(str(tmp_path / "log"), settings, "c1", shown)
+    journal = Journal(str(tmp_path / "log"), settings, "c1", shown, await open_file(settings))
     journal.show_to(lambda _, text: heard.append(text))
     journal.write("error", "the reason", reported=True)
     journal.close()
+    finish(10)
     assert heard == []
     assert len(lines(tmp_path / "log")) == 1
     assert len(lines(tmp_path / "file")) == (0 if failure_in_file else 1)

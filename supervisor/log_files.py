@@ -1,0 +1,161 @@
+"""Files that messages go to and that others own: the `[log] file`, which may hang.
+
+Each has a thread that opens and writes it, and a queue of bounded size; nobody waits for either.
+What does not fit is lost, counted, and told as soon as the file takes something again.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+
+import trio
+
+from scrun.cli.report import log_line
+from scrun.errors import SettingsError
+from scrun.settings.load import Log
+from supervisor.log import log
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_PATIENCE = 2.0
+_WAITING = 1 << 20  # bytes
+
+_open: "dict[str, LogFile]" = {}
+_closing: "list[LogFile]" = []
+
+
+class LogFile:
+    """One file, for all containers that write to it.
+
+    Attributes:
+        path: It.
+        users: How many write to it.
+        opened: Set when it is open, or cannot be.
+        failure: Why it cannot be.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Begin to open it; in the event loop."""
+        self.path = path
+        self.users = 0
+        self.opened = trio.Event()
+        self.failure: OSError | None = None
+        self._token = trio.lowlevel.current_trio_token()
+        self._queue: deque[bytes] = deque()
+        self._room = _WAITING
+        self._lost = 0
+        self._ends = False
+        self._changed = threading.Condition()
+        # a daemon: one that hangs must not keep the supervisor
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def put(self, line: bytes) -> None:
+        """Have a line written, if there is room for it."""
+        with self._changed:
+            if self._room < len(line):
+                if not self._lost:
+                    log.warning("log.file: %s takes nothing; messages are dropped", self.path)
+                self._lost += 1
+                return
+            self._room -= len(line)
+            self._queue.append(line)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Let one user go; the last one ends the thread, when all is written."""
+        self.users -= 1
+        if not self.users:
+            del _open[self.path]
+            _closing[:] = [file for file in (*_closing, self) if file.lives]
+            with self._changed:
+                self._ends = True
+                self._changed.notify()
+
+    @property
+    def lives(self) -> bool:
+        """Whether something may still be written."""
+        return self._thread.is_alive()
+
+    def join(self, patience: float) -> None:
+        """Wait until all is written, but not for long."""
+        self._thread.join(patience)
+
+    def _run(self) -> None:
+        fd = -1
+        try:
+            fd = os.open(self.path, _FLAGS, 0o600)
+        except OSError as error:
+            self.failure = error
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self.opened.set)
+        while fd >= 0 and (part := self._next()):
+            fd = self._renewed(fd)
+            # one call for each, so that the lines of several writers stay whole; on a full disk
+            # they are lost, which is no reason to end a container
+            with contextlib.suppress(OSError):
+                os.write(fd, part)
+        if fd >= 0:
+            os.close(fd)
+
+    def _next(self) -> bytes:
+        """Wait for the next line; b"" when there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._lost or self._ends)
+            if self._lost and not self._queue:
+                text = f"{self._lost} messages were lost: {self.path} did not take them in time"
+                self._lost = 0
+                return log_line("warning", text, time.time(), "text").encode() + b"\n"
+            if not self._queue:
+                return b""
+            line = self._queue.popleft()
+            self._room += len(line)
+            return line
+
+    def _renewed(self, fd: int) -> int:
+        """Open the file again when it was renamed, as logrotate does."""
+        with contextlib.suppress(OSError):
+            try:
+                if os.path.samestat(os.fstat(fd), os.lstat(self.path)):
+                    return fd
+            except FileNotFoundError:
+                pass
+            new = os.open(self.path, _FLAGS, 0o600)
+            os.close(fd)
+            return new
+        return fd
+
+
+async def open_file(settings: Log) -> LogFile | None:
+    """Open the file of the settings, if they name one; a journal closes it.
+
+    It need not be open already: what is written to a file system that does not answer may be lost.
+
+    Raises:
+        SettingsError: It cannot be opened.
+    """
+    path = settings.file
+    if path is None:
+        return None
+    if path not in _open:
+        _open[path] = LogFile(path)
+    file = _open[path]
+    file.users += 1
+    try:
+        with trio.move_on_after(_PATIENCE):
+            await file.opened.wait()
+        if file.failure is not None:
+            reason = file.failure.strerror
+            raise SettingsError(f"log.file: {path}: {reason}") from file.failure
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def finish(patience: float) -> None:
+    """Let what is said be written, before the process ends; the event loop is gone by then."""
+    until = time.monotonic() + patience
+    for file in (*_closing, *_open.values()):
+        file.join(max(0, until - time.monotonic()))

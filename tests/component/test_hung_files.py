@@ -1,0 +1,114 @@
+"""A file system that does not answer stops nobody but those who need it."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scrun.settings.load import Log
+from supervisor import log_files
+from tests.component.test_server import NOBODY, Supervisor, base, running
+from tests.harness.wait import wait_until
+
+__all__ = ["base"]  # a fixture
+
+
+class Disk:
+    """A file system of its own, which can be frozen (ioctl_fsfreeze): who writes there waits."""
+
+    def __init__(self, directory: Path) -> None:
+        self.place = directory / "disk"
+        self.place.mkdir()
+        image = directory / "image"
+        with image.open("wb") as file:
+            file.truncate(8 << 20)
+        subprocess.run(["mkfs.ext4", "-q", image], check=True, timeout=30)
+        subprocess.run(["mount", "-o", "loop", image, self.place], check=True, timeout=30)
+        self.is_frozen = False
+
+    def freeze(self) -> None:
+        subprocess.run(["fsfreeze", "-f", self.place], check=True, timeout=30)
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        if self.is_frozen:
+            subprocess.run(["fsfreeze", "-u", self.place], check=True, timeout=30)
+            self.is_frozen = False
+
+    def close(self) -> None:
+        self.thaw()
+        subprocess.run(["umount", "-l", self.place], check=True, timeout=30)
+
+
+@pytest.fixture
+def disk(base: Path) -> Iterator[Disk]:
+    made = Disk(base)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def logging_to(supervisor: Supervisor, disk: Disk) -> Path:
+    file = disk.place / "log"
+    with supervisor.config.open("a") as settings:
+        settings.write(f'[log]\nlevel = "debug"\nfile = "{file}"\n')
+    return file
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["open before", "new"])
+def test_a_log_file_that_hangs(base: Path, disk: Disk, *, before: bool) -> None:
+    with running(base) as supervisor:
+        file = logging_to(supervisor, disk)
+        if before:
+            assert supervisor.create(b"c0", b"/nonexistent")[:1] == b"\1"
+            wait_until("the log", lambda: "container c0" in file.read_text())
+        disk.freeze()
+        answers: list[bytes] = []
+        creates = [
+            threading.Thread(
+                target=lambda name: answers.append(supervisor.create(name, b"/nonexistent")),
+                args=(b"c%d" % number,),
+            )
+            for number in range(1, 4)
+        ]
+        for thread in creates:
+            thread.start()
+        began = time.monotonic()
+        for _ in range(10):
+            assert supervisor.ask(*NOBODY)[:1] == b"\1"
+        assert time.monotonic() - began < 5
+        for thread in creates:
+            thread.join(20)
+        assert [answer[:1] for answer in answers] == [b"\1"] * 3
+        assert all(b"/nonexistent" in answer for answer in answers)
+        disk.thaw()
+        for number in range(1, 4):
+            said = f"container c{number}: /nonexistent"
+            wait_until("the log", lambda said=said: said in file.read_text())  # type: ignore[misc]
+
+
+async def test_what_a_hung_log_file_does_not_take_is_counted(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_files, "_WAITING", 1000)
+    file = await log_files.open_file(Log(file=str(disk.place / "log")))
+    assert file is not None
+    disk.freeze()
+    began = time.monotonic()
+    for number in range(100):
+        file.put(b"%099d\n" % number)
+    assert time.monotonic() - began < 1
+    log_files.finish(0.2)
+    assert file.lives
+    disk.thaw()
+    file.close()
+    log_files.finish(10)
+    *lines, last = (disk.place / "log").read_text().splitlines()
+    # one is on its way already, or not
+    assert [int(line) for line in lines] == list(range(len(lines)))
+    assert len(lines) in (10, 11)
+    assert f"{100 - len(lines)} messages were lost: " in last
