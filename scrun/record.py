@@ -24,6 +24,9 @@ from scrun.paths import read_regular
 
 _DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
 
+ENDING_SINCE = "org.scrun.ending_since"
+"""The annotation that says when a container's end came, or was asked for."""
+
 OUTPUT = "output"
 """The file in a record with what the container has written, if `run --detach` keeps it."""
 
@@ -54,6 +57,24 @@ class Moved(msgspec.Struct, frozen=True):
     group: int
 
 
+class Process(msgspec.Struct, frozen=True):
+    """A process of this or another machine, told from all others that have its number.
+
+    Attributes:
+        pid: Its number, in its PID namespace.
+        started: When it began, in clock ticks since the machine's start (proc_pid_stat(5)).
+        pid_namespace: The inode of that namespace.
+        boot: The machine's boot_id: another one with each start (random(4)).
+        host: The machine's name.
+    """
+
+    pid: int
+    started: int = 0
+    pid_namespace: int = 0
+    boot: str = ""
+    host: str = ""
+
+
 class Record(msgspec.Struct, frozen=True):
     """What is on disk about one container.
 
@@ -74,6 +95,9 @@ class Record(msgspec.Struct, frozen=True):
         rootfs: The submitted root file system, absolute.
         pod: What its pod is called, if it is in one; "" otherwise.
         engine_settings: What the engine needs to release the job later (slurm.conf and so on).
+        format: Of the record: 2 has its supervisor; a scrun that adopts containers will need more.
+        supervisor: Who serves it, or undoes what is left of it. Whether that one still does, the
+            record's lock tells.
     """
 
     id: str
@@ -92,6 +116,13 @@ class Record(msgspec.Struct, frozen=True):
     rootfs: str = ""
     pod: str = ""
     engine_settings: dict[str, str] = {}
+    format: int = 1
+    supervisor: Process | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether something of it outside of the record may be there still."""
+        return bool((self.job_id and self.owns_job) or self.staged or self.moved)
 
 
 def read_record(directory: str) -> Record:
@@ -124,6 +155,24 @@ def read_record(directory: str) -> Record:
         raise StateError(f"{path}: {explain(error, document)}; delete the container") from error
     except UnicodeEncodeError as error:  # such bytes, where no text belongs
         raise StateError(f"{path}: {error}; delete the container") from error
+
+
+FORMAT = 2
+"""Of the records that this scrun writes."""
+
+
+def undone(record: Record) -> str:
+    """Say what is left to undo of a container that is being ended, and since when."""
+    if record.moved:
+        what = f"stage_out of {record.moved.script}"
+    elif record.staged:
+        what = f"the staged bundle {record.staged}"
+    elif record.job_id and record.owns_job:
+        what = f"job {record.job_id}"
+    else:
+        what = "its end"
+    since = record.annotations.get(ENDING_SINCE)
+    return f"{what} since {since}" if since else what
 
 
 def stopped_state(record: Record) -> bytes:

@@ -9,15 +9,16 @@ A container goes one way, and may stop from anywhere::
                                   stopping ──> stopped
 
 `waiting` (it is started, but its job is still in the queue, or its bundle not staged yet),
-`starting` (the step is on its way) and `stopping` (the step has ended, its changes are fetched
-and the job is given back) are ours: the runtime specification knows four states, and callers see
-them as `running`.
+`starting` (the step is on its way) and `stopping` (its end was asked for or has come, and its
+changes are fetched) are ours: the runtime specification knows four states, and callers see them
+as `running`.
 
 Who may cause what: job and staged bundle make it *created*, or the end of the time that its
 `create` waits for them (`create_timeout`); only `start` makes it *waiting*, or *starting* if
 there is nothing to wait for; the engine's word that the task runs makes it *running*; anything
 may make it *stopping*. What has no job yet is *stopped* at once; else the container's own task
-tree makes it so, when the process is gone.
+tree makes it so, when its process has ended, its changes are fetched, and its anchor is told. The
+job may be given back after that.
 """
 
 import enum

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import trio
 
 from scrun.errors import EngineError, StateError, described
+from scrun.record import undone
 from scrun.states import Answer, Phase, answer_to_signal, killed
 from supervisor.inside import Inside
 from supervisor.life import Life
@@ -33,8 +34,9 @@ class Container(Life):
             StateError: It is not created.
         """
         if self.phase is not Phase.CREATED or self.ending:
-            status = "being ended" if self.ending else self.phase.status
-            raise StateError(f"container {self.id} cannot be started: it is {status}, not created")
+            raise StateError(
+                f"container {self.id} cannot be started: it is {self._described}, not created"
+            )
         if self._running is None:
             self._become(Phase.WAITING)
             self._notices.started()
@@ -42,6 +44,13 @@ class Container(Life):
             self._become(Phase.STARTING)
         self._asked_to_start.set()
         return self._may_run.set
+
+    @property
+    def _described(self) -> str:
+        """Where it is in its life, for a refusal."""
+        if self.ending and self.phase is not Phase.STOPPED:
+            return "being ended"
+        return self.phase.status
 
     @property
     def can_be_killed(self) -> bool:
@@ -72,7 +81,7 @@ class Container(Life):
             )
         if self.phase not in (Phase.STARTING, Phase.RUNNING) or self._running is None:
             raise StateError(
-                f"container {self.id}: {purpose} is not possible: it is {self.phase.status}, not "
+                f"container {self.id}: {purpose} is not possible: it is {self._described}, not "
                 "running"
             )
         return self._running
@@ -94,15 +103,15 @@ class Container(Life):
         with trio.move_on_after(_DELETING):
             await self.gone.wait()
         if self.alive:
-            moved = self._ledger.record.moved
-            job = f"job {self._ledger.record.job_id}".rstrip()
-            what = f"{job} is not given back yet, Slurm does not answer"
-            if moved is not None:
-                what = f"stage_out of {moved.script} is not done yet"
             raise StateError(
-                f"container {self.id}: {what}; it and the record will go as soon as that is "
-                "possible"
+                f"container {self.id} is still being undone ({undone(self._ledger.record)}); it "
+                "and the record will go as soon as that is done"
             )
+
+    @property
+    def is_left(self) -> bool:
+        """Whether something outside of its record may be there still, although it is gone."""
+        return self._ledger.is_there and self._ledger.record.is_left
 
     async def remove(self, socket: str) -> None:
         """Remove the record of a container that is gone; `socket` is the supervisor's name."""
@@ -111,3 +120,11 @@ class Container(Life):
             if not self._removed and self._ledger.is_there:
                 await trio.to_thread.run_sync(remove_record, self._directory, socket)
                 self._removed = True
+            self._ledger.close()
+
+    def abandon(self) -> None:
+        """Say what is left to others: the supervisor goes before it is undone."""
+        left = undone(self._ledger.record)
+        self._journal.write(
+            "error", f"the supervisor ends before {left} is undone; `scrun delete` goes on with it"
+        )

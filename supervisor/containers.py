@@ -31,8 +31,6 @@ from supervisor.records import (
 from supervisor.staging.choose import Stagers
 from supervisor.stdio import Stdio
 
-_STOP_DEADLINE = 60.0
-
 
 class Containers:
     """Those of one supervisor, by their ids."""
@@ -76,13 +74,18 @@ class Containers:
         remove_of_the_dead(self._root, self._name)
 
     async def end_all(self) -> None:
-        """End all of them, and take no new one."""
+        """End all of them, and take no new one; returns when all of them are undone."""
         self._stopping = True
         for container in self._known.values():
             container.end(taken("scrun-failure", "the supervisor was told to stop"))
-        with trio.move_on_after(_STOP_DEADLINE):
-            for container in list(self._known.values()):
-                await container.gone.wait()
+        for container in list(self._known.values()):
+            await container.gone.wait()
+
+    def abandon(self) -> None:
+        """Leave what is not undone to others: it is in the records, whose locks end with us."""
+        for container in self._known.values():
+            if container.alive:
+                container.abandon()
 
     def find(self, container: str) -> Container | Record:
         """Find a container; only its record, when the supervisor died that served it.
@@ -134,15 +137,19 @@ class Containers:
         file = await open_file(order.settings.log)
         try:
             if self._stopping:
-                raise SupervisorLost("the supervisor has been told to stop; try again")
+                raise SupervisorLost(
+                    f"supervisor {os.getpid()} has been told to stop, and undoes its containers; "
+                    "try again when it is gone"
+                )
             directory = os.path.join(self._root, check_id(order.id))
             record = first_record(order, engine.name)
-            make_record(directory, self._name, record)
+            lock = make_record(directory, self._name, record)
             try:
                 log = os.path.join(directory, "log")
                 journal = Journal(log, order.settings.log, order.id, order.shown, file)
             except BaseException:
                 remove_record(directory, self._name)
+                os.close(lock)
                 raise
         except BaseException:
             if file is not None:
@@ -153,7 +160,7 @@ class Containers:
             order,
             engine,
             self._stagers,
-            Ledger(directory, record, journal),
+            Ledger(directory, record, journal, lock),
             Anchor(order.pid, anchor),
             Stdio(stdio, terminal=order.has_console),
             self._pods,
@@ -190,7 +197,13 @@ class Containers:
             raise UnknownContainer.named(name, self._root)
 
     async def forget(self, container: Container) -> None:
-        """Remove the record of a container that is gone; by then the id may have another one."""
+        """Remove the record of a container that is gone; by then the id may have another one.
+
+        Raises:
+            ScrunError: Something of it is left outside of the record, which stays.
+        """
+        if container.is_left:
+            await orphans.undo(container.directory, self._engines, self._stagers)
         await container.remove(self._name)
         if self._known.get(container.id) is container:
             del self._known[container.id]

@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
+import trio
 
 from scrun.oci.state import render_state
-from scrun.record import Record, write_record
+from scrun.record import FORMAT, Record, write_record
 from scrun.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
+from supervisor.identity import myself
 from supervisor.journal import Journal
 from supervisor.orders import Order
 
@@ -19,11 +21,18 @@ def first_record(order: Order, engine: str) -> Record:
         id=order.id,
         pid=order.pid,
         bundle=order.bundle,
-        created=datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        created=now(),
         engine=engine,
         annotations={"org.scrun.engine": engine},
         engine_settings={"slurm_conf": order.settings.slurm.conf or ""},
+        format=FORMAT,
+        supervisor=myself(),
     )
+
+
+def now() -> str:
+    """Return the time as a record has it: RFC 3339, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class Ledger:
@@ -35,15 +44,17 @@ class Ledger:
         journal: The container's.
     """
 
-    def __init__(self, directory: str, record: Record, journal: Journal) -> None:
+    def __init__(self, directory: str, record: Record, journal: Journal, lock: int) -> None:
         """Take over a record that is written down already.
 
         Args:
             directory: Of the record.
             record: It.
             journal: Where it is told that it could not be written, and what waits.
+            lock: The descriptor that holds its lock; closed by `close`.
         """
         self.record = record
+        self._lock = lock
         self.directory = directory
         self.journal = journal
         self._made = os.lstat(directory)
@@ -59,6 +70,12 @@ class Ledger:
             return os.path.samestat(os.lstat(self.directory), self._made)
         except OSError:
             return False
+
+    def close(self) -> None:
+        """Give the record up: it is removed, or somebody else's."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def note(self, *, annotations: Mapping[str, str] | None = None, **changes: object) -> None:
         """Put something down; annotations are added to those that there are."""
@@ -78,6 +95,24 @@ class Ledger:
         others = {key: text for key, text in known.items() if key not in OF_WAITING}
         self.note_all({**others, **annotations_of(news)})
         self.journal.live(waiting_line(self.record.job_id, news) if news else "")
+
+    async def keep_what_is_left(self, *, job: bool) -> None:
+        """Erase what is gone, and keep what may be there still: for a `delete`, or a successor.
+
+        Args:
+            job: Whether the job may be there.
+        """
+        record = self.record
+        there = await trio.to_thread.run_sync(_is_there, record.staged)
+        if there:
+            self.journal.write(
+                "error", f"{record.staged}: is not removed yet; `scrun delete` goes on with it"
+            )
+        self.note(
+            owns_job=record.owns_job and job,
+            staged=record.staged if there else "",
+            stager=record.stager if there or record.moved else "",
+        )
 
     def note_all(self, annotations: Mapping[str, str]) -> None:
         """Replace all annotations."""
@@ -100,3 +135,7 @@ class Ledger:
             write_record(self.directory, self.record)
         except OSError as error:  # a full disk ends no container
             self.journal.write("error", f"{self.directory}/state.json: {error.strerror}")
+
+
+def _is_there(path: str) -> bool:
+    return bool(path) and os.path.lexists(path)

@@ -17,7 +17,7 @@ order. The first reason counts.
 """
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
@@ -25,6 +25,7 @@ from scrun.errors import EngineError, ScrunError, StagingError, StateError, desc
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
 from scrun.oci.signals import signal_name
+from scrun.record import ENDING_SINCE
 from scrun.settings.engine_flags import read_flags
 from scrun.settings.request_sources import asked_by
 from scrun.states import (
@@ -45,7 +46,7 @@ from supervisor.engines.base import Engine, Job, Request, Step
 from supervisor.inside import Inside
 from supervisor.journal import Journal
 from supervisor.kept import Followed, KeptOutput, keep
-from supervisor.ledger import Ledger
+from supervisor.ledger import Ledger, now
 from supervisor.log import fault
 from supervisor.notices import Notices
 from supervisor.nurseries import Tasks
@@ -134,6 +135,7 @@ class Life:
         self._removing = trio.Lock()
         self._removed = False
         self._ending: Ending | None = None
+        self._job_may_be_left = False
         self._job: Job | None = None
         self._running: Inside | None = None
         self._program: Found | Unknown = Unknown("")
@@ -149,6 +151,11 @@ class Life:
         return self._journal
 
     @property
+    def directory(self) -> str:
+        """Where its record is."""
+        return self._directory
+
+    @property
     def anchor_pid(self) -> int:
         """The pid of its anchor."""
         return self._anchor.pid
@@ -156,6 +163,8 @@ class Life:
     @property
     def status(self) -> str:
         """Its state in one word; "paused" is crun's and runc's, and not the specification's."""
+        if self.phase is Phase.STOPPING and not self.settled.is_set():
+            return Phase.CREATING.status
         return "paused" if self.paused and self.phase is Phase.RUNNING else self.phase.status
 
     async def run(self) -> None:
@@ -166,8 +175,7 @@ class Life:
                 with trio.move_on_after(_LAST_OUTPUT, shield=True):
                     while self.kept is not None and not self.kept.output.ended:
                         await self.kept.output.more()
-            # for whoever finds only the record: there is nothing to give back or to remove
-            self._ledger.note(owns_job=False, staged="", stager="")
+            await self._ledger.keep_what_is_left(job=self._job_may_be_left)
         except Exception as error:  # a fault of ours, and this container's matter alone
             self._fail(error)
         finally:
@@ -216,7 +224,7 @@ class Life:
                 settings, order.directory, bundle, engine, self._request(bundle)
             ) as stack,
             stage.ready(
-                Submission(bundle, settings, engine, stack.request, self._hurry)
+                Submission(bundle, settings, engine, stack.request, self._hurry, self._staged_out)
             ) as stager,
             self._pods.allocate(engine, stack.request, bundle.config, self.anchor_pid) as job,
         ):
@@ -244,6 +252,9 @@ class Life:
         elif self._order.in_foreground and config.process.terminal:
             self._stdio.become_terminal()
         return bundle
+
+    def _staged_out(self) -> None:
+        self._ledger.note(moved=None)
 
     def _request(self, bundle: Bundle) -> Request:
         config = bundle.config
@@ -295,7 +306,7 @@ class Life:
                     terminal=bundle.config.process.terminal,
                     program=called_as(self._program, bundle.config.process, place.arguments[0]),
                     program_is_known=isinstance(self._program, Found),
-                    running=lambda: self._become(Phase.RUNNING),
+                    running=self._runs,
                 )
                 ending = await stack.run(job, step)
                 self._ending = self._ending or ending
@@ -328,8 +339,8 @@ class Life:
     async def _be_created(self) -> None:
         """Answer `create`, and wait for `start`."""
         async with minded(self._order.setting.environment, self.anchor_pid, self._lost):
-            self._become(Phase.CREATED)
-            self.settled.set()
+            if self._become(Phase.CREATED):
+                self.settled.set()
             await self._asked_to_start.wait()
 
     def _lost(self) -> None:
@@ -363,6 +374,8 @@ class Life:
                 self._journal.write("info", ending.text)
         if self._running is None and self.phase in (Phase.CREATED, Phase.WAITING):
             self._finish(self._ending)  # it has nothing that could end later
+        else:
+            self._become(Phase.STOPPING)
         self._scope.cancel()
 
     async def kill(self, number: int) -> None:
@@ -389,13 +402,25 @@ class Life:
                 f"{signal_name(number)}; TERM or KILL end it"
             )
 
-    def _become(self, phase: Phase) -> None:
-        if phase is not self.phase and may_become(self.phase, phase):
-            self.phase = phase
-            if phase is Phase.RUNNING:
-                self._stdio.keep_error_only()
-            self._ledger.note(status=phase.status)
-            self._journal.write("verbose", f"it is {phase.name.lower()}")
+    def _runs(self) -> None:
+        self._become(Phase.RUNNING)
+
+    def _become(self, phase: Phase, annotations: Mapping[str, str] | None = None) -> bool:
+        """Go on to another phase, if it may follow; put it down with what is known with it.
+
+        Returns:
+            Whether it did.
+        """
+        if not may_become(self.phase, phase):
+            return False
+        self.phase = phase
+        if phase is Phase.RUNNING:
+            self._stdio.keep_error_only()
+        if phase is Phase.STOPPING:
+            annotations = {ENDING_SINCE: now()}
+        self._ledger.note(status=self.status, annotations=annotations)
+        self._journal.write("verbose", f"it is {phase.name.lower()}")
+        return True
 
     def _fail(self, error: Exception) -> None:
         """Take the ending from an error of the tree."""
@@ -409,6 +434,7 @@ class Life:
             text = described(error)
             self.failure = ScrunError(text)
             fault(f"container {self.id}", error)
+            self._job_may_be_left = True  # the fault may have met its release
             import traceback
 
             self._journal.write("debug", "".join(traceback.format_exception(error)))
@@ -418,9 +444,9 @@ class Life:
 
     def _finish(self, ending: Ending) -> None:
         """Tell the world that the container has ended; once."""
-        if self.phase is Phase.STOPPED:
+        self._become(Phase.STOPPING)
+        if self.phase is not Phase.STOPPING:
             return
-        self.phase = Phase.STOPPED
         self._notices.close()
         explained = ending.reason in _EXPLAINED and ending.text and not ending.told
         if explained and self.settled.is_set():
@@ -438,6 +464,6 @@ class Life:
             )
         # Before the record: who kills us between the two shall not take the engine's status away.
         self._anchor.end(ending.status)
-        self._ledger.note(status="stopped", moved=None, annotations=annotations)
+        self._become(Phase.STOPPED, annotations)
         self.exit_status = ending.status
         self.ended.set()

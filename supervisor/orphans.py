@@ -10,6 +10,7 @@ from scrun.paths import has_record
 from scrun.record import Record, read_record
 from scrun.settings.load import Settings, load, merge
 from supervisor.engines.choose import Engines
+from supervisor.ownership import succeed
 from supervisor.plugins.installed import is_type
 from supervisor.processes import Setting
 from supervisor.records import remove_record
@@ -31,11 +32,30 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
 
     Raises:
         EngineError: The job may still be there; the record stays.
-        StateError: It is no record: this removes nothing but those.
+        StateError: It is no record: this removes nothing but those. Or its supervisor is not dead,
+            or another one undoes it already.
     """
     if not has_record(directory):
         return False
     _check(directory)
+    try:
+        lock = await succeed(directory)
+    except FileNotFoundError:  # the other one has removed it
+        return True
+    try:
+        await undo(directory, engines, stagers)
+        await trio.to_thread.run_sync(remove_record, directory, socket)
+    finally:
+        os.close(lock)
+    return True
+
+
+async def undo(directory: str, engines: Engines, stagers: Stagers) -> None:
+    """Give back what is left of a container; its lock is ours.
+
+    Raises:
+        ScrunError: Something may still be there; the record stays.
+    """
     try:
         record = read_record(directory)
     except ScrunError:
@@ -48,8 +68,6 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
     if record.stager or record.moved or record.staged:
         settings = _settings(record, environment)
         await stagers.undo(Left(record, directory, settings, Setting(environment)))
-    await trio.to_thread.run_sync(remove_record, directory, socket)
-    return True
 
 
 def _check_job(record: Record, directory: str) -> None:

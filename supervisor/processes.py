@@ -85,7 +85,7 @@ class Child:
             if self._process.returncode is None:
                 await trio.lowlevel.wait_readable(self._pidfd)
                 if self._whole_group:  # until it is reaped the number is nobody else's
-                    self._signal_group(SIGKILL)
+                    self.signal_group(SIGKILL)
                 self._process.wait()
         return self._process.returncode
 
@@ -99,11 +99,12 @@ class Child:
         if self.ended:
             return
         if self._whole_group:
-            self._signal_group(number)
+            self.signal_group(number)
         else:
             pidfd_send_signal(self._pidfd, number)
 
-    def _signal_group(self, number: int) -> None:
+    def signal_group(self, number: int) -> None:
+        """Send a signal to all of its process group; it has not been reaped."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -170,12 +171,28 @@ async def child(
         start_new_session=True,
     )
     running = Child(process, os.path.basename(argv[0]), whole_group=whole_group)
+    if dies_with_us:
+        _dying_with_us.add(running)
     try:
         yield running
     finally:
         if not running.ended:
             await running.end(grace=grace)
+        _dying_with_us.discard(running)
         running.close()
+
+
+_dying_with_us: set[Child] = set()
+
+
+def end_children() -> None:
+    """Tell the children that die with us, and all that they have started, that we go now.
+
+    The kernel tells the children alone, and a shell that ends so leaves its command running.
+    """
+    for running in _dying_with_us:
+        if not running.ended:
+            running.signal_group(SIGTERM)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from scrun import wire
 from scrun.errors import ContainerExists, SettingsError, StagingError
 from scrun.paths import has_record
 from scrun.record import Record, write_record
+from supervisor.ownership import own
 from supervisor.staging.files import remove
 
 _TEMPORARY = "@tmp"
@@ -19,10 +20,14 @@ _AT_ONCE = 20
 _RANDOM = 8  # characters, as tempfile has them
 
 
-def make_record(directory: str, socket: str, record: Record) -> None:
+def make_record(directory: str, socket: str, record: Record) -> int:
     """Make the directory of a record; whoever makes it first has the id.
 
-    It gets its name when all is in it that a reader needs: no half-made one is ever seen.
+    It gets its name when all is in it that a reader needs: no half-made one is ever seen, and none
+    that nobody owns.
+
+    Returns:
+        The descriptor that holds its lock.
 
     Raises:
         ContainerExists: Somebody has.
@@ -34,23 +39,29 @@ def make_record(directory: str, socket: str, record: Record) -> None:
             if has_record(directory):
                 raise ContainerExists.named(container)
             raise SettingsError(f"{directory}: is there, and is no directory: remove it")
-        _make(root, socket, record)
+        return _make(root, socket, record)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise ContainerExists.named(container) from None
         raise SettingsError.of_root(root, error.strerror or str(error)) from error
 
 
-def _make(root: str, socket: str, record: Record) -> None:
+def _make(root: str, socket: str, record: Record) -> int:
     made = tempfile.mkdtemp(prefix=_TEMPORARY + socket, dir=root)
+    lock: int | None = None
     try:
+        lock = own(made)
+        assert lock is not None  # nobody else has its name
         os.symlink(os.path.join("..", socket), os.path.join(made, "supervisor"))
         write_record(made, record)
         os.rename(made, os.path.join(root, record.id))
     except BaseException:
+        if lock is not None:
+            os.close(lock)
         with contextlib.suppress(OSError):
             _discard(root, os.path.basename(made))
         raise
+    return lock
 
 
 def remove_record(directory: str, socket: str) -> None:

@@ -9,7 +9,7 @@ import trio
 from scrun.errors import SettingsError
 from supervisor.log_files import finish
 from supervisor.records import remove_half_made
-from supervisor.server import Server, idle_timeout
+from supervisor.server import Server, own_settings
 from supervisor.starter import Starter
 
 _LAST_WORDS = 2.0
@@ -33,7 +33,9 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
     except OSError as error:
         raise SettingsError.of_root(root, f"{name}: {error.strerror}") from error
     remove_half_made(root, name)
-    server = Server(root, name, listener, idle_timeout() if idle is None else idle)
+    settings = own_settings()
+    idle = settings.idle_timeout if idle is None else idle
+    server = Server(root, name, listener, idle, settings.stop_timeout)
     trio.run(_serve, server, starter)
     finish(_LAST_WORDS)
 
@@ -43,8 +45,13 @@ async def _serve(server: Server, starter: Starter) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
 
             async def obey() -> None:
-                async for _ in signals:
-                    await server.stop()
+                asked = await anext(signals)
+                nursery.start_soon(server.stop)
+                # at the end of a session systemd sends both, and means one
+                told = int(asked != signal.SIGHUP)
+                while told < 2:
+                    told += await anext(signals) != signal.SIGHUP
+                server.leave()
 
             def serving() -> None:
                 nursery.start_soon(obey)

@@ -6,16 +6,17 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from typing import NoReturn
 
 import trio
 
 from scrun import wire
 from scrun.errors import ScrunError, StateError, UsageError
-from scrun.settings.load import load
+from scrun.settings.load import Settings, load
 from supervisor.containers import Containers
 from supervisor.log import fault
 from supervisor.plugins.registry import plugins
-from supervisor.processes import keep_descriptors_free
+from supervisor.processes import end_children, keep_descriptors_free
 from supervisor.requests import DESCRIPTORS, Request, send
 
 _REQUEST_DEADLINE = 10.0
@@ -28,7 +29,14 @@ _FIRST_CALL = 10.0
 class Server:
     """The socket of a group of containers."""
 
-    def __init__(self, root: str, name: str, listener: socket.socket, idle_timeout: float) -> None:
+    def __init__(
+        self,
+        root: str,
+        name: str,
+        listener: socket.socket,
+        idle_timeout: float,
+        stop_timeout: float,
+    ) -> None:
         """Prepare to serve.
 
         Args:
@@ -36,6 +44,7 @@ class Server:
             name: The socket's name in it.
             listener: The socket, listening.
             idle_timeout: Seconds without a container after which the supervisor goes.
+            stop_timeout: Seconds that `stop` may take.
         """
         self._root = root
         self._name = name
@@ -43,6 +52,7 @@ class Server:
         self._bound = os.lstat(self._path)
         self._listener = trio.socket.from_stdlib_socket(listener)
         self._idle_timeout = idle_timeout
+        self._stop_timeout = stop_timeout
         self._busy = 0
         self._called = False
         self._changed = trio.Event()
@@ -63,11 +73,29 @@ class Server:
             self._nursery.cancel_scope.cancel()
 
     async def stop(self) -> None:
-        """End all containers, and the serving."""
-        await self._containers.end_all()
+        """End all containers, and the serving.
+
+        The name stays until then: who asks for a container is told about it by whoever undoes it.
+        What is not undone in time is left to others, because Slurm or a script may take for ever.
+        """
+        with trio.move_on_after(self._stop_timeout) as patience:
+            await self._containers.end_all()
+        if patience.cancelled_caught:
+            self.leave()
         if not self._leave():
             self._unlink()
         self._nursery.cancel_scope.cancel()
+
+    def leave(self) -> NoReturn:
+        """End this process at once, with what is not undone in the records.
+
+        Children end with us: salloc reads end of file and gives its job back, and what a script
+        has started must not go on beside whoever does it again.
+        """
+        self._containers.abandon()
+        end_children()
+        self._unlink()
+        os._exit(0)
 
     async def _accept(self) -> None:
         while True:
@@ -207,12 +235,12 @@ async def _receive(connection: trio.socket.SocketType, fds: list[int]) -> list[b
     return bytes(data[4:]).split(b"\0")
 
 
-def idle_timeout() -> float:
-    """Return the setting of that name; the default when the settings are wrong.
+def own_settings() -> Settings:
+    """Return the settings that are the supervisor's own; the defaults when they are wrong.
 
     (What is wrong with them is told by the `create` that follows.)
     """
     try:
-        return load(os.environ).idle_timeout
+        return load(os.environ)
     except ScrunError:
-        return 60.0
+        return Settings()

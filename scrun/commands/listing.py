@@ -232,6 +232,8 @@ def information(status: str, annotations: "Mapping[str, str]") -> str:
         status: The container's.
         annotations: Of its state: why the job waits and when it may start, or how it ended.
     """
+    if status == "running" and (since := annotations.get("org.scrun.ending_since", "")):
+        return f"is being ended since {_moment(since)}"
     if status in ("creating", "created", "running"):
         from scrun.waiting import ESTIMATED_START, PENDING
 

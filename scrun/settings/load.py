@@ -194,6 +194,9 @@ class Settings(msgspec.Struct, frozen=True):
         create_timeout: Seconds that `create` and `run --detach` wait for a job in the queue and
             for the staging, before they answer that the container is created and let it wait.
         idle_timeout: Seconds that a supervisor without containers stays.
+        stop_timeout: Seconds that a supervisor which gets SIGTERM takes to end its containers.
+            What is not undone by then it leaves to the next command. Less than the 90 s after
+            which systemd kills it.
         log: See `Log`.
         slurm: See `Slurm`.
         local: See `Local`.
@@ -210,6 +213,7 @@ class Settings(msgspec.Struct, frozen=True):
     group: Literal["user", "pod", "container"] = "user"
     create_timeout: Seconds = 5
     idle_timeout: Seconds = 60
+    stop_timeout: Seconds = 60
     log: Log = Log()
     slurm: Slurm = Slurm()
     local: Local = Local()

@@ -4,7 +4,7 @@ The supervisor knows stagers by these protocols only. Stage in, and when the blo
 out, whatever happened.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -19,6 +19,10 @@ from supervisor.processes import Setting
 from supervisor.staging.place import Staged
 
 
+def _nothing() -> None:
+    """Tell nobody."""
+
+
 class Submission(msgspec.Struct, frozen=True):
     """A bundle that is to be staged.
 
@@ -28,6 +32,8 @@ class Submission(msgspec.Struct, frozen=True):
         engine: Where it will run.
         request: What the job is asked for with.
         hurry: Set when nobody wants to wait for the end of a stage out.
+        staged_out: To be called when a script's stage out has come to its end, however that was:
+            what has not is done again by whoever finds the record.
     """
 
     bundle: Bundle
@@ -35,6 +41,7 @@ class Submission(msgspec.Struct, frozen=True):
     engine: Engine
     request: Request
     hurry: trio.Event
+    staged_out: Callable[[], None] = _nothing
 
 
 class Left(msgspec.Struct, frozen=True):

@@ -97,6 +97,7 @@ class BuiltIn:
                 if done.copied_from:
                     await self._return_changes(done, rootless=target.rootless)
         finally:
+            # what takes longer goes on in its thread, and stays in the record until it is done
             with trio.move_on_after(_CLEAN_UP, shield=True):
                 await trio.to_thread.run_sync(stage_out, directory, abandon_on_cancel=True)
 

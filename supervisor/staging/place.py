@@ -10,7 +10,9 @@ import os
 import pwd
 import stat
 import subprocess
+import threading
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -267,9 +269,22 @@ def return_changes(
 def stage_out(directory: str) -> None:
     """Remove what `stage_in` made, and the directory when nothing else is in it.
 
+    Whoever calls it while another thread does the same waits for that one.
+
     Raises:
         StagingError: Something could not be removed.
     """
+    with _removals:
+        removal = _at_work.setdefault(directory, threading.Lock())
+    with removal:
+        _stage_out(directory)
+
+
+_removals = threading.Lock()
+_at_work: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+
+
+def _stage_out(directory: str) -> None:
     try:
         parent = os.open(directory, OPEN_FOLDER)
     except FileNotFoundError:

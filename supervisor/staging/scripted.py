@@ -44,6 +44,7 @@ class Scripted:
         self._engine = submission.engine
         self._request = submission.request
         self._hurry = submission.hurry
+        self._staged_out = submission.staged_out
 
     @asynccontextmanager
     async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
@@ -80,13 +81,20 @@ class Scripted:
         finally:
             with trio.CancelScope(shield=True):
                 try:
-                    await stage_out(
-                        moved, job.id, variables, self._settings, self._request, job.command,
-                        self._hurry,
-                    )  # fmt: skip
+                    await self._stage_out(moved, job, variables)
                 finally:
                     if place is not None and place.bundle == self._shadow:
                         await trio.to_thread.run_sync(clean, self._shadow)
+
+    async def _stage_out(self, moved: Moved, job: Job, variables: Mapping[str, str]) -> None:
+        """Have the script stage out. What could not even begin (no process, no memory) is left."""
+        settings, request = self._settings, self._request
+        try:
+            await stage_out(moved, job.id, variables, settings, request, job.command, self._hurry)
+        except StagingError:
+            self._staged_out()
+            raise
+        self._staged_out()
 
     async def stage_in(self, job: Job, environment: Mapping[str, str]) -> Moved:
         """Have the script stage in, and no more.

@@ -32,7 +32,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
     small = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=20", "small"]
     subprocess.run([*small, str(tmp_path)], check=True)
     try:
-        make_record(str(tmp_path / "c1"), SOCKET, Record("c1"))
+        os.close(make_record(str(tmp_path / "c1"), SOCKET, Record("c1")))
         fill(tmp_path)
         yield tmp_path
     finally:
@@ -52,7 +52,7 @@ def test_none_is_made(full: Path) -> None:
 def test_one_can_be_removed(full: Path) -> None:
     remove_record(str(full / "c1"), SOCKET)
     assert records(full) == []
-    make_record(str(full / "c2"), SOCKET, Record("c2"))
+    os.close(make_record(str(full / "c2"), SOCKET, Record("c2")))
 
 
 def test_one_that_is_gone(full: Path) -> None:

@@ -52,7 +52,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
     before = len(os.listdir("/proc/self/fd"))
     path = tmp_path / "root"
     path.mkdir()
-    make_record(str(path / "c1"), SOCKET, Record("c1"))
+    os.close(make_record(str(path / "c1"), SOCKET, Record("c1")))
     yield path
     assert len(os.listdir("/proc/self/fd")) == before
 

@@ -22,7 +22,7 @@ class Books:
         self.told: list[str] = []
         self.journal.show_live(self.told.append)
         write_record(str(directory), record)
-        self.ledger = Ledger(str(directory), record, self.journal)
+        self.ledger = Ledger(str(directory), record, self.journal, lock=-1)
 
     @property
     def on_disk(self) -> Record:

@@ -1,0 +1,86 @@
+"""Who works on a container's record: one supervisor at a time.
+
+Whoever serves a container, or undoes what a dead supervisor has left of it, holds the lock of its
+record: flock(2) on the file `lock` in it. The kernel releases it when its holder dies, however
+that happens. So a free lock means that nobody works there; a held one, that somebody does,
+whether or not that supervisor can be reached. The lock is on a file, not on the directory itself:
+NFS locks only what is open for writing.
+"""
+
+import fcntl
+import os
+
+import trio
+
+from scrun.errors import StateError
+from scrun.record import Record, read_record, undone
+
+LOCK = "lock"
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_PATIENCE = 20.0
+_PAUSE = 0.2  # flock(2) that waits could not be given up, and would take the lock for nobody
+
+
+def own(directory: str) -> int | None:
+    """Take the lock of a record that nobody holds.
+
+    Args:
+        directory: The record.
+
+    Returns:
+        A descriptor that holds it, close-on-exec; None when somebody else does.
+
+    Raises:
+        OSError: The record is gone, or there can be no lock.
+    """
+    path = os.path.join(directory, LOCK)
+    lock = os.open(path, _FLAGS, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # whoever held it may have removed the record, and another one have its name
+        if os.path.samestat(os.fstat(lock), os.stat(path)):
+            return lock
+    except BlockingIOError:
+        pass
+    except BaseException:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None
+
+
+async def succeed(directory: str, patience: float = _PATIENCE) -> int:
+    """Become the owner of a record whose supervisor does not answer.
+
+    It may not be dead: its socket may have been removed, or another supervisor tidies up at this
+    moment. Two of them must never undo the same container, so the one that comes later waits.
+
+    Args:
+        directory: The record.
+        patience: Seconds to wait for whoever works on it.
+
+    Returns:
+        A descriptor that holds the lock.
+
+    Raises:
+        StateError: Somebody is still at it.
+        OSError: The record is gone, or there can be no lock.
+    """
+    with trio.move_on_after(patience):
+        while True:
+            lock = await trio.to_thread.run_sync(own, directory)
+            if lock is not None:
+                return lock
+            await trio.sleep(_PAUSE)
+    raise StateError(await trio.to_thread.run_sync(_who, directory))
+
+
+def _who(directory: str) -> str:
+    """Say who works on a record, and on what."""
+    container = os.path.basename(directory)
+    try:
+        record = read_record(directory)
+    except (StateError, OSError):
+        record = Record(id=container)
+    who = f"supervisor {record.supervisor.pid}" if record.supervisor else "another supervisor"
+    return f"container {container}: {who} is still undoing it ({undone(record)}); try again later"
