@@ -24,6 +24,7 @@ _REQUEST_DEADLINE = 10.0
 _FIELDS = 1 << 20
 _ACCEPT_PAUSE = 0.1
 _FIRST_CALL = 10.0
+_LAST_ANSWERS = 5.0
 
 
 class Server:
@@ -65,7 +66,7 @@ class Server:
         """
         async with plugins() as loaded, trio.open_nursery() as self._nursery:
             self._containers = Containers(
-                self._root, self._name, loaded, self._nursery, lambda: self._changed.set()
+                self._root, self._name, loaded, self._nursery, self._has_changed
             )
             self._nursery.start_soon(self._accept)
             serving()
@@ -82,6 +83,9 @@ class Server:
             await self._containers.end_all()
         if patience.cancelled_caught:
             self.leave()
+        with trio.move_on_after(_LAST_ANSWERS):  # who waits for a container's end is told of it
+            while self._busy:
+                await self._changed.wait()
         if not self._leave():
             self._unlink()
         self._nursery.cancel_scope.cancel()
@@ -97,6 +101,11 @@ class Server:
         self._unlink()
         os._exit(0)
 
+    def _has_changed(self) -> None:
+        """Wake those who wait for nobody to need us."""
+        self._changed.set()
+        self._changed = trio.Event()
+
     async def _accept(self) -> None:
         while True:
             try:
@@ -110,10 +119,8 @@ class Server:
         """Return when nobody has needed us for the idle time, with the socket's name removed."""
         while True:
             if self._busy or self._containers.alive:
-                self._changed = trio.Event()
                 await self._changed.wait()
                 continue
-            self._changed = trio.Event()
             # whoever has started us is about to call
             patience = self._idle_timeout if self._called else max(self._idle_timeout, _FIRST_CALL)
             with trio.move_on_after(patience):
@@ -167,7 +174,7 @@ class Server:
         """Answer one request. Whatever comes, it is this connection's matter alone."""
         self._busy += 1
         self._called = True
-        self._changed.set()
+        self._has_changed()
         fds: list[int] = []
         try:
             with contextlib.ExitStack() as stack, connection:
@@ -194,7 +201,7 @@ class Server:
             for fd in fds:
                 os.close(fd)
             self._busy -= 1
-            self._changed.set()
+            self._has_changed()
 
 
 def _may_call(connection: trio.socket.SocketType) -> bool:
