@@ -169,7 +169,7 @@ def _fault(
 
 def _is_outer_root(status: os.stat_result, above: os.stat_result) -> bool:
     """Tell whether an owner is nobody because a user namespace does not have them."""
-    if status.st_uid != _NOBODY or _outer_id("uid", _NOBODY) == _NOBODY:
+    if status.st_uid != _NOBODY or outer_id("uid", _NOBODY) == _NOBODY:
         return False
     return above.st_uid == _NOBODY or above.st_dev != status.st_dev
 
@@ -188,18 +188,23 @@ def _is_private(path: str, gid: int) -> bool:
             return False  # then these bits are the mask of who else may
     except OSError:
         pass  # a file system without
-    if (outer := _outer_id("gid", gid)) < 0:
+    if (outer := outer_id("gid", gid)) < 0:
         return False
     try:
         group = grp.getgrgid(outer)
-        user = pwd.getpwuid(_outer_id("uid", os.geteuid())).pw_name
+        user = pwd.getpwuid(outer_id("uid", os.geteuid())).pw_name
     except KeyError:
         return False
     return group.gr_name in ("root", user) and {"root", user}.issuperset(group.gr_mem)
 
 
-def _outer_id(kind: str, number: int) -> int:
-    """Return a uid or gid as it is outside of this user namespace; -1 for one that it has not."""
+def outer_id(kind: str, number: int) -> int:
+    """Return what a uid or gid is outside of this user namespace; -1 for one that it has not.
+
+    Args:
+        kind: "uid" or "gid".
+        number: As it is here.
+    """
     with open(f"/proc/self/{kind}_map", encoding="ascii") as lines:
         for line in lines:
             inside, outside, count = map(int, line.split())

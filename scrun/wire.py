@@ -33,6 +33,16 @@ NOBODY = (ConnectionRefusedError, FileNotFoundError, NotADirectoryError)
 """What `connect` raises when nobody listens. After any other error nothing is known: the caller
 may have no descriptor left, or no permission."""
 
+REPLY = 16 * 1024 * 1024
+"""The longest reply, in bytes; the longest are states, with the annotations of a config.json."""
+
+PATIENCE = 120
+"""Seconds that another user's supervisor may take to answer: only root asks one, and trusts it in
+nothing. What takes longer there is done all the same."""
+
+_ANSWER = 30
+"""Seconds that an answer may take from its first byte to its last."""
+
 _PATH_MAX = 107
 _NOBODY = 65534
 _PEERCRED_SIZE = 12
@@ -82,15 +92,25 @@ def connect(directory: str, name: str, patience: int = 0) -> _socket.socket:
     return sock
 
 
-def connect_supervisor(directory: str, name: str) -> _socket.socket:
+def connect_supervisor(directory: str, name: str, patience: int = 0) -> _socket.socket:
     """Connect to a supervisor: one of the same user, unless root asks.
+
+    Args:
+        directory: Where its socket is.
+        name: The socket's name there.
+        patience: As for `connect`; of another user's there is some in any case.
 
     Raises:
         OSError: As `connect`; or somebody else serves it (PermissionError).
     """
-    sock = connect(directory, name)
+    import os
+
+    foreign = os.stat(directory).st_uid != os.geteuid()
+    sock = connect(directory, name, patience or (PATIENCE if foreign else 0))
     try:
         check_server(sock)
+        if served_by(sock) != os.geteuid():
+            _wait_at_most(sock, patience or PATIENCE)
     except PermissionError as error:
         sock.close()
         error.filename = directory
@@ -114,7 +134,12 @@ def check_server(sock: _socket.socket) -> None:
 
     owner, user = served_by(sock), os.geteuid()
     # root of a user namespace is not root: whom that does not have is shown as nobody
-    if owner != user and (user != 0 or owner == _NOBODY):
+    is_ours = owner == user or (user == 0 and owner != _NOBODY)
+    if is_ours and owner == _NOBODY:
+        from scrun.paths import outer_id
+
+        is_ours = outer_id("uid", _NOBODY) == _NOBODY
+    if not is_ours:
         raise PermissionError(1, f"is served by another user (uid {owner})")
 
 
@@ -155,11 +180,50 @@ def receive(sock: _socket.socket) -> "tuple[int, bytes]":
 
     Raises:
         ConnectionError: The supervisor went away without a word.
+        OSError: It takes too long, or its answer has no end.
     """
-    parts = []
-    while part := sock.recv(65536):
-        parts.append(part)
-    reply = b"".join(parts)
-    if not reply:
-        raise ConnectionResetError("the supervisor closed the connection")
+    reply = answer(sock, b"")
     return reply[0], reply[1:]
+
+
+def answer(sock: _socket.socket, reply: bytes) -> bytes:
+    """Read a reply to its end, of which `reply` has come already.
+
+    Raises:
+        ConnectionError: The supervisor went away without a word.
+        OSError: It takes too long, or its answer has no end.
+    """
+    import time
+
+    parts = [reply] if reply else []
+    size = len(reply)
+    try:
+        if not parts:
+            parts.append(sock.recv(65536))
+            size = len(parts[0])
+        end = time.monotonic() + _ANSWER
+        while parts[-1]:
+            _wait_at_most(sock, max(end - time.monotonic(), 0.001))
+            parts.append(sock.recv(65536))
+            size += len(parts[-1])
+            if size > REPLY:
+                raise OSError(90, f"its answer is longer than {REPLY >> 20} MiB", "the supervisor")
+            if time.monotonic() > end:
+                raise BlockingIOError
+    except BlockingIOError:
+        raise TimeoutError(110, "does not answer in time; try again", "the supervisor") from None
+    if not size:
+        raise ConnectionResetError("the supervisor closed the connection")
+    return b"".join(parts)
+
+
+def wait_for_ever(sock: _socket.socket) -> None:
+    """Take the limit of `connect_supervisor` away: what follows comes in its own time."""
+    _wait_at_most(sock, 0)
+
+
+def _wait_at_most(sock: _socket.socket, seconds: float) -> None:
+    """Have recv(2) fail after a while (EAGAIN)."""
+    whole = int(seconds)
+    timeout = whole.to_bytes(8, "little") + int((seconds - whole) * 1e6).to_bytes(8, "little")
+    sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, timeout)

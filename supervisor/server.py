@@ -12,6 +12,7 @@ import trio
 
 from scrun import wire
 from scrun.errors import ScrunError, StateError, UsageError
+from scrun.paths import outer_id
 from scrun.settings.load import Settings, load
 from supervisor.containers import Containers
 from supervisor.log import fault
@@ -23,6 +24,7 @@ _REQUEST_DEADLINE = 10.0
 # Arguments and variables of a call have 6 MiB at most, and each takes nine bytes of that or more
 _FIELDS = 1 << 20
 _ACCEPT_PAUSE = 0.1
+_NOBODY = 65534
 _FIRST_CALL = 10.0
 _LAST_ANSWERS = 5.0
 
@@ -208,7 +210,9 @@ def _may_call(connection: trio.socket.SocketType) -> bool:
     """Tell whether the caller is this user, or root (unix(7), SO_PEERCRED)."""
     size = struct.calcsize("3i")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    uid = struct.unpack("3i", credentials)[1]
+    _, uid, _ = map(int, struct.unpack("3i", credentials))
+    if uid == _NOBODY:  # in a user namespace that is whoever it does not have
+        return uid == os.geteuid() == outer_id("uid", uid)
     return uid in (0, os.geteuid())
 
 

@@ -25,7 +25,7 @@ def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int
         from scrun.commands.failure import report_failure
 
         return report_failure(answer, status, parsed)
-    _fast.write(answer)
+    _fast.say(answer)
     return 0
 
 

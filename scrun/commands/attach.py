@@ -63,13 +63,12 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     wire.send(sock, [b"attach", os.fsencode(parsed.id or "")])
     first = sock.recv(1)
     if first != b"\0":
-        status, answer = first[:1] or b"\1", b""
-        while part := sock.recv(_PIECE):
-            answer += part
         from scrun.commands.failure import report_failure
 
-        return report_failure(answer or b"the supervisor went away", status[0], parsed)
+        status = first or b"\1"
+        return report_failure(wire.answer(sock, status)[1:], status[0], parsed)
     has_terminal = sock.recv(1) == b"\1"
+    wire.wait_for_ever(sock)
     if has_terminal and not parsed.count("no-stdin") and os.isatty(0):
         from scrun.foreground import KeptTerminal
 
@@ -109,7 +108,7 @@ def _relay(sock: _socket.socket, *, from_terminal: bool) -> int:
             part = sock.recv(_PIECE)
         except OSError:  # it died before it had read what was typed
             part = b""
-        if not part:
+        if not part or len(received) > wire.REPLY:
             return LOST
         frames, received = take_frames(received + part)
         for kind, content in frames:

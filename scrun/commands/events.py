@@ -11,7 +11,7 @@ Errors: the container does not run. That it ends meanwhile is the end, and no er
 import os
 import time
 
-from scrun._fast import record_root, write
+from scrun._fast import record_root, say
 from scrun.cli.parse import Parsed
 from scrun.commands.ask import answer_of, ask_supervisor
 from scrun.errors import ScrunError, UsageError
@@ -39,7 +39,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             return 0
         if failed:
             return 0
-        write(answer)
+        say(answer)
     return status
 
 

@@ -14,7 +14,7 @@ Errors: OSError, when the root directory cannot be read.
 import os
 
 from scrun import wire
-from scrun._fast import record_root, write
+from scrun._fast import record_root, say
 from scrun.cli.parse import Parsed
 from scrun.errors import UsageError
 from scrun.oci.ids import check_id
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scrun.record import Record
+
+_PATIENCE = 2
+"""Seconds for each supervisor to take a connection; one that does not is taken to be there."""
 
 Row = dict[str, object]
 """One container: the members that runc prints, and `annotations`."""
@@ -46,11 +49,13 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     elif parsed.text("format") == "json":
         import json
 
-        text = json.dumps(rows(root, ids), indent=2, ensure_ascii=False) + "\n"
+        from scrun.cli.report import escaped
+
+        text = escaped(json.dumps(rows(root, ids), indent=2, ensure_ascii=False)) + "\n"
     else:
         text = table(rows(root, ids))
     # a path need not be UTF-8, and JSON cannot say one that is not
-    write(text.encode("utf-8", "replace"))
+    say(text.encode("utf-8", "replace"))
     return 0
 
 
@@ -173,7 +178,7 @@ def _is_served(directory: str, known: dict[str, bool]) -> bool:
         socket = directory
     if socket not in known:
         try:
-            wire.connect_supervisor(directory, "supervisor").close()
+            wire.connect_supervisor(directory, "supervisor", _PATIENCE).close()
             known[socket] = True
         except wire.NOBODY:
             known[socket] = False

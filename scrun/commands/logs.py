@@ -10,14 +10,20 @@ Errors: the container's output is not kept by scrun.
 """
 
 import _socket
+import errno
 import os
+import stat
 
 from scrun import wire
-from scrun._fast import record_root, write
+from scrun._fast import record_root, say, write
 from scrun.cli.parse import Parsed
 from scrun.errors import StateError, UnknownContainer, UsageError
-from scrun.paths import OWN_LOG, has_record
+from scrun.paths import OWN_LOG
 from scrun.record import OUTPUT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PIECE = 65536
 
@@ -39,23 +45,30 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         raise UsageError("logs needs a container-id, or --supervisor: see 'scrun logs --help'")
     container = parsed.id
     directory = os.path.join(root, container)
-    if not has_record(directory):
-        raise UnknownContainer(f"container {container} does not exist")
     kind = "messages" if parsed.count("messages") else "output"
-    path = os.path.join(directory, "log" if kind == "messages" else OUTPUT)
-    if not os.path.exists(path):
+    try:
+        # by its descriptor: who owns the root directory may exchange what has the name meanwhile
+        record = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnknownContainer(f"container {container} does not exist") from None
+    try:
+        file = _open("log" if kind == "messages" else OUTPUT, record)
+    except FileNotFoundError:
         raise StateError(
             f"container {container}: its output belongs to who has created it: ask that (podman "
             "logs, docker logs, ...), or see `scrun logs --messages` for what scrun has to say"
-        )
+        ) from None
+    # another user's may be written for this terminal
+    show = say if kind == "messages" or os.fstat(file).st_uid != os.geteuid() else write
     if parsed.count("follow"):
         try:
             sock = wire.connect_supervisor(directory, "supervisor")
         except wire.NOBODY:
             pass  # then it does not grow any more
         else:
-            return _follow(sock, [b"follow", os.fsencode(container), kind.encode()], parsed)
-    _print(path)
+            fields = [b"follow", os.fsencode(container), kind.encode()]
+            return _follow(sock, fields, parsed, show)
+    _print(file, show)
     return 0
 
 
@@ -66,30 +79,41 @@ def _print_own_log(root: str, parsed: Parsed) -> int:
     path = os.path.join(root, OWN_LOG)
     for name in (path + ".1", path):
         try:
-            _print(name)
+            _print(_open(name), say)
         except FileNotFoundError:
             pass
     return 0
 
 
-def _print(path: str) -> None:
+def _open(name: str, directory: "int | None" = None) -> int:
+    """Open a regular file, and nothing that a link leads to.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with open(os.open(path, flags), "rb") as file:
-        while piece := file.read(_PIECE):
-            write(piece)
+    file = os.open(name, flags, dir_fd=directory)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        raise OSError(errno.EINVAL, "is not a regular file", name)
+    return file
 
 
-def _follow(sock: _socket.socket, fields: "list[bytes]", parsed: Parsed) -> int:
+def _print(fd: int, show: "Callable[[bytes], None]") -> None:
+    with open(fd, "rb") as file:
+        for line in file if show is say else iter(lambda: file.read(_PIECE), b""):
+            show(line)
+
+
+def _follow(
+    sock: _socket.socket, fields: "list[bytes]", parsed: Parsed, show: "Callable[[bytes], None]"
+) -> int:
     wire.send(sock, fields)
     status = sock.recv(1) or b"\1"
-    answer = b""
-    while piece := sock.recv(_PIECE):
-        if status == b"\0":
-            write(piece)
-        else:
-            answer += piece
-    if status == b"\0":
-        return 0
-    from scrun.commands.failure import report_failure
+    if status != b"\0":
+        from scrun.commands.failure import report_failure
 
-    return report_failure(answer or b"the supervisor went away", status[0], parsed)
+        return report_failure(wire.answer(sock, status)[1:], status[0], parsed)
+    wire.wait_for_ever(sock)
+    while piece := sock.recv(_PIECE):
+        show(piece)
+    return 0

@@ -11,7 +11,7 @@ import os
 import pwd
 import shutil
 
-from scrun._fast import write
+from scrun._fast import say
 from scrun.cli.parse import Parsed
 from scrun.errors import BundleError, UsageError
 from scrun.oci.config import read_config
@@ -48,7 +48,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
         raise UsageError("oci-conf check takes a file alone: nothing is filled in")
     conf = parse_oci_conf(read_conf(path), path)
     lines = _judged(conf, path) if action == "check" else _rendered(conf, parsed, arguments)
-    write("".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"))
+    say("".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"))
     return 0
 
 

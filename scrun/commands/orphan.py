@@ -42,7 +42,7 @@ def run(parsed: Parsed, directory: str) -> int:
     if parsed.command in ("start", "pause", "resume"):
         raise StateError(f"container {container} is stopped: its supervisor is gone; delete it")
     if parsed.command == "state":
-        _fast.write(stopped_state(record))
+        _fast.say(stopped_state(record))
     return 0  # kill: of a stopped container nothing is to be done
 
 

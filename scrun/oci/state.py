@@ -7,6 +7,8 @@ scrun prints them, indented as runc does it.
 import json
 from collections.abc import Mapping
 
+from scrun.cli.report import escaped
+
 
 def render_state(
     oci_version: str,
@@ -37,4 +39,4 @@ def render_state(
     }
     # A path that is not UTF-8 cannot be said in JSON; it must not make the answer invalid.
     text = json.dumps(state, indent=2, ensure_ascii=False)
-    return text.encode("utf-8", "replace") + b"\n"
+    return escaped(text.encode("utf-8", "replace").decode()).encode() + b"\n"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 import trio
 
-from scrun._fast import write
+from scrun._fast import say
 from scrun.cli.columns import columns
 from scrun.cli.parse import parse
 from scrun.commands.failure import explain_end
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         found = trio.run(rows, own_order(argv, "plugins"))
         as_json = parsed.text("format") == "json"
         text = _json(found) if as_json else columns(HEAD, map(_cells, found))
-        write(text.encode("utf-8", "replace"))
+        say(text.encode("utf-8", "replace"))
     except BaseException as error:
         return explain_end(error, parsed)
     return 0

@@ -85,3 +85,129 @@ def test_a_command_without_a_descriptor_knows_nothing(tmp_path: Path, command: s
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "scrun: Too many open files; it may not have more (ulimit -n)\n"
     assert os.listdir(tmp_path) == ["c1"]
+
+
+def at_a_terminal(*argv: str) -> bytes:
+    """What scrun writes to a terminal."""
+    master, slave = os.openpty()
+    command = [sys.executable, "-c", "from scrun._fast import main; main()", *argv]
+    with open(master, "rb", buffering=0) as screen:
+        process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
+        os.close(slave)
+        said = b""
+        try:
+            while piece := screen.read(65536):
+                said += piece
+        except OSError:
+            pass  # hung up
+        process.wait(20)
+    return said
+
+
+NASTY = "a\x1b[2Jb\x9b31mc\u202ed\x7fe".encode() + b"\x9bf\tg\n"
+SHOWN = rb"a\x1b[2Jb\x9b31mc\u202ed\x7fe\x9bf"
+
+
+def test_no_answer_moves_a_terminal_s_cursor(tmp_path: Path) -> None:
+    directory = record(tmp_path)
+    for words in (["state", "c1"], ["ps", "c1"], ["events", "--stats", "c1"]):
+        with listening(directory, [b"\0" + NASTY]):
+            assert at_a_terminal("--root", str(tmp_path), *words).startswith(SHOWN), words
+        (directory / "supervisor").unlink()
+
+
+def test_no_message_of_the_log_moves_a_terminal_s_cursor(tmp_path: Path) -> None:
+    directory = record(tmp_path)
+    (directory / "log").write_bytes(NASTY)
+    (directory / "output").write_bytes(NASTY)
+    root = ("--root", str(tmp_path))
+    assert at_a_terminal(*root, "logs", "--messages", "c1").startswith(SHOWN)
+    assert b"\x1b[2J" in at_a_terminal(*root, "logs", "c1")  # the container's, as podman has it
+    os.chown(directory / "output", 12345, 12345)
+    assert at_a_terminal(*root, "logs", "c1").startswith(SHOWN)
+
+
+def test_logs_follow_no_link(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The record may be exchanged for another directory, and a log for another file."""
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    root.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "log").write_text("secret")
+    (root / "c1").symlink_to(elsewhere)
+    directory = root / "c2"
+    directory.mkdir()
+    (directory / "log").symlink_to(elsewhere / "log")
+    for container in ("c1", "c2"):
+        assert _fast.run(["--root", str(root), "logs", "--messages", container]) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "container c1 does not exist" in err
+    os.mkfifo(directory / "output")
+    assert _fast.run(["--root", str(root), "logs", "c2"]) == 1
+    assert "is not a regular file" in capfd.readouterr().err
+
+
+PRINTING = {
+    "state": ["state", "c1"],
+    "list": ["list"],
+    "list -q": ["list", "--quiet"],
+    "list as JSON": ["list", "--format", "json"],
+    "logs": ["logs", "c1"],
+    "messages": ["logs", "--messages", "c1"],
+    "features": ["features"],
+    "version": ["--version"],
+    "help": ["help"],
+    "completion": ["completion", "bash"],
+    "plugins": ["plugins"],
+    "doctor": ["doctor", "--no-job", "--format", "json"],
+}
+
+
+@pytest.fixture
+def root_with_one(tmp_path: Path) -> Path:
+    directory = record(tmp_path)
+    for name in ("log", "output"):
+        (directory / name).write_text("text\n" * 100_000)
+    return tmp_path
+
+
+def printing(root: Path, words: list[str], stdout: int) -> tuple[int, str]:
+    command = [sys.executable, "-c", "from scrun._fast import main; main()", "--root", str(root)]
+    done = subprocess.run(
+        [*command, *words], stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
+        timeout=60, text=True,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("command", PRINTING)
+def test_output_that_cannot_be_written_is_an_error(root_with_one: Path, command: str) -> None:
+    with open("/dev/full", "wb") as full:
+        status, said = printing(root_with_one, PRINTING[command], full.fileno())
+    assert (status, said) == (
+        1,
+        "scrun: standard output: No space left on device; make space there\n",
+    )
+
+
+@pytest.mark.parametrize("command", PRINTING)
+def test_who_has_read_enough_is_told_nothing(root_with_one: Path, command: str) -> None:
+    readable, writable = os.pipe()
+    os.close(readable)
+    try:
+        status, said = printing(root_with_one, PRINTING[command], writable)
+    finally:
+        os.close(writable)
+    assert said == ""
+    assert status == 0 or command == "doctor"
+
+
+def test_a_pipe_that_others_made_nonblocking_gets_it_all(root_with_one: Path) -> None:
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    words = [sys.executable, "-c", "from scrun._fast import main; main()", "--root"]
+    process = subprocess.Popen([*words, str(root_with_one), "logs", "c1"], stdout=writable)
+    os.close(writable)
+    with open(readable, "rb") as pipe:
+        assert pipe.read() == b"text\n" * 100_000
+    assert process.wait(20) == 0

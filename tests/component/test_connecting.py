@@ -100,3 +100,35 @@ def test_errors_name_the_socket(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=f"{directory}/socket"):
             wire.connect(str(directory), "socket")
     assert len(os.listdir("/proc/self/fd")) < 100
+
+
+MAY_CALL = """
+import socket, sys, trio
+from supervisor.server import _may_call
+async def main():
+    print(_may_call(trio.socket.from_stdlib_socket(socket.socketpair()[0])))
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("prefix", "may"),
+    [
+        (("setpriv", "--reuid=65534", "--clear-groups"), "True"),  # nobody, as themselves
+        # there everybody is nobody
+        (("setpriv", "--reuid=21999", "--clear-groups", "unshare", "--user"), "False"),
+        (("unshare", "--user", "--map-root-user"), "True"),
+    ],
+)
+def test_nobody_in_a_user_namespace_may_be_anybody(prefix: tuple[str, ...], may: str) -> None:
+    command = [*prefix, "--", sys.executable, "-c", MAY_CALL]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, cwd="/")
+    assert done.stdout == f"{may}\n"
+
+
+def test_nobody_s_supervisor_in_a_user_namespace_is_not_asked(tmp_path: Path) -> None:
+    user, another = users.ordinary(), users.other()
+    path = tmp_path / "socket"
+    with served(path, another):
+        said = answer(path, *user.prefix, "unshare", "--user")
+    assert said == "is served by another user (uid 65534)\n"

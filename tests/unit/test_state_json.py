@@ -19,6 +19,13 @@ def test_bytes() -> None:
     )
 
 
+def test_nothing_moves_a_cursor() -> None:
+    nasty = {"\x1b[2J": "\x9b31m\x7f\u202e\x85", "line": "a\nb"}
+    rendered = render_state("1.0.2", "c", "running", 1, "/b\x9d", nasty)
+    assert all(c.isprintable() or c == "\n" for c in rendered.decode())
+    assert json.loads(rendered)["annotations"] == nasty
+
+
 def test_no_pid_of_a_stopped_container() -> None:
     assert json.loads(render_state("1.0.2", "c", "stopped", 42, "/b", {}))["pid"] == 0
 

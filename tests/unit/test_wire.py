@@ -347,3 +347,62 @@ def test_an_answer_may_overtake_the_sender(pair: Pair) -> None:
         sock.peer = theirs
         wire.send(sock, [b"create", b"1"], [2])
         assert wire.receive(sock) == (1, b"why")
+
+
+def test_an_answer_without_an_end_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "REPLY", 100_000)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"\0" + b"x" * 100_001)
+        with pytest.raises(OSError, match="longer than 0 MiB"):
+            wire.receive(ours)
+
+
+@pytest.mark.parametrize("said", [b"", b"\0a"])
+def test_an_answer_that_does_not_come_is_not_waited_for(
+    said: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its first byte may take its time, but for root who asks another user's supervisor."""
+    monkeypatch.setattr(wire, "_ANSWER", 0.3)
+    with listening(tmp_path / "s") as listener:
+        ours = wire.connect_supervisor(str(tmp_path), "s")
+        with listener.accept()[0] as theirs:
+            theirs.sendall(said)
+            if not said:
+                wire._wait_at_most(ours, 0.2)
+            with pytest.raises(TimeoutError, match="in time"):
+                wire.receive(ours)
+        ours.close()
+
+
+def test_drops_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes soon enough, and the end never does."""
+    monkeypatch.setattr(wire, "_ANSWER", 0.3)
+    ours, theirs = socket.socketpair()
+    done = threading.Event()
+
+    def drip() -> None:
+        while not done.wait(0.02):
+            theirs.sendall(b"\0")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        with pytest.raises(TimeoutError, match="in time"):
+            wire.receive(ours)
+    finally:
+        done.set()
+        thread.join()
+        ours.close()
+        theirs.close()
+
+
+def test_root_does_not_wait_for_ever_for_another_user(public: Path) -> None:
+    """The directory tells, before anybody is at the other end; the listener takes nobody."""
+    user = users.ordinary().uid
+    os.chown(public, user, user)
+    with listening(public / "s"):
+        sock = wire.connect_supervisor(str(public), "s")
+        size = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
+        assert int.from_bytes(size[:8], "little") == wire.PATIENCE
+        sock.close()

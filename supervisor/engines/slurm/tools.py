@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from scrun import paths
 from scrun.errors import EngineUnavailable
 from scrun.settings.ociconf import OciConf
 from supervisor.processes import SYSTEM_PATH, Setting, own_program
@@ -146,9 +147,5 @@ def outer_id(kind: str) -> int:
         kind: "uid" or "gid".
     """
     own = os.geteuid() if kind == "uid" else os.getegid()
-    with open(f"/proc/self/{kind}_map", encoding="ascii") as file:
-        for line in file:
-            inside, outside, count = map(int, line.split())
-            if inside <= own < inside + count:
-                return outside + own - inside
-    return own
+    outer = paths.outer_id(kind, own)
+    return own if outer < 0 else outer
