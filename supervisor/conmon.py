@@ -20,6 +20,11 @@ _OPTION = b"--persist-dir"
 _GENERATIONS = 4  # the anchor, who makes it, its create, perhaps a script around that
 
 
+def calls(environment: Mapping[str, str]) -> bool:
+    """Tell whether conmon calls, by the environment of `create`."""
+    return _SIGN_OF_CONMON in environment
+
+
 def tell_out_of_memory(bundle: str, environment: Mapping[str, str], anchor: int) -> None:
     """Leave the mark from which podman has `State.OOMKilled`.
 
@@ -34,7 +39,7 @@ def tell_out_of_memory(bundle: str, environment: Mapping[str, str], anchor: int)
         environment: Of `create`: conmon sets _OCI_SYNCPIPE.
         anchor: The process of the container that conmon, its parent, waits for.
     """
-    if _SIGN_OF_CONMON in environment:
+    if calls(environment):
         for directory in (bundle, *_persistent_directories(anchor)):
             with contextlib.suppress(OSError):
                 os.close(os.open(os.path.join(directory, "oom"), _FLAGS, 0o644))
@@ -85,7 +90,7 @@ async def minded(
 
 def _find_conmon(environment: Mapping[str, str], anchor: int) -> int | None:
     """Open the conmon above an anchor; None if there is none."""
-    if _SIGN_OF_CONMON not in environment:
+    if not calls(environment):
         return None
     pid = anchor
     for _ in range(_GENERATIONS):

@@ -16,8 +16,10 @@ All ends are one: `end` cancels the tree and keeps the reason; the levels undo t
 order. The first reason counts.
 """
 
+import math
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import trio
 
@@ -39,9 +41,9 @@ from scrun.states import (
     taken,
 )
 from scrun.waiting import Waiting
+from supervisor import conmon
 from supervisor.admission import ProgramNotFound, admit, called_as
 from supervisor.anchors import Anchor, obey
-from supervisor.conmon import minded, tell_out_of_memory
 from supervisor.engines.base import Engine, Job, Request, Step
 from supervisor.inside import Inside
 from supervisor.journal import Journal
@@ -62,6 +64,7 @@ from supervisor.stdio import Stdio
 
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _LAST_OUTPUT = 5.0
+_UNSTARTED = 20.0  # podman calls `start` in the moment in which `create` has ended
 _UNANSWERED = 60.0  # less than the patience of any engine: podman's is 240 s, a kubelet's 120
 
 
@@ -331,21 +334,34 @@ class Life:
             return
         with trio.move_on_after(_UNANSWERED):
             await self._queued.wait()
-        with trio.move_on_after(self._order.settings.create_timeout):
+        patience = self._order.settings.create_timeout
+        if self._notices.pending:  # its pod's, for which another member has waited
+            patience = 0
+        with trio.move_on_after(patience):
             await self.settled.wait()
         if self.phase is Phase.CREATING and not self.ending:
-            await self._be_created()
+            podman = conmon.calls(self._order.setting.environment)
+            await self._be_created(_UNSTARTED if podman else math.inf)
 
-    async def _be_created(self) -> None:
-        """Answer `create`, and wait for `start`."""
-        async with minded(self._order.setting.environment, self.anchor_pid, self._lost):
+    async def _be_created(self, patience: float = math.inf) -> None:
+        """Answer `create`, and wait for `start`; not for ever, if there is a patience.
+
+        A podman that is interrupted while its conmon waits for `create` goes, and leaves the
+        container behind as created. Without an end its job would come one day, and never go.
+        `podman start` creates one anew that has ended.
+        """
+        died = partial(self._lost, "'s conmon died before its start")
+        async with conmon.minded(self._order.setting.environment, self.anchor_pid, died):
             if self._become(Phase.CREATED):
                 self.settled.set()
-            await self._asked_to_start.wait()
+            with trio.move_on_after(patience):
+                await self._asked_to_start.wait()
+        if not self._asked_to_start.is_set():
+            self._lost(f" has not started it for {patience:g} s")
 
-    def _lost(self) -> None:
+    def _lost(self, why: str) -> None:
         """End: nobody is left who could start it."""
-        text = f"container {self.id} was ended: podman's conmon died before its start"
+        text = f"container {self.id} was ended: podman{why}"
         self.end(killed(signal.SIGKILL, text))
 
     def resized(self) -> None:
@@ -459,7 +475,7 @@ class Life:
         if ending.text:
             annotations["org.scrun.message"] = ending.text
         if ending.reason == "out-of-memory":
-            tell_out_of_memory(
+            conmon.tell_out_of_memory(
                 self._order.bundle, self._order.setting.environment, self.anchor_pid
             )
         # Before the record: who kills us between the two shall not take the engine's status away.

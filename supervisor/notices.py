@@ -29,6 +29,11 @@ class Notices:
         self._granted = False
 
     @property
+    def pending(self) -> bool:
+        """Whether the job is known to wait."""
+        return self._news is not None
+
+    @property
     def reason(self) -> str:
         """What the container waits for, in words."""
         if self._granted:
