@@ -88,6 +88,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     if not undo:
         conf_change, notes = _slurm_conf(parsed, site)
         changes += conf_change
+        notes += _storage(engine, site)
     if parsed.options.get("dry-run"):
         _say(*(line for change in changes for line in _shown(change)))
     else:
@@ -100,6 +101,16 @@ def run(parsed: Parsed, argv: list[str]) -> int:
         _say("nothing would be written")
     _say(*notes)
     return 0
+
+
+def _storage(engine: str, site: Site) -> list[str]:
+    """Tell what podman's storage means for its containers on a cluster, if it is slow there."""
+    if engine != "podman":
+        return []
+    driver = podman.storage_driver(os.environ, site.home_config)
+    if driver == podman.WITHOUT_COPIES:
+        return []
+    return [f"note: podman's storage driver is {driver}: {podman.STORAGE}"]
 
 
 def home_config(env: Mapping[str, str]) -> str:

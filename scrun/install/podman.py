@@ -18,6 +18,14 @@ NAME = "scrun"
 MARK = "# Written by `scrun install podman`; `scrun install podman --undo` removes it.\n"
 _SYSTEM = "/etc/containers"
 _VENDOR = "/usr/share/containers"
+_DRIVER = "overlay"  # podman's own choice
+WITHOUT_COPIES = "vfs"
+"""The storage driver whose root file systems the nodes of a cluster see as they are."""
+STORAGE = (
+    "a container's root file system is copied at each start on Slurm; "
+    'set driver = "vfs" in storage.conf, with its graphroot on a file system that the nodes share'
+)
+"""What that means for others, and the remedy."""
 
 
 def drop_in(directory: str) -> str:
@@ -51,6 +59,35 @@ def text(program: str, *, default: bool = False) -> str:
 def is_ours(content: str) -> bool:
     """Tell whether a file at our place is of our making."""
     return content.startswith(MARK)
+
+
+def storage_driver(env: Mapping[str, str], home_config: str | None) -> str:
+    """Return podman's storage driver, by containers-storage.conf(5).
+
+    Args:
+        env: podman's environment.
+        home_config: The user's directory of settings; None for root's podman.
+
+    Raises:
+        SettingsError: The file that counts is no TOML.
+    """
+    if driver := env.get("STORAGE_DRIVER"):
+        return driver
+    places = [env.get("CONTAINERS_STORAGE_CONF", "")]
+    places += [f"{home_config}/containers/storage.conf"] if home_config else []
+    places += [f"{_SYSTEM}/storage.conf", f"{_VENDOR}/storage.conf"]
+    path = next((place for place in places if place and os.path.isfile(place)), None)
+    if path is None:
+        return _DRIVER
+    try:
+        with open(path, "rb") as file:
+            storage = tomllib.load(file).get("storage", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: {error}") from error
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    driver = storage.get("driver") if isinstance(storage, dict) else None
+    return driver if isinstance(driver, str) and driver else _DRIVER
 
 
 def files(

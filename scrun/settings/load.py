@@ -141,11 +141,14 @@ class Staging(msgspec.Struct, frozen=True):
         host_only: Mounts whose source is under one of these paths exist only on the submit
             host, besides those where engines keep what they make for one container.
         timeout: Seconds that staging in or out may take.
+        id_map: The users that the containers of an ordinary user have: `single` the own one,
+            `full` all that subuid(5) lends besides, or `auto`: all if the nodes can map them.
     """
 
     scratch: Path | None = None
     host_only: tuple[Path, ...] = ()
     timeout: Seconds = 3600
+    id_map: Literal["auto", "single", "full"] = "auto"
 
 
 class Lua(msgspec.Struct, frozen=True):

@@ -50,11 +50,36 @@ def judge_docker(path: str, program: str | None, *, usable: bool) -> Finding:
     return Finding("docker", "ok", f"{path}: knows scrun as {program}")
 
 
+def judge_storage(driver: str, engine: str) -> Finding:
+    """Judge podman's storage driver.
+
+    Args:
+        driver: It.
+        engine: Where containers run.
+    """
+    name = "podman's storage"
+    if engine != "slurm" or driver == podman.WITHOUT_COPIES:
+        return Finding(name, "ok", f"driver {driver}")
+    what, _, remedy = podman.STORAGE.partition("; ")
+    return Finding(name, "warn", f"driver {driver}: {what}", remedy)
+
+
 async def _podman(place: Place, tell: Tell) -> None:
     if place.which("podman") is None:
         tell(Finding("podman", "ok", "not installed"))
+        tell(Finding("podman's storage", "ok", "podman is not installed"))
         return
+    tell(await trio.to_thread.run_sync(_look_at_storage, place, abandon_on_cancel=True))
     tell(await trio.to_thread.run_sync(_look_at_podman, place, abandon_on_cancel=True))
+
+
+def _look_at_storage(place: Place) -> Finding:
+    own = None if os.geteuid() == 0 else home_config(place.setting.environment)
+    try:
+        driver = podman.storage_driver(place.setting.environment, own)
+    except SettingsError as error:
+        return Finding("podman's storage", "warn", str(error), "correct that file")
+    return judge_storage(driver, place.engine.name if place.engine else "")
 
 
 def _look_at_podman(place: Place) -> Finding:
@@ -95,4 +120,4 @@ def launcher_works(program: str) -> bool:
     return os.path.isfile(program) and os.access(program, os.X_OK)
 
 
-CHECKS = (Check(("podman",), _podman), Check(("docker",), _docker))
+CHECKS = (Check(("podman", "podman's storage"), _podman), Check(("docker",), _docker))

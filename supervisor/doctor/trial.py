@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import trio
 
-from scrun.errors import EngineError, ScrunError, SettingsError
+from scrun.errors import EngineError, ScrunError, SettingsError, StagingError
 from scrun.settings.load import Log
 from scrun.settings.shell_commands import program_of
 from scrun.states import Ending
@@ -25,11 +25,17 @@ from supervisor.lua.find import find_script
 from supervisor.nurseries import unwrapped
 from supervisor.processes import Setting
 from supervisor.pumps import messages
+from supervisor.staging.id_maps import with_ids
 from supervisor.staging.place import directory_for
 
-NAMES = ("job", "step", "runtime on a node", "shared directory", CONTAINER)
+_USERS = "users of a container"
+NAMES = ("job", "step", "runtime on a node", "shared directory", _USERS, CONTAINER)
 _PATIENCE = 60.0
 _STEP = 60.0
+_LEND = (
+    "what changes users (apt, nginx, postgres, USER) fails in such a container: have uidmap "
+    "installed on the nodes, and there and here the same lines in /etc/subuid and /etc/subgid"
+)
 _SCRATCH = "name a directory that the nodes share as `scratch` in the section [staging]"
 
 
@@ -216,7 +222,24 @@ async def _in_job(place: Place, tell: Tell, job: Job, request: Request) -> None:
     seen = read(lines)
     tell(judge_runtime(program, seen, conf))
     tell(judge_directory(directory, seen, token, scripted=_scripted(place)))
+    tell(await _users(place, job, request))
     tell(await try_container(place, job.environment))
+
+
+async def _users(place: Place, job: Job, request: Request) -> Finding:
+    """Find out whether a container has all users of its image there."""
+    assert place.engine is not None
+    target = await place.engine.target(request.setting)
+    try:
+        target, why = await with_ids(target, job, place.settings.staging.id_map, request)
+    except StagingError as error:
+        return Finding(_USERS, "fail", str(error), _LEND)
+    if not target.rootless:
+        return Finding(_USERS, "ok", "all: they are root's")
+    if target.ids is not None:
+        lent = sum(each.size for each in target.ids.uids.whole)
+        return Finding(_USERS, "ok", f"{lent}, by newuidmap")
+    return Finding(_USERS, "warn", why or 'one, as id_map = "single" says', _LEND)
 
 
 async def _step(job: Job, words: str) -> tuple[int, list[str]]:

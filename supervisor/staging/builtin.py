@@ -16,6 +16,7 @@ from supervisor.nurseries import unwrapped
 from supervisor.processes import child
 from supervisor.pumps import messages
 from supervisor.staging.base import Left, Submission
+from supervisor.staging.id_maps import with_ids
 from supervisor.staging.place import (
     Staged,
     directory_for,
@@ -59,7 +60,7 @@ def clean(record: Record) -> None:
     complete = os.path.lexists(os.path.join(record.staged, "config.json"))
     if complete and os.path.isdir(copied) and not os.path.islink(copied) and record.rootfs:
         original = os.path.realpath(record.rootfs)
-        return_changes(record.staged, original, rootless=outer_id("uid") != 0)
+        return_changes(record.staged, original, privileged=outer_id("uid") == 0)
     stage_out(record.staged)
 
 
@@ -79,6 +80,7 @@ class BuiltIn:
         bundle, settings, request = self._bundle, self._settings, self._request
         directory = directory_for(settings, request)
         target = await self._engine.target(request.setting)
+        target, why_one_user = await with_ids(target, job, settings.id_map, request)
 
         def execute(command: Sequence[str]) -> None:
             trio.from_thread.run(carry_out, command, request, "copying the root file system")
@@ -92,16 +94,20 @@ class BuiltIn:
             raise StagingError(f"stage in took longer than {settings.timeout:g} s")
         try:
             try:
-                yield msgspec.structs.replace(done, arguments=tuple(bundle.config.process.args))
+                yield msgspec.structs.replace(
+                    done,
+                    arguments=tuple(bundle.config.process.args),
+                    notes=(*filter(None, [why_one_user]), *done.notes),
+                )
             finally:
                 if done.copied_from:
-                    await self._return_changes(done, rootless=target.rootless)
+                    await self._return_changes(done, privileged=not target.rootless)
         finally:
             # what takes longer goes on in its thread, and stays in the record until it is done
             with trio.move_on_after(_CLEAN_UP, shield=True):
                 await trio.to_thread.run_sync(stage_out, directory, abandon_on_cancel=True)
 
-    async def _return_changes(self, done: Staged, *, rootless: bool) -> None:
+    async def _return_changes(self, done: Staged, *, privileged: bool) -> None:
         """Bring changes back, whatever happened, unless somebody does not want to wait."""
         enough = threading.Event()
 
@@ -117,7 +123,7 @@ class BuiltIn:
                     lambda: return_changes(
                         done.bundle,
                         done.copied_from,
-                        rootless=rootless,
+                        privileged=privileged,
                         go_on=lambda: not enough.is_set(),
                     )
                 )

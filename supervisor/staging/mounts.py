@@ -31,6 +31,7 @@ def fit_mounts(
     staged: str,
     target: Target,
     namespaces: frozenset[str],
+    one_user: bool,
     sources: Mapping[str, Source],
     notes: Notes,
 ) -> tuple[list[dict[str, Any]], list[Copy]]:
@@ -42,6 +43,7 @@ def fit_mounts(
         staged: Where the copies will be.
         target: Where the container will run.
         namespaces: The types of namespaces that the container will have of its own.
+        one_user: Whether it will have one user and one group only.
         sources: What is at the sources.
         notes: Gets a line for each loss.
     """
@@ -49,7 +51,9 @@ def fit_mounts(
     copies: list[Copy] = []
     for index, mount in enumerate(mounts):
         if target.rootless:
-            _without_ids(mount, notes)
+            _without_maps(mount, notes)
+        if one_user:
+            _without_ids(mount)
         if not is_bind(mount):
             if not target.rootless or _of_own_namespace(mount, namespaces, notes):
                 kept.append(mount)
@@ -131,12 +135,16 @@ def below(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
-def _without_ids(mount: dict[str, Any], notes: Notes) -> None:
+def _without_ids(mount: dict[str, Any]) -> None:
     """Drop options that name ids: in a map of size 1 they are not there, which is EINVAL."""
     if "options" in mount:
         mount["options"] = [
             option for option in options(mount) if not option.startswith(("uid=", "gid="))
         ]
+
+
+def _without_maps(mount: dict[str, Any], notes: Notes) -> None:
+    """Drop maps of a mount's own."""
     for key in ("uidMappings", "gidMappings"):
         notes.drop(mount, f"mount {mount['destination']}: ", key, "only root may map ids")
 

@@ -11,6 +11,7 @@ import pwd
 import stat
 import subprocess
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -22,6 +23,7 @@ from scrun.record import Moved
 from scrun.settings.patterns import substitute
 from supervisor.staging.bring_back import bring_back
 from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
+from supervisor.staging.ids import has_several
 from supervisor.staging.mounts import FILES
 from supervisor.staging.policy import fit
 from supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from scrun.settings.load import Staging
     from supervisor.engines.base import Request
+    from supervisor.staging.ids import BothIds
     from supervisor.staging.plan import Target
 
 _CONFIG = "config.json"
@@ -163,6 +166,9 @@ def _fill(
     why_copied, copied_from = None, ""
     if target.elsewhere:
         rootfs, why_copied = _rootfs_for_nodes(rootfs, os.path.realpath(bundle), target)
+    why_one_user = ""
+    if why_copied and target.ids and (why_one_user := _owners_are_lost(directory, target.ids)):
+        target = msgspec.structs.replace(target, ids=None)
     plan = fit(
         config,
         bundle=bundle,
@@ -171,7 +177,7 @@ def _fill(
         target=target,
         sources=survey(config, bundle, mounted, target, directory),
     )
-    notes = list(plan.notes)
+    notes = [*filter(None, [why_one_user]), *plan.notes]
     mode = 0o700 if target.rootless or not _maps_users(plan.config) else 0o711
     os.chmod(directory, mode)
     if plan.copies:
@@ -179,7 +185,8 @@ def _fill(
     for file in plan.copies:
         copy(file.source, os.path.join(directory, FILES, file.name))
     if why_copied:
-        execute(_copy_command(rootfs, staged_rootfs, target))
+        owners = not target.rootless or has_several(plan.config)
+        execute(_copy_command(rootfs, staged_rootfs, owners=owners))
         notes.append(
             f"root: copied {mebibytes(staged_rootfs)} MiB, because {rootfs} {why_copied};"
             " what changes in it is brought back at the end"
@@ -191,6 +198,22 @@ def _fill(
     if root.get("readonly"):
         copied_from = ""
     return Staged(directory, rootfs, tuple(notes), copied_from=copied_from)
+
+
+def _owners_are_lost(directory: str, ids: BothIds) -> str:
+    """Tell why a copy of a root file system cannot have the owners of the image's files, or ""."""
+    if not ids.lent:
+        return "the container has one user: its root file system is copied, and belongs to you"
+    probe = os.path.join(directory, _CONFIG)
+    write(probe, b"")
+    try:
+        os.chown(probe, ids.uids.known[-1].inside, ids.gids.known[-1].inside)
+    except OSError as error:
+        reason = f"files in {directory} cannot have other owners ({error.strerror})"
+        return f"the container has one user: {reason}; {_REMEDY}"
+    finally:
+        os.unlink(probe)
+    return ""
 
 
 def _maps_users(config: Mapping[str, Any]) -> bool:
@@ -232,38 +255,40 @@ def _user_reaches(path: str) -> bool:
         path = os.path.dirname(path)
 
 
-def _copy_command(rootfs: str, copied: str, target: Target) -> tuple[str, ...]:
+def _copy_command(rootfs: str, copied: str, *, owners: bool) -> tuple[str, ...]:
     """Return the command that copies a root file system.
 
-    Where there is but one user, all of it is better his: a server's data directory that
+    Where there is but one user, all of it is better theirs: a server's data directory that
     belongs to another user of the image could not be written.
     """
-    preserve = ("--no-preserve=ownership",) if target.rootless else ()
+    preserve = () if owners else ("--no-preserve=ownership",)
     # "--": the path could begin with a dash; "/.": what is in it, also when it is a link
     options = ("-a", *preserve, "--reflink=auto", "--one-file-system", "--")
     return ("cp", *options, os.path.join(rootfs, "."), copied)
 
 
 def return_changes(
-    directory: str, original: str, *, rootless: bool, go_on: Callable[[], bool] = lambda: True
+    directory: str, original: str, *, privileged: bool, go_on: Callable[[], bool] = lambda: True
 ) -> None:
     """Bring what a container has changed in a copied root file system back.
 
     Args:
         directory: The staged bundle. Its config.json was written when the copy was complete.
         original: What the copy was made from.
-        rootless: Whether the copy lost the owners of its files.
+        privileged: Whether the container ran as root of the node; else the copy has lost the
+            owners of its files if there was but one user.
         go_on: Asked now and then whether there is still time.
 
     Raises:
         StagingError: It was not done, or not all of it.
     """
     try:
-        since = os.lstat(os.path.join(directory, _CONFIG)).st_ctime_ns
+        since = os.lstat(config := os.path.join(directory, _CONFIG)).st_ctime_ns
+        owners = privileged or has_several(msgspec.json.decode(Path(config).read_bytes()))
     except OSError as error:
         raise StagingError(f"bringing changes back from {directory}: {error.strerror}") from error
     copied = os.path.join(directory, _ROOTFS)
-    bring_back(copied, original, since, owners=not rootless, go_on=go_on)
+    bring_back(copied, original, since, owners=owners, go_on=go_on)
 
 
 def stage_out(directory: str) -> None:

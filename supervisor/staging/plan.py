@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from scrun.errors import shortened
+from supervisor.staging.ids import BothIds
 
 _MOST = 1000
 
@@ -43,6 +44,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         rootless: That user is not privileged there: the container needs a user namespace, and
             what only the node's root may do has to go.
         cgroups: The runtime there may make cgroups. Under Slurm the limits are Slurm's.
+        ids: More users and groups that the container may have, if it is rootless; None: one each.
         maps_root: The runtime there takes only maps that have user 0 in them, as runc does.
         link_rootfs: slurmstepd 22.05 sets root.path to BUNDLE/rootfs whatever config.json says,
             so the root file system has to be found under that name.
@@ -59,6 +61,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     gid: int
     rootless: bool
     cgroups: bool = False
+    ids: BothIds | None = None
     maps_root: bool = False
     link_rootfs: bool = False
     host_only: tuple[str, ...] = HOST_ONLY

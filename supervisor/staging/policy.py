@@ -11,6 +11,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from scrun.settings.request_sources import names_of_requests
+from supervisor.staging.ids import Maps, Range, is_mapped, mappings, maps_for
 from supervisor.staging.mounts import fit_mounts
 from supervisor.staging.plan import Copy, Notes, Plan, Source, Target
 
@@ -66,10 +67,11 @@ def fit(
     notes = Notes()
     fitted.setdefault("root", {})["path"] = rootfs
     process = fitted.get("process") or {}
+    maps = maps_for(config, target.ids) if target.rootless and target.ids else None
     linux = fitted.setdefault("linux", {}) if target.rootless else fitted.get("linux") or {}
 
-    _fit_process(process, target, notes)
-    _fit_linux(linux, process.get("user") or {}, target, sources, notes)
+    _fit_process(process, target, maps, notes)
+    _fit_linux(linux, process.get("user") or {}, target, maps, sources, notes)
     if target.elsewhere:
         notes.drop(fitted, "", "hooks", _OTHER_MACHINE)
     mounts, copies = fit_mounts(
@@ -78,6 +80,7 @@ def fit(
         staged=staged,
         target=target,
         namespaces=_own_namespaces(linux),
+        one_user=target.rootless and maps is None,
         sources=sources,
         notes=notes,
     )
@@ -86,7 +89,7 @@ def fit(
     return Plan(fitted, tuple(copies), tuple(notes.lines))
 
 
-def _fit_process(process: dict[str, Any], target: Target, notes: Notes) -> None:
+def _fit_process(process: dict[str, Any], target: Target, maps: Maps | None, notes: Notes) -> None:
     """Remove what the process there cannot have, and lower what it can have less of."""
     _without_requests(process, notes)
     if target.elsewhere or target.rootless:
@@ -100,10 +103,14 @@ def _fit_process(process: dict[str, Any], target: Target, notes: Notes) -> None:
     if target.rootless:
         for key in ("oomScoreAdj", "scheduler", "ioPriority"):
             notes.drop(process, "process.", key, _ROOT_ONLY)
-        if target.maps_root:
-            _become_root(process.get("user") or {}, notes)
-        # setgroups(2) is denied in a user namespace that an ordinary user maps itself
-        notes.drop(process.get("user") or {}, "process.user.", "additionalGids", _ROOT_ONLY)
+        user = process.get("user") or {}
+        if maps is not None:
+            _groups_that_are_mapped(user, maps, notes)
+        else:
+            if target.maps_root:
+                _become_root(user, notes)
+            # setgroups(2) is denied in a user namespace that an ordinary user maps itself
+            notes.drop(user, "process.user.", "additionalGids", _ROOT_ONLY)
     if target.capabilities is not None:
         _limit_capabilities(process.get("capabilities") or {}, target.capabilities, notes)
 
@@ -117,6 +124,16 @@ def _without_requests(process: dict[str, Any], notes: Notes) -> None:
     if names := names_of_requests(env):
         process["env"] = [entry for entry in env if entry.partition("=")[0] not in names]
         notes.add(f"process.env without {', '.join(names)}: {_FOR_SCRUN}")
+
+
+def _groups_that_are_mapped(user: dict[str, Any], maps: Maps, notes: Notes) -> None:
+    """Drop groups that the container does not have."""
+    wanted = user.get("additionalGids") or []
+    there = [group for group in wanted if any(each.holds(group) for each in maps.gids)]
+    if len(there) < len(wanted):
+        lost = ", ".join(str(group) for group in wanted if group not in there)
+        notes.add(f"process.user.additionalGids without {lost}: not mapped there")
+        user["additionalGids"] = there
 
 
 def _become_root(user: dict[str, Any], notes: Notes) -> None:
@@ -162,6 +179,7 @@ def _fit_linux(
     linux: dict[str, Any],
     user: Mapping[str, Any],
     target: Target,
+    maps: Maps | None,
     sources: Mapping[str, Source],
     notes: Notes,
 ) -> None:
@@ -176,10 +194,10 @@ def _fit_linux(
         for key in ("cgroupsPath", "resources", "intelRdt"):
             notes.drop(linux, "linux.", key, _NO_CGROUPS)
     if target.rootless:
-        _map_the_user(linux, user, target)
+        _map_users(linux, user, target, maps)
         _devices_that_can_be_bound(linux, sources, notes)
     if target.elsewhere or target.rootless:
-        _sysctls_of_own_namespaces(linux, user, target, notes)
+        _sysctls_of_own_namespaces(linux, target, notes)
 
 
 def _leave_foreign_namespaces(linux: dict[str, Any], notes: Notes) -> None:
@@ -202,19 +220,23 @@ def _leave_foreign_namespaces(linux: dict[str, Any], notes: Notes) -> None:
         linux["namespaces"] = kept
 
 
-def _map_the_user(linux: dict[str, Any], user: Mapping[str, Any], target: Target) -> None:
-    """Put the container into a user namespace with the only map an ordinary user may write.
+def _map_users(
+    linux: dict[str, Any], user: Mapping[str, Any], target: Target, maps: Maps | None
+) -> None:
+    """Put the container into a user namespace with a map that an ordinary user may write.
 
-    The submitted maps count ids of another machine, or of podman's own user namespace.
+    The submitted maps count ids of another machine, or of podman's own user namespace. Without
+    the help of newuidmap(1) a map has one line, for the user's own id (user_namespaces(7)).
     """
     namespaces = linux.setdefault("namespaces", [])
     if not any(namespace["type"] == "user" for namespace in namespaces):
         namespaces.append({"type": "user"})
-    for key, inside, outside in (
-        ("uidMappings", user.get("uid", 0), target.uid),
-        ("gidMappings", user.get("gid", 0), target.gid),
-    ):
-        linux[key] = [{"containerID": inside, "hostID": outside, "size": 1}]
+    if maps is None:
+        uids = (Range(user.get("uid", 0), target.uid, 1),)
+        gids = (Range(user.get("gid", 0), target.gid, 1),)
+        maps = Maps(uids, gids)
+    linux["uidMappings"] = mappings(maps.uids)
+    linux["gidMappings"] = mappings(maps.gids)
 
 
 def _devices_that_can_be_bound(
@@ -241,9 +263,7 @@ def _own_namespaces(linux: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(namespace["type"] for namespace in linux.get("namespaces") or [])
 
 
-def _sysctls_of_own_namespaces(
-    linux: dict[str, Any], user: Mapping[str, Any], target: Target, notes: Notes
-) -> None:
+def _sysctls_of_own_namespaces(linux: dict[str, Any], target: Target, notes: Notes) -> None:
     """Drop sysctls of namespaces that are the node's, and of groups that are not mapped."""
     own = _own_namespaces(linux)
     for name in list(linux.get("sysctl") or {}):
@@ -253,6 +273,10 @@ def _sysctls_of_own_namespaces(
             notes.drop(linux["sysctl"], "linux.sysctl.", name, why)
         elif target.rootless and name == "net.ipv4.ping_group_range":
             # podman always sets "0 0"; a group without a map is EINVAL
-            group = user.get("gid", 0)
-            if linux["sysctl"][name].split() != [str(group)] * 2:
+            groups = linux["sysctl"][name].split()
+            if not all(_is_mapped_group(group, linux) for group in groups):
                 notes.drop(linux["sysctl"], "linux.sysctl.", name, "its groups are not mapped")
+
+
+def _is_mapped_group(text: str, linux: Mapping[str, Any]) -> bool:
+    return text.isdecimal() and is_mapped(int(text), linux["gidMappings"])

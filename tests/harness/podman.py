@@ -123,9 +123,9 @@ class Podman:
             arguments, process.returncode, out.decode(), err.decode()
         )
 
-    def must(self, *arguments: str, data: bytes = b"") -> str:
+    def must(self, *arguments: str, data: bytes = b"", timeout: float = _TIMEOUT) -> str:
         """Call podman, successfully, and return what it printed."""
-        done = self.run(*arguments, data=data)
+        done = self.run(*arguments, data=data, timeout=timeout)
         assert done.returncode == 0, f"podman {arguments}: {done.returncode}: {done.stderr}"
         return done.stdout
 

@@ -67,6 +67,7 @@ user = pytest.mark.parametrize("site", ["local-user"], indirect=True)
 def test_podman_and_back(home: Home) -> None:
     own = '[containers]\nenv = ["A=b"]\n'
     home.write(home.config / "containers" / "containers.conf", own)
+    home.write(home.config / "containers" / "storage.conf", '[storage]\ndriver = "vfs"\n')
     before = snapshot(home.path)
     shown = home.run("podman", "--dry-run").stdout
     assert f"+++ {home.drop_in}" in shown
@@ -83,6 +84,12 @@ def test_podman_and_back(home: Home) -> None:
     assert [*snapshot(home.path)] == [*before]
     assert (home.config / "containers" / "containers.conf").read_text() == own
     assert "nothing to undo" in home.must("podman", "--undo")
+
+
+@user
+def test_storage_that_is_copied(home: Home) -> None:
+    said = home.run("podman").stdout.splitlines()
+    assert said[1:] == [f"note: podman's storage driver is overlay: {conf.STORAGE}"]
 
 
 @user

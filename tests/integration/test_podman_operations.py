@@ -73,9 +73,10 @@ def test_exec_of_what_is_not_there(podman: Podman, running: str) -> None:
 
 
 def test_exec_as_another_user(podman: Podman, running: str) -> None:
-    done = podman.run("exec", "--user", "33", running, "id")
+    assert podman.must("exec", "--user", "33", running, "id", "-u") == "33\n"
+    done = podman.run("exec", "--user", "70000", running, "id")
     assert done.returncode != 0
-    assert "uid 33 does not exist in the container" in done.stderr
+    assert "uid 70000 does not exist in the container" in done.stderr
 
 
 def test_exec_detached(podman: Podman, running: str) -> None:

@@ -308,6 +308,14 @@ def test_libraries() -> None:
 # --- engines
 
 
+@pytest.mark.parametrize(
+    ("driver", "engine", "status"),
+    [("overlay", "slurm", "warn"), ("vfs", "slurm", "ok"), ("overlay", "local", "ok")],
+)
+def test_podmans_storage(driver: str, engine: str, status: str) -> None:
+    assert engines.judge_storage(driver, engine).status == status
+
+
 def test_podman() -> None:
     engine: dict[str, object] = {"runtimes": {"scrun": ["/a"]}, "scrun named by": "/c"}
     assert engines.judge_podman({**engine, "cgroup_manager": "cgroupfs"}, "/a").text == (

@@ -1,52 +1,115 @@
-"""Which container ids there may be."""
+"""Which users and groups a container can have: maps of config.json behind those of a namespace."""
 
-import re
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from scrun.errors import UsageError
-from scrun.oci.ids import check_id
-
-
-@pytest.mark.parametrize(
-    "text", ["a", "A-b_c+d.9", "0" * 64, "x" * 255, "...", ".hidden", "-", "-f", "buildah-b1"]
+from supervisor.staging.ids import (
+    BothIds,
+    Ids,
+    Range,
+    Ranges,
+    composed,
+    has_several,
+    ids_here,
+    maps_for,
+    read_map,
+    read_subordinate,
 )
-def test_valid(text: str) -> None:
-    assert check_id(text) == text
+
+ALL = (Range(0, 0, 4294967295),)
+PODMAN = (Range(0, 1000, 1), Range(1, 165536, 65536))
+LENT = Ids(1000, PODMAN, lent=True)
+OWN = Ids(1000, (Range(1000, 1000, 1), Range(165536, 165536, 65536)), lent=False)
+
+
+def config(uid: int = 0, maps: list[tuple[int, int, int]] | None = None) -> dict[str, Any]:
+    keys = ("containerID", "hostID", "size")
+    listed = [dict(zip(keys, entry, strict=True)) for entry in maps or []]
+    linux = {"uidMappings": listed, "gidMappings": listed} if listed else {}
+    return {"process": {"user": {"uid": uid, "gid": uid}}, "linux": linux}
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "expected"),
     [
-        "",
-        ".",
-        "..",
-        "a/b",
-        "../x",
-        "a b",
-        "a\n",
-        "\na",
-        "a\0b",
-        "ä",
-        "a,b",
-        "x" * 256,
-        "٣",
-        "\udc80",
+        ("ann:100000:65536\nbob:165536:65536\n", [(165536, 65536)]),
+        ("1001:5:6\nbob:1:2\n", [(5, 6), (1, 2)]),
+        ("bob:1:0\nbob:x:2\nbob:1\nbob:1:2:3\n\n#bob:1:2\nbob:-1:2\nbob:²:2\n", []),
+        (f"bob:{'9' * 5000}:1\n", []),
     ],
 )
-def test_invalid(text: str) -> None:
-    with pytest.raises(UsageError, match="invalid container id") as caught:
-        check_id(text)
-    assert "\n" not in str(caught.value)
+def test_what_subuid_lends(text: str, expected: list[tuple[int, int]]) -> None:
+    assert read_subordinate(text, ("bob", "1001")) == expected
 
 
-@given(st.text(max_size=300))
-def test_the_rule_is_that_of_runc(text: str) -> None:
-    valid = re.fullmatch(r"[A-Za-z0-9_+.-]{1,255}", text) and text not in (".", "..")
-    if valid:
-        assert check_id(text) == text
-    else:
-        with pytest.raises(UsageError):
-            check_id(text)
+def test_maps_of_the_kernel() -> None:
+    assert (
+        read_map("         0       1000          1\n         1     165536      65536\n") == PODMAN
+    )
+
+
+@pytest.mark.parametrize(
+    ("inside", "subordinate", "expected"),
+    [
+        (ALL, [(165536, 65536)], OWN),
+        (ALL, [], None),
+        (PODMAN, [], LENT),
+        (PODMAN, [(165536, 65536)], LENT),
+        ((Range(0, 1000, 1),), [(165536, 65536)], None),  # `unshare --map-root-user`
+        ((Range(0, 165536, 65536),), [], None),  # root of it is not the user
+    ],
+)
+def test_what_can_be_mapped(
+    inside: Ranges, subordinate: list[tuple[int, int]], expected: Ids | None
+) -> None:
+    assert ids_here(1000, inside, subordinate) == expected
+
+
+WHOLE = PODMAN
+KEEP_ID = [(0, 1, 1000), (1000, 0, 1), (1001, 1001, 64536)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "uid", "maps", "expected"),
+    [
+        (LENT, 0, None, WHOLE),
+        (LENT, 33, None, WHOLE),
+        (LENT, 65537, None, None),  # nobody has that id
+        (LENT, 0, [(0, 0, 1), (1, 1, 65536)], WHOLE),
+        (LENT, 0, [(0, 0, 10)], (Range(0, 1000, 1), Range(1, 165536, 9))),
+        (LENT, 0, [(0, 0, 1)], WHOLE),
+        (LENT, 0, [(0, 0, 100000)], None),
+        (LENT, 1000, KEEP_ID, None),  # its root cannot reach what is the user's
+        (OWN, 0, None, WHOLE),
+        (OWN, 1000, None, None),
+        (OWN, 0, [(0, 1000, 1)], WHOLE),  # `runc spec --rootless`
+        (OWN, 0, [(0, 1000, 1), (1, 165536, 10)], (Range(0, 1000, 1), Range(1, 165536, 10))),
+        (OWN, 0, [(0, 5, 1)], None),
+        (OWN, 0, [(0, 165536, 10)], None),
+    ],
+)
+def test_maps_of_a_container(
+    ids: Ids, uid: int, maps: list[tuple[int, int, int]] | None, expected: Ranges | None
+) -> None:
+    found = maps_for(config(uid, maps), BothIds(ids, ids))
+    assert (found and found.uids) == expected
+    assert (found and found.gids) == expected
+
+
+def test_a_map_has_no_end_of_lines() -> None:
+    """The kernel takes 340; a hostile image may ask for any number."""
+    many = [(number, number % 9, 1) for number in range(5000)]
+    assert maps_for(config(0, many), BothIds(LENT, LENT)) is None
+
+
+def test_several_ranges_behind_one() -> None:
+    wanted = [{"containerID": 0, "hostID": 0, "size": 3}]
+    assert composed(wanted, PODMAN) == (Range(0, 1000, 1), Range(1, 165536, 2))
+
+
+@pytest.mark.parametrize(
+    ("maps", "several"), [(None, False), ([(0, 1000, 1)], False), ([(0, 0, 2)], True)]
+)
+def test_what_a_staged_bundle_has(maps: list[tuple[int, int, int]] | None, several: bool) -> None:
+    assert has_several(config(0, maps)) is several

@@ -312,3 +312,29 @@ def test_launcher_for_all(program: Path) -> None:
     program.write_text(f"#!{interpreter} -I\n")
     with pytest.raises(SettingsError, match=f"cannot get at {interpreter}"):
         launcher.check_for_all(str(program), os.__file__)
+
+
+@pytest.mark.parametrize(
+    ("content", "env", "driver"),
+    [
+        (None, {}, "overlay"),
+        ('[storage]\ndriver = "vfs"\n', {}, "vfs"),
+        ("[storage]\n", {}, "overlay"),
+        ('[storage]\ndriver = "vfs"\n', {"STORAGE_DRIVER": "btrfs"}, "btrfs"),
+    ],
+)
+def test_podmans_storage_driver(
+    tmp_path: Path, content: str | None, env: dict[str, str], driver: str
+) -> None:
+    path = tmp_path / "containers" / "storage.conf"
+    path.parent.mkdir()
+    path.write_text(content or "[storage]\n")
+    assert podman.storage_driver(env, str(tmp_path)) == driver
+
+
+def test_a_storage_conf_that_is_no_toml(tmp_path: Path) -> None:
+    path = tmp_path / "containers" / "storage.conf"
+    path.parent.mkdir()
+    path.write_text("driver: vfs\n")
+    with pytest.raises(SettingsError, match=r"storage\.conf"):
+        podman.storage_driver({}, str(tmp_path))

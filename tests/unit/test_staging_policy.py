@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from scrun.errors import StagingError
+from supervisor.staging.ids import BothIds, Ids, Range, mappings
 from supervisor.staging.mounts import DIRECTORY_LIMIT, FILE_LIMIT
 from supervisor.staging.policy import Plan, Source, Target, fit
 
@@ -96,6 +97,29 @@ def test_an_ordinary_user_is_the_only_one_mapped(path: Path, target: Target) -> 
     assert [n for n in linux["namespaces"] if n["type"] == "user"] == [{"type": "user"}]
     assert linux["uidMappings"] == [{"containerID": user["uid"], "hostID": 1000, "size": 1}]
     assert linux["gidMappings"] == [{"containerID": user["gid"], "hostID": 100, "size": 1}]
+
+
+LENT = Ids(1000, (Range(0, 1000, 1), Range(1, 165536, 65536)), lent=True)
+SLURM_PODMAN = msgspec.structs.replace(SLURM_USER, ids=BothIds(LENT, LENT))
+
+
+def test_all_users_that_are_lent() -> None:
+    """What one user cannot have stays: groups, owners of mounts, a range of groups for ping."""
+    config: dict[str, Any] = {
+        "process": {"user": {"uid": 33, "gid": 33, "additionalGids": [44, 70000]}},
+        "mounts": [{"destination": "/dev/pts", "type": "devpts", "options": ["gid=5"]}],
+        "linux": {
+            "namespaces": [{"type": "network"}],
+            "sysctl": {"net.ipv4.ping_group_range": "0 0"},
+        },
+    }
+    plan = fitted(config, SLURM_PODMAN)
+    linux = plan.config["linux"]
+    assert linux["uidMappings"] == linux["gidMappings"] == mappings(LENT.known)
+    assert plan.config["process"]["user"] == {"uid": 33, "gid": 33, "additionalGids": [44]}
+    assert plan.config["mounts"][0]["options"] == ["gid=5"]
+    assert linux["sysctl"] == {"net.ipv4.ping_group_range": "0 0"}
+    assert plan.notes == ("process.user.additionalGids without 70000: not mapped there",)
 
 
 @each_bundle

@@ -1,0 +1,225 @@
+"""Finds out which users and groups the nodes can map for the user of a container.
+
+The submit host's subuid(5) tells what the user is lent; sites keep these files alike. Whether a
+node can map them is tried there, once a week: it takes a step of some 40 ms.
+"""
+
+import contextlib
+import os
+import pwd
+import shlex
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+import trio
+
+from scrun.errors import EngineError, StagingError
+from supervisor.engines.base import Job, Request
+from supervisor.engines.slurm.tools import outer_id
+from supervisor.staging.ids import (
+    BothIds,
+    Ids,
+    Range,
+    Ranges,
+    ids_here,
+    read_map,
+    read_subordinate,
+)
+from supervisor.staging.plan import Target
+
+_ASKED = 5.0
+_LITTLE = 65536
+_GOOD_FOR = {True: 7 * 86400.0, False: 3600.0}
+"""Seconds for which it is remembered that a node can, or cannot."""
+
+# unshare leaves a process in a namespace of its own; its maps can be written once it is there
+_TRY = """\
+missing=
+for tool in unshare newuidmap newgidmap; do
+	command -v $tool >/dev/null || missing="$missing $tool"
+done
+if [ -n "$missing" ]; then
+	echo "$SLURMD_NODENAME:$missing: not found"
+	exit 0
+fi
+unshare --user sleep 5 &
+pid=$!
+here=$(readlink /proc/self/ns/user)
+for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+	there=$(readlink /proc/$pid/ns/user) || break
+	[ "$there" = "$here" ] || break
+	sleep 0.05
+done
+said=$({ newuidmap $pid %s && newgidmap $pid %s; } 2>&1) && said=ok
+kill $pid
+echo "$SLURMD_NODENAME: $said" | head -n 1
+"""
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What the nodes of a job have answered.
+
+    Attributes:
+        ids: What was tried there.
+        can: Whether all of them can map those.
+        when: When that was, in seconds of the epoch.
+        why: Why not.
+    """
+
+    ids: BothIds
+    can: bool
+    when: float
+    why: str = ""
+
+    def holds(self, ids: BothIds, now: float) -> bool:
+        """Tell whether that answers the question still."""
+        return self.ids == ids and 0 <= now - self.when < _GOOD_FOR[self.can]
+
+
+_File = dict[str, _Known]
+
+
+async def with_ids(target: Target, job: Job, setting: str, request: Request) -> tuple[Target, str]:
+    """Put into a target what users and groups a container may have there.
+
+    Args:
+        target: It.
+        job: The container's.
+        setting: `id_map` of the section [staging].
+        request: Whose container it is.
+
+    Returns:
+        The target; and why there is only one user, in words, or "".
+
+    Raises:
+        StagingError: All are wanted in any case, and there are none.
+    """
+    if not target.rootless or setting == "single":
+        return target, ""
+    ids = await trio.to_thread.run_sync(_ids, target)
+    if ids is None:
+        why = "subuid(5) lends you no further ids here: see `scrun doctor`"
+    elif setting == "full":
+        why = ""
+    elif target.elsewhere:
+        why = await _why_not_on_nodes(ids, job, request)
+    else:
+        missing = [name for name in ("newuidmap", "newgidmap") if not shutil.which(name)]
+        why = f"{', '.join(missing)}: not found" if missing else ""
+    if not why:
+        return msgspec.structs.replace(target, ids=ids), ""
+    if setting == "full":
+        raise StagingError(f'id_map = "full": {why}')
+    return target, f"the container has one user: {why}"
+
+
+def _ids(target: Target) -> BothIds | None:
+    """Find out what ids this user can map; it reads files, and may ask the name service."""
+    uids = _kind("uid", target.uid, target)
+    gids = _kind("gid", target.gid, target) if uids else None
+    return BothIds(uids, gids) if uids and gids else None
+
+
+def _kind(kind: str, own: int, target: Target) -> Ids | None:
+    inside = read_map(Path(f"/proc/self/{kind}_map").read_text())
+    if not target.elsewhere and inside != (Range(0, 0, 4294967295),):
+        return None  # within a namespace of podman's it is its root, and not rootless
+    return ids_here(own, inside, _subordinate(kind, outer_id("uid")))
+
+
+def _subordinate(kind: str, uid: int) -> list[tuple[int, int]]:
+    """Return what a user is lent: by the file, or by whom nsswitch.conf(5) names for that."""
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = str(uid)
+    try:
+        text = Path(f"/etc/sub{kind}").read_text(errors="replace")
+    except OSError:
+        text = ""
+    if (found := read_subordinate(text, (name, str(uid)))) or not _asks_somebody():
+        return found
+    command = ["getsubids", *(["-g"] if kind == "gid" else []), name]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ASKED
+        )
+        lines = (line.split()[-2:] for line in done.stdout.splitlines())  # `0: NAME FIRST COUNT`
+        return read_subordinate("\n".join(":".join([name, *line]) for line in lines), (name,))
+    return []
+
+
+def _asks_somebody() -> bool:
+    try:
+        text = Path("/etc/nsswitch.conf").read_text(errors="replace")
+    except OSError:
+        return False
+    return any(line.split("#")[0].startswith("subid:") for line in text.splitlines())
+
+
+async def _why_not_on_nodes(ids: BothIds, job: Job, request: Request) -> str:
+    """Tell why some node of a job cannot map these ids, or ""; what is known is not asked."""
+    environment = job.environment
+    path = await trio.to_thread.run_sync(_place, dict(request.setting.environment))
+    nodes = environment.get("SLURM_JOB_NODELIST", "")
+    name = f"{environment.get('SLURM_CLUSTER_NAME', '')}/{nodes}"
+    known = await trio.to_thread.run_sync(_read, path)
+    now = time.time()
+    found = known.get(name)
+    if found is None or not found.holds(ids, now):
+        try:
+            why = await _ask(ids, job)
+        except EngineError as error:
+            return f"{nodes}: it could not be asked whether it can map more: {error}"
+        found = known[name] = _Known(ids, not why, now, why)
+        await trio.to_thread.run_sync(_write, path, known, now)
+    return found.why
+
+
+async def _ask(ids: BothIds, job: Job) -> str:
+    """Try it on all nodes of a job; return what the first says that cannot."""
+    readable, writable = os.pipe()
+    script = _TRY % (_words(ids.uids.whole), _words(ids.gids.whole))
+    content = b""
+    async with trio.lowlevel.FdStream(readable) as stream:
+        try:
+            status = await job.command(script, writable)
+        finally:
+            os.close(writable)
+        async for part in stream:
+            content += part[: _LITTLE - len(content)]
+    if status:
+        raise EngineError(f"status {status}")
+    lines = content.decode(errors="replace").splitlines()
+    return next((line for line in lines if not line.endswith(": ok")), "")
+
+
+def _words(ranges: Ranges) -> str:
+    return shlex.join(str(n) for each in ranges for n in (each.inside, each.outside, each.size))
+
+
+def _place(environment: dict[str, str]) -> str:
+    """Return the file in which answers are kept."""
+    home = environment.get("HOME") or os.path.expanduser("~")
+    cache = environment.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    return os.path.join(cache, "scrun", "id-maps.json")
+
+
+def _read(path: str) -> _File:
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=_File)
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def _write(path: str, content: _File, now: float) -> None:
+    """Keep answers; that they cannot be kept costs a step each time."""
+    young = {name: known for name, known in content.items() if known.holds(known.ids, now)}
+    temporary = f"{path}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        Path(temporary).write_bytes(msgspec.json.encode(young))
+        os.rename(temporary, path)

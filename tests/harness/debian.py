@@ -1,0 +1,121 @@
+"""A Debian as images have it, with servers that change users, and a repository of packages."""
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import http.server
+import os
+import platform
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+_CACHE = Path("/var/cache/scrun-tests")
+_SERVERS = "adduser,nginx-light,postgresql"
+_LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt")
+_MAKING = 600
+_INSTALLS = """#!/bin/sh
+set -e
+adduser --system --group --no-create-home keeper
+install -d -o keeper -g keeper -m 750 /var/lib/keeper
+"""
+
+
+def debian_image() -> Path:
+    """Return the archive of a root file system with nginx and postgres, owners and all.
+
+    It is made once on a machine: debootstrap takes more than a minute.
+    """
+    codename = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    archive = _CACHE / f"debian-{codename}.tar"
+    _CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with open(_CACHE / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            _make(codename, archive)
+    return archive
+
+
+def _make(codename: str, archive: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="scrun-debian-") as base:
+        root = Path(base, "rootfs")
+        options = ["--variant=minbase", f"--include={_SERVERS}"]
+        _run("debootstrap", *options, codename, str(root), *_mirror())
+        for name in _LEFT_OUT:
+            shutil.rmtree(root / name)
+            (root / name).mkdir()
+        new = archive.with_suffix(".new")
+        with tarfile.open(new, "w") as tar:
+            tar.add(root, ".")
+        new.rename(archive)
+
+
+def _mirror() -> list[str]:
+    """Return the mirror that apt uses here, if it says which."""
+    words = ["--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"]
+    return _run("apt-get", "indextargets", *words).split()[:1]
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_MAKING,
+    )
+    assert done.returncode == 0, f"{command}: {done.returncode}: {done.stdout[-2000:]}"
+    return done.stdout
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files, and says nothing."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def repository(base: Path) -> Iterator[str]:
+    """Serve a Debian repository of one package on the loopback, and yield its address.
+
+    The package, `keeper`, makes a user when it is installed, and a directory of that user's.
+    """
+    package = base / "package"
+    (package / "DEBIAN").mkdir(parents=True)
+    (package / "usr/share/keeper").mkdir(parents=True)
+    (package / "usr/share/keeper/word").write_text("kept\n")
+    (package / "DEBIAN/control").write_text(
+        "Package: keeper\nVersion: 1\nArchitecture: all\nMaintainer: nobody <nobody@localhost>\n"
+        "Depends: adduser\nDescription: makes a user\n"
+    )
+    script = package / "DEBIAN/postinst"
+    script.write_text(_INSTALLS)
+    script.chmod(0o755)
+    served = base / "repository"
+    served.mkdir()
+    _run("dpkg-deb", "--build", "--root-owner-group", str(package), str(served / "keeper.deb"))
+    fields = (package / "DEBIAN/control").read_text()
+    content = (served / "keeper.deb").read_bytes()
+    (served / "Packages").write_text(
+        f"{fields}Filename: ./keeper.deb\nSize: {len(content)}\nSHA256: {_sha256(content)}\n"
+    )
+    handler = functools.partial(_Quiet, directory=os.fspath(served))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,177 @@
+"""Users and groups in the containers of an ordinary user: all that subuid(5) lends, or one."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import MakeSite
+from tests.harness.debian import debian_image, repository
+from tests.harness.podman import RUN, Podman, rootless_podman
+from tests.harness.site import Site
+from tests.harness.users import ordinary
+from tests.harness.wait import wait_until
+
+CHANGE = (
+    "echo nobody:x:65534:65534::/:/bin/sh >>/etc/passwd; su nobody -c 'id -u'; "
+    "touch /made; chown 33:44 /made; stat -c '%u %g' /made"
+)
+CHANGED = ["65534", "33 44"]
+BUILD = ("--isolation", "oci", "--network", "host", "--ulimit", "nofile=1024:1024")
+PORT = 18087
+
+
+@pytest.fixture(scope="module", params=["vfs", "overlay"])
+def rootless(request: pytest.FixtureRequest) -> Iterator[Podman]:
+    with rootless_podman(storage=request.param) as podman:
+        yield podman
+
+
+def test_a_container_has_the_users_of_its_image(rootless: Podman) -> None:
+    said = rootless.must(*RUN, "--rm", "busybox", "sh", "-c", CHANGE).splitlines()
+    assert said == CHANGED
+
+
+def test_a_container_of_another_user(rootless: Podman) -> None:
+    options = ("--rm", "--user", "33:44", "--group-add", "55")
+    said = rootless.must(*RUN, *options, "busybox", "id").split()
+    assert said[:2] == ["uid=33(33)", "gid=44(44)"]
+    assert "55" in said[2]
+
+
+def test_owners_are_kept(rootless: Podman) -> None:
+    rootless.must(*RUN, "--name", "one", "busybox", "sh", "-c", CHANGE)
+    rootless.must("commit", "--quiet", "one", "changed")
+    rootless.must("rm", "one")
+    said = rootless.must(*RUN, "--rm", "changed", "stat", "-c", "%u %g", "/made")
+    assert said == "33 44\n"
+    rootless.must("rmi", "changed")
+
+
+def test_a_named_volume_of_another_user(rootless: Podman) -> None:
+    volume = ("--volume", "kept:/data")
+    rootless.must(*RUN, "--rm", *volume, "busybox", "chown", "33:33", "/data")
+    rootless.must(*RUN, "--rm", *volume, "--user", "33:33", "busybox", "touch", "/data/x")
+    said = rootless.must(*RUN, "--rm", *volume, "busybox", "stat", "-c", "%u", "/data/x")
+    assert said == "33\n"
+    rootless.must("volume", "rm", "kept")
+
+
+def test_all_ids_of_the_map(rootless: Podman) -> None:
+    outside = rootless.must("unshare", "cat", "/proc/self/uid_map").split()
+    inside = rootless.must(*RUN, "--rm", "busybox", "cat", "/proc/self/uid_map").split()
+    assert inside == outside
+
+
+# One user, and why
+
+
+def test_single_is_what_it_says(make_site: MakeSite) -> None:
+    site = make_site("slurm-user", settings='[staging]\nid_map = "single"\n')
+    life = site.life("sh", "-c", "wc -l </proc/self/uid_map").created().start()
+    assert life.wait() == 0
+    assert life.output().split() == ["1"]
+    life.delete()
+
+
+def test_a_bundle_of_ones_own(make_site: MakeSite) -> None:
+    """Root of the container is its user; another user has no files there, and is that user."""
+    site = make_site("slurm-user")
+    for uid, maps in ((0, 2), (1000, 1)):
+        config = site.config("sh", "-c", "id -u; wc -l </proc/self/uid_map")
+        config["process"]["user"] = {"uid": uid, "gid": uid}
+        life = site.life(config=config).created().start()
+        assert life.wait() == 0
+        assert life.output().split() == [str(uid), str(maps)]
+        life.delete()
+
+
+LENT_HERE = """
+for kind in uid gid; do
+  echo "$0:3000000:65536" >"$1/sub$kind" && mount --bind "$1/sub$kind" /etc/sub$kind || exit
+done
+shift
+exec "$@"
+"""
+
+
+def test_nodes_that_lend_nothing() -> None:
+    """A login node's subuid(5) has more than the nodes': one user, and one line that says so."""
+    site = Site("slurm", ordinary())
+    log = site.base / "l" / "log"
+    before = ("unshare", "--mount", "sh", "-c", LENT_HERE, site.user.name, str(site.base / "l"))
+    try:
+        with Podman(site, f'[log]\nfile = "{log}"\n', before) as podman:
+            count = (*RUN, "--rm", "busybox", "sh", "-c", "wc -l </proc/self/uid_map")
+            assert podman.must(*count) == "1\n"
+            assert podman.must(*count) == "1\n"  # by what is remembered
+        lines = [line for line in log.read_text().splitlines() if "one user" in line]
+        assert len(lines) == 2
+        assert "the container has one user: node1: newuidmap: uid range [1-65537)" in lines[0]
+    finally:
+        site.close()
+
+
+def test_it_is_asked_for_in_any_case(make_site: MakeSite) -> None:
+    """No `subuid` for root of a user namespace without any: the reason is in one line."""
+    site = make_site("slurm-user", settings='[staging]\nid_map = "full"\n')
+    config = site.config("true")
+    bundle = site.bundle(config)
+    command = ["unshare", "--user", "--map-root-user", "--", *site.command]
+    site.command = command
+    said = site.fails("create", "--bundle", str(bundle), "c1", timeout=60)
+    assert "subuid(5) lends you no further ids" in said
+
+
+# The world of users
+
+
+@pytest.fixture(scope="module")
+def debian() -> Iterator[Podman]:
+    with rootless_podman() as podman:
+        archive = podman.site.base / "debian.tar"
+        archive.symlink_to(debian_image())
+        podman.must("import", str(archive), "debian")
+        yield podman
+
+
+@pytest.mark.timeout(900)
+def test_apt(debian: Podman) -> None:
+    """A build step that downloads as one user, and makes another one with files of its own."""
+    base = debian.site.base / "b" / "apt"
+    base.mkdir()
+    with repository(base) as address:
+        (base / "Containerfile").write_text(
+            f"FROM debian\nRUN echo 'deb [trusted=yes] {address} ./' >/etc/apt/sources.list"
+            " && apt-get update && apt-get install --yes keeper\n"
+        )
+        debian.site.user.give(base)
+        debian.must("build", *BUILD, "--tag", "kept", str(base), timeout=600)
+    said = debian.must(*RUN, "--rm", "kept", "stat", "-c", "%U:%G %a", "/var/lib/keeper")
+    assert said == "keeper:keeper 750\n"
+
+
+@pytest.mark.timeout(900)
+def test_nginx(debian: Podman) -> None:
+    script = (
+        f"sed -i '/::/d; s/listen 80 default_server/listen 127.0.0.1:{PORT}/' "
+        "/etc/nginx/sites-enabled/default; exec nginx -g 'daemon off;'"
+    )
+    debian.must(*RUN, "--detach", "--name", "web", "debian", "sh", "-c", script)
+    ask = f"exec 3<>/dev/tcp/127.0.0.1/{PORT}; echo 'GET / HTTP/1.0\n' >&3; head -1 <&3"
+
+    def answer() -> str:
+        return debian.run("exec", "web", "bash", "-c", ask).stdout
+
+    assert "200 OK" in wait_until("an answer", answer, 60)
+    who = debian.must("exec", "web", "sh", "-c", "stat -c %U /proc/[0-9]*")
+    assert {"root", "www-data"} <= set(who.split())
+    debian.must("rm", "--force", "--time", "5", "web")
+
+
+@pytest.mark.timeout(900)
+def test_postgres(debian: Podman) -> None:
+    start = "pg_ctlcluster $(ls /etc/postgresql) main start --foreground"
+    debian.must(*RUN, "--detach", "--name", "db", "debian", "sh", "-c", f"exec {start}")
+    ask = ("exec", "--user", "postgres", "db", "psql", "-tAc", "select 6 * 7")
+    assert wait_until("an answer", lambda: debian.run(*ask).stdout, 60).strip() == "42"
+    debian.must("rm", "--force", "--time", "5", "db")
