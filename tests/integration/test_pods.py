@@ -242,6 +242,7 @@ services:
   {one}: &service
     image: localhost/busybox
     network_mode: host
+    extra_hosts: ["{one}:127.0.0.1", "{two}:127.0.0.1"]
     command: ["sh", "-c", {script}]
   {two}: *service
 """
@@ -274,6 +275,8 @@ def test_compose_up_and_down(podman: Podman) -> None:
     compose(podman, "up", "--detach")
     try:
         assert said(podman, "proj_one_1") == said(podman, "proj_two_1") == the_job(podman)
+        hosts = podman.must("exec", "proj_one_1", "cat", "/etc/hosts").split("\n")
+        assert {("127.0.0.1", "one"), ("127.0.0.1", "two")} <= {(*h.split(),) for h in hosts}
     finally:
         compose(podman, "down", "--timeout", "5")
     assert podman.must("pod", "ps", "--quiet") == ""
