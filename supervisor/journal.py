@@ -12,7 +12,6 @@ Nothing here waits, or fails a container: what cannot be written is lost. The ro
 scrun's own; the file of the settings may be on any file system, and has a thread of its own.
 """
 
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ import msgspec
 
 from scrun.cli.report import log_lines
 from scrun.settings.load import LEVELS, Level, Log
+from supervisor.limited import LimitedFile
 from supervisor.log_files import LogFile
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 Put = Callable[[Level, str], None]
 
 _AS_RUNC = {"fatal": "fatal", "error": "error", "info": "info", "verbose": "info"}
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -62,6 +61,7 @@ class Journal:
 
     Attributes:
         path: The container's own log.
+        own: That.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Journal:
         self._shown = shown or Shown()
         self._about = f"container {container}: "
         self._form = settings.format
-        self._fd = os.open(path, _FLAGS, 0o600)
+        self.own = LimitedFile(path, settings.limit << 20)
         self._file = file
         self._places = [_Place(LEVELS.index(settings.level), self._append)]
         self._caller: _Place | None = None
@@ -149,11 +149,7 @@ class Journal:
         return line.encode(errors="backslashreplace")
 
     def _append(self, level: Level, text: str) -> None:
-        try:
-            # one call, so that the lines of several writers stay whole
-            os.write(self._fd, self._line(level, text))
-        except OSError:
-            pass  # a full disk is no reason to end a container
+        self.own.write(self._line(level, text))
 
     def _to_file(self, level: Level, text: str) -> None:
         if self._file is not None:
@@ -170,9 +166,7 @@ class Journal:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self.own.close()
 
 
 def as_runc(level: Level) -> str:

@@ -2,23 +2,23 @@
 
 The output goes through the supervisor into a file of the record, and from there to whoever asks
 for it (`logs`, `attach`). The file is the buffer: each reader has a place of its own in it, so a
-slow one holds nobody up, and none misses anything.
+slow one holds nobody up. It is limited, as `supervisor.limited` has it.
 """
 
 import fcntl
 import os
 import struct
 import termios
-from collections.abc import AsyncGenerator
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Callable
+from contextlib import ExitStack, suppress
 
 import trio
 
 from scrun.record import OUTPUT
+from supervisor.limited import LimitedFile
 from supervisor.stdio import Stdio
 
 _PIECE = 64 * 1024
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Followed:
@@ -29,9 +29,15 @@ class Followed:
         ended: Whether it will not grow any more.
     """
 
-    def __init__(self, path: str) -> None:
-        """Nothing is written yet."""
+    def __init__(self, path: str, file: LimitedFile | None = None) -> None:
+        """Nothing is written yet.
+
+        Args:
+            path: Its path.
+            file: It, if it is limited.
+        """
         self.path = path
+        self.file = file
         self.ended = False
         self._more = trio.Event()
 
@@ -53,30 +59,57 @@ class Followed:
     async def read(self, *, from_now: bool) -> AsyncGenerator[bytes, None]:
         """Yield what is in it and what comes, until the end; to be closed (`aclosing`).
 
+        Who is too slow misses what the limit has taken away meanwhile.
+
         Args:
             from_now: Leave out what is in it already.
         """
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        generation, fd = self._open(self._generation if from_now else 0)
         try:
             place = os.fstat(fd).st_size if from_now else 0
             while True:
                 more, ended = self._more, self.ended
+                place = min(place, os.fstat(fd).st_size)  # on a full disk it was cut off
                 while piece := os.pread(fd, _PIECE, place):
                     place += len(piece)
                     yield piece
-                if ended:
+                if generation < self._generation:
+                    os.close(fd)
+                    fd = -1
+                    generation, fd = self._open(generation + 1)
+                    place = 0
+                elif ended:
                     return
-                await more.wait()
+                else:
+                    await more.wait()
         finally:
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
+
+    @property
+    def _generation(self) -> int:
+        return self.file.generation if self.file else 0
+
+    def _open(self, wanted: int) -> tuple[int, int]:
+        """Open the first of the files that is there still, from a generation on."""
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        newest = self._generation
+        if wanted < newest:
+            with suppress(FileNotFoundError):
+                return newest - 1, os.open(self.path + ".1", flags)
+        return newest, os.open(self.path, flags)
 
 
-def keep(stdio: Stdio, directory: str, *, terminal: bool) -> "KeptOutput | None":
+def keep(
+    stdio: Stdio, directory: str, limit: int, say: Callable[[str], None], *, terminal: bool
+) -> "KeptOutput | None":
     """Keep what a container would write to a terminal.
 
     Args:
         stdio: The descriptors of `run`; where they are a terminal they become ours.
         directory: The container's record.
+        limit: How many bytes of it are kept.
+        say: Is told when some are lost, and why.
         terminal: Whether the container wants a terminal.
 
     Returns:
@@ -85,7 +118,7 @@ def keep(stdio: Stdio, directory: str, *, terminal: bool) -> "KeptOutput | None"
     Raises:
         OSError: No terminal, pipe or file can be had.
     """
-    kept = KeptOutput(os.path.join(directory, OUTPUT))
+    kept = KeptOutput(os.path.join(directory, OUTPUT), limit, say)
     return kept if kept.connect(stdio, terminal=terminal) else None
 
 
@@ -97,18 +130,22 @@ class KeptOutput:
         terminal: Whether the container has a terminal, which is ours then.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, limit: int, say: Callable[[str], None]) -> None:
         """Nothing is kept yet.
 
         Args:
             path: The file for it.
+            limit: How many bytes of it are kept.
+            say: Is told when some are lost, and why.
         """
+        self._limit = limit
+        self._say = say
+        self._told: set[str] = set()
         self.output = Followed(path)
         self.terminal = False
         self._source: trio.lowlevel.FdStream | None = None
         self._typing = trio.Lock()
         self._fd = -1
-        self._file = -1
 
     def connect(self, stdio: Stdio, *, terminal: bool) -> bool:
         """Put ourselves behind a container's descriptors, where those are a terminal.
@@ -132,7 +169,8 @@ class KeptOutput:
 
             replaced = {}
             if kept:
-                file = ours(os.open(self.output.path, _FLAGS, 0o600))
+                file = LimitedFile(self.output.path, self._limit)
+                undo.callback(file.close)
                 source, end = map(ours, os.openpty() if terminal else os.pipe())
                 replaced = {number: ours(os.dup(end)) for number in kept}
             if not terminal and os.isatty(stdio.fds[0]):
@@ -142,7 +180,7 @@ class KeptOutput:
         stdio.replace(replaced, terminal=terminal)
         if kept:
             os.close(end)
-            self.terminal, self._fd, self._file = terminal, source, file
+            self.terminal, self._fd, self.output.file = terminal, source, file
         return bool(kept)
 
     async def keep(self) -> None:
@@ -151,23 +189,33 @@ class KeptOutput:
         try:
             async with self._source:
                 async for piece in self._source:
-                    self._put(self._file, piece)
+                    self._put(piece)
                     self.output.grew()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # EIO is a terminal's end of file
         finally:
             self._source = None  # its number may be somebody else's from now on
-            os.close(self._file)
+            if self.output.file is not None:
+                self.output.file.close()
             self.output.end()
 
-    @staticmethod
-    def _put(file: int, piece: bytes | bytearray) -> None:
+    def _put(self, piece: bytes | bytearray) -> None:
         """Add to the file; on a full disk output is lost, and the container goes on."""
-        try:
-            while piece:
-                piece = piece[os.write(file, piece) :]
-        except OSError:
-            pass
+        if (file := self.output.file) is None:
+            return
+        before = file.lost
+        if (error := file.write(piece)) is not None:
+            self._tell(f"output is lost: {file.path}: {error.strerror}")
+        elif file.lost > before:
+            self._tell(
+                f"the output is longer than {self._limit >> 20} MiB, so the oldest of it goes "
+                "(output_limit in the section [log] of scrun.toml)"
+            )
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._say(text)
 
     async def write(self, data: bytes) -> None:
         """Type something at the terminal."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PIECE = 65536
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -52,14 +53,15 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     except (FileNotFoundError, NotADirectoryError):
         raise UnknownContainer(f"container {container} does not exist") from None
     try:
-        file = _open("log" if kind == "messages" else OUTPUT, record)
+        name = "log" if kind == "messages" else OUTPUT
+        files, lost = _open_both(name, record), _lost(name, record)
     except FileNotFoundError:
         raise StateError(
             f"container {container}: its output belongs to who has created it: ask that (podman "
             "logs, docker logs, ...), or see `scrun logs --messages` for what scrun has to say"
         ) from None
     # another user's may be written for this terminal
-    show = say if kind == "messages" or os.fstat(file).st_uid != os.geteuid() else write
+    show = say if kind == "messages" or os.fstat(files[-1]).st_uid != os.geteuid() else write
     if parsed.count("follow"):
         try:
             sock = wire.connect_supervisor(directory, "supervisor")
@@ -68,21 +70,55 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         else:
             fields = [b"follow", os.fsencode(container), kind.encode()]
             return _follow(sock, fields, parsed, show)
-    _print(file, show)
+    for file in files:
+        _print(file, show)
+    if lost:
+        text = f"scrun: the first {lost} bytes are gone: see `limit` in [log] of scrun.toml(5)\n"
+        try:
+            os.write(2, text.encode())
+        except OSError:
+            pass
     return 0
+
+
+def _lost(name: str, directory: int) -> int:
+    """Return how many bytes a limit, or a full disk, has taken from the beginning."""
+    try:
+        with open(_open(name + ".lost", directory), "rb") as file:
+            return int(file.read(32))
+    except (OSError, ValueError):
+        return 0
 
 
 def _print_own_log(root: str, parsed: Parsed) -> int:
     """Print what supervisors have logged, the older file first; nothing, if that is all well."""
     if parsed.id or parsed.count("follow") or parsed.count("messages"):
         raise UsageError("logs --supervisor takes no container and no other option")
-    path = os.path.join(root, OWN_LOG)
-    for name in (path + ".1", path):
-        try:
-            _print(_open(name), say)
-        except FileNotFoundError:
-            pass
+    try:
+        for file in _open_both(os.path.join(root, OWN_LOG)):
+            _print(file, say)
+    except FileNotFoundError:
+        pass
     return 0
+
+
+def _open_both(name: str, directory: "int | None" = None) -> "list[int]":
+    """Open a file that is limited: it may have an older half (see `supervisor.limited`).
+
+    Returns:
+        Descriptors, the older one first.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    files = [_open(name, directory)]
+    try:
+        files.insert(0, _open(name + ".1", directory))
+    except FileNotFoundError:
+        return files
+    if os.path.samestat(os.fstat(files[0]), os.fstat(files[1])):
+        os.close(files.pop())  # it has become the older one at this moment
+    return files
 
 
 def _open(name: str, directory: "int | None" = None) -> int:
@@ -91,8 +127,7 @@ def _open(name: str, directory: "int | None" = None) -> int:
     Raises:
         OSError: It cannot be read.
     """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    file = os.open(name, flags, dir_fd=directory)
+    file = os.open(name, _FLAGS, dir_fd=directory)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         raise OSError(errno.EINVAL, "is not a regular file", name)
     return file

@@ -27,6 +27,7 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 """Slurm's level names, in the order of their numbers (srun(1), SLURM_DEBUG)."""
 
 Path = Annotated[str, msgspec.Meta(pattern="^/")]
+Mebibytes = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 PLUGIN = "^[a-z][a-z0-9_-]{0,31}$"
@@ -59,6 +60,9 @@ class Log(msgspec.Struct, frozen=True):
             that it ends with. From `start` on that is the container's alone.
         syslog_level: How much goes to syslog.
         syslog: The socket of syslog's daemon.
+        limit: MiB that the log in a container's record may take; the oldest goes first.
+        output_limit: MiB that the output may take that scrun keeps of a container, for `run
+            --detach`; the oldest goes first.
     """
 
     level: Level = "info"
@@ -68,6 +72,8 @@ class Log(msgspec.Struct, frozen=True):
     stderr_level: Level = "quiet"
     syslog_level: Level = "quiet"
     syslog: Path = "/dev/log"
+    limit: Mebibytes = 4
+    output_limit: Mebibytes = 16
 
 
 class Slurm(msgspec.Struct, frozen=True):
@@ -166,8 +172,8 @@ class Lua(msgspec.Struct, frozen=True):
 
     script: Annotated[str, msgspec.Meta(pattern="^(/|none$)")] | None = None
     version: Literal["5.1", "5.2", "5.3", "5.4", "5.5"] = "5.4"
-    output_limit: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 64
-    memory: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 1024
+    output_limit: Mebibytes = 64
+    memory: Mebibytes = 1024
     cpu_limit: Annotated[int, msgspec.Meta(ge=1)] = 60
 
 

@@ -201,7 +201,7 @@ async def test_what_would_go_to_a_terminal_is_kept(
 ) -> None:
     called = Called(kinds)
     before = called.stdio.fds
-    kept = KeptOutput(str(tmp_path / "output"))
+    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
     assert kept.connect(called.stdio, terminal=False)
     assert (tmp_path / "output").stat().st_mode & 0o777 == 0o600
     for number, (old, new) in enumerate(zip(before, called.stdio.fds, strict=True)):
@@ -228,7 +228,7 @@ async def test_what_would_go_to_a_terminal_is_kept(
 @pytest.mark.parametrize("kinds", ["ppp", "tpp"])
 def test_what_goes_elsewhere_is_not_kept(tmp_path: Path, kinds: str) -> None:
     called = Called(kinds)
-    kept = KeptOutput(str(tmp_path / "output"))
+    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
     before = called.stdio.fds
     assert not kept.connect(called.stdio, terminal=False)
     assert called.stdio.fds[1:] == before[1:]
@@ -239,7 +239,7 @@ def test_what_goes_elsewhere_is_not_kept(tmp_path: Path, kinds: str) -> None:
 
 async def test_a_terminal_of_ours(tmp_path: Path) -> None:
     called = Called("ptp")
-    kept = KeptOutput(str(tmp_path / "output"))
+    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
     assert kept.connect(called.stdio, terminal=True)
     assert kept.terminal
     fds = called.stdio.fds
@@ -264,7 +264,7 @@ async def test_a_terminal_of_ours(tmp_path: Path) -> None:
 
 async def test_after_its_end_nobody_else_s_terminal_is_touched(tmp_path: Path) -> None:
     called = Called("ppp")
-    kept = KeptOutput(str(tmp_path / "output"))
+    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
     kept.connect(called.stdio, terminal=True)
     called.close()
     await kept.keep()
@@ -284,7 +284,7 @@ async def test_after_its_end_nobody_else_s_terminal_is_touched(tmp_path: Path) -
 
 async def test_several_type_at_the_same_time(tmp_path: Path) -> None:
     called = Called("ppp")
-    kept = KeptOutput(str(tmp_path / "output"))
+    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
     kept.connect(called.stdio, terminal=True)
     end = called.stdio.fds[0]
     tty.setraw(end)
@@ -313,7 +313,7 @@ def test_without_descriptors_nothing_is_left_of_half_a_connection(
     fillers = [os.open("/dev/null", os.O_RDONLY)]
     while fillers[-1] < max(map(int, descriptors())):  # no number below it is free
         fillers.append(os.dup(fillers[0]))
-    kept = KeptOutput(str(tmp_path / "output"))
+    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
     before = descriptors()
     failures = 0
     for more in range(1, 9):

@@ -23,7 +23,7 @@ class Attached:
 
     def __init__(self, path: Path) -> None:
         self.stdio = Stdio([os.open("/dev/null", os.O_RDWR) for _ in range(3)], terminal=False)
-        self.kept = KeptOutput(str(path))
+        self.kept = KeptOutput(str(path), 16 << 20, print)
         self.kept.connect(self.stdio, terminal=True)
         self.end = self.stdio.fds[0]
         tty.setraw(self.end)
