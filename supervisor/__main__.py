@@ -30,8 +30,9 @@ def main(argv: list[str]) -> int:
     if detached:
         daemonize(starter.fds)
         leave_cgroup()
+    from supervisor import log
+
     try:
-        from supervisor import log
         from supervisor.run import serve
 
         log.begin(root, name, detached=detached)
@@ -42,18 +43,19 @@ def main(argv: list[str]) -> int:
     except Exception as error:
         if not detached:
             raise
-        return _failed(error, starter)
+        return _failed(error, root, starter)
     log.end(root)
     return 0
 
 
-def _failed(error: Exception, starter: "Starter") -> int:
+def _failed(error: Exception, root: str, starter: "Starter") -> int:
     """Say why it ends: to who has started it, if that waits still, else in the log."""
     from scrun.errors import ScrunError, described, leaves
     from supervisor import log
 
     if not (starter.waits and all(isinstance(leaf, ScrunError) for leaf in leaves(error))):
         log.fault("it ends", error)
+    log.end(root)
     starter.tell(described(error))
     return 1
 

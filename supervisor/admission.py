@@ -2,12 +2,11 @@
 
 import os
 
-import trio
-
 from scrun.errors import BundleError
 from scrun.oci.config import Bundle, Process, load_bundle
 from scrun.oci.lookup import Found, NotFound, Unknown, find_program
 from supervisor.orders import Order
+from supervisor.threads import look
 
 _READING = 30.0
 
@@ -33,13 +32,13 @@ async def admit(order: Order, *, at_terminal: bool) -> tuple[Bundle, Found | Unk
     Raises:
         BundleError: It cannot be run.
     """
-    with trio.move_on_after(_READING):
-        bundle, program = await trio.to_thread.run_sync(_look, order, abandon_on_cancel=True)
-        if isinstance(program, NotFound):
-            raise ProgramNotFound(program.message, program.exit_status)
-        _check_terminal(bundle, order, at_terminal=at_terminal)
-        return bundle, program
-    raise BundleError(f"{order.bundle}: the file system did not answer for {_READING:g} s")
+    bundle, program = await look(
+        order.bundle, _look, order, failure=BundleError, patience=_READING
+    )
+    if isinstance(program, NotFound):
+        raise ProgramNotFound(program.message, program.exit_status)
+    _check_terminal(bundle, order, at_terminal=at_terminal)
+    return bundle, program
 
 
 def _look(order: Order) -> tuple[Bundle, Found | NotFound | Unknown]:

@@ -11,6 +11,7 @@ from scrun.states import Answer, Phase, answer_to_signal, killed
 from supervisor.inside import Inside
 from supervisor.life import Life
 from supervisor.records import remove_record
+from supervisor.threads import in_thread
 
 _DELETING = 20.0
 
@@ -118,7 +119,7 @@ class Container(Life):
         async with self._removing:
             # by now the id may be somebody else's
             if not self._removed and self._ledger.is_there:
-                await trio.to_thread.run_sync(remove_record, self._directory, socket)
+                await in_thread(remove_record, self._directory, socket)
                 self._removed = True
             self._ledger.close()
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
-import trio
 
 from scrun.oci.state import render_state
 from scrun.record import FORMAT, Record, write_record
@@ -13,6 +12,7 @@ from scrun.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
 from supervisor.identity import myself
 from supervisor.journal import Journal
 from supervisor.orders import Order
+from supervisor.threads import in_thread
 
 
 def first_record(order: Order, engine: str) -> Record:
@@ -24,7 +24,10 @@ def first_record(order: Order, engine: str) -> Record:
         created=now(),
         engine=engine,
         annotations={"org.scrun.engine": engine},
-        engine_settings={"slurm_conf": order.settings.slurm.conf or ""},
+        engine_settings={
+            "slurm_conf": order.settings.slurm.conf or "",
+            "config_file": order.settings_file,
+        },
         format=FORMAT,
         supervisor=myself(),
     )
@@ -103,7 +106,7 @@ class Ledger:
             job: Whether the job may be there.
         """
         record = self.record
-        there = await trio.to_thread.run_sync(_is_there, record.staged)
+        there = await in_thread(_is_there, record.staged)
         if there:
             self.journal.write(
                 "error", f"{record.staged}: is not removed yet; `scrun delete` goes on with it"

@@ -61,10 +61,12 @@ from supervisor.staging.choose import Stagers
 from supervisor.staging.place import directory_for
 from supervisor.staging.variables import script_variables
 from supervisor.stdio import Stdio
+from supervisor.threads import in_thread
 
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _LAST_OUTPUT = 5.0
 _UNSTARTED = 20.0  # podman calls `start` in the moment in which `create` has ended
+_MARK = 2.0
 _UNANSWERED = 60.0  # less than the patience of any engine: podman's is 240 s, a kubelet's 120
 
 
@@ -119,7 +121,7 @@ class Life:
         self._ledger = ledger
         self._directory = ledger.directory
         self._journal = ledger.journal
-        self.log = Followed(self._journal.path)
+        self.log = Followed(self._journal.path, self._journal.own)
         self._journal.when_written(self.log.grew)
         self._order = order
         self._engine = engine
@@ -201,6 +203,7 @@ class Life:
         except Exception as error:
             self._fail(error)
         try:
+            await self._mark_out_of_memory()
             self._finish(self._ending or taken("scrun-failure", "it ended for no known reason"))
             with trio.CancelScope(shield=True):
                 await self._anchor.close()
@@ -237,6 +240,7 @@ class Life:
             finally:
                 # The engine that waits for the anchor need not wait for the job's end.
                 if self._ending is not None and self.settled.is_set():
+                    await self._mark_out_of_memory()
                     self._finish(self._ending)
                 self._beside.end()
 
@@ -249,7 +253,13 @@ class Life:
             raise
         config = bundle.config
         if self._order.keeps_output and not self._order.has_console:
-            self.kept = keep(self._stdio, self._directory, terminal=config.process.terminal)
+            self.kept = keep(
+                self._stdio,
+                self._directory,
+                self._order.settings.log.output_limit << 20,
+                lambda text: self._journal.write("error", text),
+                terminal=config.process.terminal,
+            )
             if self.kept is not None:
                 self._outputs.begin(self.kept.keep)
         elif self._order.in_foreground and config.process.terminal:
@@ -458,6 +468,18 @@ class Life:
         self._journal.write("error", text, reported=not self.settled.is_set())
         self._ending = self._ending or taken(reason, text)
 
+    async def _mark_out_of_memory(self) -> None:
+        """Leave podman its mark, before the anchor ends. The bundle's file system may hang."""
+        if self.phase is Phase.STOPPED or self._ending is None:
+            return
+        if self._ending.reason == "out-of-memory":
+            environment = self._order.setting.environment
+            with trio.move_on_after(_MARK, shield=True):
+                await in_thread(
+                    conmon.tell_out_of_memory, self._order.bundle, environment, self.anchor_pid,
+                    abandon=True,
+                )  # fmt: skip
+
     def _finish(self, ending: Ending) -> None:
         """Tell the world that the container has ended; once."""
         self._become(Phase.STOPPING)
@@ -474,10 +496,6 @@ class Life:
         }
         if ending.text:
             annotations["org.scrun.message"] = ending.text
-        if ending.reason == "out-of-memory":
-            conmon.tell_out_of_memory(
-                self._order.bundle, self._order.setting.environment, self.anchor_pid
-            )
         # Before the record: who kills us between the two shall not take the engine's status away.
         self._anchor.end(ending.status)
         self._become(Phase.STOPPED, annotations)

@@ -14,6 +14,7 @@ import trio
 
 from scrun.errors import leaves
 from supervisor.log import fault
+from supervisor.threads import own_threads
 
 
 @asynccontextmanager
@@ -43,10 +44,13 @@ async def unwrapped() -> AsyncIterator[trio.Nursery]:
 async def bulkhead(what: str, task: Callable[[], Awaitable[object]]) -> None:
     """Run a task whose faults are nobody else's: they go to the supervisor's log.
 
+    Nor are the threads that it waits for.
+
     Args:
         what: Whose task it is, for the log.
         task: It.
     """
+    own_threads()
     try:
         await task()
     except* Exception as group:

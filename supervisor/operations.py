@@ -10,6 +10,7 @@ from supervisor.container import Container
 from supervisor.orders import Call
 from supervisor.sessions import LiveSession, prepare
 from supervisor.stdio import Stdio
+from supervisor.threads import look
 
 
 async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio) -> None:
@@ -29,8 +30,8 @@ async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio
         inside = container.inside("exec")
         if container.paused:
             raise StateError(f"container {container.id} is paused: resume it before you do that")
-        prepared = await trio.to_thread.run_sync(
-            prepare, call, inside.bundle, inside.place, stdio.terminal
+        prepared = await look(
+            "the bundle", prepare, call, inside.bundle, inside.place, stdio.terminal
         )
         session = LiveSession(f"exec {call.anchor}", inside.journal, anchor, stdio)
         if not inside.beside.begin(partial(session.run, inside.job, prepared)):

@@ -28,6 +28,7 @@ class Order(msgspec.Struct, frozen=True):
         pid_file: The pid file, absolute, or None.
         setting: The caller's environment and umask.
         settings: The settings that hold for it.
+        settings_file: What `--config-file` or SCRUN_CONFIG name instead of the usual files, or "".
         shown: What its `create` writes of what is said about it.
         has_console: Whether a terminal was made and its master sent to the engine.
         in_foreground: It is a `run` that stays: its own terminal is the container's.
@@ -44,6 +45,7 @@ class Order(msgspec.Struct, frozen=True):
     settings: Settings
     shown: Shown
     has_console: bool
+    settings_file: str = ""
     in_foreground: bool = False
     keeps_output: bool = False
 
@@ -124,6 +126,7 @@ def read_order(fields: Sequence[bytes], *commands: str) -> Order:
         settings=settings,
         shown=_shown(parsed, environment, settings.log),
         has_console=parsed.text("console-socket") is not None,
+        settings_file=_settings_file(parsed, environment, here),
         in_foreground=parsed.command == "run" and not parsed.count("detach"),
         keeps_output=parsed.command == "run" and bool(parsed.count("detach")),
     )
@@ -142,6 +145,12 @@ def own_order(argv: Sequence[str], command: str) -> Order:
     fields += [os.fsencode(argument) for argument in argv]
     fields += [name + b"=" + value for name, value in os.environb.items()]
     return read_order(fields, command)
+
+
+def _settings_file(parsed: Parsed, environment: Mapping[str, str], here: str) -> str:
+    """Return the one settings file that a call has named, absolute; "" for the usual ones."""
+    named = parsed.text("config-file") or environment.get("SCRUN_CONFIG")
+    return os.path.join(here, named) if named else ""
 
 
 def settings_of(parsed: Parsed, environment: Mapping[str, str], here: str) -> Settings:

@@ -3,8 +3,6 @@
 import os
 import re
 
-import trio
-
 from scrun.errors import ScrunError, StateError
 from scrun.paths import has_record
 from scrun.record import Record, read_record
@@ -16,6 +14,7 @@ from supervisor.processes import Setting
 from supervisor.records import remove_record
 from supervisor.staging.base import Left
 from supervisor.staging.choose import Stagers
+from supervisor.threads import in_thread, look
 
 
 async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str) -> bool:
@@ -44,7 +43,7 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
         return True
     try:
         await undo(directory, engines, stagers)
-        await trio.to_thread.run_sync(remove_record, directory, socket)
+        await in_thread(remove_record, directory, socket)
     finally:
         os.close(lock)
     return True
@@ -63,10 +62,11 @@ async def undo(directory: str, engines: Engines, stagers: Stagers) -> None:
     environment = dict(os.environ)
     if record.job_id and record.owns_job:
         _check_job(record, directory)
-        engine = await engines.choose(_settings(record, environment), environment)
+        settings = await look("the settings", _settings, record, environment)
+        engine = await engines.choose(settings, environment)
         await engine.release(record.job_id, Setting(environment), directory)
     if record.stager or record.moved or record.staged:
-        settings = _settings(record, environment)
+        settings = await look("the settings", _settings, record, environment)
         await stagers.undo(Left(record, directory, settings, Setting(environment)))
 
 
@@ -101,4 +101,8 @@ def _settings(record: Record, environment: dict[str, str]) -> Settings:
     options = {"engine": record.engine} if record.engine else {}
     if conf := record.engine_settings.get("slurm_conf"):
         options["slurm.conf"] = conf
-    return merge(load(environment), options=options, env=environment)
+    # the file that its `create` named: an engine's `delete` does not name it again
+    file = record.engine_settings.get("config_file")
+    own = {name: text for name, text in environment.items() if name != "SCRUN_CONFIG"}
+    known = file if file and os.path.exists(file) else None
+    return merge(load(own, known), options=options, env=own)

@@ -14,6 +14,7 @@ import trio
 
 from scrun.errors import StateError
 from scrun.record import Record, read_record, undone
+from supervisor.threads import in_thread
 
 LOCK = "lock"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -68,11 +69,11 @@ async def succeed(directory: str, patience: float = _PATIENCE) -> int:
     """
     with trio.move_on_after(patience):
         while True:
-            lock = await trio.to_thread.run_sync(own, directory)
+            lock = await in_thread(own, directory)
             if lock is not None:
                 return lock
             await trio.sleep(_PAUSE)
-    raise StateError(await trio.to_thread.run_sync(_who, directory))
+    raise StateError(await in_thread(_who, directory))
 
 
 def _who(directory: str) -> str:

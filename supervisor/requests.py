@@ -20,10 +20,12 @@ from supervisor.container import Container
 from supervisor.containers import Containers
 from supervisor.inspection import processes, statistics
 from supervisor.log import fault
+from supervisor.names import learn
 from supervisor.nurseries import unwrapped
 from supervisor.operations import execute, hold
-from supervisor.orders import read_call, read_order
+from supervisor.orders import Order, read_call, read_order
 from supervisor.stdio import Stdio
+from supervisor.threads import look
 from supervisor.viewers import attach, follow, kept_output
 
 DESCRIPTORS = 4
@@ -165,7 +167,7 @@ class Request:
 
     async def _create(self) -> bytes:
         """Answer when the container is created; whoever goes before that ends it."""
-        order = await trio.to_thread.run_sync(read_order, self._arguments, "create", "run")
+        order = await look("the settings", _read, self._arguments)
         self._check_descriptors()
         container = await self._containers.create(order, self._fds)
         async with told(container.journal, partial(send, self._connection)):
@@ -210,6 +212,11 @@ class Request:
     async def _attach(self) -> bytes:
         await attach(self._live("attach"), trio.SocketStream(self._connection))
         return b""
+
+
+def _read(fields: list[bytes]) -> Order:
+    learn()
+    return read_order(fields, "create", "run")
 
 
 async def _end_with_caller(connection: trio.socket.SocketType, container: Container) -> None:

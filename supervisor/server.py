@@ -19,6 +19,7 @@ from supervisor.log import fault
 from supervisor.plugins.registry import plugins
 from supervisor.processes import end_children, keep_descriptors_free
 from supervisor.requests import DESCRIPTORS, Request, send
+from supervisor.threads import own_threads
 
 _REQUEST_DEADLINE = 10.0
 # Arguments and variables of a call have 6 MiB at most, and each takes nine bytes of that or more
@@ -174,6 +175,7 @@ class Server:
 
     async def _converse(self, connection: trio.socket.SocketType) -> None:
         """Answer one request. Whatever comes, it is this connection's matter alone."""
+        own_threads()
         self._busy += 1
         self._called = True
         self._has_changed()

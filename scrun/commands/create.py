@@ -182,7 +182,8 @@ def _ask(
         except OSError:
             from scrun.commands.launch import launch
 
-            sock = launch(root, name, lingers=lingers)
+            file = parsed.text("config-file") or ""
+            sock = launch(root, name, settings_file=file, lingers=lingers)
         try:
             if (owner := wire.served_by(sock)) != os.geteuid():
                 # root may ask about everybody's containers, but hands its environment to nobody

@@ -14,12 +14,15 @@ from scrun.paths import replaceable
 _PATIENCE = 60.0  # for a loaded machine and a slow file system; it takes 0.15 s
 
 
-def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
+def launch(
+    root: str, name: str, *, settings_file: str = "", lingers: bool = True
+) -> _socket.socket:
     """Connect to the supervisor NAME under ROOT, after starting it if nobody has meanwhile.
 
     Args:
         root: The root directory.
         name: The socket's name.
+        settings_file: What `--config-file` names, if it is given: for the supervisor's own.
         lingers: Whether it stays for a while when it has nothing to do.
 
     Raises:
@@ -38,13 +41,13 @@ def launch(root: str, name: str, *, lingers: bool = True) -> _socket.socket:
     handler = _signal.signal(_signal.SIGALRM, too_late)
     timer = _signal.setitimer(_signal.ITIMER_REAL, _PATIENCE)
     try:
-        return _launch(root, name, lingers=lingers)
+        return _launch(root, name, settings_file, lingers=lingers)
     finally:
         _signal.setitimer(_signal.ITIMER_REAL, *timer)
         _signal.signal(_signal.SIGALRM, handler)
 
 
-def _launch(root: str, name: str, *, lingers: bool) -> _socket.socket:
+def _launch(root: str, name: str, settings_file: str, *, lingers: bool) -> _socket.socket:
     try:
         lock = _lock(f"{root}/{name}.lock")
     except OSError as error:
@@ -53,7 +56,7 @@ def _launch(root: str, name: str, *, lingers: bool) -> _socket.socket:
         try:
             return wire.connect_supervisor(root, name)
         except wire.NOBODY:
-            _start(root, name, lock, lingers=lingers)
+            _start(root, name, lock, settings_file, lingers=lingers)
         return wire.connect_supervisor(root, name)
     finally:
         os.close(lock)
@@ -141,7 +144,7 @@ def _lock(path: str) -> int:
         os.close(fd)
 
 
-def _start(root: str, name: str, lock: int, *, lingers: bool) -> None:
+def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool) -> None:
     """Run the supervisor's program, and wait until it listens or has said why not.
 
     It has the lock too until then: we may be killed, and the next one must not start another
@@ -162,7 +165,7 @@ def _start(root: str, name: str, lock: int, *, lingers: bool) -> None:
     pid = os.posix_spawn(
         argv[0],
         argv,
-        _environment(),
+        _environment(settings_file),
         file_actions=actions,
         setsid=True,
         setsigmask=(),
@@ -184,13 +187,16 @@ def _start(root: str, name: str, lock: int, *, lingers: bool) -> None:
         raise SupervisorLost(f"the supervisor does not start: {reason}")
 
 
-def _environment() -> "dict[str, str]":
+def _environment(settings_file: str) -> "dict[str, str]":
     """Return what the supervisor needs to know of the caller's environment.
 
-    Each container's children get the environment of its own `create`.
+    Each container's children get the environment of its own `create`, and its own settings hold
+    for it; those of whoever starts the supervisor say how long that stays.
     """
     kept = ("XDG_RUNTIME_DIR", "_CONTAINERS_ROOTLESS_UID", "SCRUN_CONFIG", "TMPDIR")
     environment = {key: os.environ[key] for key in kept if key in os.environ}
+    if settings_file:
+        environment["SCRUN_CONFIG"] = os.path.abspath(settings_file)
     path = os.environ.get("PATH", "")
     system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {**environment, "PATH": f"{path}:{system}" if path else system, "LANG": "C.UTF-8"}

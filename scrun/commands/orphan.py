@@ -48,7 +48,9 @@ def run(parsed: Parsed, directory: str) -> int:
 
 def _delete(parsed: Parsed, root: str, container: str) -> int:
     name = supervisor_name(_fast.setting(parsed, "group") or "user", parsed)
-    status, answer = _fast.converse(lambda: launch(root, name), _fast.request(parsed, container))
+    file = parsed.text("config-file") or ""
+    fields = _fast.request(parsed, container)
+    status, answer = _fast.converse(lambda: launch(root, name, settings_file=file), fields)
     if status:
         from scrun.commands.failure import report_failure
 

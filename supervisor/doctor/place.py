@@ -18,6 +18,7 @@ from supervisor.engines.base import Engine
 from supervisor.engines.choose import Engines
 from supervisor.engines.slurm.engine import SlurmEngine
 from supervisor.engines.slurm.tools import Tools, find_tools
+from supervisor.names import learn
 from supervisor.orders import own_order
 from supervisor.plugins.registry import Plugins
 from supervisor.processes import SYSTEM_PATH, Setting, child
@@ -172,6 +173,7 @@ async def examine(argv: list[str], plugins: Plugins) -> Place:
         UsageError: The command line cannot be meant like this.
     """
     os.umask(umask := os.umask(0o077))
+    await trio.to_thread.run_sync(learn, abandon_on_cancel=True)
     environment = dict(os.environ)
     parsed, here = parse(argv), os.getcwd()
     setting = Setting(environment, umask)

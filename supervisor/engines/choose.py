@@ -1,11 +1,16 @@
 """Which engine runs a container, and with which settings."""
 
+from collections import deque
 from collections.abc import Hashable, Mapping
+from weakref import WeakValueDictionary
 
 from scrun.errors import EngineUnavailable, PluginUnavailable
 from scrun.settings.load import Settings
 from supervisor.engines.base import Engine
 from supervisor.plugins.registry import Plugins, configured
+from supervisor.threads import look
+
+_KEPT = 16
 
 AUTO = ("slurm", "local")
 """Those that are tried, in this order, where nobody names one."""
@@ -24,7 +29,10 @@ class Engines:
         """
         self._root = root
         self._plugins = plugins
-        self._known: dict[tuple[str, Hashable], Engine] = {}
+        # A container has its engine for as long as it is there, and others like it should get the
+        # same; but each new combination of settings makes one, so not all are kept.
+        self._known: WeakValueDictionary[tuple[str, Hashable], Engine] = WeakValueDictionary()
+        self._recent: deque[Engine] = deque(maxlen=_KEPT)
 
     async def choose(self, settings: Settings, environment: Mapping[str, str]) -> Engine:
         """Return the engine that the settings name, or the one that can be had.
@@ -49,14 +57,19 @@ class Engines:
         plugin = await self._plugins.engine(name)
         configuration = await configured(plugin, settings, environment)
         key = (name, configuration)
-        if key not in self._known:
-            made = plugin.engine(self._root, configuration)
+        if (known := self._known.get(key)) is None:
+            # a site's files are read: Slurm's engine looks at the oci.conf
+            made = await look(
+                f"engine {name}", plugin.engine, self._root, configuration,
+                failure=PluginUnavailable,
+            )  # fmt: skip
             if made.name != name:  # the record has its name, and finds it again by that
                 raise PluginUnavailable(f"plugin engine/{name} makes an engine {made.name!r}")
-            self._known[key] = made
-        return self._known[key]
+            known = self._known.setdefault(key, made)  # another call may have been faster
+        self._recent.append(known)
+        return known
 
     def tidy(self) -> None:
         """Have all of them tidied up."""
-        for engine in self._known.values():
+        for engine in list(self._known.values()):
             engine.tidy()

@@ -10,6 +10,7 @@ from scrun.errors import PluginUnavailable, described
 from scrun.settings.load import Settings
 from supervisor.plugins import api
 from supervisor.plugins.installed import Installed, find, load
+from supervisor.threads import in_thread
 
 _LOADING = 10.0
 _CONFIGURING = 30.0
@@ -55,8 +56,8 @@ class Plugins:
         async with self._loading:
             if full not in self._loaded:
                 with trio.move_on_after(_LOADING):
-                    self._loaded[full] = await trio.to_thread.run_sync(
-                        self._begin, installed or full, abandon_on_cancel=True
+                    self._loaded[full] = await in_thread(
+                        self._begin, installed or full, abandon=True
                     )
             if full not in self._loaded:
                 raise PluginUnavailable(
@@ -89,7 +90,7 @@ class Plugins:
                 continue
             with trio.move_on_after(_ENDING, shield=True) as scope:
                 try:
-                    await trio.to_thread.run_sync(fini, abandon_on_cancel=True)
+                    await in_thread(fini, abandon=True)
                 except (Exception, SystemExit) as error:
                     wrong[full] = f"its fini failed: {described(error)}"
             if scope.cancelled_caught:
@@ -121,8 +122,8 @@ async def configured(
     """
     with trio.move_on_after(_CONFIGURING):
         try:
-            configuration: Hashable = await trio.to_thread.run_sync(
-                plugin.configure, settings, environment, abandon_on_cancel=True
+            configuration: Hashable = await in_thread(
+                plugin.configure, settings, environment, abandon=True
             )
         except SystemExit as error:  # it would be the supervisor's end
             reason = described(error)

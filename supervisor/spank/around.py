@@ -14,6 +14,7 @@ from scrun.settings.slurmconf import find_slurm_conf, slurm_user
 from supervisor.engines.base import Engine, Request
 from supervisor.nurseries import unwrapped
 from supervisor.spank.stack import Stack
+from supervisor.threads import look
 
 
 @asynccontextmanager
@@ -33,7 +34,7 @@ async def plugin_stack(
         SettingsError: plugstack.conf is wrong.
         SpankError: A required script has failed; or an option that was given is refused.
     """
-    source, found = await trio.to_thread.run_sync(find, settings)
+    source, found = await look("plugstack.conf", find, settings)
     if not found:
         given = read_given((), request.setting.environment, bundle.config.annotations)
         for note in given.notes:
@@ -48,7 +49,7 @@ async def plugin_stack(
 
     native: Native = frozenset()
     if engine.name == "slurm" and settings.spank.plugstack is None:
-        native = await trio.to_thread.run_sync(loaded_by_slurm, found, settings)
+        native = await look("slurm.conf", loaded_by_slurm, found, settings)
     target = await engine.target(request.setting)
     is_node = not target.elsewhere
     facts = Facts(target.slurm, target.uid, target.gid, tuple(os.getgroups()))

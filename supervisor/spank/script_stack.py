@@ -32,6 +32,7 @@ from supervisor.spank.native import Native
 from supervisor.spank.scripts import Scripts
 from supervisor.spank.stack import Stack
 from supervisor.spank.tasks import environment_of, facts_of_job, wait_status
+from supervisor.threads import in_thread
 
 _LAST = 30.0
 _CONTROL = "SLURM_SPANK_"
@@ -189,7 +190,7 @@ class ScriptStack(Stack):
 
     async def _begin_task(self, step: Step) -> Context:
         scripts = self._scripts
-        environment = await trio.to_thread.run_sync(environment_of, step.bundle, step.variables)
+        environment = await in_thread(environment_of, step.bundle, step.variables)
         scripts.facts = msgspec.structs.replace(scripts.facts, argv=step.arguments)
         context = await scripts.open("remote", Variables(environment))
         await scripts.call(context, "slurm_spank_init")

@@ -25,6 +25,7 @@ from supervisor.staging.place import (
     stage_in,
     stage_out,
 )
+from supervisor.threads import in_thread
 
 plugin_type = "stage/builtin"
 plugin_name = "Built-in policy"
@@ -46,7 +47,7 @@ async def stager(configuration: None, submission: Submission) -> AsyncIterator["
 async def undo(left: Left) -> None:
     """Bring back what the container has changed, and remove the staged bundle."""
     if left.record.staged:
-        await trio.to_thread.run_sync(clean, left.record)
+        await in_thread(clean, left.record)
 
 
 def clean(record: Record) -> None:
@@ -87,7 +88,7 @@ class BuiltIn:
 
         with trio.move_on_after(settings.timeout) as patience:
             # a thread: whatever happens it comes to its end, and leaves nothing if it fails
-            done = await trio.to_thread.run_sync(
+            done = await in_thread(
                 lambda: stage_in(bundle.raw, bundle.path, directory, target, execute=execute)
             )
         if patience.cancelled_caught:
@@ -105,7 +106,7 @@ class BuiltIn:
         finally:
             # what takes longer goes on in its thread, and stays in the record until it is done
             with trio.move_on_after(_CLEAN_UP, shield=True):
-                await trio.to_thread.run_sync(stage_out, directory, abandon_on_cancel=True)
+                await in_thread(stage_out, directory, abandon=True)
 
     async def _return_changes(self, done: Staged, *, privileged: bool) -> None:
         """Bring changes back, whatever happened, unless somebody does not want to wait."""
@@ -119,7 +120,7 @@ class BuiltIn:
         with trio.CancelScope(shield=True):
             async with unwrapped() as nursery:
                 nursery.start_soon(watch)
-                await trio.to_thread.run_sync(
+                await in_thread(
                     lambda: return_changes(
                         done.bundle,
                         done.copied_from,

@@ -5,7 +5,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
-import trio
 
 from scrun.record import Record
 from scrun.settings.load import Settings
@@ -13,6 +12,7 @@ from supervisor.lua.find import find_script
 from supervisor.plugins.api import StagePlugin
 from supervisor.plugins.registry import Plugins, configured
 from supervisor.staging.base import Left, Stager, Submission
+from supervisor.threads import look
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Stagers:
         name = settings.stager
         if name == "auto":
             # the script may lie on a file system that hangs
-            script = await trio.to_thread.run_sync(find_script, settings, engine)
+            script = await look("scrun.lua", find_script, settings, engine)
             name = "lua" if script else "builtin"
         plugin = await self._plugins.stage(name)
         configuration = await configured(plugin, settings, environment)

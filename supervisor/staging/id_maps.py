@@ -29,6 +29,7 @@ from supervisor.staging.ids import (
     read_subordinate,
 )
 from supervisor.staging.plan import Target
+from supervisor.threads import in_thread
 
 _ASKED = 5.0
 _LITTLE = 65536
@@ -99,7 +100,7 @@ async def with_ids(target: Target, job: Job, setting: str, request: Request) -> 
     """
     if not target.rootless or setting == "single":
         return target, ""
-    ids = await trio.to_thread.run_sync(_ids, target)
+    ids = await in_thread(_ids, target)
     if ids is None:
         why = "subuid(5) lends you no further ids here: see `scrun doctor`"
     elif setting == "full":
@@ -163,10 +164,10 @@ def _asks_somebody() -> bool:
 async def _why_not_on_nodes(ids: BothIds, job: Job, request: Request) -> str:
     """Tell why some node of a job cannot map these ids, or ""; what is known is not asked."""
     environment = job.environment
-    path = await trio.to_thread.run_sync(_place, dict(request.setting.environment))
+    path = await in_thread(_place, dict(request.setting.environment))
     nodes = environment.get("SLURM_JOB_NODELIST", "")
     name = f"{environment.get('SLURM_CLUSTER_NAME', '')}/{nodes}"
-    known = await trio.to_thread.run_sync(_read, path)
+    known = await in_thread(_read, path)
     now = time.time()
     found = known.get(name)
     if found is None or not found.holds(ids, now):
@@ -175,7 +176,7 @@ async def _why_not_on_nodes(ids: BothIds, job: Job, request: Request) -> str:
         except EngineError as error:
             return f"{nodes}: it could not be asked whether it can map more: {error}"
         found = known[name] = _Known(ids, not why, now, why)
-        await trio.to_thread.run_sync(_write, path, known, now)
+        await in_thread(_write, path, known, now)
     return found.why
 
 

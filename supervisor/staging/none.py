@@ -8,12 +8,11 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-import trio
-
 from scrun.errors import StagingError
 from supervisor.engines.base import Job
 from supervisor.staging.base import Left, Submission
 from supervisor.staging.place import Staged
+from supervisor.threads import in_thread
 
 plugin_type = "stage/none"
 plugin_name = "Bundles as they are"
@@ -34,7 +33,7 @@ class _Unstaged:
         bundle = self._bundle
         target = await self._engine.target(self._request.setting)
         usual = os.path.join(bundle.path, "rootfs")
-        if target.link_rootfs and not await trio.to_thread.run_sync(os.path.isdir, usual):
+        if target.link_rootfs and not await in_thread(os.path.isdir, usual):
             raise StagingError(
                 f"{usual} is not there, and this Slurm looks nowhere else for a root file system: "
                 "make it, or use another stager than none"

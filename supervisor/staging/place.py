@@ -7,7 +7,6 @@ of mount sources in `files`. Everything here blocks: call it in a worker thread.
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 import subprocess
 import threading
@@ -21,6 +20,7 @@ from scrun.errors import StagingError, described
 from scrun.paths import replaceable
 from scrun.record import Moved
 from scrun.settings.patterns import substitute
+from supervisor.names import user_of
 from supervisor.staging.bring_back import bring_back
 from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from supervisor.staging.ids import has_several
@@ -63,11 +63,21 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 def directory_for(settings: Staging, request: Request) -> str:
-    """Return the directory of a container's staged bundle, on disk before stage in begins."""
+    """Return the directory of a container's staged bundle, on disk before stage in begins.
+
+    Raises:
+        StagingError: It has the user's name in it, and there is none.
+    """
     if settings.scratch is None:
         return os.path.join(request.record, "bundle")
     uid = os.getuid()
-    values = {"u": pwd.getpwuid(uid).pw_name, "U": str(uid)}
+    user = user_of(uid)
+    if user is None and "%u" in settings.scratch.replace("%%", ""):
+        raise StagingError(
+            f"[staging] scratch = {settings.scratch!r}: uid {uid} has no name, not even in the "
+            "name service: use %U, its number"
+        )
+    values = {"u": user.name if user else str(uid), "U": str(uid)}
     return os.path.join(substitute(settings.scratch, values, shell=False), request.container)
 
 

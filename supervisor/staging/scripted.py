@@ -21,6 +21,7 @@ from supervisor.staging.base import Submission
 from supervisor.staging.files import write
 from supervisor.staging.place import Staged, directory_for, make_place
 from supervisor.staging.place import stage_out as clean
+from supervisor.threads import in_thread, look
 
 _IN = "slurm_scrun_stage_in"
 _OUT = "slurm_scrun_stage_out"
@@ -84,7 +85,7 @@ class Scripted:
                     await self._stage_out(moved, job, variables)
                 finally:
                     if place is not None and place.bundle == self._shadow:
-                        await trio.to_thread.run_sync(clean, self._shadow)
+                        await in_thread(clean, self._shadow)
 
     async def _stage_out(self, moved: Moved, job: Job, variables: Mapping[str, str]) -> None:
         """Have the script stage out. What could not even begin (no process, no memory) is left."""
@@ -134,7 +135,7 @@ class Scripted:
         """Look at the bundle that the script has made, where it can be seen from here."""
         target = await self._engine.target(self._request.setting)
         shadow = self._shadow if target.link_rootfs else None
-        return await trio.to_thread.run_sync(_look, moved, self._bundle, shadow)
+        return await in_thread(_look, moved, self._bundle, shadow)
 
 
 def _look(moved: Moved, bundle: Bundle, shadow: str | None) -> Staged:
@@ -199,7 +200,7 @@ async def stage_out(
             nursery.cancel_scope.deadline = trio.current_time() + settings.staging.timeout
             async with loaded(
                 moved.script, settings.lua, request.setting, request.directory, request.journal,
-                await trio.to_thread.run_sync(site_of, settings),
+                await look("slurm.conf", site_of, settings),
             ) as script:  # fmt: skip
                 originals = (moved.original_bundle, moved.original_root)
                 await script.call(_OUT, arguments, originals, environment, remote)
@@ -230,7 +231,7 @@ async def scripted(path: str, submission: Submission) -> AsyncIterator[Scripted]
         StagingError: It cannot be loaded.
     """
     settings, request = submission.settings, submission.request
-    site = await trio.to_thread.run_sync(site_of, settings)
+    site = await look("slurm.conf", site_of, settings)
 
     async def keep(task_status: trio.TaskStatus[Script]) -> None:
         async with loaded(

@@ -1,13 +1,12 @@
 """The variables that a script, and the commands that it runs, find about a container."""
 
-import grp
 import os
-import pwd
 from collections.abc import Mapping
 
 from scrun.oci.config import Bundle
 from scrun.settings.outputs import Told, output_variables
 from scrun.settings.quick import real_uid
+from supervisor.names import User, user_of
 from supervisor.orders import Order
 
 
@@ -23,11 +22,7 @@ def script_variables(
         job: The job's variables (SLURM_*).
     """
     uid = real_uid(os.environ)
-    try:
-        entry = pwd.getpwuid(uid)
-        user, gid = entry.pw_name, entry.pw_gid
-    except KeyError:
-        user, gid = str(uid), os.getgid()
+    user = user_of(uid) or User(str(uid), os.getgid(), str(os.getgid()))
     told = Told(
         oci_version=bundle.config.oci_version,
         container_id=order.id,
@@ -39,10 +34,10 @@ def script_variables(
         socket=os.path.realpath(os.path.join(record, "supervisor")),
         spool_dir=os.path.join(record, "spool", ""),
         submission_config_file=bundle.config_file,
-        user=user,
+        user=user.name,
         user_id=uid,
-        group=_group_name(gid),
-        group_id=gid,
+        group=user.group,
+        group_id=user.gid,
         root=os.path.dirname(record),
         rootfs_path=bundle.rootfs,
         submission_rootfs_path=bundle.rootfs,
@@ -50,10 +45,3 @@ def script_variables(
         log_format=order.settings.log.format,
     )
     return {**job, **output_variables(told)}
-
-
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)

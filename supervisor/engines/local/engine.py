@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import pwd
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -21,12 +20,14 @@ from supervisor.engines.base import Job, Request
 from supervisor.engines.local.commands import Commands, Container, RuntimeCommands
 from supervisor.engines.local.job import LocalJob
 from supervisor.engines.local.site_commands import OciConfCommands
+from supervisor.names import user_name
 from supervisor.nurseries import unwrapped
 from supervisor.processes import Setting, child
 from supervisor.pumps import messages
 from supervisor.runtimes import find_runtime
 from supervisor.staging.plan import Target
 from supervisor.staging.survey import local_target
+from supervisor.threads import in_thread
 
 # It outlives the supervisor for a moment: its death is what this is for. Standard input is a
 # socket of the supervisor's, which may send another command: the last one counts.
@@ -37,6 +38,7 @@ exec /bin/sh -c "$text" >/dev/null 2>&1 </dev/null
 """
 _RELEASE = 20.0
 Tell = Callable[[Container], Awaitable[None]]
+_PATHS = 64
 
 
 class LocalEngine:
@@ -55,20 +57,23 @@ class LocalEngine:
         self._root = root
         self._settings = settings
         self._runtime = runtime
-        self._commands: Commands | None = None
+        self._commands: dict[str, Commands] = {}
         self._looking = trio.Lock()
 
     async def commands(self, setting: Setting) -> Commands:
-        """Return the runtime's commands; it is looked for once.
+        """Return the runtime's commands; it is looked for once for each PATH of callers.
 
         Raises:
             RuntimeMissing: None is installed, or none works here.
             SettingsError: The oci.conf cannot be used.
         """
         async with self._looking:
-            if self._commands is None:
-                self._commands = await trio.to_thread.run_sync(self._find, setting.environment)
-        return self._commands
+            path = setting.environment.get("PATH", "")
+            if path not in self._commands:
+                if len(self._commands) >= _PATHS:
+                    self._commands.clear()
+                self._commands[path] = await in_thread(self._find, setting.environment)
+            return self._commands[path]
 
     def _find(self, environment: Mapping[str, str]) -> Commands:
         state = os.path.join(self._root, "@runtime")
@@ -76,7 +81,7 @@ class LocalEngine:
         if (path := self._settings.oci_conf) is not None:
             conf = parse_oci_conf(read_trusted_conf(path, ()), path)
             uid = os.geteuid()
-            user = pwd.getpwuid(uid).pw_name
+            user = user_name(uid)
             patterns = node_runtime(conf, self._runtime)
             return OciConfCommands(conf, os.uname().nodename, user, uid, patterns)
         return RuntimeCommands(find_runtime(self._settings.runtime, env=environment), state)

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
+from supervisor.threads import in_thread
+
 
 @asynccontextmanager
 async def changed_environment(
@@ -24,12 +26,12 @@ async def changed_environment(
         yield
         return
     name = os.path.join(bundle, "config.json")
-    before = await trio.to_thread.run_sync(_change, name, variables)
+    before = await in_thread(_change, name, variables)
     try:
         yield
     finally:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(_restore, name, before)
+            await in_thread(_restore, name, before)
 
 
 def _change(name: str, variables: Mapping[str, str | None]) -> bytes:

@@ -20,6 +20,7 @@ from supervisor.engines.terminal import write_size
 from supervisor.processes import Child, Setting, child, run_shell, shell_status
 from supervisor.pumps import Output, carried, messages
 from supervisor.runtimes import program_failure, read_log
+from supervisor.threads import in_thread
 
 _PATIENCE = 5.0
 _RETRY = 0.05
@@ -87,11 +88,11 @@ class LocalJob:
         # what there is beside the log goes to the terminal
         heard = step.terminal and self._commands.logs_to_stderr
         if step.terminal:
-            write_size(step.bundle, step.stdio[0])
+            await in_thread(write_size, step.bundle, step.stdio[0])
         async with changed_environment(step.bundle, step.variables):
             with _opened(log if heard else None) as stderr:
                 status = await self._run(step, log, stderr)
-        reason, output = read_log(await trio.to_thread.run_sync(_tail, log))
+        reason, output = read_log(await in_thread(_tail, log))
         if reason:
             self._request.journal.write("error", reason)
         if heard and output:
@@ -115,7 +116,7 @@ class LocalJob:
         """
         stdin, stdout, stderr = step.stdio
         commands = self._commands
-        self._container = await trio.to_thread.run_sync(
+        self._container = await in_thread(
             commands.prepare, self._container, step, dict(self.environment)
         )
         async with child(

@@ -12,6 +12,7 @@ import trio
 from scrun.states import Ending, taken
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, output_of
+from supervisor.threads import in_thread
 
 # Less than the time for which the end of a step waits for news of its job (`job.py`).
 _ANSWER = 1.5
@@ -107,7 +108,8 @@ async def ask_fate(tools: Tools, setting: Setting, job_id: str) -> Ending | None
         while True:
             answer = await output_of([*of_job, "--format=State%60"], setting)
             if not answer.startswith(_NOT_YET):
-                return read_accounting(answer, job_id, time.time())
+                # who has cancelled it has a name, which a name service may be long in finding
+                return await in_thread(read_accounting, answer, job_id, time.time(), abandon=True)
             await trio.sleep(_ACCOUNTING_LAGS)
     return None
 

@@ -24,6 +24,7 @@ from supervisor.engines.slurm.step import SrunStep, Streams
 from supervisor.engines.slurm.tools import Tools
 from supervisor.engines.slurm.update import set_time_limit
 from supervisor.engines.terminal import give_a_size, write_size
+from supervisor.threads import in_thread
 
 _NEWS_OF_THE_JOB = 2.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -84,7 +85,7 @@ class SlurmJob:
         streams = Streams(step.stdio, step.terminal, not step.program_is_known, far_terminal)
         options = self._container_options(step)
         if far_terminal:
-            self._write_size(step)
+            await in_thread(self._write_size, step)
         status = await self._step.run(
             options, self._command(step), streams, step.running, _handed_over(step)
         )

@@ -1,7 +1,5 @@
 """The commands of the OCI runtime on the nodes, as the site has written them down."""
 
-import pwd
-
 import msgspec
 
 from scrun.errors import EngineError, SettingsError
@@ -10,6 +8,7 @@ from scrun.settings.node_runtime import NodeRuntime, signalled
 from scrun.settings.patterns import substitute
 from supervisor.engines.script import PROCESS_FILE
 from supervisor.engines.slurm.tools import outer_id
+from supervisor.names import user_name
 
 
 class NodeCommands(msgspec.Struct, frozen=True):
@@ -62,12 +61,5 @@ class NodeCommands(msgspec.Struct, frozen=True):
         job, _, step = step_id.partition(".")
         uid = outer_id("uid")
         values = {"j": job, "s": step, "t": str(task), "n": node, "f": PROCESS_FILE}
-        values |= {"u": _user_name(uid), "U": str(uid)}
+        values |= {"u": user_name(uid), "U": str(uid)}
         return substitute(pattern, values)
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -111,6 +111,7 @@ def find_tools(directory: str | None, conf: str | None, environment: Mapping[str
     return Tools(salloc, (srun,), scancel, conf, tuple(real_user_prefix()), squeue, scontrol)
 
 
+_PATHS = 1000
 _found: dict[tuple[str, str], str] = {}
 
 
@@ -123,6 +124,8 @@ def _find(name: str, path: str) -> str | None:
     if known is None or not os.access(known, os.X_OK):
         known = shutil.which(name, path=path)
         if known is not None:
+            if len(_found) >= _PATHS:  # each caller may have another PATH
+                _found.clear()
             _found[name, path] = known
     return known
 

@@ -1,0 +1,61 @@
+"""Names of users and groups, from a name service that may hang (nsswitch.conf(5)).
+
+Each `create` has those of its user looked up once, in a thread (`learn`). The event loop asks
+for what is known.
+"""
+
+import grp
+import os
+import pwd
+
+import msgspec
+
+from scrun.paths import outer_id
+from scrun.settings.quick import real_uid
+
+
+class User(msgspec.Struct, frozen=True):
+    """An entry of the name service.
+
+    Attributes:
+        name: The user's name.
+        gid: His first group.
+        group: Its name, or its number.
+    """
+
+    name: str
+    gid: int
+    group: str
+
+
+_known: dict[int, User] = {}
+
+
+def learn() -> None:
+    """Look up who this supervisor works for; in a thread. Who has no entry is asked for again."""
+    outer = outer_id("uid", os.geteuid())
+    for uid in {os.getuid(), os.geteuid(), outer, real_uid(os.environ)}:
+        if uid not in _known:
+            try:
+                entry = pwd.getpwuid(uid)
+            except KeyError:
+                continue
+            _known[uid] = User(entry.pw_name, entry.pw_gid, group_name(entry.pw_gid))
+
+
+def user_of(uid: int) -> User | None:
+    """Return the entry of one that `learn` has looked up, or None if there is no entry."""
+    return _known.get(uid)
+
+
+def user_name(uid: int) -> str:
+    """Return the name of one that `learn` has looked up, or the number."""
+    return user.name if (user := user_of(uid)) else str(uid)
+
+
+def group_name(gid: int) -> str:
+    """Look up the name of a group; the number, if it has none. In a thread."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

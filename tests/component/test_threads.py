@@ -1,0 +1,106 @@
+"""Threads that hang take none away from others, and every look has an end."""
+
+import threading
+import time
+
+import pytest
+import trio
+
+from scrun.errors import BundleError, StagingError
+from scrun.settings.load import Staging
+from supervisor import admission, names, threads
+from supervisor.engines.base import Request
+from supervisor.nurseries import bulkhead
+from supervisor.orders import Order
+from supervisor.processes import Setting
+from supervisor.staging.place import directory_for
+from supervisor.threads import in_thread, look
+
+
+async def test_creates_on_a_hung_file_system_take_no_threads_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sixty of them: trio has forty threads for everybody."""
+    hang = threading.Event()
+    monkeypatch.setattr(admission, "_look", lambda order: hang.wait())
+    monkeypatch.setattr(admission, "_READING", 0.3)
+    refused = 0
+
+    async def create() -> None:
+        nonlocal refused
+        with pytest.raises(BundleError, match="/b: the file system did not answer"):
+            await admission.admit(ORDER, at_terminal=False)
+        refused += 1
+
+    try:
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                for _ in range(60):
+                    nursery.start_soon(bulkhead, "a container", create)
+            assert refused == 60
+            with trio.fail_after(3):
+                assert await in_thread(lambda: 1) == 1
+                assert await trio.to_thread.run_sync(lambda: 1) == 1
+    finally:
+        hang.set()
+
+
+ORDER = Order(
+    id="c",
+    pid=1,
+    bundle="/b",
+    config_file=None,
+    directory="/",
+    pid_file=None,
+    setting=Setting({}),
+    settings=None,  # type: ignore[arg-type]
+    shown=None,  # type: ignore[arg-type]
+    has_console=False,
+)
+
+
+async def test_one_that_takes_all_its_threads_has_no_more() -> None:
+    hang = threading.Event()
+    done: list[int] = []
+
+    async def greedy() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(threads._MOST):
+                nursery.start_soon(lambda: in_thread(hang.wait, abandon=True))
+            await trio.testing.wait_all_tasks_blocked(0.1)
+            with trio.move_on_after(0.2):
+                done.append(await in_thread(lambda: 1))
+            nursery.cancel_scope.cancel()
+
+    try:
+        await bulkhead("a container", greedy)
+        assert done == []
+        await bulkhead("another", lambda: look("x", done.append, 2))
+        assert done == [2]
+    finally:
+        hang.set()
+
+
+async def test_a_look_without_an_answer() -> None:
+    hang = threading.Event()
+    began = time.monotonic()
+    try:
+        with pytest.raises(StagingError, match="the settings: the file system did not answer"):
+            await look("the settings", hang.wait, failure=StagingError, patience=0.1)
+        assert time.monotonic() - began < 5
+    finally:
+        hang.set()
+
+
+def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container, or where the name service does not answer."""
+    monkeypatch.setattr(names, "_known", {})
+    monkeypatch.setattr("os.getuid", lambda: 54321)
+    request = Request(
+        container="c1", setting=Setting({}), directory="/", record="/r",
+        journal=None, known=None, lost=None,  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert directory_for(Staging(scratch="/s/%U"), request).startswith("/s/54321/c1")
+    assert directory_for(Staging(scratch="/s/%%u"), request).startswith("/s/%u/c1")
+    with pytest.raises(StagingError, match="uid 54321 has no name"):
+        directory_for(Staging(scratch="/s/%u"), request)

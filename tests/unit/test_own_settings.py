@@ -1,0 +1,63 @@
+"""Which settings file holds: for the supervisor itself, and for a container that it has lost."""
+
+from pathlib import Path
+
+import pytest
+
+from scrun.cli.parse import parse
+from scrun.commands import launch
+from scrun.record import Record
+from supervisor import orphans
+from supervisor.ledger import first_record
+from supervisor.orders import read_order
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """Two settings files: what a container was created with, and what its supervisor has."""
+    of_create, other = tmp_path / "create.toml", tmp_path / "other.toml"
+    of_create.write_text('[slurm]\nbin = "/of/create"\n')
+    other.write_text('[slurm]\nbin = "/of/another"\n')
+    return of_create, other
+
+
+def record_of(words: list[str], variables: dict[str, str]) -> Record:
+    command = [*words, "create", "c1"]
+    fields = [b"1", b"22", b"/", b"%d" % len(command), *map(str.encode, command)]
+    fields += [f"{name}={text}".encode() for name, text in variables.items()]
+    return first_record(read_order(fields, "create"), "slurm")
+
+
+@pytest.mark.parametrize("way", ["option", "variable"])
+def test_an_orphan_has_the_settings_of_its_create(files: tuple[Path, Path], way: str) -> None:
+    of_create, other = files
+    record = (
+        record_of(["--config-file", str(of_create)], {})
+        if way == "option"
+        else record_of([], {"SCRUN_CONFIG": str(of_create)})
+    )
+    settings = orphans._settings(record, {"SCRUN_CONFIG": str(other)})
+    assert settings.slurm.bin == "/of/create"
+
+
+def test_an_orphan_of_the_usual_settings_has_those(files: tuple[Path, Path]) -> None:
+    record = record_of([], {})
+    assert orphans._settings(record, {"SCRUN_CONFIG": str(files[1])}).slurm.bin is None
+
+
+def test_settings_that_are_gone_stop_no_delete(files: tuple[Path, Path]) -> None:
+    record = record_of(["--config-file", str(files[0])], {})
+    files[0].unlink()
+    assert orphans._settings(record, {}).slurm.bin is None
+
+
+def test_the_option_is_for_the_supervisor_too(
+    monkeypatch: pytest.MonkeyPatch, files: tuple[Path, Path]
+) -> None:
+    """It says how long a supervisor stays that has nothing to do."""
+    monkeypatch.setenv("SCRUN_CONFIG", str(files[1]))
+    monkeypatch.chdir(files[0].parent)
+    parsed = parse(["--config-file", files[0].name, "state", "c1"])
+    file = parsed.text("config-file") or ""
+    assert launch._environment(file)["SCRUN_CONFIG"] == str(files[0])
+    assert launch._environment("")["SCRUN_CONFIG"] == str(files[1])
