@@ -280,6 +280,7 @@ class Life:
             journal=self._journal,
             known=self._job_is_known,
             lost=self.end,
+            ending=lambda: self._ending,
             asked=asked_by(config.annotations, config.process.env),
             flags=read_flags(config, resources=by_flags),
             waiting=self._job_waits,

@@ -18,7 +18,7 @@ it (`scrun.commands.pod`).
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -29,7 +29,7 @@ from scrun.errors import AllocationRefused, ScrunError, described
 from scrun.oci.config import Config
 from scrun.settings.engine_flags import Flags
 from scrun.settings.requests import TABLE, from_environment
-from scrun.states import Ending, taken
+from scrun.states import FATAL, Ending, taken
 from scrun.waiting import Waiting, waiting_line
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.log import fault
@@ -61,6 +61,7 @@ class _SharedJob:
         self.gone = trio.Event()
         self.job: Job | None = None
         self.failure: Exception | None = None
+        self._endings: list[Ending] = []
         self._job_id = ""
         self._news: Waiting | None = None
 
@@ -71,7 +72,11 @@ class _SharedJob:
             lost: Called when the job is taken away.
         """
         return msgspec.structs.replace(
-            self.first, known=self._known, lost=lost, waiting=self._waiting
+            self.first,
+            known=self._known,
+            lost=lost,
+            waiting=self._waiting,
+            ending=lambda: ending_of(self._endings),
         )
 
     def enter(self, member: Request) -> None:
@@ -81,6 +86,12 @@ class _SharedJob:
             member.known(self._job_id, True)
         if self._news is not None:
             member.waiting(self._news)
+
+    def leave(self, member: Request) -> None:
+        """Let a member go, and keep how it ended."""
+        self.members.remove(member)
+        if (ending := member.ending()) is not None:
+            self._endings.append(ending)
 
     def lost(self, ending: Ending) -> None:
         """Tell the members that the job was taken away."""
@@ -169,10 +180,10 @@ class Pods:
                 async with engine.allocate(_inside(request, shared)) as job:
                     yield job
         finally:
-            shared.members.remove(request)
+            shared.leave(request)
             self._anchors.pop(anchor, None)
             if not shared.members:
-                await self._give_back(key, shared, request)
+                await self._give_back(key, shared)
 
     def _pod(self, request: Request, config: Config) -> str:
         """Name the pod of a container.
@@ -211,20 +222,34 @@ class Pods:
             shared.settled.set()
             shared.gone.set()
 
-    async def _give_back(self, key: tuple[Engine, str], shared: _SharedJob, last: Request) -> None:
-        """Give a job back that nobody needs; the engine has deadlines for that."""
+    async def _give_back(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
+        """Give a job back that nobody needs; the engine has deadlines for that.
+
+        What goes wrong is the last member's to tell, and its record keeps the job.
+        """
         self._forget(key, shared)
         known = shared.failure
         shared.scope.cancel()
         with trio.CancelScope(shield=True):
             await shared.gone.wait()
-        if shared.failure is not known and shared.failure is not None:
-            last.journal.write("error", described(shared.failure))
+        if shared.failure is not None and (shared.job is not None or shared.failure is not known):
+            raise shared.failure
 
     def _forget(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
         """Let the next one who comes ask for a job of its own."""
         if self._jobs.get(key) is shared:
             del self._jobs[key]
+
+
+def ending_of(members: Sequence[Ending]) -> Ending | None:
+    """Return how a pod has ended, from how its members did, in that order.
+
+    The first failure counts, but not of those that were told to end: as a pod is stopped, its
+    infra container is killed, and so may be helpers beside the one that has done the work.
+    """
+    by_themselves = [one for one in members if one.status - 128 not in FATAL]
+    failed = (one for one in by_themselves if one.status)
+    return next(failed, None) or next(iter(by_themselves or reversed(members)), None)
 
 
 def _inside(request: Request, shared: _SharedJob) -> Request:

@@ -49,8 +49,8 @@ class Wanted(msgspec.Struct, frozen=True):
     Attributes:
         requests: Values by SCRUN_* variable.
         notes: A line for the log about each of the engine's flags that asks for nothing.
-        because: Which of them come from the engine's flags, for the message when Slurm refuses;
-            or "".
+        because: Which of them come from the engine's flags and config.json, for the message when
+            Slurm refuses; or "".
     """
 
     requests: dict[str, str]
@@ -109,8 +109,9 @@ def gather(
     derived = {key: text for key, text in flags.requests.items() if not KINDS[key] & named.keys()}
     replaced = frozenset().union(*(KINDS[variable] for variable in derived))
     below = {key: text for key, text in defaults.items() if key not in replaced}
-    because = ", ".join(f"{key}={text} from {flags.origins[key]}" for key, text in derived.items())
-    return Wanted({**below, **derived, **named}, flags.notes, because)
+    because = [f"{key}={text} from {flags.origins[key]}" for key, text in derived.items()]
+    because += [f"{key}={text} from config.json" for key, text in counted.items() if text]
+    return Wanted({**below, **derived, **named}, flags.notes, ", ".join(because))
 
 
 def names_of_requests(env: Iterable[str]) -> list[str]:

@@ -23,6 +23,11 @@ def _nobody(waiting: Waiting | None) -> None:
     """Tell nobody."""
 
 
+def _not_known() -> Ending | None:
+    """Know no ending."""
+    return None
+
+
 class Request(msgspec.Struct, frozen=True):
     """What an allocation is asked for.
 
@@ -35,6 +40,8 @@ class Request(msgspec.Struct, frozen=True):
         known: Called with the job's id as soon as there is one, pending ones included, and
             whether the job ends with the container; both are on disk before the engine goes on.
         lost: Called at most once, when the job is taken away.
+        ending: Tells how the container has ended, for a job that has an exit status itself; None
+            while nobody knows. To be called when the job is given back.
         asked: What config.json asks for, by SCRUN_* variable; an image may have written it
             (`scrun.settings.request_sources`).
         flags: What the engine's flags ask for (`scrun.settings.engine_flags`).
@@ -52,6 +59,7 @@ class Request(msgspec.Struct, frozen=True):
     journal: Journal
     known: Callable[[str, bool], None]
     lost: Callable[[Ending], None]
+    ending: Callable[[], Ending | None] = _not_known
     asked: Mapping[str, str] = {}
     flags: Flags = NO_FLAGS
     waiting: Callable[[Waiting | None], None] = _nobody

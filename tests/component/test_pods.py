@@ -17,11 +17,11 @@ from scrun.settings.engine_flags import Flags
 from scrun.settings.load import Log
 from scrun.settings.request_sources import gather
 from scrun.settings.requests import salloc_arguments, srun_arguments
-from scrun.states import Ending, taken
+from scrun.states import Ending, exited, taken
 from scrun.waiting import Waiting
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.journal import Journal
-from supervisor.pods import Pods
+from supervisor.pods import Pods, ending_of
 from supervisor.processes import Setting
 
 SANDBOX = "io.kubernetes.cri-o.SandboxID"
@@ -47,6 +47,8 @@ class Cluster:
         self.inside: list[Request] = []
         self.held: set[str] = set()
         self.failure: Exception | None = None
+        self.not_given_back: Exception | None = None
+        self.endings: list[Ending | None] = []
         self.breaks = trio.Event()
 
     @asynccontextmanager
@@ -71,6 +73,9 @@ class Cluster:
         finally:
             with trio.CancelScope(shield=True):
                 await trio.lowlevel.checkpoint()
+            self.endings.append(request.ending())
+            if self.not_given_back is not None:
+                raise self.not_given_back
             self.held.discard(job_id)
 
     async def _break(self) -> None:
@@ -88,6 +93,7 @@ class Member:
         self.lost: list[Ending] = []
         self.news: list[Waiting | None] = []
         self.failure: Exception | None = None
+        self.ending: Ending | None = None
         self.settled = trio.Event()
         self.gone = trio.Event()
         self.scope = trio.CancelScope()
@@ -108,7 +114,7 @@ class Member:
         self.request = Request(
             container=name, setting=Setting(environment), directory="/", record="/",
             journal=self._journal, known=lambda job, owned: self.known.append((job, owned)),
-            lost=self._lost, waiting=self.news.append, **asking,
+            lost=self._lost, ending=lambda: self.ending, waiting=self.news.append, **asking,
         )  # fmt: skip
 
     def _lost(self, ending: Ending) -> None:
@@ -131,6 +137,10 @@ class Member:
             self._journal.close()
             self.settled.set()
             self.gone.set()
+
+    async def ends(self, status: int) -> None:
+        self.ending = exited(status)
+        await self.leave()
 
     async def leave(self) -> None:
         self.scope.cancel()
@@ -310,6 +320,47 @@ async def test_an_engine_that_breaks_ends_all(crowd: Crowd) -> None:
         await member.gone.wait()
         [ending] = member.lost
         assert (ending.reason, ending.text) == ("scrun-failure", "job 1: it broke")
+
+
+async def test_a_job_that_could_not_be_given_back_is_the_last_ones_to_tell(crowd: Crowd) -> None:
+    """Its record keeps the job then."""
+    infra, one = await pod_of_two(crowd)
+    crowd.cluster.not_given_back = ZeroDivisionError("a fault of ours")
+    await one.leave()
+    assert one.failure is None
+    await infra.leave()
+    assert isinstance(infra.failure, ZeroDivisionError)
+
+
+async def test_a_pod_ends_as_its_members_did(crowd: Crowd) -> None:
+    infra, one = await pod_of_two(crowd)
+    two = await crowd.comes("two", "infra")
+    await one.ends(0)
+    await two.ends(7)
+    assert crowd.cluster.endings == []
+    await infra.ends(137)
+    assert crowd.cluster.endings == [exited(7)]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [
+        ((), None),
+        ((0,), 0),
+        ((7,), 7),
+        ((137,), 137),  # nobody else
+        ((0, 7, 0, 3), 7),
+        ((7, 137), 7),
+        ((0, 137), 0),  # the infra container is killed
+        ((143, 0), 0),
+        ((143, 137), 137),
+        ((139, 0), 139),  # SIGSEGV is nobody's wish
+        ((137, 125, 0), 125),
+    ],
+)
+def test_how_a_pod_ends(statuses: tuple[int, ...], status: int | None) -> None:
+    found = ending_of([exited(one) for one in statuses])
+    assert (found.status if found else None) == status
 
 
 async def test_later_requests_have_no_effect(crowd: Crowd) -> None:

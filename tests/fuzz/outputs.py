@@ -1,15 +1,17 @@
 """What programs say: Slurm's, runtimes, scripts beside a container."""
 
 import base64
+import re
 
 from scrun.errors import EngineError, SettingsError
 from scrun.settings.versions import parse_version
 from scrun.waiting import annotations_of, waiting_line
 from supervisor.engines.base import Answer
 from supervisor.engines.local import minder
+from supervisor.engines.slurm.exits import ending_of_step, step_exit
 from supervisor.engines.slurm.fate import read_accounting, read_fate
 from supervisor.engines.slurm.inspect import read_answers
-from supervisor.engines.slurm.messages import SallocHeard, SrunHeard, ending_of_step, step_exit
+from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
 from supervisor.engines.slurm.pending import read_waiting
 from supervisor.inspection import read_list, rows_of, total
 from supervisor.pumps import Output
@@ -28,6 +30,17 @@ def salloc(data: bytes) -> None:
     for line in lines_of(data):
         heard.hear(line)
     assert not heard.job_id or (heard.job_id.isascii() and heard.job_id.isdigit())
+    # a job is known, and lost, by Slurm's own sentences alone, and those name it
+    assert not heard.job_id or any(
+        line.startswith("salloc: ") and re.search(rf"\b{heard.job_id}\b", line)
+        for line in lines_of(data)
+    )
+    assert not heard.revoked or heard.job_id
+    for noise in ("salloc: note: ", "salloc: error: note: "):
+        silent = SallocHeard()
+        for line in lines_of(data):
+            silent.hear(noise + line)
+        assert (silent.job_id, silent.gone, silent.granted) == ("", False, False)
     assert heard.ending.status
     assert heard.ending.text
     assert heard.reason

@@ -108,3 +108,30 @@ def failed(node: str) -> Iterator[None]:
         yield
     finally:
         control("heal", node)
+
+
+@contextmanager
+def job_submit(script: str) -> Iterator[None]:
+    """A cluster whose slurmctld asks a script at each submission: job_submit.lua.
+
+    Args:
+        script: The body of `slurm_job_submit(job_desc, part_list, submit_uid)`.
+    """
+    conf = Path(slurm_conf())
+    text = conf.read_text()
+    lua = conf.with_name("job_submit.lua")
+    lua.write_text(
+        f"function slurm_job_submit(job_desc, part_list, submit_uid)\n{script}\nend\n"
+        "function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)\n"
+        "return slurm.SUCCESS\nend\nreturn slurm.SUCCESS\n"
+    )
+    try:
+        control("stop-controller")
+        conf.write_text(f"{text}JobSubmitPlugins=lua\n")
+        control("start-controller")
+        yield
+    finally:
+        conf.write_text(text)
+        lua.unlink()
+        with without_controller():
+            pass

@@ -13,23 +13,26 @@ NOW = 1795289232.5
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        # state, time of a preemption, reason, as squeue 22.05 pads them
-        ("TIMEOUT        None                 TimeLimit\n", "time-limit"),
-        ("COMPLETING     None                 TimeLimit\n", "time-limit"),
-        ("NODE_FAIL      None                 NodeDown\n", "node-failure"),
-        ("PREEMPTED      2026-11-21T13:27:03  None\n", "preempted"),
-        ("COMPLETING     2026-11-21T13:27:03  None\n", "preempted"),
-        ("OUT_OF_MEMORY  None                 None\n", "out-of-memory"),
-        # and the time of its end: over, but not noticed yet
-        ("RUNNING        N/A                  None       1795289230\n", "time-limit"),
-        ("RUNNING        N/A                  None       1795289233\n", None),
-        ("RUNNING        N/A                  None       Unknown\n", None),
-        ("COMPLETING     N/A                  None       1795289230\n", None),
-        ("CANCELLED      None                 None\n", None),
-        ("CANCELLED      2026-11-21T13:27:03  None\n", None),  # in its grace time
-        ("COMPLETING     None                 None\n", None),
-        ("COMPLETING     N/A                  None\n", None),
+        # state, time of a preemption, reason, time of the end, as squeue 22.05 prints them
+        ("TIMEOUT|None|TimeLimit|1795289230\n", "time-limit"),
+        ("COMPLETING|None|TimeLimit|1795289230\n", "time-limit"),
+        ("NODE_FAIL|None|NodeDown|1795289230\n", "node-failure"),
+        ("PREEMPTED|2026-11-21T13:27:03|None|1795289230\n", "preempted"),
+        ("COMPLETING|2026-11-21T13:27:03|None|1795289230\n", "preempted"),
+        ("OUT_OF_MEMORY|None|None|1795289230\n", "out-of-memory"),
+        # over, but not noticed yet
+        ("RUNNING|N/A|None|1795289230\n", "time-limit"),
+        ("RUNNING|N/A|None|1795289233\n", None),
+        ("RUNNING|N/A|None|Unknown\n", None),
+        ("COMPLETING|N/A|None|1795289230\n", None),
+        ("CANCELLED|None|None|1795289230\n", None),
+        ("CANCELLED|2026-11-21T13:27:03|None|1795289230\n", None),  # in its grace time
+        ("COMPLETING|None|None|1795289230\n", None),
+        # the reason may be an administrator's text
+        ("CANCELLED|N/A|no TIMEOUT, no PREEMPTED: NodeDown|1795289230\n", None),
+        ("CANCELLED|N/A|a|TimeLimit|b|1795289230\n", None),
         ("COMPLETING\n", None),
+        ("COMPLETING|\n", None),
         ("", None),
         ("anything else", None),
     ],

@@ -5,13 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.states import Ending, exited
-from supervisor.engines.slurm.messages import (
-    Exit,
-    SallocHeard,
-    SrunHeard,
-    ending_of_step,
-    step_exit,
-)
+from supervisor.engines.slurm.exits import Exit, ending_of_step, step_exit
+from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
 from supervisor.runtimes import program_failure
 
 
@@ -135,7 +130,7 @@ def test_salloc_a_node_that_failed_alone_revokes_nothing() -> None:
         (
             "salloc: error: invalid partition specified: nope\n"
             "salloc: error: Job submit/allocate failed: Invalid partition name specified",
-            "Invalid partition name specified",
+            "Invalid partition name specified: invalid partition specified: nope",
         ),
         (
             "salloc: error: Job submit/allocate failed: Requested time limit is invalid "
@@ -199,19 +194,114 @@ def test_salloc_could_not_give_the_job_back() -> None:
     assert not heard.gone
 
 
+# What job_submit plugins tell the user (slurm.log_user), and SPANK plugins log, has the tool's
+# prefix, and may have any words.
+SITES = [
+    "salloc: No time limit given: using the default of 1:00:00",
+    "salloc: lua: your time limit was rounded up to the hour",
+    "salloc: note: your job allocation 31060777 is still active",
+    "salloc: Granted job allocation 31060777 to you yesterday",
+    "salloc: note: Granted job allocation 31060777",
+    "salloc: salloc: Granted job allocation 31060777",
+    "salloc: error: Granted job allocation 31060777",
+    "salloc: job 31060777 queued and waiting for resources since noon",
+    "salloc: Your Job allocation 31060777 has been revoked.",
+    "salloc: Job allocation 31060777 has been revoked.",
+    "salloc: Job 31060777 has exceeded its time limit and its allocation has been revoked.",
+    "salloc: Job has been cancelled yesterday",
+    "salloc: Relinquishing job allocation 31060777",
+    "salloc: Job submit/allocate failed: see https://wiki",
+    "salloc: if you read Node failure on node7, call us",
+    "salloc: Node failure on node7",
+    "Granted job allocation 31060777",
+    "srun: Granted job allocation 31060777",
+]
+
+
+@pytest.mark.parametrize("line", SITES)
+@pytest.mark.parametrize("job", [GRANTED, PENDING])
+def test_salloc_what_a_site_says_is_not_of_our_job(line: str, job: str) -> None:
+    for text in (f"{line}\n{job}", f"{job}\n{line}"):
+        heard, alone = salloc(text), salloc(job)
+        assert heard.job_id == alone.job_id
+        assert heard.granted == alone.granted
+        assert not heard.revoked
+        assert not heard.gone
+        assert heard.ending.reason == "cancelled"
+        assert not heard.refusal
+
+
+def test_salloc_a_site_that_says_slurms_own_sentence_says_it_before_slurm() -> None:
+    heard = salloc(f"salloc: Granted job allocation 5\n{PENDING}")
+    assert (heard.job_id, heard.granted) == ("3538", False)
+    heard = salloc(f"salloc: Pending job allocation 5\n{GRANTED}")
+    assert (heard.job_id, heard.granted) == ("3537", True)
+
+
+def test_salloc_the_environment_of_what_it_runs_knows_better() -> None:
+    heard = salloc("salloc: Granted job allocation 5")
+    heard.hear("salloc: Job allocation 3537 has been revoked.")
+    assert not heard.revoked
+    heard.is_job("3537")
+    assert heard.revoked
+    heard.hear("salloc: Granted job allocation 6")
+    assert (heard.job_id, heard.granted) == ("3537", True)
+
+
+TOO_MUCH = """
+salloc: error: Memory specification can not be satisfied
+salloc: error: Job submit/allocate failed: Requested node configuration is not available
+"""
+TAKEN_AWAY = "salloc: Job allocation 31060001 has been revoked."
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        TOO_MUCH + TAKEN_AWAY,
+        TAKEN_AWAY + TOO_MUCH,
+        f"salloc: Pending job allocation 31060001\n{TAKEN_AWAY}{TOO_MUCH}",
+    ],
+)
+def test_salloc_refused_is_not_cancelled(lines: str) -> None:
+    """Slurm makes a job, finds that it can never run, and takes it away (22.05, 24.11, 26.05)."""
+    heard = salloc(lines)
+    assert not heard.withdrawn
+    assert heard.reason == (
+        "Requested node configuration is not available: Memory specification can not be satisfied"
+    )
+
+
+@pytest.mark.parametrize(
+    "job", ["job allocation 3537", "allocation for job 3537", "job allocation JobId=3537"]
+)
+def test_salloc_could_not_give_it_back_in_all_versions(job: str) -> None:
+    heard = salloc(
+        f"{GRANTED}\nsalloc: Relinquishing job allocation 3537\n"
+        f"salloc: error: Unable to clean up {job}: Unable to contact slurm controller"
+    )
+    assert not heard.gone
+
+
 @pytest.mark.parametrize(
     "line",
     [
-        "salloc: No time limit given: using the default of 1:00:00",
-        "salloc: lua: your time limit was rounded up to the hour",
+        "srun: quota: Slurm job 3539 has expired files",
+        "srun: error: quota: Slurm job 3539 has expired",
+        "srun: Force Terminated StepId=3539.0 is what you read when you are over your quota",
+        "srun: error: site: forcing job termination",
+        "srun: launching StepId=9.0 on host node1, 1 tasks: 0 (site)",
+        "srun: site: Node node1, 1 tasks started",
+        "srun: Received task exit notification for 1 task of StepId=9.0 (status=0x0100). (site)",
+        "srun: Task launch for StepId=3539.0 failed on node node1: as you know",
+        "salloc: error: Node failure on node1",
     ],
 )
-def test_salloc_what_a_site_says_at_submission_takes_no_job_away(line: str) -> None:
-    """job_submit plugins talk to the user (slurm.log_user), in words of their own."""
-    for text in (f"{line}\n{GRANTED}", f"{PENDING}\n{line}"):
-        heard = salloc(text)
-        assert not heard.revoked
-        assert not heard.gone
+def test_srun_what_a_site_says_is_nothing_of_our_step(line: str) -> None:
+    heard = srun(f"{STARTED}{line}")
+    assert (heard.step_id, heard.started, heard.aborted) == ("3539.0", False, False)
+    assert not heard.launch_failed
+    assert heard.statuses == []
 
 
 STARTED = """

@@ -1,8 +1,9 @@
 """A job that is held by salloc, for as long as a block lasts.
 
-salloc runs a shell that blocks on a socket of ours: when the supervisor lets go of it, or dies,
-the shell reads end of file, ends, and salloc gives the job back. While the job is pending there
-is no such shell yet; then another one waits in the same way, and cancels the job by its id.
+salloc runs a shell that blocks on a socket of ours. When the supervisor lets go of the job, the
+shell reads the container's exit status and ends with it, and salloc gives the job back with that;
+when the supervisor dies, the shell reads end of file, and ends with 1. While the job is pending
+there is no such shell yet; then another one waits in the same way, and cancels the job by its id.
 
 Nothing signals salloc. It talks to slurmctld from within its signal handler: one that arrives
 while salloc is busy, as around a grant or when the shell has just ended, leaves one in ten of
@@ -12,6 +13,7 @@ salloc says what happens to the job, as it happens. Only what a pending one wait
 asked (`pending.py`).
 """
 
+import contextlib
 import os
 import socket
 import time
@@ -23,27 +25,32 @@ from signal import SIGTERM
 import msgspec
 import trio
 
-from scrun.errors import AllocationRefused, EngineError
-from scrun.states import taken
+from scrun.errors import AllocationRefused
+from scrun.states import Ending, taken
 from supervisor.engines.base import Request
 from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.fate import ask_fate
 from supervisor.engines.slurm.messages import SallocHeard
 from supervisor.engines.slurm.pending import Queue
+from supervisor.engines.slurm.release import cancel_in_the_end, may_pass
 from supervisor.engines.slurm.tools import Tools, lean
 from supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
 from supervisor.nurseries import unwrapped
-from supervisor.processes import Child, Setting, child
+from supervisor.processes import Child, child
 from supervisor.pumps import messages
 
 # The socket is its standard input: dash can name one-digit descriptors only, and salloc itself
 # keeps whatever else it inherits.
-_HOLDER = "echo $$ >&0; read -r _ 2>/dev/null"
+_HOLDER = 'echo $$ >&0; read -r status 2>/dev/null; exit "${status:-1}"'
 _CANCELLER = 'read -r _; exec "$@"'
+# WorkDir and SLURM_SUBMIT_DIR of the job are where salloc is started. The directory is a user's,
+# and may hang: so it is for a process of its own to enter it. What is wrong with it salloc says,
+# of its --chdir.
+_THERE = 'cd -- "$0" 2>/dev/null; exec "$@"'
 _LAST_WORDS = 0.1
 _FIRST_WORDS = 5.0
 _LAST_BREATH = 3.0
-_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
+_NOT_KNOWN = 1  # what the job ends with when nobody says how the container did
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -65,11 +72,13 @@ class Wish(msgspec.Struct, frozen=True):
 
     Attributes:
         options: Its options.
-        because: Which of them come from the engine's flags, for people; or "".
+        directory: Where it is started, and the job with it.
+        because: Which of them come from the engine's flags and config.json, for people; or "".
         deadline: Seconds that giving the job back may take.
     """
 
     options: Sequence[str]
+    directory: str
     because: str
     deadline: float
 
@@ -77,58 +86,151 @@ class Wish(msgspec.Struct, frozen=True):
 class _Allocation:
     """What happens between salloc and us."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, tools: Tools, request: Request) -> None:
         self.heard = SallocHeard()
         self.known = trio.Event()
-        self._revoked = trio.Event()
+        self._changed = trio.Event()
+        self._seen = ("", False, False)
+        self._tools = tools
         self._request = request
+        self._setting = tools.setting(request.setting)
 
     def hear(self, line: str) -> None:
-        self.heard.hear(line)
+        heard = self.heard
+        heard.hear(line)
         self._request.journal.write("info", line)
-        if self.heard.job_id and not self.known.is_set():
-            self.known.set()
-            self._request.known(self.heard.job_id, True)
-        if self.heard.revoked:
-            self._revoked.set()
+        self._look()
 
-    async def watch(self, salloc: Child, tools: Tools) -> None:
+    def _look(self) -> None:
+        """Write down which job it is, as soon as that is said, and each time it is said better."""
+        heard = self.heard
+        seen = (heard.job_id, heard.granted, heard.revoked)
+        if seen == self._seen:
+            return
+        if heard.job_id != self._seen[0]:
+            self._request.known(heard.job_id, True)
+            self.known.set()
+        self._seen = seen
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def _revoked(self) -> None:
+        """Wait until the job is taken away."""
+        while not self.heard.revoked:
+            await self._changed.wait()
+
+    def granted(self, environment: dict[str, str]) -> Held:
+        """Take over the job that there is now."""
+        self.heard.is_job(environment["SLURM_JOB_ID"])
+        self._look()
+        return Held(self.heard.job_id, environment, self.heard)
+
+    async def watch(self, salloc: Child) -> None:
         """Tell when the job is lost. Whoever releases it ends this first."""
         async with _until_the_end_of(salloc):
-            await self._revoked.wait()
+            await self._revoked()
             await trio.sleep(_LAST_WORDS)  # the cause may stand in the next line
         if self.heard.revoked:
             ending = self.heard.ending
             if ending.reason == "cancelled":
-                setting = tools.setting(self._request.setting)
-                ending = await ask_fate(tools, setting, self.heard.job_id) or ending
+                ending = await ask_fate(self._tools, self._setting, self.heard.job_id) or ending
             self._request.lost(ending)
         else:
             text = f"job {self.heard.job_id} is given up: salloc ended unexpectedly"
             self._request.lost(taken("scrun-failure", text))
 
-    async def guard_pending(self, tools: Tools, setting: Setting) -> None:
-        """See to it that a pending job is cancelled when the supervisor dies."""
-        await self.known.wait()
-        if self.heard.granted:
-            return
+    async def mind_pending(self, queue: Queue, because: str) -> None:
+        """Tell what the job waits for, and have it cancelled when the supervisor dies."""
+        while True:
+            changed, heard = self._changed, self.heard
+            async with unwrapped() as nursery:
+                if heard.job_id:
+                    nursery.start_soon(
+                        queue.watch, self._request, self._setting, heard.job_id, because
+                    )
+                    if not heard.granted:
+                        nursery.start_soon(self._end_with_us, heard.job_id)
+                await changed.wait()
+                nursery.cancel_scope.cancel()
+
+    async def _end_with_us(self, job_id: str) -> None:
         ours, theirs = socket.socketpair()
-        words = ["/bin/sh", "-c", _CANCELLER, "sh", tools.scancel, self.heard.job_id]
+        words = ["/bin/sh", "-c", _CANCELLER, "sh", self._tools.scancel, job_id]
         with ours, theirs:
-            async with child(words, setting, stdin=theirs.fileno(), dies_with_us=False):
+            async with child(words, self._setting, stdin=theirs.fileno(), dies_with_us=False):
                 theirs.close()
                 await trio.sleep_forever()
 
     async def lose_patience(self, scope: trio.CancelScope) -> None:
         """Cancel the waiting for a job that is gone: salloc may not end by itself then."""
-        await self._revoked.wait()
+        await self._revoked()
         await trio.sleep(_FIRST_WORDS)
         scope.cancel()
 
-    async def tell_pending(self, queue: Queue, setting: Setting, because: str) -> None:
-        """Tell what the job waits for."""
-        await self.known.wait()
-        await queue.watch(self._request, setting, self.heard.job_id, because)
+    async def give_up(self, salloc: Child, line: trio.socket.SocketType) -> bool:
+        """Give up a job that was not there yet; perhaps it is, at this moment.
+
+        Returns:
+            Whether Slurm knows that it ended, so that salloc has nothing to do any more.
+        """
+        heard = self.heard
+        with trio.move_on_after(_FIRST_WORDS, shield=True):
+            async with _until_the_end_of(salloc):  # a refusal closes the line a moment before it
+                await self.known.wait()
+                if heard.granted:
+                    # Its shell is a moment away. A salloc whose job is cancelled just before (one
+                    # in 300 lives that were given up while they were created) hangs, see above.
+                    await _holder(line)
+                    return False
+        if not salloc.ended and not heard.gone:
+            with trio.CancelScope(shield=True):
+                return await self._end_job(salloc)
+        return heard.gone
+
+    async def _end_job(self, salloc: Child) -> bool:
+        """Cancel a job that salloc has no shell for yet; return whether that is done."""
+        if self.heard.job_id:
+            try:
+                await cancel_job(self._tools, self._setting, self.heard.job_id)
+            except Exception as error:
+                if not may_pass(error):
+                    raise
+                # then salloc is stuck as well, and has to be ended first
+            else:
+                return True
+        salloc.signal(SIGTERM)  # no id: slurmctld does not answer, and there is no job yet
+        return False
+
+    async def make_sure(self, salloc: Child, began: float) -> None:
+        """Cancel what salloc may have left behind; it has ended.
+
+        Args:
+            salloc: It.
+            began: When it was started.
+        """
+        heard = self.heard
+        doubtful = [heard.job_id] if heard.job_id and not heard.gone else []
+        if not heard.job_id and await salloc.wait() < 0:
+            doubtful = await jobs_of_a_killed_salloc(self._tools, self._setting, salloc.pid, began)
+        for job_id in doubtful:
+            await cancel_in_the_end(self._tools, self._setting, self._request.journal, job_id)
+
+    async def reason(self, because: str) -> tuple[str, str]:
+        """Say why there is no job, in Slurm's words, and what the caller has asked for.
+
+        Args:
+            because: What the caller has asked for.
+
+        Returns:
+            That, and the word for it of a container that was created before.
+        """
+        heard = self.heard
+        if heard.withdrawn:
+            fate = await ask_fate(self._tools, self._setting, heard.job_id)
+            if fate is None:
+                return heard.reason, heard.ending.reason
+            return f"{fate.text}, while it waited for resources", fate.reason
+        return (f"{heard.reason} ({because})" if because else heard.reason), "scrun-failure"
 
 
 @asynccontextmanager
@@ -144,11 +246,10 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
     Raises:
         AllocationRefused: There is none; with Slurm's reason.
     """
-    setting = tools.setting(request.setting)
-    allocation = _Allocation(request)
-    heard = allocation.heard
+    allocation = _Allocation(tools, request)
     ours, theirs = socket.socketpair()
-    command = [tools.salloc, *wish.options, "--", "/bin/sh", "-c", _HOLDER]
+    command = ["/bin/sh", "-c", _THERE, wish.directory, tools.salloc, *wish.options]
+    command += ["--", "/bin/sh", "-c", _HOLDER]
     line = trio.socket.from_stdlib_socket(ours)
     environment: dict[str, str] | None = None
     began = time.time()
@@ -159,7 +260,7 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
                 messages(allocation.hear) as stderr,
                 child(
                     command,
-                    lean(setting),
+                    lean(tools.setting(request.setting)),
                     stdin=theirs.fileno(),
                     stderr=stderr,
                     dies_with_us=False,
@@ -168,16 +269,14 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
                 theirs.close()
                 try:
                     async with unwrapped() as pending:
-                        pending.start_soon(allocation.guard_pending, tools, setting)
-                        pending.start_soon(allocation.tell_pending, queue, setting, wish.because)
+                        pending.start_soon(allocation.mind_pending, queue, wish.because)
                         pending.start_soon(allocation.lose_patience, pending.cancel_scope)
                         environment = _environment(await _holder(line))
                         pending.cancel_scope.cancel()
                     if environment is not None:
-                        held = Held(environment["SLURM_JOB_ID"], environment, heard)
-                        request.known(held.job_id, True)
+                        held = allocation.granted(environment)
                         async with unwrapped() as watching:
-                            watching.start_soon(allocation.watch, salloc, tools)
+                            watching.start_soon(allocation.watch, salloc)
                             try:
                                 yield held
                             finally:
@@ -185,24 +284,18 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
                 finally:
                     gone = False
                     if environment is None:
-                        gone = await _give_up(tools, setting, allocation, salloc, line)
+                        gone = await allocation.give_up(salloc, line)
+                    else:
+                        _tell(line, request.ending())
                     line.close()  # the holder ends, and salloc gives the job back
                     with trio.move_on_after(_LAST_BREATH if gone else wish.deadline, shield=True):
                         await salloc.wait()
     finally:
-        with trio.CancelScope(shield=True):
-            doubtful = [heard.job_id] if heard.job_id and not heard.gone else []
-            if salloc is not None and not heard.job_id and await salloc.wait() < 0:
-                doubtful = await jobs_of_a_killed_salloc(tools, setting, salloc.pid, began)
-            for job_id in doubtful:
-                await _cancel_in_the_end(tools, request, job_id)
+        if salloc is not None:
+            with trio.CancelScope(shield=True):
+                await allocation.make_sure(salloc, began)
     if environment is None:
-        reason = heard.reason
-        kind = heard.ending.reason if heard.revoked else "scrun-failure"
-        if heard.revoked and (fate := await ask_fate(tools, setting, heard.job_id)):
-            reason, kind = f"{fate.text}, while it waited for resources", fate.reason
-        elif wish.because:
-            reason += f" ({wish.because})"
+        reason, kind = await allocation.reason(wish.because)
         raise AllocationRefused(f"no job for container {request.container}: {reason}", kind)
 
 
@@ -220,56 +313,12 @@ async def _until_the_end_of(salloc: Child) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-async def _cancel_in_the_end(tools: Tools, request: Request, job_id: str) -> None:
-    """Cancel a job that salloc could not give back, however long Slurm does not answer."""
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return await cancel_job(tools, tools.setting(request.setting), job_id)
-        except EngineError as error:
-            request.journal.write("error", f"{error}; the next try is in {pause:g} s")
-            await trio.sleep(pause)
-            pause = min(2 * pause, _LAST_PAUSE)
-
-
-async def _give_up(
-    tools: Tools,
-    setting: Setting,
-    allocation: _Allocation,
-    salloc: Child,
-    line: trio.socket.SocketType,
-) -> bool:
-    """Give up a job that was not there yet; perhaps it is, at this moment.
-
-    Returns:
-        Whether Slurm knows that it ended, so that salloc has nothing to do any more.
-    """
-    heard = allocation.heard
-    with trio.CancelScope(shield=True):
-        with trio.move_on_after(_FIRST_WORDS):
-            async with _until_the_end_of(salloc):  # a refusal closes the line a moment before it
-                await allocation.known.wait()
-                if heard.granted:
-                    # Its shell is a moment away. A salloc whose job is cancelled just before (one
-                    # in 300 lives that were given up while they were created) hangs, see above.
-                    await _holder(line)
-                    return False
-        if not salloc.ended and not heard.gone:
-            return await _end_job(tools, setting, heard.job_id, salloc)
-    return heard.gone
-
-
-async def _end_job(tools: Tools, setting: Setting, job_id: str, salloc: Child) -> bool:
-    """Cancel a job that salloc has no shell for yet; return whether that is done."""
-    if job_id:
-        try:
-            await cancel_job(tools, setting, job_id)
-        except EngineError:
-            pass  # then salloc is stuck as well, and has to be ended first
-        else:
-            return True
-    salloc.signal(SIGTERM)  # no id: slurmctld does not answer, and there is no job yet
-    return False
+def _tell(line: trio.socket.SocketType, ending: Ending | None) -> None:
+    """Tell the holder what to end with."""
+    status = _NOT_KNOWN if ending is None else ending.status
+    with contextlib.suppress(OSError):  # it may have ended with the job
+        # a few bytes into an empty socket: this does not block
+        os.write(line.fileno(), b"%d\n" % status)
 
 
 async def _holder(line: trio.socket.SocketType) -> str:

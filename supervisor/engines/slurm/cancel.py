@@ -5,12 +5,12 @@ import signal
 import trio
 
 from scrun.errors import EngineError
+from supervisor.engines.slurm.grammar import Sentence, complaint, understood
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, child
 from supervisor.pumps import messages
 
 _DEADLINE = 20.0
-_GONE = ("Invalid job id", "already completing or completed", "Job/step already")
 
 
 async def cancel_job(tools: Tools, setting: Setting, job_id: str) -> None:
@@ -20,8 +20,8 @@ async def cancel_job(tools: Tools, setting: Setting, job_id: str) -> None:
         EngineError: Slurm does not answer; the job may still be there.
     """
     status, said = await _scancel(tools, setting, [job_id])
-    if status and not any(words in said for words in _GONE):
-        raise EngineError(f"job {job_id} may still be there: {said or 'scancel does not answer'}")
+    if status and not _means(said, Sentence.GONE):
+        raise EngineError(f"job {job_id} may still be there: {_told(said)}")
 
 
 async def signal_step(tools: Tools, setting: Setting, step_id: str, number: int) -> None:
@@ -35,11 +35,21 @@ async def signal_step(tools: Tools, setting: Setting, step_id: str, number: int)
     """
     name = signal.Signals(number).name.removeprefix("SIG")
     status, said = await _scancel(tools, setting, ["--signal", name, step_id])
-    if status and not any(words in said for words in (*_GONE, "No error")):
-        raise EngineError(f"signal {name} was not delivered: {said or 'scancel does not answer'}")
+    if status and not _means(said, Sentence.GONE, Sentence.NO_ERROR):
+        raise EngineError(f"signal {name} was not delivered: {_told(said)}")
 
 
-async def _scancel(tools: Tools, setting: Setting, arguments: list[str]) -> tuple[int, str]:
+def _means(said: list[str], *sentences: Sentence) -> bool:
+    heard = (understood("scancel", line) for line in said)
+    return any(words is not None and words.sentence in sentences for words in heard)
+
+
+def _told(said: list[str]) -> str:
+    texts = [complaint("scancel", line) or line for line in said]
+    return "; ".join(texts) or "scancel does not answer"
+
+
+async def _scancel(tools: Tools, setting: Setting, arguments: list[str]) -> tuple[int, list[str]]:
     said: list[str] = []
     with trio.move_on_after(_DEADLINE):
         async with (
@@ -47,5 +57,5 @@ async def _scancel(tools: Tools, setting: Setting, arguments: list[str]) -> tupl
             child([tools.scancel, *arguments], setting, stderr=stderr) as scancel,
         ):
             status = await scancel.wait()
-        return status, "; ".join(line.removeprefix("scancel: error: ") for line in said)
-    return 1, ""
+        return status, said
+    return 1, []

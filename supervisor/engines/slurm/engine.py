@@ -131,10 +131,11 @@ class SlurmEngine:
         environment = request.setting.environment
         wanted, because = self._wanted(request)
         check(wanted, one)
+        directory = wanted.pop("SCRUN_WORKING_DIR", "") or request.directory
         options = [
             f"--job-name={wanted.pop('SCRUN_JOB_NAME', '') or 'scrun'}",
             *nodes_of_salloc(wanted),
-            f"--chdir={wanted.pop('SCRUN_WORKING_DIR', '') or request.directory}",
+            f"--chdir={directory}",
             *salloc_arguments(wanted, version.release),
             *request.plugin_options,
         ]
@@ -156,7 +157,7 @@ class SlurmEngine:
             request.known(job_id, False)
             yield job(Held(job_id, theirs), layout)
             return
-        wish = Wish(options, because, self._release_timeout)
+        wish = Wish(options, directory, because, self._release_timeout)
         async with hold(self._tools, self._queue, request, wish) as held:
             yield job(held, layout_of_own_job(wanted, held.environment, one))
 

@@ -34,10 +34,10 @@ _TEXTS = {
     "preempted": "it was preempted by another one",
     "out-of-memory": "out of memory",
 }
-_FORMAT = "State:30,PreemptTime:30,Reason:60,EndTime:30"
+_FORMAT = "State:|,PreemptTime:|,Reason:|,EndTime:"
 _EPOCH = re.compile(r"\d{1,12}", re.ASCII)
 _SECONDS = {"SLURM_TIME_FORMAT": "%s"}  # squeue(1): for strftime
-_NO_TIME = ("None", "N/A")
+_NO_TIME = ("", "None", "N/A")
 _NOT_YET = ("RUNNING", "PENDING", "COMPLETING")
 _CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})", re.ASCII)
 
@@ -46,27 +46,23 @@ def read_fate(answer: str, job_id: str, now: float) -> Ending | None:
     """Read what squeue says: state, time of a preemption, reason, and time of the end.
 
     Args:
-        answer: What it says.
+        answer: `TIMEOUT|N/A|TimeLimit|1795289230`. A reason may be any text of an administrator's.
         job_id: The job.
         now: What time it is, in seconds of the epoch.
 
     Returns:
         How the job ended; None when that says nothing of use.
     """
-    words = answer.split()
-    for word in words:
-        if reason := _WORDS.get(word):
-            return _ending(job_id, reason)
+    state, _, rest = answer.strip().partition("|")
+    preempted, _, rest = rest.partition("|")
+    why, _, end = rest.rpartition("|")
+    if reason := _WORDS.get(state) or _WORDS.get(why):
+        return _ending(job_id, reason)
     # a job that was told to go may still be cancelled in its grace time, and then says so
-    if len(words) > 1 and words[0] == "COMPLETING" and words[1] not in _NO_TIME:
+    if state == "COMPLETING" and preempted not in _NO_TIME:
         return _ending(job_id, "preempted")
     # slurmctld looks for such jobs every 30 s only, but begins no step of them before
-    if (
-        len(words) > 1
-        and words[0] == "RUNNING"
-        and words[-1].isdecimal()
-        and int(words[-1]) <= now
-    ):
+    if state == "RUNNING" and _EPOCH.fullmatch(end) and int(end) <= now:
         return _ending(job_id, "time-limit")
     return None
 

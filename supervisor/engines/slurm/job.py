@@ -12,10 +12,10 @@ from scrun.settings.versions import Features
 from scrun.states import Ending, taken
 from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.slurm.allocation import Held
+from supervisor.engines.slurm.exits import ending_of_step, step_exit
 from supervisor.engines.slurm.fate import ask_fate
 from supervisor.engines.slurm.inspect import inspect
 from supervisor.engines.slurm.layout import Layout
-from supervisor.engines.slurm.messages import ending_of_step, step_exit
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.remote import run_on_nodes
 from supervisor.engines.slurm.session import SlurmSession

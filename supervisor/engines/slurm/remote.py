@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from scrun.errors import EngineError
+from supervisor.engines.slurm.grammar import Sentence, complaint, understood
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, child, shell_status
 from supervisor.pumps import messages
@@ -42,10 +43,13 @@ async def run_on_nodes(
     argv += ["--nodes", nodes, "--ntasks", nodes, "--ntasks-per-node", "1", "--mem", "0"]
     argv += ["--chdir", "/", "--input", "none", f"--error=/proc/self/fd/{output}"]
     argv += ["--", "/bin/sh", "-c", script]
-    said: list[str] = []
+    refused = ""
 
     def hear(line: str) -> None:
-        said.append(line)
+        nonlocal refused
+        said = understood("srun", line)
+        if said is not None and said.sentence is Sentence.NO_STEP:
+            refused = complaint("srun", line)
         log(line)
 
     async with (
@@ -53,6 +57,6 @@ async def run_on_nodes(
         child(argv, setting, stdout=output, stderr=own, pass_fds=(output,), grace=_GRACE) as srun,
     ):
         status = await srun.wait()
-    if status and any("nable to create step" in line for line in said):
-        raise EngineError(said[-1].removeprefix("srun: error: "))
+    if status and refused:
+        raise EngineError(refused)
     return shell_status(status)

@@ -9,7 +9,7 @@ import signal
 from scrun.states import Ending, taken
 from supervisor.engines.base import Program
 from supervisor.engines.script import exec_script, process_variables
-from supervisor.engines.slurm.messages import ending_of_step, step_exit
+from supervisor.engines.slurm.exits import ending_of_step, step_exit
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.step import SrunStep, Streams
 

@@ -11,7 +11,7 @@ from scrun.errors import EngineUnavailable
 from scrun.settings.ociconf import OciConf
 from supervisor.processes import SYSTEM_PATH, Setting, own_program
 
-_NOT_OURS = ("SLURM_", "SLURMD_", "SALLOC_", "SBATCH_", "SRUN_")
+_NOT_OURS = ("SLURM_", "SLURMD_", "SALLOC_", "SBATCH_", "SRUN_", "SCANCEL_", "SQUEUE_", "SACCT_")
 
 
 class Tools(msgspec.Struct, frozen=True):

@@ -1,0 +1,43 @@
+"""A job is given back by its id, when salloc cannot do it."""
+
+import trio
+
+from scrun.errors import EngineError, described, leaves
+from supervisor.engines.slurm.cancel import cancel_job
+from supervisor.engines.slurm.tools import Tools
+from supervisor.journal import Journal
+from supervisor.processes import Setting
+
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
+
+
+async def cancel_in_the_end(tools: Tools, setting: Setting, journal: Journal, job_id: str) -> None:
+    """Cancel a job that salloc could not give back, however often that takes.
+
+    Slurm may not answer, and this machine may have no process to spare. Until it is done the
+    container's record has the job: a supervisor that has to go leaves it to the next command.
+
+    Args:
+        tools: Slurm's tools.
+        setting: Their surroundings.
+        journal: Where it is told that it was not possible yet.
+        job_id: The job.
+    """
+    pause = _FIRST_PAUSE
+    doubt = f"job {job_id} may still be there"
+    while True:
+        try:
+            return await cancel_job(tools, setting, job_id)
+        except Exception as error:
+            if not may_pass(error):
+                raise
+            text = described(error)
+        told = text if text.startswith(doubt) else f"{doubt}: {text}"
+        journal.write("error", f"{told}; the next try is in {pause:g} s")
+        await trio.sleep(pause)
+        pause = min(2 * pause, _LAST_PAUSE)
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether a tool of Slurm's failed, or could not be started."""
+    return all(isinstance(leaf, EngineError | OSError) for leaf in leaves(error))

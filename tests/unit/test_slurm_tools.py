@@ -1,0 +1,40 @@
+"""In which surroundings Slurm's tools work."""
+
+import pytest
+
+from supervisor.engines.slurm.tools import Tools
+from supervisor.processes import SYSTEM_PATH, Setting
+
+TOOLS = Tools("/bin/salloc", ("/bin/srun",), "/bin/scancel", None, ())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SLURM_JOB_ID",
+        "SLURM_NTASKS",
+        "SLURM_CONF",
+        "SLURMD_NODENAME",
+        "SALLOC_PARTITION",
+        "SBATCH_PARTITION",
+        "SRUN_CONTAINER",
+        "SCANCEL_INTERACTIVE",
+        "SQUEUE_PARTITION",
+        "SACCT_FORMAT",
+    ],
+)
+def test_options_of_the_callers_own_are_not_ours(name: str) -> None:
+    """Within a batch job they describe that job."""
+    found = TOOLS.setting(Setting({name: "x", "PATH": "/p", "HOME": "/h", "MY_SLURM_X": "y"}))
+    assert found.environment == {"PATH": "/p", "HOME": "/h", "MY_SLURM_X": "y"}
+
+
+def test_what_they_need() -> None:
+    tools = Tools("a", ("b",), "c", "/etc/slurm.conf", ("unshare",), debug_flags="Steps")
+    found = tools.setting(Setting({"SLURM_CONF": "/other"}, umask=0o077))
+    assert found.environment == {
+        "PATH": SYSTEM_PATH,
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_DEBUG_FLAGS": "Steps",
+    }
+    assert (found.umask, found.prefix) == (0o077, ("unshare",))
