@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
@@ -29,10 +30,13 @@ _EXPLANATIONS = (
     ),
     (
         "PartitionNodeLimit",
-        "its number of nodes is not one for the partition: change SCRUN_JOB_NUM_NODES, or "
+        "the partition does not allow this number of nodes: change SCRUN_JOB_NUM_NODES, or "
         "take another SCRUN_PARTITION",
     ),
-    ("Partition(Down|Inactive)", "the partition is closed: take another SCRUN_PARTITION"),
+    (
+        "Partition(Down|Inactive)",
+        "the partition is closed until an administrator opens it: take another SCRUN_PARTITION",
+    ),
     (
         "PartitionConfig",
         "the partition has no such nodes, or not enough: ask for less, or take another "
@@ -43,7 +47,10 @@ _EXPLANATIONS = (
         "a node that it needs is down, drained or reserved: it waits for that one, or for "
         "the end of a maintenance that it would run into",
     ),
-    ("Nodes required for job are DOWN", "the nodes it could run on are down or reserved"),
+    (
+        "Nodes required for job are DOWN",
+        "it waits until they come back: ask `sinfo -R` why they are away",
+    ),
     ("NodeDown", "a node that it needs is down"),
     ("Reservation", "its reservation has not begun"),
     ("BadConstraints", "no node has what it asks for: change SCRUN_CONSTRAINT or the like"),
@@ -59,6 +66,8 @@ _EXPLANATIONS = (
     ("AssocGrp", "what its account may have is in use"),
     ("Assoc", "a limit of its account"),
     ("MaxCpuPerAccount|Max.*PerAccount", "what its account may have is in use"),
+    ("Account|Job's account", "its account may not use the partition: set SCRUN_ACCOUNT"),
+    ("QOSNotAllowed|Job's QOS", "its QOS may not be used in the partition: set SCRUN_QOS"),
     ("InvalidAccount", "its account is not there any more: set SCRUN_ACCOUNT"),
     ("InvalidQOS", "its QOS is not there any more: set SCRUN_QOS"),
     ("BurstBuffer", "its burst buffer is not ready"),
@@ -108,6 +117,31 @@ def explain(reason: str) -> str:
 def is_too_much(reason: str) -> bool:
     """Whether a job waits because it asks for more than it can get."""
     return re.match(_TOO_MUCH, reason) is not None
+
+
+def in_vain_line(job_id: str, waiting: Waiting, because: str = "") -> str:
+    """Say that a job waits in vain: `job 42 can never start: PartitionNodeLimit (…)`.
+
+    Args:
+        job_id: The job.
+        waiting: What it waits for.
+        because: What the caller has asked for.
+    """
+    words = f"job {job_id} can never start: {waiting.reason}"
+    if explanation := explain(waiting.reason):
+        words += f" ({explanation})"
+    return f"{words}: {because}" if because else words
+
+
+def is_hopeless(reason: str, give_up: Iterable[str]) -> bool:
+    """Whether no waiting cures what a job waits for.
+
+    Args:
+        reason: In Slurm's word, or its words.
+        give_up: Such reasons, in which `*` stands for anything.
+    """
+    patterns = (".*".join(map(re.escape, known.split("*"))) for known in give_up)
+    return any(re.fullmatch(pattern, reason, re.DOTALL) for pattern in patterns)
 
 
 def annotations_of(waiting: Waiting | None) -> dict[str, str]:

@@ -33,6 +33,30 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 PLUGIN = "^[a-z][a-z0-9_-]{0,31}$"
 Plugin = Annotated[str, msgspec.Meta(pattern=PLUGIN)]
 
+Reason = Annotated[str, msgspec.Meta(min_length=1)]
+
+GIVE_UP = (
+    "PartitionConfig",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "BadConstraints",
+    "MaxMemPerLimit",
+    "DependencyNeverSatisfied",
+    "AccountNotAllowed",
+    "Job's account not *",
+    "InvalidAccount",
+    "QOSNotAllowed",
+    "Job's QOS not *",
+    "InvalidQOS",
+    "QOSMin*",
+    "QOS*PerJob*",
+    "QOS*PerNode*",
+    "Assoc*PerJob*",
+    "Assoc*PerNode*",
+)
+"""What no waiting cures: the job's own size or kind, and who pays. Measured, and why a closed
+partition and drained nodes are not in it: docs/decisions/give-up.md."""
+
 _DOTS = 100  # in a line; tomllib takes n * n steps for a key of n parts
 
 _ENVIRONMENT = {
@@ -85,6 +109,8 @@ class Slurm(msgspec.Struct, frozen=True):
         bin: The directory of salloc, srun and scancel; PATH without it.
         release_timeout: Seconds that Slurm may take to release a job before scrun goes on
             without its answer. (To be granted one, a job may wait for ever.)
+        give_up: Reasons of squeue(1) for which a pending job can never start, so that the
+            container is refused with them; `*` stands for anything. With `[]` it waits for ever.
         engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are
             requests for the job.
         allow: Requests that annotations and variables of a container may make besides those for
@@ -98,6 +124,7 @@ class Slurm(msgspec.Struct, frozen=True):
     conf: Path | None = None
     bin: Path | None = None
     release_timeout: Seconds = 30
+    give_up: tuple[Reason, ...] = GIVE_UP
     engine_flags: bool = True
     allow: tuple[str, ...] = ()
     defaults: dict[str, str] = {}

@@ -8,17 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scrun.settings.load import GIVE_UP
 from scrun.waiting import (
     ESTIMATED_START,
     PENDING,
     Waiting,
     annotations_of,
     explain,
+    in_vain_line,
+    is_hopeless,
     is_news,
     is_too_much,
     waiting_line,
 )
-from supervisor.engines.slurm.pending import read_waiting
+from supervisor.engines.slurm.pending import read_answers, read_waiting
 
 NOW = 1_795_267_800.0
 IN_AN_HOUR = NOW + 3600
@@ -137,6 +140,65 @@ def test_explanations(reason: str, words: str) -> None:
 )
 def test_what_may_wait_for_ever(reason: str, too_much: bool) -> None:
     assert is_too_much(reason) is too_much
+
+
+@pytest.mark.parametrize(
+    ("reason", "hopeless"),
+    [
+        # measured with 22.05 and 24.11, see docs/decisions/give-up.md
+        ("PartitionConfig", True),
+        ("PartitionNodeLimit", True),
+        ("PartitionTimeLimit", True),
+        ("DependencyNeverSatisfied", True),
+        ("Job's account not known, so it can't use this partition (test allows foo)", True),
+        ("QOSMaxCpuPerJobLimit", True),
+        ("AssocMaxWallDurationPerJobLimit", True),
+        ("QOSMinCpuNotSatisfied", True),
+        # somebody opens, resumes or releases it
+        ("PartitionDown", False),
+        ("PartitionInactive", False),
+        ("ReqNodeNotAvail, UnavailableNodes:node[1-2]", False),
+        (
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority "
+            "partitions",
+            False,
+        ),
+        ("JobHeldUser", False),
+        ("JobHeldAdmin", False),
+        # it passes
+        ("Resources", False),
+        ("Priority", False),
+        ("Dependency", False),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("QOSMaxCpuPerUserLimit", False),
+        ("AssocGrpCpuLimit", False),
+        ("Licenses", False),
+    ],
+)
+def test_what_no_waiting_cures(reason: str, hopeless: bool) -> None:
+    assert is_hopeless(reason, GIVE_UP) is hopeless
+
+
+def test_what_a_site_gives_up_on() -> None:
+    assert is_hopeless("PartitionDown", ["PartitionDown"])
+    assert is_hopeless("ReqNodeNotAvail, UnavailableNodes:n1", ["ReqNodeNotAvail*"])
+    assert not is_hopeless("PartitionDownX", ["PartitionDown"])
+    assert not is_hopeless("axb", ["a.b"])
+    assert not is_hopeless("", ["a"])
+
+
+def test_the_line_of_one_that_is_given_up() -> None:
+    line = in_vain_line("7", Waiting("PartitionNodeLimit"), "SCRUN_JOB_NUM_NODES=5 from x")
+    assert line.startswith("job 7 can never start: PartitionNodeLimit (the partition does not")
+    assert line.endswith("): SCRUN_JOB_NUM_NODES=5 from x")
+    assert in_vain_line("7", Waiting("FullMoon")) == "job 7 can never start: FullMoon"
+
+
+def test_answers_about_several_jobs() -> None:
+    text = (
+        "7|PENDING|N/A|Priority\n8|RUNNING|N/A|None\nx|PENDING|N/A|Priority\n9|PENDING|N/A|a|b\n"
+    )
+    assert read_answers(text, NOW) == {"7": Waiting("Priority"), "9": Waiting("a|b")}
 
 
 def test_annotations() -> None:

@@ -27,6 +27,7 @@ import trio
 
 from scrun.errors import AllocationRefused
 from scrun.states import Ending, taken
+from scrun.waiting import Waiting, in_vain_line
 from supervisor.engines.base import Request
 from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.fate import ask_fate
@@ -91,6 +92,7 @@ class _Allocation:
         self.known = trio.Event()
         self._changed = trio.Event()
         self._seen = ("", False, False)
+        self._in_vain: Waiting | None = None
         self._tools = tools
         self._request = request
         self._setting = tools.setting(request.setting)
@@ -139,15 +141,24 @@ class _Allocation:
             text = f"job {self.heard.job_id} is given up: salloc ended unexpectedly"
             self._request.lost(taken("scrun-failure", text))
 
-    async def mind_pending(self, queue: Queue, because: str) -> None:
-        """Tell what the job waits for, and have it cancelled when the supervisor dies."""
+    async def mind_pending(self, queue: Queue, because: str, scope: trio.CancelScope) -> None:
+        """Tell what the job waits for, and have it cancelled when the supervisor dies.
+
+        Args:
+            queue: Who knows.
+            because: What the caller has asked for, for people.
+            scope: The waiting, cancelled when that is in vain.
+        """
+
+        async def watch(job_id: str) -> None:
+            self._in_vain = await queue.watch(self._request, self._setting, job_id, because)
+            scope.cancel()
+
         while True:
             changed, heard = self._changed, self.heard
             async with unwrapped() as nursery:
                 if heard.job_id:
-                    nursery.start_soon(
-                        queue.watch, self._request, self._setting, heard.job_id, because
-                    )
+                    nursery.start_soon(watch, heard.job_id)
                     if not heard.granted:
                         nursery.start_soon(self._end_with_us, heard.job_id)
                 await changed.wait()
@@ -225,6 +236,8 @@ class _Allocation:
             That, and the word for it of a container that was created before.
         """
         heard = self.heard
+        if self._in_vain is not None:
+            return in_vain_line(heard.job_id, self._in_vain, because), "scrun-failure"
         if heard.withdrawn:
             fate = await ask_fate(self._tools, self._setting, heard.job_id)
             if fate is None:
@@ -269,8 +282,9 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
                 theirs.close()
                 try:
                     async with unwrapped() as pending:
-                        pending.start_soon(allocation.mind_pending, queue, wish.because)
-                        pending.start_soon(allocation.lose_patience, pending.cancel_scope)
+                        waiting = pending.cancel_scope
+                        pending.start_soon(allocation.mind_pending, queue, wish.because, waiting)
+                        pending.start_soon(allocation.lose_patience, waiting)
                         environment = _environment(await _holder(line))
                         pending.cancel_scope.cancel()
                     if environment is not None:

@@ -46,6 +46,7 @@ class SlurmEngine:
         tools: Tools,
         *,
         release_timeout: float,
+        give_up: tuple[str, ...],
         host_only: tuple[str, ...],
         defaults: Mapping[str, str],
         allowed: Collection[str],
@@ -58,6 +59,7 @@ class SlurmEngine:
         Args:
             tools: Its command-line tools.
             release_timeout: Seconds that giving a job back may take.
+            give_up: Reasons for which a pending job is given up (`[slurm] give_up`).
             host_only: Prefixes of mount sources that its nodes do not have.
             defaults: Requests for every job, by SCRUN_* variable.
             allowed: Requests that config.json may make besides those for resources.
@@ -76,7 +78,7 @@ class SlurmEngine:
         self._defaults = defaults
         self._allowed = allowed
         self._commands = NodeCommands(node_runtime(conf, runtime))
-        self._queue = Queue(tools)
+        self._queue = Queue(tools, give_up)
         self._version: SlurmVersion | None = None
         self._asking = trio.Lock()
 

@@ -1,10 +1,13 @@
-"""A job that is pending: what it waits for, asked for while it does.
+"""Jobs that are pending: what they wait for, asked for while they do.
 
 salloc says that a job waits, and that it goes on, but neither why nor for how long, and Slurm has
-no event for either. So squeue is asked: half a second after the job came into the queue, then
+no event for either. So squeue is asked: half a second after a job came into the queue, and then
 after pauses that grow to a minute. That is polling, but of the kind that a person at the terminal
 would do otherwise: it lasts as long as somebody waits, and a container that was created costs
-nothing of it. A supervisor asks about one job at a time, and no answer changes nothing.
+nothing of it. No answer changes nothing.
+
+One question is about all jobs of the supervisor that wait, whoever asks it, and a job that was
+answered by another one's question puts its own off: a hundred jobs ask about as often as one.
 
 When which answer comes (22.05): the reason at once, and after the first look of the scheduler,
 within a second, the right one (PartitionConfig became PartitionTimeLimit); the estimated start
@@ -12,69 +15,150 @@ with the next run of the backfill scheduler (bf_interval, 30 s), for some reason
 """
 
 import contextlib
+import re
 import time
+from collections.abc import Sequence
 
 import msgspec
 import trio
 
-from scrun.waiting import Waiting, is_news, is_too_much, waiting_line
+from scrun.waiting import Waiting, is_hopeless, is_news, is_too_much, waiting_line
 from supervisor.engines.base import Request
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, output_of
 
 _FIRST_PAUSE, _SECOND_PAUSE, _LAST_PAUSE = 0.5, 2.0, 60.0
+_SCHEDULER_LOOKS = 1.0
 _ANSWER = 10.0
+_AT_ONCE = 1000  # jobs in a question: a word of a command line has 128 KiB at most
 _TIMES_AS_SECONDS = {"SLURM_TIME_FORMAT": "%s"}
 
 
 class Queue:
     """What is known of the jobs that wait, from squeue."""
 
-    def __init__(self, tools: Tools) -> None:
-        """Ask nothing yet."""
+    def __init__(self, tools: Tools, give_up: Sequence[str] = ()) -> None:
+        """Ask nothing yet.
+
+        Args:
+            tools: Slurm's tools.
+            give_up: Reasons that no waiting cures (`[slurm] give_up`).
+        """
         self._tools = tools
+        self._give_up = give_up
+        self._jobs: list[str] = []
+        self._answers: dict[str, Waiting] = {}
+        self._answered = trio.Event()
         self._turn = trio.Lock()
 
     async def watch(
         self, request: Request, setting: Setting, job_id: str, because: str = ""
-    ) -> None:
+    ) -> Waiting:
         """Tell what a job waits for, until this is cancelled.
 
         Args:
             request: Who is told.
             setting: The surroundings of squeue.
             job_id: The job.
-            because: What of it the engine's flags ask for, told when it is too much.
+            because: What of it the caller has asked for, told when it is too much.
+
+        Returns:
+            What it waits for in vain. The scheduler's first word may be another one: so only what
+            is so for a while is returned.
         """
         told: Waiting | None = None
-        pause = _FIRST_PAUSE
+        in_vain_since: float | None = None
+        pauses = _Pauses(trio.current_time())
+        self._jobs.append(job_id)
         try:
             while True:
-                await trio.sleep(pause)
-                waiting = await self._ask(setting, job_id)
-                if waiting is not None and is_news(told, waiting, time.time()):
+                waiting = await self._next(setting, job_id, pauses)
+                if waiting is None:
+                    continue
+                if is_news(told, waiting, time.time()):
                     told = waiting
                     line = waiting_line(job_id, waiting, explained=True)
                     if because and is_too_much(waiting.reason):
                         line += f": {because}"
                     request.journal.write("info", line)
                     request.waiting(waiting)
-                pause = min(max(_SECOND_PAUSE, 2 * pause), _LAST_PAUSE)
+                now = trio.current_time()
+                if not is_hopeless(waiting.reason, self._give_up):
+                    in_vain_since = None
+                elif in_vain_since is None:
+                    in_vain_since = now
+                elif now - in_vain_since >= _SCHEDULER_LOOKS:
+                    return waiting
         finally:
+            self._jobs.remove(job_id)
             if told is not None:
                 request.waiting(None)
 
-    async def _ask(self, setting: Setting, job_id: str) -> Waiting | None:
-        """Ask about one job; None when there is no answer of use."""
-        if self._tools.squeue is None:
-            return None
-        command = [self._tools.squeue, "--noheader", "--jobs", job_id, "--format", "%T|%S|%r"]
+    async def _next(self, setting: Setting, job_id: str, pauses: "_Pauses") -> Waiting | None:
+        """Wait for the next answer, and ask when nobody else does; None when it is of no use."""
+        answered = self._answered
+        with trio.move_on_at(pauses.due):
+            await answered.wait()
+        if answered.is_set():
+            pauses.answered(trio.current_time())
+        else:
+            async with self._turn:
+                if not answered.is_set():  # by who had the turn
+                    await self._ask(setting)
+            pauses.asked(trio.current_time())
+        return self._answers.get(job_id)
+
+    async def _ask(self, setting: Setting) -> None:
+        """Ask about all jobs."""
         environment = {**setting.environment, **_TIMES_AS_SECONDS}
-        async with self._turn:
+        setting = msgspec.structs.replace(setting, environment=environment)
+        answers: dict[str, Waiting] = {}
+        if self._tools.squeue is not None:
+            command = [self._tools.squeue, "--noheader", "--format", "%i|%T|%S|%r", "--jobs"]
             with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
-                setting = msgspec.structs.replace(setting, environment=environment)
-                return read_waiting(await output_of(command, setting), time.time())
-        return None
+                jobs = list(self._jobs)
+                for first in range(0, len(jobs), _AT_ONCE):
+                    some = ",".join(jobs[first : first + _AT_ONCE])
+                    answer = await output_of([*command, some], setting)
+                    answers |= read_answers(answer, time.time())
+        self._answers = answers
+        self._answered.set()
+        self._answered = trio.Event()
+
+
+class _Pauses:
+    """When a job asks: after pauses that grow."""
+
+    def __init__(self, now: float) -> None:
+        self._pause = _FIRST_PAUSE
+        self.due = now + self._pause
+
+    def asked(self, now: float) -> None:
+        """It has asked."""
+        self._pause = min(max(_SECOND_PAUSE, 2 * self._pause), _LAST_PAUSE)
+        self.due = now + self._pause
+
+    def answered(self, now: float) -> None:
+        """Another one has asked, and got an answer for it, too."""
+        self.due = max(self.due, now + self._pause / 2)
+
+
+def read_answers(text: str, now: float) -> dict[str, Waiting]:
+    """Read what squeue says: a line for each job, `7|PENDING|1795268178|Resources`.
+
+    Args:
+        text: What it says.
+        now: See `read_waiting`.
+
+    Returns:
+        What they wait for, by job.
+    """
+    found = {}
+    for line in text.splitlines():
+        job_id, _, answer = line.partition("|")
+        if re.fullmatch("[0-9]{1,10}", job_id) and (waiting := read_waiting(answer, now)):
+            found[job_id] = waiting
+    return found
 
 
 def read_waiting(answer: str, now: float) -> Waiting | None:

@@ -21,6 +21,7 @@ class Configuration(msgspec.Struct, frozen=True):
 
     tools: Tools
     release_timeout: float
+    give_up: tuple[str, ...]
     host_only: tuple[str, ...]
     defaults: tuple[tuple[str, str], ...]
     allowed: frozenset[str]
@@ -40,6 +41,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> Configurati
     return Configuration(
         tools=find_tools(settings.slurm.bin, conf, environment),
         release_timeout=settings.slurm.release_timeout,
+        give_up=settings.slurm.give_up,
         host_only=(*HOST_ONLY, *settings.staging.host_only),
         defaults=tuple(sorted(settings.slurm.defaults.items())),
         allowed=frozenset(settings.slurm.allow),
@@ -52,6 +54,7 @@ def engine(root: str, configuration: Configuration) -> SlurmEngine:
     return SlurmEngine(
         configuration.tools,
         release_timeout=configuration.release_timeout,
+        give_up=configuration.give_up,
         host_only=configuration.host_only,
         defaults=dict(configuration.defaults),
         allowed=configuration.allowed,

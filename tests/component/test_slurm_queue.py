@@ -1,0 +1,192 @@
+"""How often squeue is asked about jobs that wait, and what is told of them; on a mocked clock."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from scrun.settings.load import GIVE_UP, Log
+from scrun.waiting import Waiting
+from supervisor.engines.base import Request
+from supervisor.engines.slurm import pending
+from supervisor.engines.slurm.pending import Queue
+from supervisor.engines.slurm.tools import Tools
+from supervisor.journal import Journal
+from supervisor.processes import Setting
+
+TOOLS = Tools("salloc", ("srun",), "scancel", None, (), "/bin/squeue")
+SETTING = Setting({})
+HOUR = 3600.0
+Clock = trio.testing.MockClock
+
+
+class Squeue:
+    """Answers for all jobs that it is asked about, and remembers when."""
+
+    def __init__(self) -> None:
+        self.began = trio.current_time()
+        self.asked: list[tuple[float, list[str]]] = []
+        self.reason: Callable[[str], str] = lambda job_id: "Resources"
+        self.takes = 0.01
+
+    async def output_of(self, argv: list[str], setting: Setting) -> str:
+        jobs = argv[argv.index("--jobs") + 1].split(",")
+        self.asked.append((trio.current_time() - self.began, jobs))
+        await trio.sleep(self.takes)
+        return "".join(f"{job}|PENDING|N/A|{self.reason(job)}\n" for job in jobs)
+
+    @property
+    def moments(self) -> list[float]:
+        return [round(moment, 1) for moment, _ in self.asked]
+
+
+class Waiter:
+    """A container whose job waits."""
+
+    def __init__(self, directory: Path, job_id: str) -> None:
+        self.job_id = job_id
+        self.log = directory / job_id
+        self.news: list[Waiting | None] = []
+        self.in_vain: Waiting | None = None
+        self._journal = Journal(str(self.log), Log(), job_id)
+
+    async def wait(self, queue: Queue, because: str = "") -> None:
+        request = Request(
+            container=f"c{self.job_id}", setting=SETTING, directory="/", record="/",
+            journal=self._journal, known=lambda *_: None, lost=lambda _: None,
+            waiting=self.news.append,
+        )  # fmt: skip
+        try:
+            self.in_vain = await queue.watch(request, SETTING, self.job_id, because)
+        finally:
+            self._journal.close()
+
+
+@pytest.fixture
+async def squeue(monkeypatch: pytest.MonkeyPatch) -> Squeue:
+    squeue = Squeue()
+    monkeypatch.setattr(pending, "output_of", squeue.output_of)
+    return squeue
+
+
+async def test_pauses_grow_to_a_minute(
+    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+) -> None:
+    with trio.move_on_after(300):
+        await Waiter(tmp_path, "7").wait(Queue(TOOLS))
+    moments = squeue.moments
+    assert moments[0] == 0.5
+    pauses = [round(later - one) for one, later in itertools.pairwise(moments)]
+    assert pauses[:6] == [2, 4, 8, 16, 32, 60]
+    assert set(pauses[6:]) <= {60}
+
+
+async def test_a_hundred_jobs_are_one_question(
+    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+) -> None:
+    waiters = [Waiter(tmp_path, str(100 + number)) for number in range(100)]
+    queue = Queue(TOOLS)
+    with trio.move_on_after(60):
+        async with trio.open_nursery() as nursery:
+            for waiter in waiters:
+                nursery.start_soon(waiter.wait, queue)
+    assert len(squeue.asked) <= 7
+    assert all(len(jobs) == 100 for _, jobs in squeue.asked)
+    assert all(waiter.news == [Waiting("Resources"), None] for waiter in waiters)
+
+
+async def test_a_hundred_jobs_that_came_one_after_the_other(
+    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+) -> None:
+    """In the second half of an hour they have grown old, whenever they came."""
+    queue = Queue(TOOLS)
+    with trio.move_on_after(HOUR):
+        async with trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(Waiter(tmp_path, str(100 + number)).wait, queue)
+                await trio.sleep(17.3)
+            await trio.sleep_forever()
+    late = [jobs for moment, jobs in squeue.asked if moment > HOUR - 600]
+    assert len(late) <= 2 * 10 + 1
+    assert all(len(jobs) == 100 for jobs in late)
+
+
+async def test_one_that_comes_late_is_told_within_a_second(
+    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+) -> None:
+    queue, late = Queue(TOOLS), Waiter(tmp_path, "8")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Waiter(tmp_path, "7").wait, queue)
+        await trio.sleep(1000)
+        nursery.start_soon(late.wait, queue)
+        await trio.sleep(1)
+        assert late.news == [Waiting("Resources")]
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_asks_may_go_in_the_middle_of_it(
+    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+) -> None:
+    queue, other = Queue(TOOLS), Waiter(tmp_path, "8")
+    squeue.takes = 5
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(2):
+            async with trio.open_nursery() as first:
+                first.start_soon(Waiter(tmp_path, "7").wait, queue)
+                await trio.sleep(0.3)
+                nursery.start_soon(other.wait, queue)
+                await trio.sleep_forever()
+        await trio.sleep(6)
+        assert other.news == [Waiting("Resources")]
+        assert squeue.asked[-1][1] == ["8"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_no_squeue_is_no_news(squeue: Squeue, tmp_path: Path, autojump_clock: Clock) -> None:
+    waiter = Waiter(tmp_path, "7")
+    with trio.move_on_after(300):
+        await waiter.wait(Queue(Tools("salloc", ("srun",), "scancel", None, ())))
+    assert (squeue.asked, waiter.news) == ([], [])
+
+
+async def test_what_no_waiting_cures(
+    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+) -> None:
+    """22.05 says PartitionConfig first, and the exact word when the scheduler has looked."""
+    looks = trio.current_time() + 1
+    squeue.reason = lambda _: (
+        "PartitionConfig" if trio.current_time() < looks else "PartitionNodeLimit"
+    )
+    waiter = Waiter(tmp_path, "7")
+    with trio.fail_after(5):
+        await waiter.wait(Queue(TOOLS, GIVE_UP), "SCRUN_JOB_NUM_NODES=5 from config.json")
+    assert waiter.in_vain == Waiting("PartitionNodeLimit")
+    assert waiter.news == [Waiting("PartitionConfig"), Waiting("PartitionNodeLimit"), None]
+    log = waiter.log.read_text()
+    assert "job 7 pending: PartitionNodeLimit (the partition does not allow this number" in log
+    assert "another SCRUN_PARTITION): SCRUN_JOB_NUM_NODES=5 from config.json" in log
+
+
+async def test_a_reason_that_passes_is_waited_for(
+    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+) -> None:
+    looks = trio.current_time() + 1
+    squeue.reason = lambda _: "PartitionConfig" if trio.current_time() < looks else "Resources"
+    waiter = Waiter(tmp_path, "7")
+    with trio.move_on_after(HOUR):
+        await waiter.wait(Queue(TOOLS, GIVE_UP))
+    assert waiter.in_vain is None
+
+
+async def test_a_site_that_wants_to_wait_waits(
+    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+) -> None:
+    squeue.reason = lambda _: "PartitionNodeLimit"
+    waiter = Waiter(tmp_path, "7")
+    with trio.move_on_after(HOUR):
+        await waiter.wait(Queue(TOOLS, ()))
+    assert waiter.in_vain is None
+    assert waiter.news == [Waiting("PartitionNodeLimit"), None]
