@@ -133,6 +133,13 @@ def in_vain_line(job_id: str, waiting: Waiting, because: str = "") -> str:
     return f"{words}: {because}" if because else words
 
 
+def suspended_line(job_id: str, suspended: bool) -> str:
+    """Say that a job was suspended, or that it goes on."""
+    if suspended:
+        return f"job {job_id} is suspended, and so is the container, until Slurm resumes it"
+    return f"job {job_id} is resumed"
+
+
 def is_hopeless(reason: str, give_up: Iterable[str]) -> bool:
     """Whether no waiting cures what a job waits for.
 

@@ -40,7 +40,7 @@ from scrun.states import (
     may_become,
     taken,
 )
-from scrun.waiting import Waiting
+from scrun.waiting import Waiting, suspended_line
 from supervisor import conmon
 from supervisor.admission import ProgramNotFound, admit, called_as
 from supervisor.anchors import Anchor, obey
@@ -81,6 +81,7 @@ class Life:
         failure: Why it was not created.
         doomed: Somebody has asked for its deletion.
         paused: Its processes are stopped for a while.
+        suspended: They are so by somebody else, with all of the job.
         ended: Set when it has stopped, and `exit_status` is known.
         exit_status: Its exit status, then.
         kept: Its output, if that goes through us.
@@ -115,6 +116,7 @@ class Life:
         self.failure: ScrunError | None = None
         self.doomed = False
         self.paused = False
+        self.suspended = False
         self.ended = trio.Event()
         self.exit_status = 0
         self.kept: KeptOutput | None = None
@@ -170,7 +172,8 @@ class Life:
         """Its state in one word; "paused" is crun's and runc's, and not the specification's."""
         if self.phase is Phase.STOPPING and not self.settled.is_set():
             return Phase.CREATING.status
-        return "paused" if self.paused and self.phase is Phase.RUNNING else self.phase.status
+        stands_still = (self.paused or self.suspended) and self.phase is Phase.RUNNING
+        return "paused" if stands_still else self.phase.status
 
     async def run(self) -> None:
         """Live: from the check of the bundle to the end of the job. Never raises."""
@@ -284,6 +287,7 @@ class Life:
             asked=asked_by(config.annotations, config.process.env),
             flags=read_flags(config, resources=by_flags),
             waiting=self._job_waits,
+            suspended=self._job_suspended,
         )
 
     def _job_is_known(self, job_id: str, owned: bool) -> None:
@@ -294,6 +298,11 @@ class Life:
     def _job_waits(self, news: Waiting | None) -> None:
         self._ledger.job_waits(news)
         self._notices.waits(news)
+
+    def _job_suspended(self, suspended: bool) -> None:
+        self.suspended = suspended
+        self._ledger.note(status=self.status)
+        self._journal.write("info", suspended_line(self._ledger.record.job_id, suspended))
 
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
         nodes = job.environment.get("SLURM_JOB_NODELIST", "")

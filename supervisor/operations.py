@@ -28,6 +28,7 @@ async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio
     """
     try:
         inside = container.inside("exec")
+        _check_goes_on(container, "exec")
         if container.paused:
             raise StateError(f"container {container.id} is paused: resume it before you do that")
         prepared = await look(
@@ -46,6 +47,19 @@ async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio
         raise session.failure
 
 
+def _check_goes_on(container: Container, purpose: str) -> None:
+    """Refuse what needs a step, and would wait for it.
+
+    Raises:
+        StateError: The job is suspended.
+    """
+    if container.suspended:
+        raise StateError(
+            f"container {container.id}: {purpose} is not possible: an administrator or the "
+            "scheduler has suspended its job; wait until Slurm resumes it"
+        )
+
+
 async def hold(container: Container, *, resume: bool) -> None:
     """Pause a container, or let it go on.
 
@@ -53,7 +67,9 @@ async def hold(container: Container, *, resume: bool) -> None:
         StateError: It does not run, or is so already.
         EngineError: It was not done.
     """
-    inside = container.inside("resume" if resume else "pause")
+    purpose = "resume" if resume else "pause"
+    inside = container.inside(purpose)
+    _check_goes_on(container, purpose)
     if container.paused is not resume:
         word = "is not paused" if resume else "is paused already"
         raise StateError(f"container {container.id} {word}")

@@ -76,6 +76,7 @@ class _SharedJob:
             known=self._known,
             lost=lost,
             waiting=self._waiting,
+            suspended=self._suspended,
             ending=lambda: ending_of(self._endings),
         )
 
@@ -115,6 +116,10 @@ class _SharedJob:
                 line = waiting_line(self._job_id, news, explained=True)
                 member.journal.write("info", line)
             member.waiting(news)
+
+    def _suspended(self, suspended: bool) -> None:
+        for member in self.members:
+            member.suspended(suspended)
 
     def refusal(self, member: Request) -> Exception:
         """Return why a member gets no job."""

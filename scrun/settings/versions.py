@@ -48,6 +48,7 @@ class Features(msgspec.Struct, frozen=True):
 
     Attributes:
         container_id: srun has `--container-id`.
+        job_container_id: salloc has it too, so that squeue shows it of a pending job.
         forces_rootfs: slurmstepd takes `BUNDLE/rootfs` for `root.path`, whatever config.json
             says; the staged bundle needs a `rootfs` (a symbolic link will do).
         tasks_per_node: How many tasks of a step can be containers on one node; None is any.
@@ -63,6 +64,7 @@ class Features(msgspec.Struct, frozen=True):
     """
 
     container_id: bool
+    job_container_id: bool
     forces_rootfs: bool
     tasks_per_node: int | None
     real_terminal: bool
@@ -85,6 +87,8 @@ def features(version: SlurmVersion) -> Features:
     return Features(
         # measured: srun has --container alone; 24.11: --container-id too
         container_id=reworked,
+        # measured: 24.11.5 and 26.05.5 have it, 22.05.8 has not
+        job_container_id=version.release >= (24, 11),
         # measured; 24.11: root.path of config.json
         forces_rootfs=not reworked,
         # measured: "launch failed", 255; 24.11: each task is a container of its own

@@ -23,6 +23,10 @@ def _nobody(waiting: Waiting | None) -> None:
     """Tell nobody."""
 
 
+def _nothing(suspended: bool) -> None:
+    """Do nothing about it."""
+
+
 def _not_known() -> Ending | None:
     """Know no ending."""
     return None
@@ -47,6 +51,8 @@ class Request(msgspec.Struct, frozen=True):
         flags: What the engine's flags ask for (`scrun.settings.engine_flags`).
         waiting: Called with what a pending job waits for, whenever that changes; with None when
             it does not wait any more, if it was called before.
+        suspended: Called with whether the job's processes stand still, when somebody else than the
+            container's user stops them and lets them go on.
         plugin_options: Options of Slurm's own plugins, for the tool that asks for the job.
         on_first_node: Whether a container in somebody else's job runs on that one's first node, as
             the members of a pod do.
@@ -63,6 +69,7 @@ class Request(msgspec.Struct, frozen=True):
     asked: Mapping[str, str] = {}
     flags: Flags = NO_FLAGS
     waiting: Callable[[Waiting | None], None] = _nobody
+    suspended: Callable[[bool], None] = _nothing
     plugin_options: Sequence[str] = ()
     on_first_node: bool = False
 

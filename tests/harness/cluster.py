@@ -1,6 +1,8 @@
 """The Slurm cluster of the tests."""
 
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,6 +100,19 @@ def without_controller() -> Iterator[None]:
         yield
     finally:
         control("start-controller")
+
+
+def forget() -> None:
+    """Take away what a stopped slurmctld has written down: it begins anew.
+
+    With other numbers of jobs: nodes keep something of the old ones.
+    """
+    conf = Path(slurm_conf())
+    state = conf.parents[1] / "ctld"
+    shutil.rmtree(state)
+    state.mkdir(mode=0o700)
+    first = re.compile(r"(?<=^FirstJobId=)\d+$", re.MULTILINE)
+    conf.write_text(first.sub(lambda number: str(int(number[0]) + 100_000), conf.read_text()))
 
 
 @contextmanager

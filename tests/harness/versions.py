@@ -32,6 +32,7 @@ class Slurm:
         keeps_what_no_node_has: Whether a job that asks for more processors than a node has stays
             pending; else it is refused.
         debug_is_roots: Whether only root may give srun --slurmd-debug.
+        job_container_ids: Whether a job can have its container's id.
         only_in_help: Requests whose option salloc and srun list, and do not know.
     """
 
@@ -44,6 +45,7 @@ class Slurm:
     deletes_killed: bool
     keeps_what_no_node_has: bool
     debug_is_roots: bool
+    job_container_ids: bool
     only_in_help: tuple[str, ...]
 
     def called(self, name: str) -> str:
@@ -62,6 +64,7 @@ _TABLE = (
         deletes_killed=True,
         keeps_what_no_node_has=True,
         debug_is_roots=False,
+        job_container_ids=False,
         only_in_help=(),
     ),
     Slurm(
@@ -74,6 +77,7 @@ _TABLE = (
         deletes_killed=False,
         keeps_what_no_node_has=False,
         debug_is_roots=True,
+        job_container_ids=True,
         only_in_help=("SCRUN_POWER",),
     ),
 )

@@ -12,6 +12,7 @@ from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
+from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until
 
 as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
@@ -114,6 +115,83 @@ def test_jobs_that_depend_on_it(site: Site, script: str, runs: str) -> None:
 @as_user
 def test_where_the_job_was_submitted(site: Site) -> None:
     life = site.life("true").created()
-    found = shown(of(life))
-    assert found["WorkDir"] == str(site.base)
+    assert shown(of(life))["WorkDir"] == str(site.base)
     life.start().wait()
+
+
+@as_user
+def test_the_job_has_the_containers_id(site: Site) -> None:
+    with cluster.full(site.user):
+        life = site.life("true")
+        life.wait_for("creating")
+        wait_until("its job", lambda: "org.scrun.job_id" in life.state()["annotations"])
+        theirs = life.id if slurm_version().job_container_ids else None
+        assert shown(of(life)).get("ContainerID") == theirs
+    life.created().start()
+    assert life.wait() == 0
+
+
+VARIABLES = ("SLURM_JOB_NUM_NODES", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST", "SLURM_CLUSTER_NAME")
+
+
+@as_user
+def test_the_jobs_variables_are_in_the_container(site: Site) -> None:
+    life = site.life("env").created().start()
+    assert life.wait() == 0
+    found = dict(line.split("=", 1) for line in life.output().splitlines() if "=" in line)
+    assert found["SLURM_JOB_NUM_NODES"] == "1"
+    assert found["SLURM_SUBMIT_DIR"] == str(site.base)
+    assert set(VARIABLES) <= found.keys()
+
+
+@as_user
+def test_options_of_slurms_tools_in_the_callers_environment(site: Site) -> None:
+    """They are for another job: the one that the caller is in."""
+    names = ("SLURM", "SALLOC", "SBATCH", "SRUN", "SQUEUE")
+    environment = {f"{name}_PARTITION": "nowhere" for name in names}
+    environment |= {"SLURM_NTASKS": "99", "SALLOC_CONSTRAINT": "no", "SCANCEL_INTERACTIVE": "1"}
+    life = site.life("true", environment=environment).created()
+    life.start()
+    assert life.wait() == 0
+
+
+@as_user
+def test_a_directory_that_is_gone(site: Site) -> None:
+    life = site.life("true", environment={"SCRUN_WORKING_DIR": "/nowhere"})
+    assert "/nowhere" in life.refused()
+
+
+# Suspended by an administrator
+
+
+@as_user
+def test_a_job_that_is_suspended(site: Site) -> None:
+    life = site.shell("echo up; sleep 3; echo down").created().start()
+    life.says("up\n")
+    cluster.slurm("scontrol", "suspend", of(life))
+    wait_until("it is known", lambda: life.status == "paused")
+    began = time.monotonic()
+    for command in (("exec",), ("pause",)):
+        words = ("true",) if command == ("exec",) else ()
+        done = site.run(*command, life.id, *words)
+        assert done.returncode != 0
+        assert "has suspended its job" in done.stderr
+    assert time.monotonic() - began < 5
+    cluster.slurm("scontrol", "resume", of(life))
+    wait_until("it goes on", lambda: life.status == "running")
+    assert life.wait() == 0
+    log = (site.root / life.id / "log").read_text()
+    assert f"job {of(life)} is suspended" in log
+    assert f"job {of(life)} is resumed" in log
+
+
+@as_user
+def test_a_job_that_slurm_forgets(site: Site) -> None:
+    life = site.shell("echo up; sleep 600").created().start()
+    life.says("up\n")
+    with cluster.without_controller():
+        cluster.forget()
+    assert life.wait(60) == 122
+    found = life.state()["annotations"]
+    assert found["org.scrun.reason"] == "cancelled"
+    assert "slurmctld has lost its state" in found["org.scrun.message"]

@@ -34,6 +34,7 @@ def test_order() -> None:
 def test_features() -> None:
     assert features(SlurmVersion(22, 5, 8)) == Features(
         container_id=False,
+        job_container_id=False,
         forces_rootfs=True,
         tasks_per_node=1,
         real_terminal=False,
@@ -43,6 +44,7 @@ def test_features() -> None:
     )
     new = Features(
         container_id=True,
+        job_container_id=True,
         forces_rootfs=False,
         tasks_per_node=None,
         real_terminal=True,
@@ -51,6 +53,10 @@ def test_features() -> None:
         env_exclude=True,
     )
     assert features(SlurmVersion(24, 11, 5)) == features(SlurmVersion(26, 5)) == new
+
+
+def test_the_container_of_a_pending_job() -> None:
+    assert not features(SlurmVersion(24, 5)).job_container_id
 
 
 def test_too_old() -> None:

@@ -31,6 +31,7 @@ from scrun.waiting import Waiting, in_vain_line
 from supervisor.engines.base import Request
 from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.fate import ask_fate
+from supervisor.engines.slurm.grammar import is_chatter
 from supervisor.engines.slurm.messages import SallocHeard
 from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.release import cancel_in_the_end, may_pass
@@ -91,7 +92,7 @@ class _Allocation:
         self.heard = SallocHeard()
         self.known = trio.Event()
         self._changed = trio.Event()
-        self._seen = ("", False, False)
+        self._seen = ("", False, False, False)
         self._in_vain: Waiting | None = None
         self._tools = tools
         self._request = request
@@ -100,18 +101,20 @@ class _Allocation:
     def hear(self, line: str) -> None:
         heard = self.heard
         heard.hear(line)
-        self._request.journal.write("info", line)
+        self._request.journal.write("debug" if is_chatter(line) else "info", line)
         self._look()
 
     def _look(self) -> None:
         """Write down which job it is, as soon as that is said, and each time it is said better."""
         heard = self.heard
-        seen = (heard.job_id, heard.granted, heard.revoked)
+        seen = (heard.job_id, heard.granted, heard.revoked, heard.suspended)
         if seen == self._seen:
             return
         if heard.job_id != self._seen[0]:
             self._request.known(heard.job_id, True)
             self.known.set()
+        if heard.suspended is not self._seen[3]:
+            self._request.suspended(heard.suspended)
         self._seen = seen
         self._changed.set()
         self._changed = trio.Event()
@@ -261,8 +264,9 @@ async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> Asyn
     """
     allocation = _Allocation(tools, request)
     ours, theirs = socket.socketpair()
-    command = ["/bin/sh", "-c", _THERE, wish.directory, tools.salloc, *wish.options]
-    command += ["--", "/bin/sh", "-c", _HOLDER]
+    command = ["/bin/sh", "-c", _THERE, wish.directory, tools.salloc]
+    # with -v it tells that the job is suspended
+    command += ["-v", *wish.options, "--", "/bin/sh", "-c", _HOLDER]
     line = trio.socket.from_stdlib_socket(ours)
     environment: dict[str, str] | None = None
     began = time.time()

@@ -141,6 +141,8 @@ class SlurmEngine:
             *salloc_arguments(wanted, version.release),
             *request.plugin_options,
         ]
+        if what_it_does.job_container_id:
+            options.append(f"--container-id={request.container}")
         of_the_step = {key: value for key, value in wanted.items() if key not in SHAPE}
         step_options = srun_arguments(of_the_step, version.release)
 

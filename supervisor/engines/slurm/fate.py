@@ -5,13 +5,16 @@ import os
 import pwd
 import re
 import time
+from collections.abc import Sequence
 
 import msgspec
 import trio
 
 from scrun.states import Ending, taken
+from supervisor.engines.slurm.grammar import understood
 from supervisor.engines.slurm.tools import Tools
-from supervisor.processes import Setting, output_of
+from supervisor.processes import Setting, child, output_of
+from supervisor.pumps import messages
 from supervisor.threads import in_thread
 
 # Less than the time for which the end of a step waits for news of its job (`job.py`).
@@ -83,8 +86,10 @@ async def ask_fate(tools: Tools, setting: Setting, job_id: str) -> Ending | None
     """Ask Slurm why a job ended that salloc calls revoked.
 
     salloc 22.05 tells a time limit only if a warning came before it: of 8 jobs whose limit was
-    moved to the next seconds 3 were just "revoked". It never tells a preemption. Who cancelled a
-    job slurmctld tells to nobody but the accounting, where a site has that.
+    moved to the next seconds 3 were just "revoked". It never tells a preemption. A slurmctld that
+    begins without its state has the nodes kill what they run, and nobody says why; but a job that
+    has just ended is known for MinJobAge, and this one is not. Who cancelled a job slurmctld tells
+    to nobody but the accounting, where a site has that.
 
     Returns:
         How it ended; None when Slurm does not answer in time, or it was just cancelled.
@@ -98,7 +103,11 @@ async def ask_fate(tools: Tools, setting: Setting, job_id: str) -> Ending | None
         in_seconds = msgspec.structs.replace(
             setting, environment={**setting.environment, **_SECONDS}
         )
-        fate = read_fate(await output_of(squeue, in_seconds), job_id, time.time())
+        answer, known = await _asked(squeue, in_seconds)
+        if not known:
+            lost = "Slurm does not know it any more: slurmctld has lost its state"
+            return taken("cancelled", f"job {job_id} was ended: {lost}")
+        fate = read_fate(answer, job_id, time.time())
         if fate is not None or not os.access(sacct, os.X_OK):
             return fate
         while True:
@@ -108,6 +117,19 @@ async def ask_fate(tools: Tools, setting: Setting, job_id: str) -> Ending | None
                 return await in_thread(read_accounting, answer, job_id, time.time(), abandon=True)
             await trio.sleep(_ACCOUNTING_LAGS)
     return None
+
+
+async def _asked(squeue: Sequence[str], setting: Setting) -> tuple[str, bool]:
+    """Ask squeue; return its answer, and whether it knows the job."""
+    answer: list[str] = []
+    said: list[str] = []
+    async with (
+        messages(answer.append) as stdout,
+        messages(said.append) as stderr,
+        child(squeue, setting, stdout=stdout, stderr=stderr) as running,
+    ):
+        await running.wait()
+    return "\n".join(answer), all(understood("squeue", line) is None for line in said)
 
 
 def _ending(job_id: str, reason: str) -> Ending:

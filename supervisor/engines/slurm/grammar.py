@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-Tool = Literal["salloc", "srun", "scancel"]
+Tool = Literal["salloc", "srun", "scancel", "squeue"]
 
 
 class Sentence(enum.Enum):
@@ -34,6 +34,8 @@ class Sentence(enum.Enum):
     RELINQUISHED = enum.auto()
     NOT_RELINQUISHED = enum.auto()
     OVER_MEMORY = enum.auto()
+    SUSPENDED = enum.auto()
+    RESUMED = enum.auto()
     # salloc and srun
     NODE_FAILURE = enum.auto()
     # srun, of its step
@@ -44,7 +46,7 @@ class Sentence(enum.Enum):
     TASK_EXIT = enum.auto()
     TASK_ENDED = enum.auto()
     ABORTED = enum.auto()
-    # scancel
+    # scancel and squeue
     GONE = enum.auto()
     NO_ERROR = enum.auto()
 
@@ -94,6 +96,9 @@ _SENTENCES: tuple[tuple[Tool, str, Sentence, str], ...] = (
         f"Unable to clean up (?:job allocation|allocation for(?: job)?) (?:JobId=)?{_JOB}: .*",
     ),
     ("salloc", _INFO, Sentence.OVER_MEMORY, "Exceeded job memory limit"),
+    # with -v
+    ("salloc", _INFO, Sentence.SUSPENDED, "job has been suspended"),
+    ("salloc", _INFO, Sentence.RESUMED, "job has been resumed"),
     ("salloc", _ERROR, Sentence.NODE_FAILURE, r"Node failure on (?P<node>\S+)"),
     (
         "srun",
@@ -155,6 +160,8 @@ for _tool, _level, _sentence, _pattern in _SENTENCES:
     _TABLE.setdefault(_tool, []).append(
         (_sentence, re.compile(f"{_tool}: {_level}(?:{_pattern})", re.ASCII))
     )
+# squeue says it without its name
+_TABLE["squeue"] = [(Sentence.GONE, re.compile(f"slurm_load_jobs error: {re.escape(OVER[1])}"))]
 # the node says it through srun, when the step is ended from outside
 _TABLE["srun"].append(
     (
@@ -179,6 +186,18 @@ def understood(tool: Tool, line: str) -> Said | None:
             words = {name: text for name, text in found.groupdict().items() if text is not None}
             return Said(sentence, words)
     return None
+
+
+_CHATTER = re.compile(
+    r"salloc: (?:-{20} -{20}|(?:end of )?defined options|(?=.{20}: )\S+ *: .*"
+    r"|\w+/\w+: .*|JobId=\d+ returned by the controller)",
+    re.ASCII,
+)
+
+
+def is_chatter(line: str) -> bool:
+    """Whether salloc says it with -v alone, and it tells nothing of the job."""
+    return _CHATTER.fullmatch(line) is not None
 
 
 def complaint(tool: Tool, line: str) -> str:

@@ -21,7 +21,7 @@ from supervisor.engines.slurm.remote import run_on_nodes
 from supervisor.engines.slurm.session import SlurmSession
 from supervisor.engines.slurm.signals import signal_container
 from supervisor.engines.slurm.step import SrunStep, Streams
-from supervisor.engines.slurm.tools import Tools
+from supervisor.engines.slurm.tools import Tools, of_the_job
 from supervisor.engines.slurm.update import set_time_limit
 from supervisor.engines.terminal import give_a_size, write_size
 from supervisor.threads import in_thread
@@ -86,8 +86,9 @@ class SlurmJob:
         options = self._container_options(step)
         if far_terminal:
             await in_thread(self._write_size, step)
+        variables = {**self._variables_of_job(), **_handed_over(step)}
         status = await self._step.run(
-            options, self._command(step), streams, step.running, _handed_over(step)
+            options, self._command(step), streams, step.running, variables
         )
         ended = step_exit(heard, status)
         if heard.aborted and not self._step.asked_to_kill:
@@ -103,6 +104,12 @@ class SlurmJob:
             reason = "; ".join(heard.complaints) or f"srun ended with {status}"
             return taken("scrun-failure", f"the container could not be started: {reason}")
         return ending_of_step(heard, ended, self._held.heard)
+
+    def _variables_of_job(self) -> dict[str, str]:
+        found = of_the_job(self.environment)
+        if self._layout.nodes is None:  # there srun would take it for a number that is asked for
+            found.pop("SLURM_JOB_NUM_NODES", None)
+        return found
 
     def _write_size(self, step: Step) -> None:
         """Let the runtime on the node know the size, unless only the nodes see the bundle."""
@@ -121,6 +128,8 @@ class SlurmJob:
         words = ["--jobid", self.id, "--job-name", "scrun"]
         # with names the rest is as with NONE
         words += [*self._layout.arguments, "--overlap", f"--export={_names(step)}"]
+        if self._layout.nodes != 1:
+            words.append("--no-kill")
         if self._features.container_id:
             words += ["--container-id", self._request.container]
         return [*words, *self._options, "--container", step.bundle]

@@ -22,6 +22,7 @@ class SallocHeard:
         granted: The allocation was there at some time.
         over_memory: A step of it was killed because it had more memory than it may have
             (JobAcctGatherParams=OverMemoryKill).
+        suspended: Its processes stand still: an administrator, or the scheduler, has stopped them.
         refusal: Why there was none, or "".
         complaints: Its other error messages.
     """
@@ -31,6 +32,7 @@ class SallocHeard:
         self.job_id = ""
         self.granted = False
         self.over_memory = False
+        self.suspended = False
         self.refusal = ""
         self.complaints: list[str] = []
         self._certain = False
@@ -87,6 +89,8 @@ class SallocHeard:
                 self._relinquished = False
             case Sentence.OVER_MEMORY:
                 self.over_memory = True
+            case Sentence.SUSPENDED | Sentence.RESUMED if self._certain:
+                self.suspended = said.sentence is Sentence.SUSPENDED
             case Sentence.NODE_FAILURE:
                 self._failed_node = words["node"]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from scrun.errors import EngineError
 from supervisor.engines.slurm.grammar import Sentence, complaint, understood
-from supervisor.engines.slurm.tools import Tools
+from supervisor.engines.slurm.tools import Tools, of_the_job
 from supervisor.processes import Setting, child, shell_status
 from supervisor.pumps import messages
 
@@ -43,6 +43,7 @@ async def run_on_nodes(
     argv += ["--nodes", nodes, "--ntasks", nodes, "--ntasks-per-node", "1", "--mem", "0"]
     argv += ["--chdir", "/", "--input", "none", f"--error=/proc/self/fd/{output}"]
     argv += ["--", "/bin/sh", "-c", script]
+    whole = setting.with_more(of_the_job(environment))
     refused = ""
 
     def hear(line: str) -> None:
@@ -54,7 +55,7 @@ async def run_on_nodes(
 
     async with (
         messages(hear) as own,
-        child(argv, setting, stdout=output, stderr=own, pass_fds=(output,), grace=_GRACE) as srun,
+        child(argv, whole, stdout=output, stderr=own, pass_fds=(output,), grace=_GRACE) as srun,
     ):
         status = await srun.wait()
     if status and refused:

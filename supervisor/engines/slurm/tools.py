@@ -72,6 +72,26 @@ class Tools(msgspec.Struct, frozen=True):
         return Setting(environment, of_create.umask, self.prefix)
 
 
+# What salloc gives to a program and srun does not, as it finds the job by its number (22.05, and
+# but for the processors 24.11). srun hands on what it has of them itself, whatever --export says.
+_OF_THE_JOB = (
+    "SLURM_CLUSTER_NAME",
+    "SLURM_JOB_CPUS_PER_NODE",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_SUBMIT_DIR",
+    "SLURM_SUBMIT_HOST",
+)
+
+
+def of_the_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a job that the programs of its steps would miss.
+
+    Args:
+        environment: The job's variables, as salloc gives them.
+    """
+    return {name: environment[name] for name in _OF_THE_JOB if name in environment}
+
+
 # Measured with 22.05: a salloc weighs 0.9 MiB and a srun 3.9, and 0.7 and 3.5 with this (glibc,
 # mallopt(3)), at the same throughput. A single arena would be 0.15 MiB less, but then the
 # allocator's lock is the same for all threads, and of salloc's that are cancelled around the grant

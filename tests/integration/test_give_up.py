@@ -1,0 +1,118 @@
+"""Jobs that cannot start: the reason is told at once, and what no waiting cures is refused."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.conftest import MakeSite
+from tests.harness import cluster
+from tests.harness.life import Life
+from tests.harness.site import Site
+from tests.harness.wait import wait_until
+
+as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+REASON = "org.scrun.pending"
+SOON = 2.0  # a second, and what a loaded machine adds
+
+
+@contextmanager
+def partition(state: str) -> Iterator[None]:
+    """The cluster's only partition in another state."""
+    cluster.slurm("scontrol", "update", "PartitionName=test", f"State={state}")
+    try:
+        yield
+    finally:
+        cluster.slurm("scontrol", "update", "PartitionName=test", "State=UP")
+
+
+@contextmanager
+def drained() -> Iterator[None]:
+    """A cluster all of whose nodes are drained."""
+    cluster.slurm("scontrol", "update", "NodeName=node[1-2]", "State=DRAIN", "Reason=test")
+    try:
+        yield
+    finally:
+        cluster.slurm("scontrol", "update", "NodeName=node[1-2]", "State=RESUME")
+
+
+def ours(site: Site) -> list[str]:
+    """The containers' jobs."""
+    return cluster.jobs(site.user, site.base.name)
+
+
+def reason(life: Life) -> str:
+    """What its job waits for."""
+    return str(life.state()["annotations"].get(REASON, ""))
+
+
+@as_user
+@pytest.mark.parametrize(
+    ("trouble", "word", "words"),
+    [
+        (partition("DOWN"), "PartitionDown", "until an administrator opens it"),
+        (drained(), "ReqNodeNotAvail", "down, drained or reserved"),
+    ],
+)
+def test_the_reason_is_told_at_once(site: Site, trouble: object, word: str, words: str) -> None:
+    with trouble:  # type: ignore[attr-defined]
+        life = site.life("true")
+        life.wait_for("creating")
+        wait_until("its job", lambda: ours(site))
+        began = time.monotonic()
+        wait_until("a reason", lambda: word in reason(life) or "DRAINED" in reason(life))
+        assert time.monotonic() - began < SOON
+        log = (site.root / life.id / "log").read_text()
+        assert f" pending: {word}" in log
+        assert words in log
+        assert life.stderr is not None
+    life.created()  # it was worth the wait
+    assert life.start().wait() == 0
+
+
+@as_user
+def test_what_no_waiting_cures_is_refused(site: Site) -> None:
+    config = site.config("true")
+    config["annotations"] = {"SCRUN_JOB_NUM_NODES": "5"}
+    refused = site.life(config=config).refused()
+    assert "no job for container" in refused
+    assert "SCRUN_JOB_NUM_NODES=5 from config.json" in refused
+    assert "PartitionNodeLimit" in refused or "node configuration is not available" in refused
+    assert "cancelled" not in refused
+    assert ours(site) == []
+
+
+@as_user
+def test_too_much_memory_is_not_a_cancellation(site: Site) -> None:
+    for _ in range(3):
+        config = site.config("true")
+        config["annotations"] = {"SCRUN_MEM_PER_NODE": "99999999"}
+        refused = site.life(config=config).refused()
+        assert "Requested node configuration is not available: Memory specification" in refused
+        assert "SCRUN_MEM_PER_NODE=99999999 from config.json" in refused
+        assert "cancelled" not in refused
+    assert ours(site) == []
+
+
+def test_a_site_may_give_up_on_more(make_site: MakeSite) -> None:
+    site = make_site("slurm-user", settings='[slurm]\ngive_up = ["PartitionDown"]\n')
+    with partition("DOWN"):
+        assert "can never start: PartitionDown" in site.life("true").refused()
+        assert ours(site) == []
+
+
+def test_a_site_may_wait_for_ever(make_site: MakeSite) -> None:
+    site = make_site("slurm-user", settings="[slurm]\ngive_up = []\n")
+    cluster.slurm("scontrol", "update", "PartitionName=test", "MaxTime=1")
+    try:
+        config = site.config("true")
+        config["annotations"] = {"SCRUN_TIMELIMIT": "5"}
+        life = site.life(config=config)
+        life.wait_for("creating")
+        wait_until("a reason", lambda: reason(life) == "PartitionTimeLimit")
+        time.sleep(4)
+        assert reason(life) == "PartitionTimeLimit"
+    finally:
+        cluster.slurm("scontrol", "update", "PartitionName=test", "MaxTime=INFINITE")
+    life.run("delete", "--force")
