@@ -1,11 +1,17 @@
 """A salloc that is killed before it can say which job it was granted, and one that hangs."""
 
+import contextlib
 import shutil
+import signal
+import time
+
+import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
+from tests.harness.processes import descendants, signal_quietly
 from tests.harness.site import Site
-from tests.harness.wait import wait_while
+from tests.harness.wait import wait_until, wait_while
 
 # the job's shell gets another standard input, so that it cannot tell either
 _KILLED = """#!/bin/sh
@@ -49,4 +55,30 @@ def test_its_job_is_given_back(make_site: MakeSite) -> None:
 
 def test_one_that_does_not_end_is_not_waited_for(make_site: MakeSite) -> None:
     site = site_with(make_site, _HANGS.format(salloc=shutil.which("salloc")))
-    assert "job 7 was cancelled" in site.life("true").refused(25)
+    assert "job 7 was ended: Slurm does not know it any more" in site.life("true").refused(25)
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_job_of_which_only_the_record_is_left(make_site: MakeSite, pending: bool) -> None:
+    """The supervisor, salloc and what waits beside them are killed together; `delete` does it."""
+    site = make_site("slurm-user")
+    with cluster.full(site.user) if pending else contextlib.nullcontext():
+        life = site.life("sleep", "600")
+        if pending:
+            life.wait_for("creating")
+            wait_until("its job", lambda: cluster.jobs(site.user, site.base.name))
+            wait_until("it is put down", lambda: "org.scrun.job_id" in life.state()["annotations"])
+        else:
+            life.created()
+        [job] = cluster.jobs(site.user, site.base.name)
+        (supervisor,) = site.supervisors()
+        victims = [supervisor, *descendants(supervisor)]
+        for pid in victims:
+            signal_quietly(pid, signal.SIGSTOP)
+        for pid in victims:
+            signal_quietly(pid)
+        time.sleep(1)
+        assert cluster.jobs(site.user, site.base.name) == [job]
+        life.run("delete", "--force")
+        wait_while("its job", lambda: cluster.jobs(site.user, site.base.name), 5)
+        assert life.status == "gone"

@@ -44,8 +44,8 @@ def test_filled_in_for_another_task_of_the_node() -> None:
     assert killing("crun kill %s.%t").kill("12.3", "node1", 10, 2) == "crun kill 3.2 USR1"
 
 
-def only_script(kill: NodeCommands, running: Running, tries: int = 30) -> str:
-    [(nodes, script)] = kill_scripts(kill, "12.3", running, 10, tries)
+def only_script(kill: NodeCommands, running: Running, **tries: int) -> str:
+    [(nodes, script)] = kill_scripts(kill, "12.3", running, 10, **tries)
     assert nodes == list(running)
     return script
 

@@ -1,0 +1,191 @@
+"""What srun is asked for a container's step, and how a signal gets to it; srun is a script."""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+
+from scrun.errors import EngineError
+from scrun.settings.load import Log
+from scrun.settings.node_runtime import NodeRuntime
+from scrun.settings.versions import SlurmVersion, features
+from scrun.states import Ending, exited
+from supervisor.engines.base import Request, Step
+from supervisor.engines.slurm import signals
+from supervisor.engines.slurm.allocation import Held
+from supervisor.engines.slurm.job import SlurmJob
+from supervisor.engines.slurm.layout import Layout
+from supervisor.engines.slurm.node import NodeCommands
+from supervisor.engines.slurm.signals import signal_container
+from supervisor.engines.slurm.tools import Tools
+from supervisor.journal import Journal
+from supervisor.processes import Setting
+from tests.harness import users
+
+JOB = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_SUBMIT_DIR": "/home/a",
+    "SLURM_SUBMIT_HOST": "login",
+    "SLURM_CLUSTER_NAME": "c",
+    "SLURM_NTASKS": "9",
+    "SLURM_JOB_PARTITION": "p",
+}
+SETTING = Setting({"PATH": users.PATH, "SRUN_PARTITION": "x", "SLURM_JOB_ID": "1"})
+
+
+class Srun:
+    """Scripts for srun and scancel, which tell how they were called."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.tools = Tools(
+            "salloc", (str(directory / "srun"),), str(directory / "scancel"), None, ()
+        )
+        self.journal = Journal(str(directory / "log"), Log(level="debug"), "c1")
+
+    def does(self, script: str, tool: str = "srun") -> None:
+        program = self.directory / tool
+        program.write_text(
+            f'#!/bin/sh\nprintf "%s\\n" "$@" >> {self.directory}/{tool}.argv\n'
+            f"env >> {self.directory}/{tool}.env\n{script}\n"
+        )
+        program.chmod(0o755)
+
+    def argv(self, tool: str = "srun") -> list[str]:
+        path = self.directory / f"{tool}.argv"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        lines = (self.directory / "srun.env").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    async def run(self, layout: Layout) -> Ending:
+        request = Request(
+            container="c1", setting=SETTING, directory="/", record=str(self.directory),
+            journal=self.journal, known=lambda *_: None, lost=lambda _: None,
+        )  # fmt: skip
+        job = SlurmJob(
+            self.tools, features(SlurmVersion(24, 11, 5)), NodeCommands(NodeRuntime()), request,
+            Held("7", JOB), layout, [],
+        )  # fmt: skip
+        nothing = os.open(os.devnull, os.O_RDWR)
+        try:
+            with trio.fail_after(20):
+                return await job.run(
+                    Step("/bundle", ["true"], (nothing,) * 3, False, "/bin/true", True, _nothing)
+                )
+        finally:
+            os.close(nothing)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@pytest.fixture
+def srun(tmp_path: Path) -> Srun:
+    made = Srun(tmp_path)
+    made.does(
+        "echo 'srun: launching StepId=7.0 on host n1, 1 tasks: 0' >&2\n"
+        "echo 'srun: Node n1, 1 tasks started' >&2\n"
+        "echo 'srun: Received task exit notification for 1 task of StepId=7.0 (status=0x0300).'"
+        " >&2"
+    )
+    return made
+
+
+@pytest.mark.parametrize(
+    ("layout", "no_kill"),
+    [(Layout(1, 1), False), (Layout(2, 2), True), (Layout(2, None), True)],
+)
+async def test_a_step_of_several_nodes_outlives_one(
+    srun: Srun, layout: Layout, no_kill: bool
+) -> None:
+    assert await srun.run(layout) == exited(3)
+    assert ("--no-kill" in srun.argv()) is no_kill
+
+
+@pytest.mark.parametrize(("nodes", "there"), [(2, True), (None, False)])
+async def test_the_jobs_variables(srun: Srun, nodes: int | None, there: bool) -> None:
+    """A number of nodes in srun's environment is one that is asked for."""
+    await srun.run(Layout(2, nodes))
+    found = {name: text for name, text in srun.environment.items() if name.startswith("SLURM")}
+    expected = {name: JOB[name] for name in JOB if name.startswith("SLURM_SUBMIT")}
+    expected["SLURM_CLUSTER_NAME"] = "c"
+    if there:
+        expected["SLURM_JOB_NUM_NODES"] = "2"
+    assert found == expected
+    assert "SRUN_PARTITION" not in srun.environment
+
+
+# Signals
+
+
+async def kill(srun: Srun, pattern: str) -> None:
+    with trio.fail_after(30):
+        await signal_container(
+            srun.tools, Setting({"PATH": users.PATH}), NodeCommands(NodeRuntime(kill=pattern)),
+            "7.0", {"n1": [0]}, signal.SIGUSR1,
+        )  # fmt: skip
+
+
+ON_THE_NODE = (  # runs what it is given on this machine
+    'while [ "$1" != -- ]; do shift; done; shift; export SLURMD_NODENAME=n1; exec "$@"'
+)
+
+
+async def test_it_is_tried_again_on_the_node(srun: Srun) -> None:
+    """The runtime does not know a container in its first moments."""
+    tries = srun.directory / "tries"
+    srun.does(ON_THE_NODE)
+    srun.does("", "scancel")
+    await kill(srun, f"echo x >>{tries}; test $(grep -c x {tries}) -ge 12 || exit 9; :")
+    assert tries.read_text().count("x") == 12
+    assert srun.argv("scancel") == []
+    assert srun.argv().count("--") == 1  # one step for all tries
+
+
+async def test_what_the_runtime_does_not_deliver_scancel_does(srun: Srun) -> None:
+    tries = srun.directory / "tries"
+    srun.does(ON_THE_NODE)
+    srun.does("", "scancel")
+    await kill(srun, f"echo x >>{tries}; false || exit 9; :")
+    assert tries.read_text().count("x") == 30
+    assert srun.argv("scancel") == ["--signal", "USR1", "7.0"]
+
+
+def answers(lines: Sequence[str]) -> str:
+    return "\n".join(f"echo '{line}' >&2" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "delivered"),
+    [
+        ("scancel: error: Kill job error on job step id 7.0: Invalid job id specified", True),
+        ("scancel: error: Kill job error on job step id 7.0: No error", True),
+        ("scancel: error: Kill job error on job step id 7.0: Access/permission denied", False),
+        ("scancel: error: site: Invalid job id specified, see wiki", False),
+    ],
+)
+async def test_what_scancel_says_of_a_signal(srun: Srun, line: str, delivered: bool) -> None:
+    srun.does("")
+    srun.does(f"{answers([line])}\nexit 1", "scancel")
+    if delivered:
+        await kill(srun, "")
+    else:
+        with pytest.raises(EngineError, match="was not delivered"):
+            await kill(srun, "")
+
+
+async def test_a_step_that_is_not_made_is_not_waited_for_for_ever(
+    srun: Srun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signals, "_DEADLINE", 0.3)
+    srun.does("exec sleep 600")
+    with pytest.raises(EngineError, match="Slurm makes no step for it"):
+        await kill(srun, "true")
