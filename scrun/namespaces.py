@@ -5,6 +5,7 @@ ctypes costs 1.6 ms to import, so whoever needs this imports it in a process of 
 
 import ctypes
 import os
+import struct
 
 NEW_MOUNT, NEW_CGROUP = 0x20000, 0x02000000
 NEW_UTS, NEW_IPC, NEW_USER = 0x04000000, 0x08000000, 0x10000000
@@ -16,7 +17,9 @@ REMOUNT, BIND, RECURSIVE, PRIVATE = 32, 4096, 16384, 1 << 18
 _DETACH = 2
 _AT_HERE = -100
 _EMPTY_PATH = 0x1000
-_OPEN_TREE, _MOVE_MOUNT = 428, 429  # the same everywhere; glibc has had them since 2.36 only
+# the same on every machine; glibc has the first two since 2.36 only
+_OPEN_TREE, _MOVE_MOUNT, _OPENAT2 = 428, 429, 437
+_NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
 _CLONE, _AND_BELOW, _CLOSE_ON_EXEC = 1, 0x8000, os.O_CLOEXEC
 _MOVE_FROM_DESCRIPTOR = 4
 
@@ -107,6 +110,16 @@ def attach_tree(tree: int, place: str) -> None:
     """
     arguments = (tree, b"", _AT_HERE, os.fsencode(place), _MOVE_FROM_DESCRIPTOR)
     _checked(_syscall(_MOVE_MOUNT, *arguments), "move_mount")
+
+
+def open_within(root: int, path: str, flags: int) -> int:
+    """Open a path as if a directory were the root: no link leads out (openat2(2)).
+
+    Raises:
+        OSError: It is not there, or the kernel is older than 5.6.
+    """
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, _NO_MAGIC_LINKS | _IN_ROOT)
+    return _checked(_syscall(_OPENAT2, root, os.fsencode(path), how, len(how)), path)
 
 
 def _syscall(*arguments: "int | bytes") -> int:

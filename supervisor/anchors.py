@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Protocol
@@ -37,6 +38,17 @@ class Anchor:
         self.pid = pid
         self._fd = fd
         self._stream = trio.lowlevel.FdStream(fd)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is there, so that its pid is nobody else's."""
+        with socket.socket(fileno=os.dup(self._fd)) as line:
+            try:
+                return line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
 
     async def signals(self) -> AsyncIterator[signal.Signals]:
         """Yield the signals that it got, until it is dead."""

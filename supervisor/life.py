@@ -62,6 +62,8 @@ from supervisor.staging.place import directory_for
 from supervisor.staging.variables import script_variables
 from supervisor.stdio import Stdio
 from supervisor.threads import in_thread
+from supervisor.view.plan import View
+from supervisor.view.show import show
 
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _LAST_OUTPUT = 5.0
@@ -84,6 +86,7 @@ class Life:
         suspended: They are so by somebody else, with all of the job.
         ended: Set when it has stopped, and `exit_status` is known.
         exit_status: Its exit status, then.
+        shown: Set when its files are where engines look for them, or will not be there.
         kept: Its output, if that goes through us.
         log: What is said about it, to be followed.
     """
@@ -119,6 +122,8 @@ class Life:
         self.suspended = False
         self.ended = trio.Event()
         self.exit_status = 0
+        self.shown = trio.Event()
+        self.shown.set()
         self.kept: KeptOutput | None = None
         self._ledger = ledger
         self._directory = ledger.directory
@@ -318,6 +323,8 @@ class Life:
                 self._ledger.note(moved=place.moved)
                 for note in place.notes:
                     self._journal.write("info", note)
+                self.shown = trio.Event()
+                self.begin(partial(self._show, place.view, self.shown))
                 if self.phase is Phase.CREATING:
                     await self._be_created()
                 await self._may_run.wait()
@@ -341,6 +348,13 @@ class Life:
             self._journal.write("error", str(error))
             status = self._ending.status or TAKEN["scrun-failure"]
             self._ending = Ending(status, "scrun-failure", str(error))
+
+    async def _show(self, view: View | None, shown: trio.Event) -> None:
+        """Show its files to engines, which look for them when it runs."""
+        try:
+            await show(self.anchor_pid, view, self._journal, lambda: self._anchor.alive)
+        finally:
+            shown.set()
 
     async def _answer_create_in_time(self) -> None:
         """Answer `create` before its caller loses patience, whatever is still waited for.

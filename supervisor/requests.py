@@ -123,7 +123,9 @@ class Request:
         return DONE + (stopped_state(found) if isinstance(found, Record) else found.state)
 
     async def _start(self) -> bytes:
-        self._afterwards = self._live("start").start()
+        container = self._live("start")
+        await container.shown.wait()
+        self._afterwards = container.start()
         return DONE
 
     async def _kill(self) -> bytes:

@@ -65,7 +65,7 @@ def judge_namespaces(seen: Namespaces, *, needed: bool) -> Finding:
     else:
         remedy = "see what forbids it: seccomp, SELinux, or a container around all this"
     if not needed:
-        remedy += " (rootless podman needs it)"
+        remedy += " (rootless podman needs it; the pids that create gives lead to this host)"
     return Finding(name, "fail" if needed else "warn", f"not here: {seen.refusal}", remedy)
 
 

@@ -110,11 +110,7 @@ def absolute(mount: Mapping[str, Any], bundle: str, index: int) -> str:
 
 def only_here(path: str, source: Source, target: Target, staged: str) -> bool:
     """Tell whether another machine would not find this at the same path."""
-    if not target.elsewhere or below(path, staged):
-        return False
-    if path in _EVERYWHERE or any(below(path, tree) for tree in ("/etc", "/proc", "/sys")):
-        return False
-    if below(path, "/dev") and not below(path, "/dev/shm"):
+    if not target.elsewhere or below(path, staged) or of_every_machine(path):
         return False
     return source.private or any(
         below(place, prefix)
@@ -122,6 +118,13 @@ def only_here(path: str, source: Source, target: Target, staged: str) -> bool:
         for prefix in target.host_only
         if place != prefix
     )
+
+
+def of_every_machine(path: str) -> bool:
+    """Tell whether every machine has this of its own, so that a bind of it means the node's."""
+    if path in _EVERYWHERE or any(below(path, tree) for tree in ("/etc", "/proc", "/sys")):
+        return True
+    return below(path, "/dev") and not below(path, "/dev/shm")
 
 
 def _is_init(mount: Mapping[str, Any], source: Source, target: Target) -> bool:

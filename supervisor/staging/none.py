@@ -13,6 +13,7 @@ from supervisor.engines.base import Job
 from supervisor.staging.base import Left, Submission
 from supervisor.staging.place import Staged
 from supervisor.threads import in_thread
+from supervisor.view.plan import view_of
 
 plugin_type = "stage/none"
 plugin_name = "Bundles as they are"
@@ -38,7 +39,9 @@ class _Unstaged:
                 f"{usual} is not there, and this Slurm looks nowhere else for a root file system: "
                 "make it, or use another stager than none"
             )
-        yield Staged(bundle.path, bundle.rootfs, (), tuple(bundle.config.process.args))
+        args = tuple(bundle.config.process.args)
+        view = view_of(bundle.raw, bundle.rootfs, bundle.path, elsewhere=target.elsewhere)
+        yield Staged(bundle.path, bundle.rootfs, (), args, view=view)
 
 
 def configure(settings: object, environment: Mapping[str, str]) -> None:

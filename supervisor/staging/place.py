@@ -27,6 +27,7 @@ from supervisor.staging.ids import has_several
 from supervisor.staging.mounts import FILES
 from supervisor.staging.policy import fit
 from supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
+from supervisor.view.plan import View, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -52,6 +53,8 @@ class Staged(msgspec.Struct, frozen=True):
         moved: What a script's stage_out has to know, if there is one.
         copied_from: What `rootfs` was copied from, "" if it was not: at the end the changes go
             back there.
+        view: What engines can be shown of the container's files here; None if it is not known
+            here where they are.
     """
 
     bundle: str
@@ -60,6 +63,7 @@ class Staged(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...] = ()
     moved: Moved | None = None
     copied_from: str = ""
+    view: View | None = None
 
 
 def directory_for(settings: Staging, request: Request) -> str:
@@ -207,7 +211,8 @@ def _fill(
     write(os.path.join(directory, _CONFIG), msgspec.json.encode(plan.config))
     if root.get("readonly"):
         copied_from = ""
-    return Staged(directory, rootfs, tuple(notes), copied_from=copied_from)
+    view = view_of(plan.config, rootfs, directory, elsewhere=target.elsewhere)
+    return Staged(directory, rootfs, tuple(notes), copied_from=copied_from, view=view)
 
 
 def _owners_are_lost(directory: str, ids: BothIds) -> str:

@@ -22,6 +22,7 @@ from supervisor.staging.files import write
 from supervisor.staging.place import Staged, directory_for, make_place
 from supervisor.staging.place import stage_out as clean
 from supervisor.threads import in_thread, look
+from supervisor.view.plan import view_of
 
 _IN = "slurm_scrun_stage_in"
 _OUT = "slurm_scrun_stage_out"
@@ -154,7 +155,10 @@ def _look(moved: Moved, bundle: Bundle, shadow: str | None) -> Staged:
         except OSError as error:
             raise StagingError(f"{shadow}: {error.strerror}") from error
         path = shadow
-    return Staged(path, root, (), tuple(config.process.args), moved)
+    view = None
+    if os.path.realpath(root) == os.path.realpath(bundle.rootfs):  # it is where the engine has it
+        view = view_of(raw, root, moved.bundle, elsewhere=True)
+    return Staged(path, root, (), tuple(config.process.args), moved, view=view)
 
 
 def _write_shadow(config: dict[str, Any], bundle: str, root: str, shadow: str) -> None:

@@ -110,7 +110,7 @@ def _may(plan: Plan, seen: Seen) -> frozenset[int]:
 def _odd(plan: Plan) -> frozenset[int]:
     """Return the statuses that only moments of a few milliseconds have (docs/reliability.md)."""
     if plan.fault.target == "anchor" and plan.moment is CREATING:
-        return frozenset({-2, -15})  # it has no traps yet
+        return frozenset({-2, -15})  # it has no traps yet, and perhaps no pid namespace
     if plan.kind == "stubborn":
         return frozenset({137})  # what does not hear TERM or INT is killed
     if plan.fault.name == "runtime-int" and plan.kind == "terminal" and plan.moment is ENDING:

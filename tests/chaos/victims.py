@@ -1,5 +1,6 @@
 """Finds the process that a fault is meant for."""
 
+import json
 import os
 import signal
 import socket
@@ -112,11 +113,20 @@ class Where:
         return self.container in words and "setpriv" not in words[0]
 
     def _anchor(self) -> int:
-        candidates = [self.anchor] if self.anchor else children_of(self.create)
-        for pid in candidates:
+        for pid in [self.anchor] if self.anchor else self._young():
             if words_of(pid)[:1] == ["scrun-anchor"]:
                 return pid
         return 0
+
+    def _young(self) -> list[int]:
+        """Return those of which one may be the anchor, while `create` runs."""
+        makers = children_of(self.create)
+        try:
+            record = json.loads(Path(f"{self.root}/{self.container}/state.json").read_bytes())
+        except (OSError, ValueError):  # there is none yet
+            record = {}
+        # who has made the anchor is gone soon, and then it is a subreaper's
+        return [pid for maker in makers for pid in children_of(maker)] + [record.get("pid", 0)]
 
     def _supervisor(self) -> int:
         if found := listener(f"{self.root}/{self.container}/supervisor"):

@@ -49,11 +49,22 @@ def rootless_podman(
         site.close()
 
 
+@contextlib.contextmanager
+def root_podman() -> Iterator["Podman"]:
+    """Podman of root, on Slurm, at a place of its own."""
+    site = Site("slurm", users.root())
+    try:
+        with Podman(site) as podman:
+            yield podman
+    finally:
+        site.close()
+
+
 class Podman:
     """Podman of a site's user: storage, images and containers of its own.
 
     The engine passes next to nothing of the environment on to its runtime, so the runtime's
-    settings are in the user's own file meanwhile.
+    settings are in the user's own file meanwhile; root's are in one that each call names.
     """
 
     def __init__(
@@ -71,6 +82,8 @@ class Podman:
         self._runtime_dir.mkdir(mode=0o700)
         site.user.give(self._runtime_dir)
         self._settings = Path(site.user.home) / ".config" / "scrun" / "scrun.toml"
+        if site.user.uid == 0:
+            self._settings = site.base / "podman.toml"
         self._before: bytes | None = None
         self._made: list[Path] = []
 
@@ -87,7 +100,10 @@ class Podman:
         storage = ["--root", f"{self.site.base}/s", "--runroot", f"{self._runtime_dir}/s"]
         drivers = ["--storage-driver", self._storage, "--cgroup-manager", "cgroupfs"]
         events = ["--events-backend", "file"]
-        return ["podman", *storage, *drivers, *events, "--runtime", self.site.command[0]]
+        runtime = ["--runtime", self.site.command[0]]
+        if self.site.user.uid == 0:
+            runtime += ["--runtime-flag", f"config-file={self._settings}"]
+        return ["podman", *storage, *drivers, *events, *runtime]
 
     def popen(
         self, *arguments: str, stdin: int, stdout: int, stderr: int

@@ -1,0 +1,123 @@
+"""Show a container's files in the mount namespace of its anchor: a program of its own.
+
+Usage: program.py FD, with the view on standard input (see `supervisor.view.show.encoded`). FD is
+the anchor's mount namespace, open.
+
+All is put together in a mount namespace of this process, in which the host's mounts are, copied
+from there, and attached over the empty root that the anchor has; then the anchor's root becomes
+that, so that nothing of the host was ever in its namespace. Whoever has written the root file
+system may be hostile: paths in it are resolved within it (openat2(2)).
+
+What this machine does not have is covered by a directory of this process in /proc: when the
+process is gone, every look into it is an error, for root too. An empty directory would be copied
+as if it were the container's.
+"""
+
+import os
+import stat
+import sys
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_GONE_DIRECTORY, _GONE_FILE = "/proc/self/task", "/proc/self/comm"
+_EMPTY_ROOT = ["proc"]
+
+
+def main(argv: "list[str]") -> int:
+    """Show it, and return 0; or say why not, and return 1. What was there stays then."""
+    sys.path.insert(0, _PACKAGE)
+    try:
+        _show(int(argv[0]), sys.stdin.buffer.read())
+    except OSError as error:
+        where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+        sys.stderr.write(f"{error.strerror}{where}\n")
+        return 1
+    return 0
+
+
+def _show(namespace: int, view: bytes) -> None:
+    from scrun import namespaces as ns
+
+    whole, *places = (record.split(b"\0") for record in view.split(b"\0\n")[:-1])
+    rootfs, bundle, read_only, elsewhere = whole
+    ns.unshare(ns.NEW_MOUNT)
+    ns.mount("none", "/", None, ns.RECURSIVE | ns.PRIVATE)
+    shared = {os.stat(path).st_dev for path in (rootfs, bundle)}
+    ns.mount(os.fsdecode(rootfs), os.fsdecode(rootfs), None, ns.BIND | ns.RECURSIVE)
+    root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY)
+    os.close(_place(root, "proc", of_file=False))
+    for path, source, only_read in places:
+        known = _on_the_nodes(source, shared if elsewhere == b"1" else None)
+        _cover(root, os.fsdecode(path), os.fsdecode(known), read_only=only_read == b"1")
+    if read_only == b"1":
+        _forbid_writing(root)
+    tree = ns.clone_tree(root)
+    ns.enter(namespace, ns.NEW_MOUNT)
+    if os.listdir("/") != _EMPTY_ROOT:
+        raise OSError(0, "the namespace is not that of an anchor")
+    ns.attach_tree(tree, "/")
+    os.fchdir(ns.open_within(tree, "proc", os.O_PATH | os.O_DIRECTORY))
+    ns.mount("/proc", ".", None, ns.BIND)
+    os.fchdir(tree)
+    ns.become_root()
+
+
+def _on_the_nodes(source: bytes, devices: "set[int] | None") -> bytes:
+    """Return a source if it is there, and the same as on the nodes; else b""."""
+    try:
+        device = os.stat(source).st_dev
+    except OSError:
+        return b""
+    return source if devices is None or device in devices else b""
+
+
+def _cover(root: int, path: str, source: str, *, read_only: bool) -> None:
+    """Mount a source at a path of the container, or what fails where there is none."""
+    from scrun import namespaces as ns
+
+    of_file = bool(source) and not os.path.isdir(source)
+    place = _place(root, path, of_file=of_file)
+    if not source:
+        gone = _GONE_DIRECTORY if stat.S_ISDIR(os.fstat(place).st_mode) else _GONE_FILE
+        ns.mount(gone, f"/proc/self/fd/{place}", None, ns.BIND)
+    else:
+        ns.mount(source, f"/proc/self/fd/{place}", None, ns.BIND | ns.RECURSIVE)
+        if read_only:
+            mounted = ns.open_within(root, path, os.O_PATH)
+            _forbid_writing(mounted)
+            os.close(mounted)
+    os.close(place)
+
+
+def _place(root: int, path: str, *, of_file: bool) -> int:
+    """Open the place of a mount; make what is missing of it, as the runtime is about to do."""
+    from scrun import namespaces as ns
+
+    names = [name for name in path.split("/") if name]
+    here = os.dup(root)
+    for count, name in enumerate(names, 1):
+        way = "/".join(names[:count])
+        try:
+            there = ns.open_within(root, way, os.O_PATH)
+        except FileNotFoundError:
+            if of_file and count == len(names):
+                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
+                os.close(os.open(name, flags, 0o644, dir_fd=here))
+            else:
+                os.mkdir(name, 0o755, dir_fd=here)
+            there = ns.open_within(root, way, os.O_PATH)
+        os.close(here)
+        here = there
+    return here
+
+
+def _forbid_writing(fd: int) -> None:
+    """Make a mount read-only. What else holds for it stays: more is not permitted."""
+    from scrun import namespaces as ns
+
+    flags = os.fstatvfs(fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
+    flags |= ns.REMOUNT | ns.BIND | ns.READ_ONLY
+    ns.mount(None, f"/proc/self/fd/{fd}", None, flags)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""Have a container's files shown in the namespaces of its anchor."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from supervisor.journal import Journal
+from supervisor.processes import Setting, child
+from supervisor.pumps import messages
+from supervisor.view.plan import View
+
+_PROGRAM = os.path.join(os.path.dirname(__file__), "program.py")
+_PATIENCE = 10.0
+
+
+async def show(
+    anchor: int, view: View | None, journal: Journal, alive: Callable[[], bool]
+) -> None:
+    """Show what can be shown; else the anchor's root stays empty, and the log says why.
+
+    No engine enters the namespaces of an anchor that is in a user namespace of its own, nor
+    those that are ours: whoever asked for that container has no right to.
+
+    Args:
+        anchor: The anchor's pid.
+        view: What there is to show.
+        journal: The container's log.
+        alive: Tells whether the anchor is there, and the pid still its.
+    """
+    why = _why_not(anchor, view)
+    if why is None and view is not None:
+        with trio.move_on_after(_PATIENCE) as patience:
+            why = await _run(anchor, view, alive)
+        if patience.cancelled_caught:
+            why = f"it took longer than {_PATIENCE:g} s"
+    if why:
+        journal.write("info", f"commands like `podman cp` see no file of the container: {why}")
+
+
+def _why_not(anchor: int, view: View | None) -> str | None:
+    """Tell why nothing is to be shown; None if something is, "" if that concerns nobody."""
+    try:
+        mine, theirs = (
+            [os.stat(f"/proc/{pid}/ns/{kind}").st_ino for kind in ("user", "mnt")]
+            for pid in ("self", anchor)
+        )
+    except OSError:  # it is gone
+        return ""
+    if mine[1] == theirs[1]:
+        return (
+            "user namespaces are not permitted here, so its pid is that of a process in the "
+            "namespaces of this host"
+        )
+    if mine[0] != theirs[0]:
+        return ""
+    if view is None:
+        return "it is not known here where its root file system is"
+    if view.rootfs == "/":
+        return "its root file system is that of the node"
+    return None
+
+
+async def _run(anchor: int, view: View, alive: Callable[[], bool]) -> str:
+    """Run the program; return what has gone wrong, or ""."""
+    said: list[str] = []
+    with closing(os.open(f"/proc/{anchor}/ns/mnt", os.O_RDONLY)) as namespace:
+        if not alive():  # then it may be that of any other process
+            return ""
+        with closing(os.memfd_create("view")) as stdin:
+            os.write(stdin, encoded(view))
+            os.lseek(stdin, 0, os.SEEK_SET)
+            argv = [sys.executable, "-I", "-S", _PROGRAM, str(namespace)]
+            surroundings = Setting(environment={})
+            async with (
+                messages(said.append) as stderr,
+                child(
+                    argv, surroundings, stdin=stdin, stderr=stderr, pass_fds=(namespace,)
+                ) as running,
+            ):
+                status = await running.wait()
+    return (said[-1] if said else f"status {status}") if status else ""
+
+
+@contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor when the block is left."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def encoded(view: View) -> bytes:
+    r"""Encode a view for the program: records that end with NUL and newline, fields with NUL.
+
+    First the root file system, the bundle, and 1 or 0 for read_only and elsewhere; then, for each
+    place, its path, its source, and 1 or 0 for read_only. No path has a NUL in it.
+    """
+    fields = [(view.rootfs, view.bundle, "01"[view.read_only], "01"[view.elsewhere])]
+    places = [(place.path, place.source, "01"[place.read_only]) for place in view.places]
+    return b"".join(
+        b"\0".join(map(os.fsencode, record)) + b"\0\n" for record in [*fields, *places]
+    )

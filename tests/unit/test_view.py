@@ -1,0 +1,58 @@
+"""What of a container's files is shown to engines on this machine."""
+
+from typing import Any
+
+import pytest
+
+from supervisor.view.plan import Place, View, view_of
+from supervisor.view.show import encoded
+
+BIND = ["rbind", "rw"]
+
+
+def mount(destination: str, source: str = "", *options: str, kind: str = "bind") -> dict[str, Any]:
+    return {"destination": destination, "type": kind, "source": source, "options": [*options]}
+
+
+@pytest.mark.parametrize(
+    ("mounts", "places"),
+    [
+        ([], []),
+        ([mount("/data", "/home/u/data", *BIND)], [Place("/data", "/home/u/data")]),
+        ([mount("/data", "/home/u/data", "ro")], [Place("/data", "/home/u/data", True)]),
+        ([mount("data/", "files/1", *BIND)], [Place("/data", "/b/files/1")]),
+        ([mount("/../etc/x", "/h/x", *BIND)], [Place("/etc/x", "/h/x")]),
+        # what every machine has of its own, and what only the node makes
+        ([mount("/t", "/tmp", *BIND)], [Place("/t")]),
+        ([mount("/h", "/etc/hosts", *BIND)], [Place("/h")]),
+        ([mount("/n", "/dev/null", *BIND)], [Place("/n")]),
+        ([mount("/scratch", "tmpfs", kind="tmpfs")], [Place("/scratch")]),
+        ([mount("/t", "/tmp/mine", *BIND)], [Place("/t", "/tmp/mine")]),
+        # below something that is not here nothing is
+        (
+            [
+                mount("/dev", "tmpfs", kind="tmpfs"),
+                mount("/dev/shm", "/home/u/shm", *BIND),
+                mount("/device", "/home/u/device", *BIND),
+            ],
+            [Place("/dev"), Place("/device", "/home/u/device")],
+        ),
+        # the processes are the anchor's
+        ([mount("/proc", "proc", kind="proc"), mount("/proc/sys", "/h/sys", *BIND)], []),
+    ],
+)
+def test_mounts(mounts: list[dict[str, Any]], places: list[Place]) -> None:
+    found = view_of({"mounts": mounts}, "/b/rootfs", "/b", elsewhere=True)
+    assert found == View("/b/rootfs", "/b", True, False, tuple(places))
+
+
+def test_on_this_machine_its_own_places_are_the_containers() -> None:
+    config = {"root": {"readonly": True}, "mounts": [mount("/t", "/tmp", *BIND)]}
+    found = view_of(config, "/r", "/b", elsewhere=False)
+    assert found == View("/r", "/b", False, True, (Place("/t", "/tmp"),))
+
+
+def test_what_the_program_reads() -> None:
+    view = View("/r\n", "/b", True, False, (Place("/a\n", "/s", True), Place("/c")))
+    records = [record.split(b"\0") for record in encoded(view).split(b"\0\n")[:-1]]
+    assert records == [[b"/r\n", b"/b", b"0", b"1"], [b"/a\n", b"/s", b"1"], [b"/c", b"", b"0"]]
