@@ -324,7 +324,8 @@ class Life:
                 for note in place.notes:
                     self._journal.write("info", note)
                 self.shown = trio.Event()
-                self.begin(partial(self._show, place.view, self.shown))
+                if not self._beside.begin(partial(self._show, place.view, self.shown)):
+                    self.shown.set()
                 if self.phase is Phase.CREATING:
                     await self._be_created()
                 await self._may_run.wait()
