@@ -228,12 +228,17 @@ class Job(Protocol):
         """
         ...
 
-    async def command(self, script: str, output: int) -> int:
+    async def command(
+        self, script: str, output: int, variables: Mapping[str, str] | None = None
+    ) -> int:
         """Run a shell script beside the container, on all nodes of the job.
+
+        It runs in the directory of `create`, where the node has that.
 
         Args:
             script: For `sh -c`.
             output: The descriptor that gets its standard output and error.
+            variables: More of its environment, besides the job's.
 
         Returns:
             The highest exit status; 128+n for a signal.

@@ -74,7 +74,9 @@ class _NoJob:
     async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
         """There are no limits."""
 
-    async def command(self, script: str, output: int) -> int:
+    async def command(
+        self, script: str, output: int, variables: Mapping[str, str] | None = None
+    ) -> int:
         """Refuse."""
         raise EngineError("the engine is none: there is no node to run a command on")
 

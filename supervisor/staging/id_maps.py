@@ -119,14 +119,21 @@ async def with_ids(target: Target, job: Job, setting: str, request: Request) -> 
 
 def _ids(target: Target) -> BothIds | None:
     """Find out what ids this user can map; it reads files, and may ask the name service."""
-    uids = _kind("uid", target.uid, target)
-    gids = _kind("gid", target.gid, target) if uids else None
+    uids = _kind("uid", target.uid, elsewhere=target.elsewhere)
+    gids = _kind("gid", target.gid, elsewhere=target.elsewhere) if uids else None
     return BothIds(uids, gids) if uids and gids else None
 
 
-def _kind(kind: str, own: int, target: Target) -> Ids | None:
+def lent_to_caller() -> BothIds | None:
+    """Find out what ids the user of this process can map; see `_ids`."""
+    uids = _kind("uid", outer_id("uid"), elsewhere=True)
+    gids = _kind("gid", outer_id("gid"), elsewhere=True)
+    return BothIds(uids, gids) if uids and gids else None
+
+
+def _kind(kind: str, own: int, *, elsewhere: bool) -> Ids | None:
     inside = read_map(Path(f"/proc/self/{kind}_map").read_text())
-    if not target.elsewhere and inside != (Range(0, 0, 4294967295),):
+    if not elsewhere and inside != (Range(0, 0, 4294967295),):
         return None  # within a namespace of podman's it is its root, and not rootless
     return ids_here(own, inside, _subordinate(kind, outer_id("uid")))
 

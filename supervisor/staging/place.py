@@ -24,6 +24,7 @@ from supervisor.names import user_of
 from supervisor.staging.bring_back import bring_back
 from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from supervisor.staging.ids import has_several
+from supervisor.staging.mapped import remove_mapped
 from supervisor.staging.mounts import FILES
 from supervisor.staging.policy import fit
 from supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
@@ -324,6 +325,19 @@ _removals = threading.Lock()
 _at_work: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 
 
+def _remove(parent: int, name: str, device: int, directory: str) -> None:
+    """Remove one of the things that are staged, whoever it belongs to by now."""
+    try:
+        remove(parent, name, device)
+    except PermissionError:
+        if os.geteuid() == 0:
+            raise
+        # The container had more ids than we have: it gave something away in a copied mount; or
+        # it was a rootless engine's, whose supervisor was killed.
+        remove_mapped(os.path.join(directory, name))
+        remove(parent, name, device)
+
+
 def _stage_out(directory: str) -> None:
     try:
         parent = os.open(directory, OPEN_FOLDER)
@@ -334,7 +348,7 @@ def _stage_out(directory: str) -> None:
     try:
         device = os.fstat(parent).st_dev
         for name in (_CONFIG, _ROOTFS, FILES):
-            remove(parent, name, device)
+            _remove(parent, name, device, directory)
         if not os.listdir(parent):
             os.rmdir(directory)
     except StagingError as error:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -92,7 +93,8 @@ class Scripted:
         """Have the script stage out. What could not even begin (no process, no memory) is left."""
         settings, request = self._settings, self._request
         try:
-            await stage_out(moved, job.id, variables, settings, request, job.command, self._hurry)
+            remote = partial(job.command, variables=variables)
+            await stage_out(moved, job.id, variables, settings, request, remote, self._hurry)
         except StagingError:
             self._staged_out()
             raise
@@ -113,8 +115,9 @@ class Scripted:
             target.uid, target.gid, None,
         )  # fmt: skip
         originals = (bundle.path, bundle.rootfs)
+        remote = partial(job.command, variables=environment)
         new_bundle, new_root = await self._script.call(
-            _IN, arguments, originals, environment, job.command
+            _IN, arguments, originals, environment, remote
         )
         return Moved(
             script=self._script.path,

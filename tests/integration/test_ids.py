@@ -1,6 +1,9 @@
 """Users and groups in the containers of an ordinary user: all that subuid(5) lends, or one."""
 
+import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +12,7 @@ from tests.harness.debian import debian_image, repository
 from tests.harness.podman import RUN, Podman, rootless_podman
 from tests.harness.site import Site
 from tests.harness.users import ordinary
-from tests.harness.wait import wait_until
+from tests.harness.wait import wait_until, wait_while
 
 CHANGE = (
     "echo nobody:x:65534:65534::/:/bin/sh >>/etc/passwd; su nobody -c 'id -u'; "
@@ -83,6 +86,34 @@ def test_a_bundle_of_ones_own(make_site: MakeSite) -> None:
         assert life.wait() == 0
         assert life.output().split() == [str(uid), str(maps)]
         life.delete()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["delete", "killed supervisor"])
+def test_what_belongs_to_lent_ids_is_removed(make_site: MakeSite, killed: bool) -> None:
+    """A copied directory, in which the container has given something away."""
+    site = make_site("slurm-user")
+    copied = Path(f"/run/user/{site.user.uid}") / f"{site.base.name}-copied"
+    copied.mkdir()
+    site.user.give(copied)
+    config = site.config(
+        "sh", "-c", "mkdir /in/d && touch /in/d/f && chown -R 5 /in/d && sleep 60"
+    )
+    for kind in ("bounding", "effective", "permitted"):
+        config["process"]["capabilities"][kind] = ["CAP_CHOWN", "CAP_DAC_OVERRIDE"]
+    mount = {"destination": "/in", "type": "bind", "source": str(copied), "options": ["bind"]}
+    config["mounts"].append(mount)
+    try:
+        life = site.life(config=config).created().start()
+        given = site.root / life.id / "bundle" / "files"
+        owner = "it is given away"
+        wait_until(owner, lambda: any(f.stat().st_uid > 65536 for f in given.glob("*/d/f")))
+        if killed:
+            for pid in site.supervisors():
+                os.kill(pid, signal.SIGKILL)
+        life.must("delete", "--force")
+        wait_while("the record", (site.root / life.id).exists)
+    finally:
+        copied.rmdir()
 
 
 LENT_HERE = """

@@ -292,6 +292,23 @@ def test_remote_command(with_script: WithScript, place: str) -> None:
     life.delete()
 
 
+@pytest.mark.parametrize("place", ["local-user", "slurm-user"])
+def test_remote_command_knows_its_container(with_script: WithScript, place: str) -> None:
+    """As scrun(1) says of scripts: the variables of both, in the directory of create."""
+    said = "echo seen $SCRUN_CONTAINER_ID $SCRUN_BUNDLE $SLURM_JOB_NUM_NODES $(pwd)"
+    body = f"local _, said = slurm.remote_command('{said}') slurm.log_info(said)"
+    script = f"function slurm_scrun_stage_in() {body} return slurm.SUCCESS end\n"
+    out = f"function slurm_scrun_stage_out() {body} return slurm.SUCCESS end\n"
+    site = with_script(place, script + out)
+    life = life_of(site, "true").created()
+    log = (site.root / life.id / "log").read_text()
+    words = f"seen {life.id} {life.bundle} 1 {site.base}"
+    assert log.count(words) == 1, log
+    assert life.start().wait() == 0
+    wait_until("stage_out", lambda: (site.root / life.id / "log").read_text().count(words) == 2)
+    life.delete()
+
+
 def test_the_script_beside_slurm_conf_is_found(make_site: MakeSite, tmp_path: Path) -> None:
     site = make_site("slurm-user")
     source = Path(cluster.slurm_conf())

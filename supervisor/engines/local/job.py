@@ -273,10 +273,12 @@ class LocalJob:
         if self._runtime is None or self._runtime.ended:
             raise StateError(f"container {self._request.container} is not running")
 
-    async def command(self, script: str, output: int) -> int:
+    async def command(
+        self, script: str, output: int, variables: Mapping[str, str] | None = None
+    ) -> int:
         """Run a shell script here, the only node (see `supervisor.engines.base.Job`)."""
         request = self._request
-        environment = {**request.setting.environment, **self.environment}
+        environment = {**request.setting.environment, **self.environment, **(variables or {})}
         setting = Setting(environment, request.setting.umask)
         return await run_shell(
             script, setting, stdout=output, stderr=output, directory=request.directory

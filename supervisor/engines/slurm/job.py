@@ -17,7 +17,7 @@ from supervisor.engines.slurm.fate import ask_fate
 from supervisor.engines.slurm.inspect import inspect
 from supervisor.engines.slurm.layout import Layout
 from supervisor.engines.slurm.node import NodeCommands
-from supervisor.engines.slurm.remote import run_on_nodes
+from supervisor.engines.slurm.remote import in_directory, run_on_nodes
 from supervisor.engines.slurm.session import SlurmSession
 from supervisor.engines.slurm.signals import signal_container
 from supervisor.engines.slurm.step import SrunStep, Streams
@@ -225,11 +225,16 @@ class SlurmJob:
         if limit:
             await set_time_limit(self._tools, self._setting, self.id, limit)
 
-    async def command(self, script: str, output: int) -> int:
+    async def command(
+        self, script: str, output: int, variables: Mapping[str, str] | None = None
+    ) -> int:
         """Run a shell script on all nodes of the job (see `supervisor.engines.base.Job`)."""
         journal = self._request.journal
+        # SLURM_* would be options of srun
+        more = {key: text for key, text in (variables or {}).items() if key.startswith("SCRUN_")}
         return await run_on_nodes(
-            self._tools, self._setting, self.id, self.environment, script, output,
+            self._tools, self._setting.with_more(more), self.id, self.environment,
+            in_directory(self._request.directory, script), output,
             lambda line: journal.write("verbose", line),
         )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Shell commands on all nodes of a job."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from scrun.errors import EngineError
 from supervisor.engines.slurm.grammar import Sentence, complaint, understood
@@ -11,23 +11,32 @@ from supervisor.pumps import messages
 _GRACE = 0.5  # srun ends its step at once when it is told
 
 
+# --chdir to what a node does not have is a message on the standard error of every task
+_THERE = 'cd "$1" 2>/dev/null; exec /bin/sh -c "$2"'
+
+
+def in_directory(directory: str, script: str) -> tuple[str, ...]:
+    """Return the program that runs a shell script in a directory, or where there is none in /."""
+    return ("/bin/sh", "-c", _THERE, "sh", directory, script)
+
+
 async def run_on_nodes(
     tools: Tools,
     setting: Setting,
     job_id: str,
     environment: Mapping[str, str],
-    script: str,
+    program: Sequence[str],
     output: int,
     log: Callable[[str], None],
 ) -> int:
-    """Run a shell script once on each node of a job, as a step of its own.
+    """Run a program once on each node of a job, as a step of its own.
 
     Args:
         tools: Slurm's tools.
         setting: Their surroundings.
         job_id: The job.
         environment: The job's variables, for the number of nodes.
-        script: For `sh -c`.
+        program: It, and its arguments.
         output: What gets the standard output and error of the tasks. srun's own messages, which
             it writes to its standard error, go to `log` instead.
         log: Called with each of its lines.
@@ -42,7 +51,7 @@ async def run_on_nodes(
     argv = [*tools.srun, "--jobid", job_id, "--job-name", "scrun", "--overlap"]
     argv += ["--nodes", nodes, "--ntasks", nodes, "--ntasks-per-node", "1", "--mem", "0"]
     argv += ["--chdir", "/", "--input", "none", f"--error=/proc/self/fd/{output}"]
-    argv += ["--", "/bin/sh", "-c", script]
+    argv += ["--", *program]
     whole = setting.with_more(of_the_job(environment))
     refused = ""
 
