@@ -11,6 +11,7 @@ from scrun.errors import SettingsError
 from scrun.settings.load import Runtime
 from scrun.settings.node_runtime import NodeRuntime, node_runtime
 from scrun.settings.ociconf import parse_oci_conf
+from supervisor import names
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.signals import Running, kill_scripts
 
@@ -32,6 +33,7 @@ def test_a_signal_at_the_end_is_ours_to_give(line: str, command: str) -> None:
     rest = 'RunTimeQuery="x"\nRunTimeDelete="x"\nRunTimeRun="x"\n'
     conf = parse_oci_conf(f"{line}\n{rest}")
     found = NodeCommands(node_runtime(conf, Runtime()))
+    names.learn()
     assert found.kill("7.0", "n", signal.SIGUSR1) == f"{command} USR1"
 
 
