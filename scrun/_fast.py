@@ -132,6 +132,7 @@ def request(parsed: Parsed, container: str) -> "list[bytes]":
     fields = [parsed.command, container]
     if parsed.command == "kill":
         fields.append(parsed.operands[0] if parsed.operands else "TERM")
+        fields += ["1"] * bool(parsed.options.get("all"))
     elif parsed.command == "delete":
         fields.append("1" if parsed.options.get("force") else "")
     return [os.fsencode(field) for field in fields]

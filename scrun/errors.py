@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
+NOT_RUNNING = "container not running"
+"""How the error of a signal that comes too late begins; runc's words, which containerd seeks."""
+
 LONGEST = 2000
 """How many characters a message has at most: what it names may be megabytes long."""
 

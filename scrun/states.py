@@ -25,7 +25,7 @@ import enum
 
 import msgspec
 
-from scrun.errors import shortened
+from scrun.errors import NOT_RUNNING, shortened
 
 
 class Phase(enum.Enum):
@@ -106,6 +106,11 @@ def exited(status: int) -> Ending:
     return Ending(status, "exited")
 
 
+def not_running(container: str) -> str:
+    """Say that a container is stopped, in runc's words: containerd looks for them."""
+    return f"{NOT_RUNNING}: {container} is stopped"
+
+
 class Answer(enum.Enum):
     """What `kill` does with a container that does not run."""
 
@@ -113,6 +118,7 @@ class Answer(enum.Enum):
     END = "end"
     IGNORE = "ignore"
     REFUSE = "refuse"
+    TOO_LATE = "too late"
 
 
 FATAL = frozenset({1, 2, 3, 9, 15})  # HUP INT QUIT KILL TERM: somebody wants it to end
@@ -128,8 +134,10 @@ def answer_to_signal(phase: Phase, signal: int) -> Answer:
     """
     if phase in (Phase.STARTING, Phase.RUNNING):
         return Answer.DELIVER
-    if phase in (Phase.STOPPING, Phase.STOPPED):
-        return Answer.IGNORE  # podman and docker race with the end
+    if phase is Phase.STOPPED:
+        return Answer.TOO_LATE
+    if phase is Phase.STOPPING:
+        return Answer.IGNORE  # callers see it running yet; podman and docker race with the end
     if signal in FATAL:
         return Answer.END
     return Answer.REFUSE if phase is Phase.CREATING else Answer.IGNORE

@@ -14,7 +14,7 @@ Requests (`FIELDS` in brackets)::
 
     state  [ID]
     start  [ID]
-    kill   [ID, SIGNAL]
+    kill   [ID, SIGNAL, ALL]           ALL: "1" or not there
     delete [ID, FORCE]                 FORCE: "1" or ""
     pause  [ID]
     resume [ID]

@@ -1,4 +1,4 @@
-"""What a container writes when nobody is there to read it: `run --detach` from a terminal.
+"""What a container writes when nobody is there to read it: that of `run --detach`.
 
 The output goes through the supervisor into a file of the record, and from there to whoever asks
 for it (`logs`, `attach`). The file is the buffer: each reader has a place of its own in it, so a
@@ -7,6 +7,7 @@ slow one holds nobody up. It is limited, as `supervisor.limited` has it.
 
 import fcntl
 import os
+import stat
 import struct
 import termios
 from collections.abc import AsyncGenerator, Callable
@@ -100,13 +101,25 @@ class Followed:
         return newest, os.open(self.path, flags)
 
 
+def _is_awaited(fd: int) -> bool:
+    """Tell whether a terminal, a pipe or a socket: somebody reads there, to the end of file.
+
+    `id=$(scrun run --detach …)` would last as long as the container, and so would an ssh.
+    """
+    return os.isatty(fd) or _is_socket(fd) or stat.S_ISFIFO(os.fstat(fd).st_mode)
+
+
+def _is_socket(fd: int) -> bool:
+    return stat.S_ISSOCK(os.fstat(fd).st_mode)
+
+
 def keep(
     stdio: Stdio, directory: str, limit: int, say: Callable[[str], None], *, terminal: bool
 ) -> "KeptOutput | None":
-    """Keep what a container would write to a terminal.
+    """Keep what a container would write to a terminal, a pipe or a socket.
 
     Args:
-        stdio: The descriptors of `run`; where they are a terminal they become ours.
+        stdio: The descriptors of `run`; those that are become ours.
         directory: The container's record.
         limit: How many bytes of it are kept.
         say: Is told when some are lost, and why.
@@ -148,7 +161,7 @@ class KeptOutput:
         self._fd = -1
 
     def connect(self, stdio: Stdio, *, terminal: bool) -> bool:
-        """Put ourselves behind a container's descriptors, where those are a terminal.
+        """Put ourselves behind a container's descriptors, where those are not a file.
 
         Args:
             stdio: The descriptors of `run`.
@@ -160,7 +173,7 @@ class KeptOutput:
         Raises:
             OSError: No terminal, pipe or file can be had.
         """
-        kept = (0, 1, 2) if terminal else [fd for fd in (1, 2) if os.isatty(stdio.fds[fd])]
+        kept = (0, 1, 2) if terminal else [fd for fd in (1, 2) if _is_awaited(stdio.fds[fd])]
         with ExitStack() as undo:  # nothing is left open by a half of it
 
             def ours(fd: int) -> int:
@@ -173,8 +186,9 @@ class KeptOutput:
                 undo.callback(file.close)
                 source, end = map(ours, os.openpty() if terminal else os.pipe())
                 replaced = {number: ours(os.dup(end)) for number in kept}
-            if not terminal and os.isatty(stdio.fds[0]):
-                # whose other programs would compete for what is typed
+            if not terminal and (os.isatty(stdio.fds[0]) or _is_socket(stdio.fds[0])):
+                # a terminal's other programs would compete for what is typed; and the other
+                # direction of a socket may be what somebody waits for
                 replaced[0] = ours(os.open("/dev/null", os.O_RDONLY))
             undo.pop_all()
         stdio.replace(replaced, terminal=terminal)

@@ -38,6 +38,7 @@ from scrun.states import (
     answer_to_signal,
     killed,
     may_become,
+    not_running,
     taken,
 )
 from scrun.waiting import Waiting, suspended_line
@@ -433,10 +434,14 @@ class Life:
         """Send a signal.
 
         Raises:
-            StateError: There is nothing yet that could get it.
+            StateError: There is nothing yet, or no more, that could get it.
             EngineError: It was not delivered.
         """
         answer = answer_to_signal(self.phase, number)
+        if answer is Answer.TOO_LATE:
+            raise StateError(not_running(self.id))
+        if answer is Answer.DELIVER and number == 0:
+            return  # kill(2): only whether there is something to signal
         if answer is Answer.DELIVER and self._job is not None:
             try:
                 await self._job.signal(number)

@@ -9,11 +9,11 @@ from signal import SIGKILL, SIGTERM
 
 import trio
 
-from scrun.errors import ScrunError, UsageError, described
+from scrun.errors import ScrunError, StateError, UsageError, described
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.record import Record, stopped_state
-from scrun.states import Ending, Phase, killed
+from scrun.states import Ending, Phase, killed, not_running
 from supervisor.anchors import Anchor
 from supervisor.caller import told
 from supervisor.container import Container
@@ -131,12 +131,14 @@ class Request:
     async def _kill(self) -> bytes:
         number = parse_signal(os.fsdecode(self._arguments[1]))
         found = self._containers.find(self._id)
-        if isinstance(found, Container):
-            if number == SIGKILL and found.can_be_killed:
-                # nothing can be said against it, and kill(2) does not wait for the end either
-                self._afterwards = found.begin_to_kill
-            else:
-                await found.kill(number)
+        if isinstance(found, Record) or found.phase is Phase.STOPPED:
+            if self._arguments[2:] != [b"1"]:  # with --all: whatever may be left of it
+                raise StateError(not_running(self._id))
+        elif number == SIGKILL and found.can_be_killed:
+            # nothing can be said against it, and kill(2) does not wait for the end either
+            self._afterwards = found.begin_to_kill
+        else:
+            await found.kill(number)
         return DONE
 
     async def _delete(self) -> bytes:

@@ -60,8 +60,8 @@ def kept_output(container: Container) -> KeptOutput:
     """
     if container.kept is None:
         raise StateError(
-            f"container {container.id}: its output belongs to who has created it: ask that "
-            "(podman attach, docker logs, ...), only that of `scrun run --detach` is kept here"
+            f"container {container.id}: its output is not kept here: it goes where `scrun run` "
+            "was redirected to, or to the engine that created it (podman attach, ...)"
         )
     return container.kept
 

@@ -18,6 +18,7 @@ from scrun._fast import record_root
 from scrun.cli.parse import Parsed
 from scrun.commands.create import hand_over_terminal, open_closed_descriptors, request
 from scrun.errors import UsageError
+from scrun.foreground import CarriedTerminal, own_terminal, stay
 from scrun.oci.ids import check_id
 
 
@@ -40,14 +41,17 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     detach = bool(parsed.count("detach"))
     console = parsed.text("console-socket")
     wants_terminal = bool(parsed.count("tty")) or parsed.command == "shell"
-    if wants_terminal and not console:
-        _check_terminal(parsed, detach=detach)
+    if wants_terminal and detach and not console:
+        raise UsageError("--tty with --detach needs --console-socket, to send the terminal to")
     elif console and not wants_terminal and not parsed.text("process"):
         raise UsageError("--console-socket has no use without --tty")
     path = parsed.text("pid-file")
     pid_file = anchor.PidFile(path) if path else None
+    own = own_terminal() if wants_terminal and not console else None
     try:
         stdio, terminal = hand_over_terminal(console) if console else ([0, 1, 2], None)
+        if isinstance(own, CarriedTerminal):
+            stdio = [own.slave] * 3
         ours, theirs = _socket.socketpair()
         pid = os.getpid()
         if detach:
@@ -63,28 +67,25 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         try:
             wire.send(sock, request("exec", pid, argv), [*stdio, ours.fileno()])
             ours.close()
+            if isinstance(own, CarriedTerminal):
+                own.begin()
             status, answer = _answer(sock, container)
         finally:
             sock.close()
         if status == 0 and pid_file:
             _publish(pid_file, pid if detach else 0)
+        if status == 0 and not detach:
+            return stay(theirs, own if isinstance(own, CarriedTerminal) else None)
     finally:
+        if own:
+            own.restore()
         if pid_file:
             pid_file.discard()
     if status:
         from scrun.commands.failure import report_failure
 
         return report_failure(answer, status, parsed)
-    if detach:
-        return 0
-    from scrun.foreground import KeptTerminal, stay
-
-    kept = KeptTerminal(0) if wants_terminal and not console else None
-    try:
-        return stay(theirs)
-    finally:
-        if kept:
-            kept.restore()
+    return 0
 
 
 def _publish(pid_file: anchor.PidFile, left_behind: int) -> None:
@@ -99,15 +100,6 @@ def _publish(pid_file: anchor.PidFile, left_behind: int) -> None:
         if left_behind:
             os.kill(left_behind, 9)
         raise
-
-
-def _check_terminal(parsed: Parsed, *, detach: bool) -> None:
-    if detach:
-        raise UsageError("--tty with --detach needs --console-socket, to send the terminal to")
-    if not (os.isatty(0) and os.isatty(1)):
-        what = "shell" if parsed.command == "shell" else "exec --tty"
-        remedy = "exec without --tty" if what == "shell" else "leave --tty out"
-        raise UsageError(f"{what}: standard input and output are no terminal: {remedy}")
 
 
 def _connect(directory: str) -> _socket.socket:

@@ -4,7 +4,7 @@ import os
 
 from scrun.cli.parse import Parsed
 from scrun.cli.report import append, one_line, printable, report
-from scrun.errors import ScrunError, UsageError, described, leaves
+from scrun.errors import NOT_RUNNING, ScrunError, UsageError, described, leaves
 
 
 def explain(error: Exception, parsed: "Parsed | None") -> int:
@@ -65,8 +65,24 @@ def report_failure(answer: bytes, status: int, parsed: "Parsed | None", details:
         if details:
             append(f"file:{file}", "debug", about + details, form, 0o600)
         append(f"file:{file}", "error", about + one_line(text), form, 0o600)
-    report(text, log=log, log_format=log_format)
+    if parsed is None or parsed.command != "kill" or not _is_known_to_podman(text):
+        report(text, log=log, log_format=log_format)
     return status
+
+
+def _is_known_to_podman(text: str) -> bool:
+    """Tell whether podman calls, to whom that a container has stopped is no news.
+
+    `podman stop`, `kill` and `rm --force` race with the end. When a signal comes too late they
+    look and are content, but the runtime's standard error is theirs: people would see an error.
+    """
+    if not text.startswith(NOT_RUNNING):
+        return False
+    try:
+        with open(f"/proc/{os.getppid()}/comm", "rb") as file:
+            return file.read() == b"podman\n"
+    except OSError:
+        return False
 
 
 def _file(parsed: "Parsed | None") -> "tuple[str, str]":

@@ -57,8 +57,9 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         files, lost = _open_both(name, record), _lost(name, record)
     except FileNotFoundError:
         raise StateError(
-            f"container {container}: its output belongs to who has created it: ask that (podman "
-            "logs, docker logs, ...), or see `scrun logs --messages` for what scrun has to say"
+            f"container {container}: its output is not kept here: it goes where `scrun run` was "
+            "redirected to, or to the engine that created it (podman logs, docker logs, ...); "
+            "`scrun logs --messages` has what scrun says"
         ) from None
     # another user's may be written for this terminal
     show = say if kind == "messages" or os.fstat(files[-1]).st_uid != os.geteuid() else write

@@ -14,6 +14,7 @@ from scrun.commands.create import supervisor_name
 from scrun.commands.launch import launch
 from scrun.errors import StateError, UnknownContainer
 from scrun.paths import has_record
+from scrun.states import not_running
 
 
 def run(parsed: Parsed, directory: str) -> int:
@@ -43,7 +44,9 @@ def run(parsed: Parsed, directory: str) -> int:
         raise StateError(f"container {container} is stopped: its supervisor is gone; delete it")
     if parsed.command == "state":
         _fast.say(stopped_state(record))
-    return 0  # kill: of a stopped container nothing is to be done
+    if parsed.command == "kill" and not parsed.count("all"):
+        raise StateError(not_running(container))
+    return 0
 
 
 def _delete(parsed: Parsed, root: str, container: str) -> int:

@@ -15,6 +15,7 @@ from scrun.paths import read_regular
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 ANNOTATIONS = (
     "org.scrun.pod",  # by hand
@@ -36,7 +37,20 @@ def pod_of(bundle: str, config: "str | None") -> "str | None":
     A bundle that cannot be read has none: what is wrong with it is for the supervisor to say.
     """
     try:
-        content = read_regular(config or os.path.join(bundle, "config.json"))
-        return named_pod(json.loads(content)["annotations"])
+        return named_pod(_config(bundle, config)["annotations"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def wants_terminal(bundle: str, config: "str | None") -> bool:
+    """Tell whether a bundle's program gets a terminal; as for `pod_of`, not if it is wrong."""
+    try:
+        return _config(bundle, config)["process"]["terminal"] is True
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _config(bundle: str, config: "str | None") -> "dict[str, Any]":
+    content = read_regular(config or os.path.join(bundle, "config.json"))
+    read: dict[str, Any] = json.loads(content)
+    return read

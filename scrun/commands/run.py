@@ -2,7 +2,7 @@
 
 In the foreground this process is the container's anchor: signals are passed on, the exit status is
 the container's, and the container is deleted at the end unless `--keep` is given. With `--detach`
-it is `create` and `start` in one call; output that would go to a terminal is kept in the
+it is `create` and `start` in one call; output for a terminal, pipe or socket is kept in the
 container's record then, for `scrun logs` and `scrun attach`.
 
 Wire: as `create`, `start` and `delete`.
@@ -22,7 +22,9 @@ from scrun.commands.create import (
     open_closed_descriptors,
     submit,
 )
+from scrun.commands.pod import wants_terminal
 from scrun.errors import UsageError
+from scrun.foreground import CarriedTerminal, KeptTerminal, stay
 from scrun.oci.ids import check_id
 
 
@@ -44,13 +46,12 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     open_closed_descriptors()
     directory = record_root(parsed) + "/" + container
     pid_file = anchor.PidFile(path) if (path := parsed.text("pid-file")) else None
-    kept = None
-    if not detach and os.isatty(0):
-        from scrun.foreground import KeptTerminal
-
-        kept = KeptTerminal(0)
+    own = None if detach else _terminal(parsed)
+    carried = own if isinstance(own, CarriedTerminal) else None
     try:
         stdio, terminal = hand_over_terminal(console) if console else ([0, 1, 2], None)
+        if carried:
+            stdio = [carried.slave] * 3
         ours, theirs = _socket.socketpair()
         pid = os.getpid()
         if detach:
@@ -76,12 +77,20 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         return report_failure(answer, status, parsed)
     if detach:
         return 0
-    from scrun.foreground import stay
-
     try:
-        return stay(theirs)
+        if carried:
+            carried.begin()
+        return stay(theirs, carried)
     finally:
-        if kept:
-            kept.restore()
+        if own:
+            own.restore()
         if not parsed.count("keep"):
             delete(directory)
+
+
+def _terminal(parsed: Parsed) -> "KeptTerminal | CarriedTerminal | None":
+    """Return the terminal that the container will use, to set the caller's back at the end."""
+    if os.isatty(0) and os.isatty(1):
+        return KeptTerminal(0)
+    bundle = parsed.text("bundle") or "."
+    return CarriedTerminal() if wants_terminal(bundle, parsed.text("config")) else None

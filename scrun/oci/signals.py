@@ -19,10 +19,10 @@ def parse_signal(text: str) -> int:
     Raises:
         UsageError: There is no such signal.
     """
-    number = _number(text) if text.isascii() else 0
-    if not 1 <= number <= 64:
+    number = _number(text) if text.isascii() else -1
+    if not 0 <= number <= 64:
         raise UsageError(
-            f"unknown signal {text!r}: use a name such as TERM or RTMIN+1, or a number, 1 to 64"
+            f"unknown signal {text!r}: use a name such as TERM or RTMIN+1, or a number, 0 to 64"
         )
     return number
 
@@ -40,16 +40,16 @@ def signal_name(number: int) -> str:
 
 
 def _number(text: str) -> int:
-    """Translate ASCII text; 0 stands for anything that is no signal."""
+    """Translate ASCII text; -1 stands for anything that is no signal."""
     if text.isdigit():
-        return int(text) if len(text) <= 3 else 0
+        return int(text) if len(text) <= 3 else -1
     known = _known()
     name = text.upper().removeprefix("SIG")
     base, sign, offset = name[:5], name[5:6], name[6:]
     if (base, sign) in (("RTMIN", "+"), ("RTMAX", "-")) and offset.isdigit() and len(offset) <= 2:
         number = known[base] + int(sign + offset)
-        return number if known["RTMIN"] <= number <= known["RTMAX"] else 0
-    return known.get(name, 0)
+        return number if known["RTMIN"] <= number <= known["RTMAX"] else -1
+    return known.get(name, -1)
 
 
 def _known() -> dict[str, int]:

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import resource
+import socket
 import struct
 import termios
 import tty
@@ -165,13 +166,18 @@ def terminal() -> tuple[int, int]:
 
 
 class Called:
-    """The descriptors of a `run`: "t" for those that are a terminal, "p" for a pipe."""
+    """The descriptors of a `run`: "t" for a terminal, "p" a pipe, "s" a socket, "f" a file."""
 
     def __init__(self, kinds: str) -> None:
         self._ours: list[int] = []
         fds = []
         for kind in kinds:
-            our, its = terminal() if kind == "t" else os.pipe()
+            if kind == "s":
+                our, its = (end.detach() for end in socket.socketpair())
+            elif kind == "f":
+                our, its = (os.open(os.devnull, os.O_RDWR) for _ in range(2))
+            else:
+                our, its = terminal() if kind == "t" else os.pipe()
             self._ours.append(our)
             fds.append(its)
         self.stdio = Stdio(fds, terminal=False)
@@ -191,9 +197,10 @@ def kind(fd: int) -> str:
     [
         ("ttt", "ntt", b"onetwo"),
         ("ptt", "ptt", b"onetwo"),
-        ("ptp", "ptp", b"one"),
-        ("ppt", "ppt", b"two"),
-        ("tpt", "npt", b"two"),
+        ("ppp", "ptt", b"onetwo"),  # where somebody reads to the end of file
+        ("sss", "ntt", b"onetwo"),
+        ("ftf", "ftf", b"one"),
+        ("tft", "nft", b"two"),
     ],
 )
 async def test_what_would_go_to_a_terminal_is_kept(
@@ -205,7 +212,7 @@ async def test_what_would_go_to_a_terminal_is_kept(
     assert kept.connect(called.stdio, terminal=False)
     assert (tmp_path / "output").stat().st_mode & 0o777 == 0o600
     for number, (old, new) in enumerate(zip(before, called.stdio.fds, strict=True)):
-        if replaced[number] == "p":
+        if replaced[number] in "pf" and replaced[number] == kinds[number]:
             assert new == old
         else:
             assert not os.isatty(new)
@@ -225,7 +232,7 @@ async def test_what_would_go_to_a_terminal_is_kept(
     assert kept.output.ended
 
 
-@pytest.mark.parametrize("kinds", ["ppp", "tpp"])
+@pytest.mark.parametrize("kinds", ["pff", "tff"])
 def test_what_goes_elsewhere_is_not_kept(tmp_path: Path, kinds: str) -> None:
     called = Called(kinds)
     kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)

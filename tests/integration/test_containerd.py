@@ -109,6 +109,8 @@ def test_kill_and_rm_of_a_task(containerd: Containerd) -> None:
     assert task(containerd, "c7") == "RUNNING"
     containerd.must("task", "kill", "c7")
     wait_until("it has stopped", lambda: task(containerd, "c7") == "STOPPED")
+    again = containerd.run("task", "kill", "c7")
+    assert "not found" in again.stderr  # the words of runc for it
     assert "exit code 5" in containerd.run("task", "rm", "c7").stderr
     containerd.must("container", "rm", "c7")
 

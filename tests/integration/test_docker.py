@@ -141,6 +141,26 @@ def test_kill_with_a_signal_and_wait(docker: Docker) -> None:
     docker.must("rm", container)
 
 
+RACE = "trap 'exit 5' TERM; echo up; sleep 1"
+
+
+@pytest.mark.parametrize(
+    "command", [("stop", "--time", "5"), ("rm", "--force"), ("kill",)], ids=lambda c: c[0]
+)
+def test_who_races_with_the_end_is_told_no_error(docker: Docker, command: tuple[str, ...]) -> None:
+    """`kill` of one that is stopped is an error, as with runc, and the engines know its words."""
+    for pause in (0.7, 0.8, 0.9, 1, 1.1, 1.3):
+        container = start(docker, RACE)
+        time.sleep(pause)
+        done = docker.run(*command, container)
+        if command == ("kill",) and done.returncode:  # docker saw it stopped itself
+            assert "not running" in done.stderr.lower(), done.stderr
+            assert "scrun:" not in done.stderr, done.stderr
+        else:
+            assert (done.returncode, done.stderr) == (0, ""), (pause, done.stderr)
+        docker.run("rm", "--force", container)
+
+
 def test_create_start_attached_and_rm(docker: Docker) -> None:
     container = docker.must("create", "busybox", "sh", "-c", "echo said; exit 3").strip()
     done = docker.run("start", "--attach", container)

@@ -5,6 +5,7 @@ import os
 import pty
 import signal
 import subprocess
+import termios
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -188,6 +189,22 @@ def test_with_a_terminal(site: Site, running: Life, terminal: tuple[Terminal, in
     assert process.wait(20) == 5
 
 
+@pytest.mark.parametrize("command", [("exec", "--tty"), ("shell",)])
+def test_the_caller_s_terminal_is_as_before(
+    site: Site, running: Life, terminal: tuple[Terminal, int], command: tuple[str, ...]
+) -> None:
+    _, slave = terminal
+    before = termios.tcgetattr(slave)
+    for _ in range(3):
+        process = subprocess.Popen(
+            [*site.user.prefix, *site.command, *command, running.id, "sh", "-c", "exit 4"],
+            env=site.environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+        )  # fmt: skip
+        assert process.wait(30) == 4
+        assert termios.tcgetattr(slave) == before
+    os.close(slave)
+
+
 @TWO
 def test_shell(site: Site, running: Life, terminal: tuple[Terminal, int]) -> None:
     here, slave = terminal
@@ -204,8 +221,6 @@ def test_shell(site: Site, running: Life, terminal: tuple[Terminal, int]) -> Non
 
 @pytest.mark.parametrize("site", ["local-user"], indirect=True)
 def test_without_a_terminal(site: Site, running: Life) -> None:
-    assert "no terminal" in site.fails("shell", running.id)
-    assert "no terminal" in site.fails("exec", "--tty", running.id, "true")
     assert "--console-socket" in site.fails("exec", "--tty", "--detach", running.id, "true")
     assert "needs a command" in site.fails("exec", running.id)
 

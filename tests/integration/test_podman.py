@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -86,6 +87,31 @@ def test_kill_with_a_signal(podman: Podman) -> None:
     assert podman.must("wait", container) == "9\n"
     assert podman.must("logs", container) == "up\ngot\n"
     podman.must("rm", container)
+
+
+PODMANS = ("can only kill running containers", "container state improper")
+RACE = "trap 'exit 5' TERM; echo up; sleep 1"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("stop", "--time", "5"), ("rm", "--force", "--time", "5"), ("kill",)],
+    ids=lambda c: c[0],
+)
+def test_who_races_with_the_end_is_told_no_error(podman: Podman, command: tuple[str, ...]) -> None:
+    """`kill` of one that is stopped is an error, as with runc, and the engines know its words."""
+    for pause in (0.7, 0.8, 0.9, 1, 1.1, 1.3):
+        container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", RACE).strip()
+        while podman.must("logs", container) != "up\n":
+            pass
+        time.sleep(pause)
+        done = podman.run(*command, container)
+        if command == ("kill",) and done.returncode:  # podman saw it stopped itself
+            assert any(words in done.stderr for words in PODMANS), done.stderr
+            assert "scrun:" not in done.stderr, done.stderr
+        else:
+            assert (done.returncode, done.stderr) == (0, ""), (pause, done.stderr)
+        podman.run("rm", "--force", container)
 
 
 def test_rm_of_a_running_one(podman: Podman) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -23,13 +24,15 @@ def bundle_of(site: Site, *args: str, terminal: bool = False) -> str:
     return str(site.bundle(site.config(*args, terminal=terminal)))
 
 
-def popen(site: Site, *words: str, stdio: Any = subprocess.PIPE) -> "subprocess.Popen[bytes]":
+def popen(
+    site: Site, *words: str, stdio: Any = subprocess.PIPE, **how: Any
+) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [*site.user.prefix, *site.command, *words],
         env=site.environment,
         cwd=site.base,
-        stdin=stdio,
-        stdout=stdio,
+        stdin=how.get("stdin", stdio),
+        stdout=how.get("stdout", stdio),
         stderr=stdio,
         start_new_session=True,
     )
@@ -51,6 +54,11 @@ class At:
     def type(self, *words: str) -> "subprocess.Popen[bytes]":
         """Call scrun there."""
         return popen(self.site, *words, stdio=self._slave)
+
+    @property
+    def slave(self) -> int:
+        """The end of the programs."""
+        return self._slave
 
     def hang_up(self) -> None:
         """Nobody will type anything more."""
@@ -129,11 +137,60 @@ def test_at_a_terminal(at: At) -> None:
     assert ids(at.site) == []
 
 
+ENDS = "test -t 0 && test -t 1 && echo terminal; read x; echo got $x; exit 5"
+
+
 @TWO
-def test_a_terminal_that_is_not_there(site: Site) -> None:
-    bundle = bundle_of(site, "sh", terminal=True)
-    assert "process.terminal: is true" in site.fails("run", "--bundle", bundle, "one")
-    assert ids(site) == []
+@pytest.mark.parametrize("command", ["run", "exec", "shell"])
+@pytest.mark.parametrize(
+    "ends", ["pipes", "nothing to read", "terminal and pipe", "pipe and terminal"]
+)
+def test_a_terminal_that_the_caller_has_not_at_both_ends(at: At, command: str, ends: str) -> None:
+    """`scrun run … | tee log`, `scrun exec -t … </dev/null`: as crun and runc do."""
+    site = at.site
+    words: tuple[str, ...] = (
+        "run",
+        "--bundle",
+        bundle_of(site, "sh", "-c", ENDS, terminal=True),
+        "one",
+    )
+    if command != "run":
+        life = site.shell("sleep 600").created().start()
+        wait_until("it runs", lambda: site.run("exec", life.id, "true").returncode == 0)
+        words = ("exec", "--tty", life.id, "sh", "-c", ENDS)
+        words = words if command == "exec" else ("shell", life.id, "sh", "-c", ENDS)
+    assert carried(at, words, ends) == 5
+
+
+def carried(at: At, words: tuple[str, ...], ends: str) -> int:
+    """Type a line, see the program's own, and return its status."""
+    pipe = subprocess.PIPE
+    if ends == "nothing to read":
+        words = tuple(word.replace("read x", "x=line") for word in words)
+        if words[0] == "run":
+            config = Path(words[2]) / "config.json"
+            config.write_text(config.read_text().replace("read x", "x=line"))
+        done = at.site.run(*words)
+        assert (done.stdout, done.stderr) == ("terminal\ngot line\n", "")  # newlines of any kind
+        return done.returncode
+    stdin = at.slave if ends == "terminal and pipe" else pipe
+    stdout = at.slave if ends == "pipe and terminal" else pipe
+    process = popen(at.site, *words, stdin=stdin, stdout=stdout)
+    with process:
+        if process.stdout:
+            assert process.stdout.readline() == b"terminal\r\n"
+        else:
+            at.screen.read_until("terminal")
+        if process.stdin:
+            process.stdin.write(b"line\n")
+            process.stdin.flush()
+        else:
+            at.screen.write("line\n")
+        if process.stdout:
+            assert b"got line\r\n" in process.stdout.read()
+        else:
+            at.screen.read_until("got line")
+        return process.wait(30)
 
 
 @pytest.mark.parametrize("runtime", ["crun", "runc"])
@@ -194,6 +251,25 @@ def test_the_live_line(at: At) -> None:
 # detached
 
 
+def test_detached_from_a_command_substitution(site: Site) -> None:
+    """Who reads to the end of file has that when `run` returns; the output is kept."""
+    bundle = bundle_of(site, "sh", "-c", "echo out; echo err >&2; sleep 600")
+    shell = f'id=$(scrun run --detach --bundle {bundle} one 2>&1 | cat); echo "it is $id"'
+    words = [
+        *site.user.prefix,
+        "sh",
+        "-c",
+        f'scrun() {{ {shlex.join(site.command)} "$@"; }}; {shell}',
+    ]
+    done = subprocess.run(
+        words, env=site.environment, cwd=site.base, stdin=subprocess.DEVNULL, text=True,
+        capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "it is \n", "")
+    wait_until("its output", lambda: site.must("logs", "one") == "out\nerr\n")
+    site.must("delete", "one")
+
+
 def test_detached_from_a_terminal(at: At) -> None:
     """Its output stays in the record, and the container outlives the terminal."""
     site = at.site
@@ -227,8 +303,8 @@ def test_detached_elsewhere(site: Site) -> None:
         )
     assert done.returncode == 0, output.read_text()
     wait_until("its output", lambda: output.read_text() == "out\n")
-    assert "belongs to" in site.fails("logs", "one")
-    assert "belongs to" in site.fails("attach", "one")
+    assert "is not kept here" in site.fails("logs", "one")
+    assert "is not kept here" in site.fails("attach", "one")
     assert "it runs" not in site.must("logs", "--messages", "one")
     os.kill(int(pid_file.read_text()), signal.SIGKILL)
     wait_until("its end", lambda: '"stopped"' in site.must("state", "one"))

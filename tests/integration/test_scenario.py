@@ -17,7 +17,8 @@ import jsonschema
 import pytest
 
 from tests.harness import cluster, schema
-from tests.harness.bundle import Config, snapshot
+from tests.harness.beside import RUNTIMES, Beside
+from tests.harness.bundle import Config, make_config, snapshot, write_bundle
 from tests.harness.site import Site, whole_life
 from tests.harness.wait import wait_until, wait_while
 
@@ -510,8 +511,47 @@ def test_kill_stopped(site: Site, name: str) -> None:
     life = site.life("true").created().start()
     life.wait()
     life.wait_for("stopped")
-    life.kill(name)
+    assert site.fails("kill", life.id, name) == (
+        f"scrun: container not running: {life.id} is stopped\n"
+    )
+    site.must("kill", "--all", life.id, name)
     assert life.wait() == 0
+
+
+@pytest.mark.parametrize("site", ["local-root"], indirect=True)
+def test_kill_stopped_is_as_with_the_runtimes(site: Site, tmp_path: Path) -> None:
+    config = make_config(["sh", "-c", "exit 0"], str(site.rootfs))
+    config["mounts"] = [mount for mount in config["mounts"] if mount["type"] != "cgroup"]
+    bundle = write_bundle(tmp_path / "bundle", config)
+    life = site.life("true").created().start()
+    life.wait_for("stopped")
+    ours = site.run("kill", life.id, "KILL")
+    for runtime in RUNTIMES:
+        beside = Beside(runtime, tmp_path / runtime)
+        with beside.running(bundle) as container:
+
+            def stopped(beside: Beside = beside, container: str = container) -> bool:
+                return '"stopped"' in beside.run("state", container).stdout
+
+            wait_until("it is stopped", stopped)
+            done = beside.run("kill", container, "KILL")
+            assert (done.returncode, done.stdout) == (ours.returncode, ours.stdout)
+            if runtime == "runc":
+                assert "container not running" in done.stderr
+
+
+def test_signal_0_only_looks(site: Site) -> None:
+    life = site.shell("trap 'echo got it' HUP TERM; echo up; while :; do sleep 0.1; done")
+    life.created()
+    life.kill("0")
+    life.start().says("up")
+    life.kill("0")
+    assert life.status == "running"
+    life.kill("KILL")
+    life.wait()
+    life.wait_for("stopped")
+    assert "not running" in site.fails("kill", life.id, "0")
+    assert "got it" not in life.output()
 
 
 def test_unknown_signal_is_refused(site: Site) -> None:

@@ -86,7 +86,7 @@ def test_callers_see_the_four_states_of_the_specification(phase: Phase, status: 
         (STARTING, Answer.DELIVER, Answer.DELIVER),
         (RUNNING, Answer.DELIVER, Answer.DELIVER),
         (STOPPING, Answer.IGNORE, Answer.IGNORE),
-        (STOPPED, Answer.IGNORE, Answer.IGNORE),
+        (STOPPED, Answer.TOO_LATE, Answer.TOO_LATE),
     ],
 )
 def test_answer_to_signal(phase: Phase, to_fatal: Answer, to_others: Answer, signal: int) -> None:
@@ -98,7 +98,7 @@ def test_signals_that_ask_for_an_end() -> None:
     assert {HUP, INT, QUIT, KILL, TERM} == FATAL
 
 
-@given(st.sampled_from(Phase), st.integers(1, 64))
+@given(st.sampled_from(Phase), st.integers(0, 64))
 def test_every_signal_has_an_answer(phase: Phase, signal: int) -> None:
     answer = answer_to_signal(phase, signal)
     assert (answer is Answer.DELIVER) == (phase in (STARTING, RUNNING))
