@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from scrun.paths import OWN_LOG
 from tests.chaos.place import Place
 from tests.chaos.victims import children_of, listener, words_of
 from tests.harness.processes import processes
@@ -142,6 +143,13 @@ def descriptors(place: Place) -> dict[int, list[str]]:
 
 
 def remains(place: Place) -> list[str]:
-    """Return what is in the root directory when the last supervisor is gone: nothing."""
+    """Return what is in the root directory when the last supervisor is gone: nothing.
+
+    The supervisors' log stays when there is something in it: what was refused them may be told
+    there, but no fault of scrun's own.
+    """
     names = sorted(os.listdir(place.root)) if os.path.exists(place.root) else []
-    return [name for name in names if not _not_deleted(place, name)]
+    left = [name for name in names if name != OWN_LOG and not _not_deleted(place, name)]
+    log = Path(place.root, OWN_LOG)
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return left + ([f"{OWN_LOG}: {text[-4000:]}"] if "Traceback" in text else [])

@@ -25,6 +25,7 @@ def with_script(site: Site, source: str, changes: dict[str, str], version: str =
         source = source.replace(text, other)
     script = site.base / "scrun.lua"
     script.write_text(source)
+    site.user.give(script)
     with (site.base / "scrun.toml").open("a") as settings:
         settings.write(f'[lua]\nscript = "{script}"\nversion = "{version}"\n')
 

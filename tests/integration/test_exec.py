@@ -95,8 +95,9 @@ def test_what_cannot_be_run(site: Site, running: Life, name: str, status: int, w
 
 @pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
 def test_a_user_that_is_not_there(site: Site, running: Life) -> None:
-    assert "uid 33 does not exist in the container" in site.fails(
-        "exec", "--user", "33", running.id, "id"
+    assert site.must("exec", "--user", "33", running.id, "id", "-u") == "33\n"
+    assert "uid 70000 does not exist in the container" in site.fails(
+        "exec", "--user", "70000", running.id, "id"
     )
 
 

@@ -153,6 +153,7 @@ def test_the_manuals_script(form: str) -> None:
     site = Site("slurm", users.ordinary())
     path = site.base / "scrun.lua"
     path.write_text(manual(form))
+    site.user.give(path)
     source = site.base / "source"
     source.write_text("bound\n")
     site.user.give(source)
