@@ -25,6 +25,11 @@ the runtime's state of the first one still; and who gives the first one back can
 NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE}
 """What is left, or lost, by others, whatever scrun does."""
 
+_ERROR = re.compile(
+    r'msg="(\w+(?:Error|Exception|Group): (?!\[Errno (?:11|12|24|28)\]).*)"$', re.M
+)
+"""The end of a traceback, but for what a want of processes, memory, descriptors or space ends in."""
+
 _NUMBER = re.compile(r"the job is (\d+)")
 
 Left = dict[str, list[str]]
@@ -152,4 +157,4 @@ def remains(place: Place) -> list[str]:
     left = [name for name in names if name != OWN_LOG and not _not_deleted(place, name)]
     log = Path(place.root, OWN_LOG)
     text = log.read_text(errors="replace") if log.exists() else ""
-    return left + ([f"{OWN_LOG}: {text[-4000:]}"] if "Traceback" in text else [])
+    return left + [f"{OWN_LOG}: {error}" for error in _ERROR.findall(text)]
