@@ -28,7 +28,7 @@ NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE}
 _ERROR = re.compile(
     r'msg="(\w+(?:Error|Exception|Group): (?!\[Errno (?:11|12|24|28)\]).*)"$', re.M
 )
-"""The end of a traceback, but for what a want of processes, memory, descriptors or space ends in."""
+"""The end of a traceback, but for those of a want of processes, memory, descriptors or space."""
 
 _NUMBER = re.compile(r"the job is (\d+)")
 
