@@ -26,7 +26,7 @@ NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE}
 """What is left, or lost, by others, whatever scrun does."""
 
 _ERROR = re.compile(
-    r'msg="(\w+(?:Error|Exception|Group): (?!\[Errno (?:11|12|24|28)\]).*)"$', re.M
+    r'msg="(\w+(?:Error|Exception|Group): (?!\[Errno (?:11|12|24|28)\]).*)"$', re.MULTILINE
 )
 """The end of a traceback, but for those of a want of processes, memory, descriptors or space."""
 
