@@ -92,5 +92,5 @@ async def test_a_frame_is_bounded(tmp_path: Path, length: int) -> None:
 
 async def test_a_container_whose_output_is_not_ours(tmp_path: Path) -> None:
     container: Any = SimpleNamespace(id="box", kept=None)
-    with pytest.raises(StateError, match="its output belongs to who has created it"):
+    with pytest.raises(StateError, match="its output is not kept here"):
         await attach(container, cast(trio.SocketStream, None))
