@@ -10,6 +10,7 @@ from scrun.errors import UsageError
 from scrun.settings.load import LEVELS, Log, Settings, load, merge
 from scrun.settings.site import with_site_levels
 from supervisor.journal import Shown
+from supervisor.limits import soft_limits
 from supervisor.processes import Setting
 
 _OF_CRUN = {"warning": "info"}
@@ -82,8 +83,9 @@ def read_call(fields: Sequence[bytes], *commands: str) -> Call:
         words = [os.fsdecode(word) for word in fields[4:number]]
         pairs = (os.fsdecode(entry).partition("=") for entry in fields[number:])
         environment = {name: value for name, _, value in pairs if name}
-        caller = Setting(environment, _within(int(umask, 8), 0, 0o777))
         anchor = _within(int(pid), 1, 1 << 22)  # the kernel's PID_MAX_LIMIT
+        umask_of_caller = _within(int(umask, 8), 0, 0o777)
+        caller = Setting(environment, umask_of_caller, limits=soft_limits(anchor))
         parsed = parse(words)
         if parsed.command not in commands or not directory.startswith(b"/"):
             raise ValueError(parsed.command)

@@ -20,6 +20,8 @@ from signal import SIGKILL, SIGTERM, pidfd_send_signal
 import msgspec
 import trio
 
+from supervisor.limits import Limits, words_for
+
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELL_GRACE = 0.5
 _nofile_soft, _nofile_hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -28,9 +30,8 @@ _nofile_soft, _nofile_hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 def keep_descriptors_free(newest: int) -> None:
     """Let this process have as many descriptors as it may, when a quarter of them is in use.
 
-    A container takes about eight, so that few supervisors need it: Slurm hands the soft limits of
-    `srun` on to the job, therefore children must not see the raised one, and the `prlimit` in
-    front of each that sees to it costs 0.7 ms.
+    A container takes about eight, so that few supervisors need it: children must not see the
+    raised one (see `supervisor.limits`), and the `prlimit` in front of each costs 0.7 ms.
 
     Args:
         newest: A descriptor that was just made: the numbers below are all in use.
@@ -46,11 +47,13 @@ class Setting(msgspec.Struct, frozen=True):
         environment: All of it; nothing of the supervisor's own is inherited.
         umask: Of the `create` that the container came from.
         prefix: Words before the command, such as those that enter a user namespace.
+        limits: Soft limits, by name; without any, those that the supervisor had at first.
     """
 
     environment: Mapping[str, str]
     umask: int = 0o022
     prefix: tuple[str, ...] = ()
+    limits: Limits = ()
 
     def with_more(self, variables: Mapping[str, str]) -> "Setting":
         """Return the same with more variables in the environment."""
@@ -72,7 +75,12 @@ class Child:
         self.name = name
         self._whole_group = whole_group
         self._process = process
-        self._pidfd = os.pidfd_open(process.pid)
+        try:
+            self._pidfd = os.pidfd_open(process.pid)
+        except OSError:  # no descriptor is left: nobody else would end and reap it
+            process.kill()
+            process.wait()
+            raise
         self._lock = trio.Lock()
 
     async def wait(self) -> int:
@@ -160,7 +168,7 @@ async def child(
         OSError: The program cannot be executed.
     """
     process = subprocess.Popen(  # noqa: ASYNC220 (see the module)
-        [*_before(dies_with_us), *setting.prefix, *argv],
+        [*_before(dies_with_us, setting.limits), *setting.prefix, *argv],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
@@ -201,11 +209,11 @@ def own_program(name: str) -> str:
     return shutil.which(name, path=SYSTEM_PATH) or shutil.which(name) or name
 
 
-def _before(dies_with_us: bool) -> list[str]:
+def _before(dies_with_us: bool, limits: Limits) -> list[str]:
     """Return the words that set what Popen cannot without running Python in the child."""
     words = []
-    if _nofile_soft != resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
-        words += [own_program("prlimit"), f"--nofile={_nofile_soft}:", "--"]
+    if options := words_for(limits):
+        words += [own_program("prlimit"), *options, "--"]
     if dies_with_us:
         words += [own_program("setpriv"), "--pdeathsig", "TERM", "--"]
     return words

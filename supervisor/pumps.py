@@ -130,13 +130,11 @@ async def overheard(
 
     When the block is left all bytes have arrived, as with `carried`.
     """
-    readable, writable = os.pipe()
     ended = trio.Event()
     scope = trio.CancelScope(shield=True)
 
-    async def pump(target: int) -> None:
+    async def pump(source: trio.lowlevel.FdStream, sink: trio.lowlevel.FdStream) -> None:
         with scope:
-            source, sink = trio.lowlevel.FdStream(readable), trio.lowlevel.FdStream(target)
             async with source, sink:
                 try:
                     async for data in source:
@@ -147,7 +145,13 @@ async def overheard(
         ended.set()
 
     async with carried(fd, setting) as pipe, unwrapped() as nursery:
-        nursery.start_soon(pump, os.dup(pipe))
+        sink = trio.lowlevel.FdStream(os.dup(pipe))
+        try:
+            readable, writable = os.pipe()
+        except OSError:
+            await sink.aclose()
+            raise
+        nursery.start_soon(pump, trio.lowlevel.FdStream(readable), sink)
         try:
             yield writable
             os.close(writable)

@@ -7,6 +7,7 @@ import socket
 import trio
 
 from scrun.errors import SettingsError
+from supervisor.limits import raise_limits
 from supervisor.log_files import finish
 from supervisor.records import remove_half_made
 from supervisor.server import Server, own_settings
@@ -28,6 +29,7 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
         SettingsError: The socket cannot be made there.
     """
     os.umask(0o077)
+    raise_limits()
     try:
         listener = _listen(root, name)
     except OSError as error:

@@ -16,6 +16,7 @@ from scrun.settings.versions import features
 from scrun.version import VERSION
 from supervisor.doctor.findings import Finding
 from supervisor.doctor.place import Check, Place, Tell, run_tool, slurm_version
+from supervisor.limits import still_limited
 from supervisor.processes import own_program
 
 _WANTED_IDS = 65536
@@ -198,6 +199,15 @@ async def _in_thread_exists(path: str) -> bool:
     return await trio.to_thread.run_sync(os.path.exists, path, abandon_on_cancel=True)
 
 
+async def _limits(place: Place, tell: Tell) -> None:
+    del place
+    if left := still_limited():
+        remedy = "it would end or hinder all containers: start the first one in a shell without it"
+        tell(Finding("limits", "warn", "; ".join(left), remedy))
+    else:
+        tell(Finding("limits", "ok", "none that cannot be raised"))
+
+
 async def _root(place: Place, tell: Tell) -> None:
     name = "root directory"
     remedy = "name another one by --root, or `root` in scrun.toml"
@@ -316,6 +326,7 @@ def _privileged(path: str) -> bool:
 BASICS = (
     Check(("versions",), _versions),
     Check(("settings",), _settings),
+    Check(("limits",), _limits),
     Check(("root directory",), _root),
     Check(("XDG_RUNTIME_DIR",), _runtime_dir),
 )

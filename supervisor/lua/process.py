@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from signal import SIGKILL, SIGXCPU, Signals
 from typing import get_args
 
+import msgspec
 import trio
 
 from scrun.errors import EngineError, ScrunError
@@ -244,7 +245,7 @@ async def working(
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     environment = {"PATH": SYSTEM_PATH, **setting.environment}
-    surroundings = Setting(environment, setting.umask)
+    surroundings = msgspec.structs.replace(setting, environment=environment)
     site = ["-S"] if sys.flags.no_site else []
     number = str(theirs.fileno())
     argv = [sys.executable, "-I", *site, "-c", _PROGRAM, number, _PACKAGE, str(settings.cpu_limit)]

@@ -9,6 +9,7 @@ and FIFOs is made. Everything here blocks: call it in a worker thread.
 """
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from scrun.errors import StagingError
 from supervisor.staging.files import OPEN_FOLDER, remove
 
 _PIECE = 1 << 20
+_OPEN = OPEN_FOLDER | os.O_CLOEXEC
 _TEMPORARY = ".scrun-%d"
 
 
@@ -55,32 +57,104 @@ def bring_back(
         StagingError: It was not done, or not all of it.
     """
     try:
-        source = os.open(copied, OPEN_FOLDER)
+        place = _Place(copied, original)
         try:
-            target = os.open(original, OPEN_FOLDER)
-            try:
-                work = _Work(since, owners, os.fstat(target).st_dev, go_on)
-                _directory(source, target, work)
-            finally:
-                os.close(target)
+            work = _Work(since, owners, os.fstat(place.target).st_dev, go_on)
+            _directory(place, work)
         finally:
-            os.close(source)
+            place.close()
     except (OSError, RecursionError) as error:
         raise StagingError(
             f"what the container wrote is not all in {original}: {error}"
         ) from error
 
 
-def _directory(source: int, target: int, work: _Work) -> None:
+class _Place:
+    """A directory of the copy and the one of the original.
+
+    Open are those and the ones above them, however deep a tree is. The way back from further below
+    is `..`, which takes the right to search a directory: one that has others in it has been
+    searched, and an empty one is left while what is above it is open.
+    """
+
+    def __init__(self, copied: str, original: str) -> None:
+        self._above: list[int] = []
+        self._here = [os.open(copied, _OPEN)]
+        try:
+            self._here.append(os.open(original, _OPEN))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def source(self) -> int:
+        """The directory of the copy."""
+        return self._here[0]
+
+    @property
+    def target(self) -> int:
+        """That of the original."""
+        return self._here[1]
+
+    @contextlib.contextmanager
+    def inside(self, name: str, finish: Callable[[int], None]) -> Iterator[None]:
+        """Go into a directory, and back.
+
+        Args:
+            name: Its name.
+            finish: Called with that of the original at the end: its mode may be such that there is
+                no way back from it any more.
+
+        Raises:
+            OSError: It cannot be entered; or the way back leads elsewhere.
+        """
+        parent, grand = self._here, self._above
+        before = [os.fstat(fd) for fd in parent]
+        self._here, self._above = _opened(name, parent), parent
+        _close(grand)
+        yield
+        child = self._here
+        if not parent:  # closed by what is further below
+            parent += _opened("..", child)
+            if not all(map(os.path.samestat, before, map(os.fstat, parent))):
+                _close(parent)
+                raise OSError(errno.ESTALE, "its directory was moved meanwhile", name)
+        self._here, self._above = parent, []
+        try:
+            finish(child[1])
+        finally:
+            _close(child)
+
+    def close(self) -> None:
+        """Close what is open."""
+        _close(self._here)
+        _close(self._above)
+
+
+def _opened(name: str, pair: list[int]) -> list[int]:
+    source = os.open(name, _OPEN, dir_fd=pair[0])
+    try:
+        return [source, os.open(name, _OPEN, dir_fd=pair[1])]
+    except BaseException:
+        os.close(source)
+        raise
+
+
+def _close(pair: list[int]) -> None:
+    while pair:
+        os.close(pair.pop())
+
+
+def _directory(place: _Place, work: _Work) -> None:
     if not work.go_on():
         raise StagingError("what the container wrote is not all brought back: no time was left")
-    names = os.listdir(source)
-    for name in set(os.listdir(target)).difference(names):
-        if not _is_mount(name, target, work):
-            remove(target, name, work.device)
+    names = os.listdir(place.source)
+    for name in set(os.listdir(place.target)).difference(names):
+        if not _is_mount(name, place.target, work):
+            remove(place.target, name, work.device)
     for name in names:
-        if not _is_mount(name, target, work):
-            _entry(name, source, target, work)
+        if not _is_mount(name, place.target, work):
+            _entry(name, place, work)
 
 
 def _is_mount(name: str, target: int, work: _Work) -> bool:
@@ -89,7 +163,8 @@ def _is_mount(name: str, target: int, work: _Work) -> bool:
     return there is not None and there.st_dev != work.device
 
 
-def _entry(name: str, source: int, target: int, work: _Work) -> None:
+def _entry(name: str, place: _Place, work: _Work) -> None:
+    source, target = place.source, place.target
     new = os.stat(name, dir_fd=source, follow_symlinks=False)
     old = _status(name, target)
     if old is not None and stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode):
@@ -99,10 +174,13 @@ def _entry(name: str, source: int, target: int, work: _Work) -> None:
     if stat.S_ISDIR(new.st_mode):
         if old is None:
             os.mkdir(name, 0o700, dir_fd=target)
-        with _folder(name, source) as inner, _folder(name, target) as into:
-            _directory(inner, into, work)
+
+        def finish(into: int) -> None:
             if changed:
                 _dress(into, new, old, work)
+
+        with place.inside(name, finish):
+            _directory(place, work)
     elif not changed:
         return
     elif stat.S_ISREG(new.st_mode):
@@ -179,15 +257,6 @@ def _attributes(reading: int, writing: int) -> None:
         for name in os.listxattr(reading):
             with contextlib.suppress(OSError):
                 os.setxattr(writing, name, os.getxattr(reading, name))
-
-
-@contextlib.contextmanager
-def _folder(name: str, parent: int) -> Iterator[int]:
-    fd = os.open(name, OPEN_FOLDER | os.O_CLOEXEC, dir_fd=parent)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _status(name: str, parent: int) -> os.stat_result | None:

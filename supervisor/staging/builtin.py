@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -142,7 +143,7 @@ async def carry_out(command: Sequence[str], request: Request, what: str) -> None
     Raises:
         StagingError: It has failed; with the last line that it has said.
     """
-    said: list[str] = []
+    said: deque[str] = deque(maxlen=1)  # a rootless copy has one for each unreadable file
     async with (
         messages(said.append) as stderr,
         child(command, request.setting, stderr=stderr) as running,

@@ -208,6 +208,23 @@ def test_nested_without_an_end(two: Two, tmp_path: Path) -> None:
             subprocess.run(["rm", "-rf", place / "empty"], check=True)
 
 
+def test_a_deep_tree_takes_few_descriptors(two: Two) -> None:
+    (two.copied / "empty" / Path(*["d"] * 300) / "e").mkdir(parents=True)
+    (two.copied / "empty" / Path(*["d"] * 300) / "file").write_text("x")
+    (two.copied / "empty" / "d" / "beside").mkdir(mode=0o500)
+    counts: list[int] = []
+
+    def go_on() -> bool:
+        counts.append(len(os.listdir("/proc/self/fd")))
+        return True
+
+    before = len(os.listdir("/proc/self/fd"))
+    two.bring_back(go_on=go_on)
+    two.same()
+    assert max(counts) - before <= 8
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_what_a_container_may_not_give_itself(two: Two) -> None:
     """A file of another owner keeps that, and is not made a program that runs as them."""
     os.chown(two.original / "bin/sh", 33, 33)

@@ -252,6 +252,20 @@ def test_can_another_users_stream_be_opened_again() -> None:
         os.close(fd)
 
 
+@pytest.mark.parametrize("way", ["carried", "overheard"])
+async def test_one_that_cannot_be_started_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    for _ in range(5):
+        context = carried(1, SETTING) if way == "carried" else overheard(1, SETTING, print)
+        with pytest.raises(BlockingIOError):
+            await context.__aenter__()
+
+
 def is_nonblocking(fd: int) -> bool:
     return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK)
 

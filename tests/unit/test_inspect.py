@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from supervisor.engines.base import Answer
-from supervisor.engines.slurm.inspect import _command, read_answers
+from supervisor.engines.slurm.inspect import _COMMAND_LINE, _command, parts_of, read_answers
 
 SHELLS = [words for words in (["/bin/sh"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
 
@@ -129,3 +129,20 @@ def test_labels_are_padded_when_there_are_many() -> None:
 def test_what_is_no_answer(lines: list[str]) -> None:
     assert read_answers(lines) == []
     assert read_answers([*lines, *labelled("0", said("n2", "b"))]) == [Answer("n2", 0, "b")]
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 1500, 4000])
+def test_many_nodes_are_asked_in_parts(count: int) -> None:
+    """All in one command line would be E2BIG at about 1500."""
+    scripts = {f"node{number}": ["x" * 1400, "y"] for number in range(count)}
+    parts = parts_of(scripts)
+    assert [node for part in parts for node in part] == [*scripts]
+    assert {node: its for part in parts for node, its in part.items()} == scripts
+    sizes = [sum(len(word) + 9 for word in _command(part)) for part in parts]
+    assert max(sizes, default=0) < _COMMAND_LINE + 4096
+    assert len(parts) <= 1 + sum(sizes) // (_COMMAND_LINE - 4096)
+
+
+def test_a_script_that_is_too_long_is_alone() -> None:
+    parts = parts_of({"a": ["x"], "b": ["x" * _COMMAND_LINE], "c": ["x"]})
+    assert [[*part] for part in parts] == [["a"], ["b"], ["c"]]

@@ -17,7 +17,7 @@ from supervisor.engines.local.environment import changed_environment
 from supervisor.engines.local.session import LocalSession, kill_started
 from supervisor.engines.script import signal_script
 from supervisor.engines.terminal import write_size
-from supervisor.processes import Child, Setting, child, run_shell, shell_status
+from supervisor.processes import Child, child, run_shell, shell_status
 from supervisor.pumps import Output, carried, messages
 from supervisor.runtimes import program_failure, read_log
 from supervisor.threads import in_thread
@@ -279,7 +279,7 @@ class LocalJob:
         """Run a shell script here, the only node (see `supervisor.engines.base.Job`)."""
         request = self._request
         environment = {**request.setting.environment, **self.environment, **(variables or {})}
-        setting = Setting(environment, request.setting.umask)
+        setting = msgspec.structs.replace(request.setting, environment=environment)
         return await run_shell(
             script, setting, stdout=output, stderr=output, directory=request.directory
         )

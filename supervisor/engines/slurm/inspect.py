@@ -2,6 +2,7 @@
 
 import base64
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 import trio
@@ -13,6 +14,9 @@ from supervisor.processes import Setting, child
 from supervisor.pumps import Output, messages
 
 _DEADLINE = 20.0
+# The kernel takes a quarter of the stack for arguments and environment: 2 MiB. The latter may be
+# the larger one, and half of the minimum that Linux grants is enough for 300 nodes.
+_COMMAND_LINE = 512 << 10
 
 
 async def inspect(
@@ -32,13 +36,36 @@ async def inspect(
     Raises:
         EngineError: Slurm makes no step, or a script does not end.
     """
+    answers: list[Answer] = []
+    for part in parts_of(scripts):
+        answers += await _inspect(tools, setting, job_id, part)
+    return answers
+
+
+def parts_of(scripts: Mapping[str, Sequence[str]]) -> list[dict[str, Sequence[str]]]:
+    """Divide scripts by their nodes, so that each part fits in a command line (execve(2))."""
+    parts: list[dict[str, Sequence[str]]] = []
+    room = 0
+    for node, its in scripts.items():
+        size = sum(len(script) + len(node) + 18 for script in its)  # with both words' pointers
+        if not parts or size > room:
+            parts.append({})
+            room = _COMMAND_LINE
+        parts[-1][node] = its
+        room -= size
+    return parts
+
+
+async def _inspect(
+    tools: Tools, setting: Setting, job_id: str, scripts: Mapping[str, Sequence[str]]
+) -> list[Answer]:
     count = len(scripts)
     words = [*tools.srun, "--jobid", job_id, "--overlap", "--export=NONE", "--label"]
     words += [f"--nodes={count}", f"--ntasks={count}", "--nodelist", ",".join(scripts)]
     words += ["--mem=0", "--chdir=/", "--input=none", "--job-name=scrun-inspect"]
     words += ["--", *_command(scripts)]
     output = Output()
-    said: list[str] = []
+    said: deque[str] = deque(maxlen=1)
     with trio.move_on_after(_DEADLINE) as patience:
         async with (
             messages(output.take) as stdout,
@@ -52,7 +79,8 @@ async def inspect(
     if len(found) != sum(map(len, scripts.values())):
         reason = said[-1].removeprefix("srun: error: ") if said else f"srun ended with {status}"
         raise EngineError(f"job {job_id}: its nodes cannot be asked: {reason}")
-    return sorted(found, key=lambda answer: list(scripts).index(answer.node))
+    order = {node: place for place, node in enumerate(scripts)}
+    return sorted(found, key=lambda answer: order.get(answer.node, len(order)))
 
 
 # What a script prints has in it what the container's processes call themselves. So it comes as

@@ -69,7 +69,7 @@ class Tools(msgspec.Struct, frozen=True):
             environment["SLURM_CONF"] = self.conf
         if self.debug_flags is not None:
             environment["SLURM_DEBUG_FLAGS"] = self.debug_flags
-        return Setting(environment, of_create.umask, self.prefix)
+        return msgspec.structs.replace(of_create, environment=environment, prefix=self.prefix)
 
 
 # What salloc gives to a program and srun does not, as it finds the job by its number (22.05, and

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import msgspec
 import trio
 
 from supervisor.engines.slurm.tools import Tools
@@ -44,7 +45,7 @@ async def jobs_of_a_killed_salloc(
     if tools.squeue is None:
         return []
     environment = {**setting.environment, "SLURM_TIME_FORMAT": "%s"}
-    asking = Setting(environment, setting.umask, setting.prefix)
+    asking = msgspec.structs.replace(setting, environment=environment)
     command = [tools.squeue, "--me", "--noheader", "--Format", _FORMAT]
     found: set[str] = set()
     with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
