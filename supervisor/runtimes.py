@@ -8,6 +8,7 @@ is tried with a container that runs `true`, which takes some 10 to 40 ms.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -32,6 +33,7 @@ _TOP = ("bin", "sbin", "usr", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
 _PATIENCE = 10.0
 _ENTRY = re.compile(r"^\{", re.MULTILINE)
 _DECODER = json.JSONDecoder()
+_SHORTAGE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _UNIFIED = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 
 
@@ -69,6 +71,7 @@ def find_runtime(setting: str | None, *, env: Mapping[str, str]) -> Runtime:
 
     Raises:
         RuntimeMissing: None is installed, or none works.
+        OSError: No process, memory or descriptor is left to try it.
     """
     path = os.pathsep.join((*filter(None, (env.get("PATH"),)), *_ALSO))
     found = ((name, shutil.which(name, path=path)) for name in ((setting,) if setting else _NAMES))
@@ -120,6 +123,8 @@ def try_runtime(runtime: Runtime, *, env: Mapping[str, str]) -> str | None:
         except subprocess.TimeoutExpired:
             reason = f"no answer within {_PATIENCE:.0f} s"
         except OSError as error:
+            if error.errno in _SHORTAGE:
+                raise  # that says nothing of the runtime, and the next call may find it well
             return error.strerror or str(error)
         with contextlib.suppress(subprocess.TimeoutExpired):
             if reason is not None:

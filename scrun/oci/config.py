@@ -23,6 +23,12 @@ ANNOTATIONS_LIMIT = 1 << 20
 ARGUMENTS_LIMIT = 1_500_000
 """All arguments together, in bytes: they are srun's too, and a command line has 2 MiB at most."""
 
+MOST_VARIABLES = 10_000
+"""So many variables, and so many annotations, which become variables of scripts.
+
+Slurm looks each one up among all others: 90,000 took it 20 s, after which it refused the step.
+"""
+
 LONGEST_WORD = 32 * os.sysconf("SC_PAGESIZE") - 1
 """The longest argument or variable, in bytes, that execve(2) takes (MAX_ARG_STRLEN)."""
 
@@ -290,6 +296,15 @@ def _complaints(config: Config) -> list[tuple[str, str]]:
     ]
     if sum(len(text.encode()) for text in process.args) > ARGUMENTS_LIMIT:
         found.append(("process.args", f"are longer than {ARGUMENTS_LIMIT} bytes together"))
+    for member, found_there, what in (
+        ("process.env", len(process.env), "variables"),
+        ("annotations", len(config.annotations), "annotations"),
+    ):
+        if found_there > MOST_VARIABLES:
+            reason = f"has {found_there} {what}, {MOST_VARIABLES} are possible"
+            found.append((member, reason))
+    if sum(len(text.encode()) for text in process.env) > ARGUMENTS_LIMIT:
+        found.append(("process.env", f"is longer than {ARGUMENTS_LIMIT} bytes together"))
     annotations = (f"{key}{text}" for key, text in config.annotations.items())
     if sum(len(text.encode()) for text in annotations) > ANNOTATIONS_LIMIT:
         found.append(("annotations", f"are larger than {ANNOTATIONS_LIMIT >> 20} MiB together"))

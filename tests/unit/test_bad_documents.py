@@ -46,6 +46,12 @@ def minimal(**members: object) -> bytes:
         (minimal(process={"args": ["sh"], "cwd": "/", "env": ["A=" + "b" * LONGEST_WORD]}),
          "process.env[0]: is longer than"),
         (minimal(annotations={"a": "é" * (ANNOTATIONS_LIMIT // 2)}), "annotations: are larger"),
+        (minimal(annotations={f"a{n}": "" for n in range(10_001)}),
+         "annotations: has 10001 annotations, 10000 are possible"),
+        (minimal(process={"args": ["sh"], "cwd": "/", "env": [f"A{n}=" for n in range(90_000)]}),
+         "process.env: has 90000 variables, 10000 are possible"),
+        (minimal(process={"args": ["sh"], "cwd": "/", "env": ["A=" + "b" * 100_000] * 16}),
+         "process.env: is longer than 1500000 bytes together"),
         (minimal(annotations={"a\0b": "c"}), "annotations.a\\u0000b: contains a NUL character"),
         (minimal(linux={"devices": [{}]}), "linux.devices[0].path: is missing"),
         (minimal(linux={"devices": [{"path": "/dev/\0"}]}), "linux.devices[0].path: contains"),
@@ -55,7 +61,7 @@ def minimal(**members: object) -> bytes:
         (minimal(x=0).replace(b'"x": 0', b'"x": 1' + b"0" * 5000), "has an integer that is too"),
         (minimal(process={"args": ["a"], "cwd": "x" * 10_000_000}), "process.cwd: xxx"),
     ],
-    ids=range(12),
+    ids=range(15),
 )  # fmt: skip
 def test_config_that_did_harm_later(content: bytes, reason: str) -> None:
     with limited(), pytest.raises(BundleError) as caught:

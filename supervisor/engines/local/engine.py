@@ -116,7 +116,7 @@ class LocalEngine:
         """
         commands = await self.commands(request.setting)
         job_id = _next_job(os.path.join(self._root, "@jobs"))
-        request.known(job_id, True)
+        request.known(job_id, False)  # until there is a holder there is nothing to give back
         container = Container(request.record, job_id, request.directory)
         *_, delete = commands.delete(container)
         ours, theirs = socket.socketpair()
@@ -134,6 +134,7 @@ class LocalEngine:
                 unwrapped() as watching,
             ):
                 theirs.close()
+                request.known(job_id, True)
 
                 @watching.start_soon
                 async def watch() -> None:
