@@ -1,0 +1,72 @@
+"""What a supervisor keeps of engines and tools: what is in use, and not all for ever."""
+
+import gc
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from scrun.settings.load import Local, Runtime, Settings
+from supervisor.engines import choose
+from supervisor.engines.choose import Engines
+from supervisor.engines.local import engine as local
+from supervisor.engines.local.engine import LocalEngine
+from supervisor.engines.slurm import tools
+from supervisor.plugins.registry import Plugins
+from supervisor.processes import Setting
+
+
+async def test_the_runtime_is_that_of_each_callers_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not that of the first one's, for all who come later."""
+    looked: list[str] = []
+
+    def find(setting: str | None, *, env: Mapping[str, str]) -> str:
+        looked.append(env["PATH"])
+        return f"{env['PATH']}/crun"
+
+    monkeypatch.setattr(local, "find_runtime", find)
+    monkeypatch.setattr(local, "RuntimeCommands", lambda found, _: found)
+    engine = LocalEngine(str(tmp_path), Local(), Runtime())
+    for path in ("/a", "/b", "/a", "/b"):
+        assert cast(str, await engine.commands(Setting({"PATH": path}))) == f"{path}/crun"
+    assert looked == ["/a", "/b"]
+    for number in range(1000):
+        await engine.commands(Setting({"PATH": f"/{number}"}))
+    assert len(engine._commands) <= local._PATHS
+
+
+class Plugin:
+    """A plugin that makes an engine for each configuration."""
+
+    plugin_type = "engine/local"
+
+    def configure(self, settings: Settings, environment: Mapping[str, str]) -> str:
+        return environment["PATH"]
+
+    def engine(self, root: str, configuration: str) -> Any:
+        return LocalEngine(root, Local(), Runtime())
+
+
+class OnePlugin:
+    async def engine(self, name: str) -> Plugin:
+        return Plugin()
+
+
+async def test_engines_that_nobody_uses_are_not_kept() -> None:
+    engines = Engines("/r", cast(Plugins, OnePlugin()))
+    settings = Settings(engine="local")
+    first = await engines.choose(settings, {"PATH": "first"})
+    for number in range(100):
+        await engines.choose(settings, {"PATH": f"{number}"})
+    assert await engines.choose(settings, {"PATH": "first"}) is first  # a container has it
+    gc.collect()
+    assert len(engines._known) <= choose._KEPT + 1
+
+
+def test_tools_of_many_paths_are_not_kept() -> None:
+    for number in range(2 * tools._PATHS):
+        tools._find("sh", f"/usr/bin:/bin:/{number}")
+    assert len(tools._found) <= tools._PATHS
