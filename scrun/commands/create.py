@@ -110,20 +110,21 @@ def submit(
 def _whom_to_ask(root: str, parsed: Parsed) -> "tuple[str, bool]":
     """Choose a supervisor, and tell whether it stays for a while when it has nothing to do.
 
-    conmon is a subreaper and ends when it has no child left (conmon.c, check_child_processes). A
-    supervisor that is started below one becomes its child, so that it could not end, and podman
-    not clean up, as long as that supervisor has anything to do. Therefore such a supervisor serves
-    this one container, or pod, and goes with it; `start`, which podman calls itself, has the
-    common one started meanwhile for those that follow.
+    Some engines wait for whatever is started below them (`is_waited_for`). A supervisor of all
+    containers there would keep them, and podman from cleaning up, as long as it has anything to
+    do. Therefore such a supervisor serves this one container, or pod, and goes with it; `start`,
+    which podman calls itself, has the common one started meanwhile for those that follow.
     """
     group = setting(parsed, "group") or "user"
     name = supervisor_name(group, parsed)
     if group != "user":
         return name, True
     if not os.path.lexists(f"{root}/{name}"):
-        below_conmon = "_OCI_SYNCPIPE" in os.environ
-        own = supervisor_name("pod", parsed) if below_conmon else name
-        return own, not below_conmon
+        from scrun.commands.launch import is_waited_for
+
+        if is_waited_for():
+            return supervisor_name("pod", parsed), False
+        return name, True
     if any(entry.startswith(OWN) for entry in os.listdir(root)):
         own = supervisor_name("pod", parsed)
         if os.path.lexists(f"{root}/{own}"):  # one of its pod's, with the pod's job

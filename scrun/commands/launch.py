@@ -11,6 +11,8 @@ from scrun.anchor import out_of_the_way
 from scrun.errors import SettingsError, SupervisorLost, described
 from scrun.paths import replaceable
 
+_BUILDAH = b"buildah-"
+_GENERATIONS = 3  # whoever calls a runtime, and perhaps scripts around that
 _PATIENCE = 60.0  # for a loaded machine and a slow file system; it takes 0.15 s
 
 
@@ -60,6 +62,28 @@ def _launch(root: str, name: str, settings_file: str, *, lingers: bool) -> _sock
         return wire.connect_supervisor(root, name)
     finally:
         os.close(lock)
+
+
+def is_waited_for() -> bool:
+    """Tell whether somebody above waits until whatever we start below it has ended.
+
+    conmon and buildah are subreapers: what detaches itself becomes their child. conmon ends when
+    it has no child left (conmon.c, check_child_processes), and so does the process in which
+    buildah calls the runtime (buildah 1.42, reapStrays); that one is known by its name.
+    """
+    if "_OCI_SYNCPIPE" in os.environ:
+        return True
+    pid = os.getppid()
+    for _ in range(_GENERATIONS):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                if file.read(len(_BUILDAH)) == _BUILDAH:
+                    return True
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except OSError:  # it is gone, or one of another namespace: 0
+            return False
+    return False
 
 
 def _remove(*paths: str) -> None:

@@ -7,11 +7,12 @@ by its id, if it is there still, and remove what is left.
 """
 
 import os
+from _socket import socket
 
 from scrun import _fast
 from scrun.cli.parse import Parsed
 from scrun.commands.create import supervisor_name
-from scrun.commands.launch import launch
+from scrun.commands.launch import is_waited_for, launch
 from scrun.errors import StateError, UnknownContainer
 from scrun.paths import has_record
 from scrun.states import not_running
@@ -53,7 +54,11 @@ def _delete(parsed: Parsed, root: str, container: str) -> int:
     name = supervisor_name(_fast.setting(parsed, "group") or "user", parsed)
     file = parsed.text("config-file") or ""
     fields = _fast.request(parsed, container)
-    status, answer = _fast.converse(lambda: launch(root, name, settings_file=file), fields)
+
+    def served() -> socket:
+        return launch(root, name, settings_file=file, lingers=not is_waited_for())
+
+    status, answer = _fast.converse(served, fields)
     if status:
         from scrun.commands.failure import report_failure
 

@@ -2,7 +2,7 @@
 
 Wire: `start ID`, sent by `scrun._fast`. Here is only what follows in one case: the container's
 supervisor was started below conmon and is its own (see `scrun.commands.create`). podman calls
-`start` itself, so one that is started from here is nobody's child for long.
+`start` itself, so one that is started from here is nobody's child for long; buildah does not.
 """
 
 import os
@@ -10,7 +10,7 @@ import os
 from scrun._fast import record_root, setting
 from scrun.cli.parse import Parsed
 from scrun.commands.create import supervisor_name
-from scrun.commands.launch import launch_beside
+from scrun.commands.launch import is_waited_for, launch_beside
 from scrun.errors import ScrunError
 
 
@@ -18,7 +18,7 @@ def common_supervisor(parsed: Parsed) -> None:
     """Have the supervisor started that serves the next containers, if there is none."""
     try:
         root = record_root(parsed)
-        if (setting(parsed, "group") or "user") != "user" or "_OCI_SYNCPIPE" in os.environ:
+        if (setting(parsed, "group") or "user") != "user" or is_waited_for():
             return
         name = supervisor_name("user", parsed)
         if not os.path.lexists(f"{root}/{name}"):

@@ -20,6 +20,7 @@ from tests.harness import cluster, schema
 from tests.harness.beside import RUNTIMES, Beside
 from tests.harness.bundle import Config, make_config, snapshot, write_bundle
 from tests.harness.site import Site, whole_life
+from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
 as_root = pytest.mark.parametrize("site", ["local-root", "slurm-root"], indirect=True)
@@ -416,6 +417,9 @@ def test_interrupt_character_arrives(site: Site) -> None:
     terminal.read_until("interrupted")
     assert life.wait() == 8
     terminal.close()
+    half = site.engine == "slurm" and not slurm_version().real_terminal
+    said = "^C reaches the first process only" in site.must("logs", "--messages", life.id)
+    assert said is half
 
 
 def test_input_and_output_on_a_terminal(site: Site) -> None:

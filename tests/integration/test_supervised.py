@@ -2,11 +2,14 @@
 
 import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.podman import RUN, Podman, rootless_podman
 from tests.harness.service import Service
@@ -14,6 +17,23 @@ from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
 on_slurm = pytest.mark.parametrize("site", ["slurm-root", "slurm-user"], indirect=True)
+
+
+# as buildah 1.42: a subreaper that ends when all is gone that has been started below it
+BUILDAH = """
+import ctypes, os, subprocess, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+bundle, pid_file, *scrun = sys.argv[1:]
+subprocess.run([*scrun, "create", "--bundle", bundle, "--pid-file", pid_file, "one"], check=True)
+subprocess.run([*scrun, "start", "one"], check=True)
+os.waitpid(int(open(pid_file).read()), 0)
+subprocess.run([*scrun, "delete", "one"], check=True)
+try:
+    while True:
+        os.wait()
+except ChildProcessError:
+    pass
+"""
 
 
 def unit(site: Site, script: str, starts: int = 1) -> Service:
@@ -30,6 +50,26 @@ def unit(site: Site, script: str, starts: int = 1) -> Service:
         stop_post=f"{scrun} delete --force unit",
         starts=starts,
     )
+
+
+@pytest.mark.parametrize("kind", ["slurm-user", "local-user"])
+@pytest.mark.parametrize("around", ["", "sh -c '\"$@\"; exit' sh "], ids=["", "by-a-script"])
+def test_buildah_waits_for_no_supervisor(make_site: MakeSite, kind: str, around: str) -> None:
+    site = make_site(kind, settings="idle_timeout = 600\n")
+    bundle = str(site.bundle(site.config("true")))
+    scrun = [*shlex.split(around), *site.command]
+    python = [sys.executable, "-I", "-S", "-c", BUILDAH, bundle, str(site.base / "b" / "pid")]
+    named = ["bash", "-c", 'exec -a buildah-oci-runtime "$@"', "bash"]
+    done = subprocess.run(
+        [*site.user.prefix, *named, *python, *scrun],
+        env=site.environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert site.supervisors() == []
 
 
 @on_slurm

@@ -29,6 +29,11 @@ from supervisor.threads import in_thread
 _NEWS_OF_THE_JOB = 2.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
+_HALF_A_TERMINAL = (
+    "this version of Slurm does not make the container's terminal its controlling one: ^C reaches "
+    "the first process only, and there is no job control; `exec` with a terminal has both"
+)
+
 
 class SlurmJob:
     """A held job (see `supervisor.engines.base.Job`)."""
@@ -86,6 +91,8 @@ class SlurmJob:
         options = self._container_options(step)
         if far_terminal:
             await in_thread(self._write_size, step)
+        elif step.terminal:
+            self._request.journal.write("info", _HALF_A_TERMINAL)
         variables = {**self._variables_of_job(), **_handed_over(step)}
         status = await self._step.run(
             options, self._command(step), streams, step.running, variables
