@@ -70,6 +70,10 @@ def forward(parsed: Parsed) -> int:
     """Ask the supervisor of a container, and print what it answers."""
     from scrun.oci.ids import check_id
 
+    if parsed.options.get("regex"):
+        from scrun.commands.matching import forward_each
+
+        return forward_each(parsed)
     container = check_id(parsed.id or "")
     directory = record_root(parsed) + "/" + container
     try:

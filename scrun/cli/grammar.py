@@ -13,7 +13,8 @@ Option = tuple[str, str, str | None, bool, bool, str]
 it is used, whether it may be given many times, and one line of help.
 
 The metavar is None for a flag. In brackets, the value is optional: ``--name=value``, or
-``--name value`` where that value is one of those listed. Bars list the possible values.
+``--name value`` where that value is one of those listed, or a number for ``[N]``. Bars list
+the possible values.
 """
 
 Command = tuple[str, tuple[str, ...], tuple[Option, ...]]
@@ -62,7 +63,8 @@ _CONSOLE: Option = (
     "console-socket", "", "SOCKET", USED, ONCE, "Send the terminal's master to SOCKET",
 )  # fmt: skip
 _PID_FILE: Option = ("pid-file", "", "FILE", USED, ONCE, "Lock FILE and write the pid to it")
-_PRESERVE: Option = ("preserve-fds", "", "N", IGNORED, ONCE, "Pass N more file descriptors")
+_PRESERVE: Option = ("preserve-fds", "", "[N]", IGNORED, ONCE, "Pass N more file descriptors")
+_PIDFD: Option = ("pidfd-socket", "", "SOCKET", IGNORED, ONCE, "Send a pidfd to SOCKET")
 
 _CREATE: tuple[Option, ...] = (
     _BUNDLE,
@@ -72,7 +74,7 @@ _CREATE: tuple[Option, ...] = (
     ("no-pivot", "", None, IGNORED, ONCE, "Do not use pivot_root"),
     ("no-subreaper", "", None, IGNORED, ONCE, "Do not reap orphans"),
     _PID_FILE,
-    ("pidfd-socket", "", "SOCKET", IGNORED, ONCE, "Send a pidfd to SOCKET"),
+    _PIDFD,
     _PRESERVE,
 )
 
@@ -88,6 +90,7 @@ _CRIU: tuple[Option, ...] = (
     ("parent-path", "", "DIR", IGNORED, ONCE, "Where earlier images are"),
     ("shell-job", "", None, IGNORED, ONCE, "Allow shell jobs"),
     ("tcp-established", "", None, IGNORED, ONCE, "Allow open TCP connections"),
+    ("tcp-skip-in-flight", "", None, IGNORED, ONCE, "Skip connections that are being made"),
     ("work-path", "", "DIR", IGNORED, ONCE, "Where logs go"),
 )
 
@@ -104,7 +107,7 @@ COMMANDS: dict[str, Command] = {
         (CONTAINER, "[signal]"),
         (
             ("all", "a", None, IGNORED, ONCE, "Signal all processes"),
-            ("regex", "r", None, IGNORED, ONCE, "Take the id for a pattern"),
+            ("regex", "r", None, USED, ONCE, "All containers whose id matches, in full"),
         ),
     ),
     "delete": (
@@ -112,7 +115,7 @@ COMMANDS: dict[str, Command] = {
         (CONTAINER,),
         (
             ("force", "f", None, USED, ONCE, "Succeed if there is no such container, too"),
-            ("regex", "r", None, IGNORED, ONCE, "Take the id for a pattern"),
+            ("regex", "r", None, USED, ONCE, "All containers whose id matches, in full"),
         ),
     ),
     "run": (
@@ -139,6 +142,7 @@ COMMANDS: dict[str, Command] = {
             ("ignore-paused", "", None, IGNORED, ONCE, "Also in a paused container"),
             ("no-new-privs", "", None, USED, ONCE, "The program cannot gain privileges"),
             _PID_FILE,
+            _PIDFD,
             _PRESERVE,
             ("process", "p", "FILE", USED, ONCE, "The program, as `process` in config.json"),
             ("process-label", "", "LABEL", IGNORED, ONCE, "SELinux label"),
@@ -188,7 +192,7 @@ COMMANDS: dict[str, Command] = {
         "Print what a container uses, as JSON, now and then",
         (CONTAINER,),
         (
-            ("interval", "", "SECONDS", USED, ONCE, "How often (default: 5)"),
+            ("interval", "", "TIME", USED, ONCE, "How often, as 5, 5s or 100ms (default: 5s)"),
             ("stats", "", None, USED, ONCE, "Once, and no more"),
         ),
     ),
@@ -197,6 +201,7 @@ COMMANDS: dict[str, Command] = {
         (CONTAINER,),
         (
             ("blkio-weight", "", "N", USED, ONCE, "Share of input and output"),
+            ("cpu-burst", "", "USEC", USED, ONCE, "Processor time that may be saved up"),
             ("cpu-idle", "", "N", USED, ONCE, "Run only when nothing else does"),
             ("cpu-period", "", "USEC", USED, ONCE, "Period of the limit of processor time"),
             ("cpu-quota", "", "USEC", USED, ONCE, "Processor time in each period"),

@@ -9,7 +9,7 @@ It imports nothing but its like: every call of scrun pays for what is imported h
 """
 
 from scrun.cli.grammar import COMMANDS, CONTAINER, PERHAPS_CONTAINER, Option, options_of
-from scrun.errors import UsageError
+from scrun.errors import UsageError, closest
 from scrun.oci.ids import check_id
 
 # as strconv.ParseBool, which runc's --flag=value goes through
@@ -95,7 +95,8 @@ def _read(argv: list[str], parsed: Parsed) -> None:
         raise UsageError(f"{command} needs a {places[given].strip('<>')}" + _see(command))
     if given > len(places) and not (places and places[-1].endswith(("...]", "]..."))):
         raise UsageError(f"{command} cannot take {operands[len(places)]!r}" + _see(command))
-    if operands and places[:1] in ((CONTAINER,), (PERHAPS_CONTAINER,)):
+    is_id = places[:1] in ((CONTAINER,), (PERHAPS_CONTAINER,)) and not parsed.options.get("regex")
+    if operands and is_id:
         parsed.id = check_id(operands.pop(0))
     elif command == "help":
         operands = [_known(topic) for topic in operands]
@@ -188,9 +189,11 @@ def _store(
         return
 
     choices = metavar.strip("[]").split("|")
-    if value is None and metavar[0] == "[" and not (rest and rest[-1] in choices):
-        into[name] = True
-        return
+    if value is None and metavar[0] == "[":
+        listed = bool(rest) and (rest[-1].isdigit() if choices == ["N"] else rest[-1] in choices)
+        if not listed:
+            into[name] = True
+            return
     if value is None:
         if not rest:
             raise UsageError(f"option --{name} needs a value, {metavar}" + _see(command))
@@ -222,7 +225,9 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str], le
     name = argument.partition("=")[0]
     if command is not None and _resolve(argument, options_of(None)) is not None:
         raise UsageError(f"option {name!r} must stand before {command!r}" + _see(None))
-    error = UsageError(f"unknown option {name!r}" + _see(command))
+    words = ["--" + option[0] for option in options_of(command)]
+    near = closest(name, words) if name[:2] == "--" else ""
+    error = UsageError(f"unknown option {name!r}" + _perhaps(near) + _see(command))
     if command in _OPEN and name[:2] == "--":
         error.left = left
     raise error
@@ -231,8 +236,14 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str], le
 def _known(word: str) -> str:
     command = word.lower()
     if command not in COMMANDS:
-        raise UsageError(f"unknown command {word!r}" + _see(None))
+        raise UsageError(
+            f"unknown command {word!r}" + _perhaps(closest(command, COMMANDS)) + _see(None)
+        )
     return command
+
+
+def _perhaps(near: str) -> str:
+    return f" (is it {near}?)" if near else ""
 
 
 def _open_ended(places: tuple[str, ...]) -> bool:

@@ -9,6 +9,7 @@ Errors: the container does not run. That it ends meanwhile is the end, and no er
 """
 
 import os
+import re
 import time
 
 from scrun._fast import record_root, say
@@ -17,13 +18,16 @@ from scrun.commands.ask import answer_of, ask_supervisor
 from scrun.errors import ScrunError, UsageError
 
 _PAUSE = 5.0
+_NUMBER = re.compile(r"[0-9]{0,9}\.?[0-9]{0,9}")
+_DURATION = re.compile(r"([0-9]{1,9}\.?[0-9]{0,9}|\.[0-9]{1,9})(ns|us|µs|ms|s|m|h)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
     """Print one line with `--stats`, else one at each interval until the container ends.
 
     Raises:
-        UsageError: The interval is none.
+        UsageError: The interval is not a time.
         ScrunError: The container is not there, or does not run.
     """
     del argv
@@ -44,13 +48,15 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
 
 def _seconds(text: "str | None") -> float:
-    """Read an interval: a number of seconds, with or without the `s` that runc's has."""
+    """Read an interval: a number of seconds, or a duration as Go and so runc have it."""
     if text is None:
         return _PAUSE
-    try:
-        seconds = float(text.removesuffix("s"))
-    except ValueError:
-        seconds = 0
-    if not 0 < seconds < 86400 * 365:
-        raise UsageError(f"--interval {text}: a number of seconds expected")
+    place, seconds = 0, 0.0
+    for part in _DURATION.finditer(text if not _NUMBER.fullmatch(text) else text + "s"):
+        if part.start() != place:
+            break
+        seconds += float(part[1]) * _UNITS[part[2]]
+        place = part.end()
+    if place < len(text) or not 0 < seconds < 86400 * 365:
+        raise UsageError(f"--interval {text}: is not a time such as 5, 5s, 100ms or 1m30s")
     return seconds

@@ -12,6 +12,7 @@ Errors: 127 when there is no such program, 126 when it cannot be executed, as a 
 
 import _socket
 import os
+import stat
 
 from scrun import anchor, wire
 from scrun._fast import record_root
@@ -20,6 +21,7 @@ from scrun.commands.create import hand_over_terminal, open_closed_descriptors, r
 from scrun.errors import UsageError
 from scrun.foreground import CarriedTerminal, own_terminal, stay
 from scrun.oci.ids import check_id
+from scrun.paths import LIMIT
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -34,6 +36,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         OSError: The pid file or the console socket is at fault.
     """
     container = check_id(parsed.id or "")
+    if process := parsed.text("process"):
+        argv = _readable(argv, process)
     if parsed.command == "exec" and not parsed.operands and not parsed.text("process"):
         raise UsageError("exec needs a command, or --process FILE: see 'scrun exec --help'")
     open_closed_descriptors()
@@ -86,6 +90,34 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
         return report_failure(answer, status, parsed)
     return 0
+
+
+def _readable(argv: "list[str]", path: str) -> "list[str]":
+    """Have the supervisor read what only this process can: a pipe, as of `-p <(…)`, or its stdin.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return argv  # the supervisor says why
+    # a pipe of another name may have nobody who writes
+    is_readable = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+    if not (is_readable and path.startswith(("/dev/", "/proc/"))):
+        return argv
+    with open(path, "rb") as file:
+        content = file.read(LIMIT + 1)
+    copy = os.memfd_create("process")
+    while content:
+        content = content[os.write(copy, content) :]
+    place = next(
+        number
+        for number in range(len(argv) - 1, -1, -1)
+        if argv[number] == path or argv[number] in (f"--process={path}", f"-p{path}", f"-p={path}")
+    )
+    named = argv[place].removesuffix(path) + f"/proc/{os.getpid()}/fd/{copy}"
+    return [*argv[:place], named, *argv[place + 1 :]]
 
 
 def _publish(pid_file: anchor.PidFile, left_behind: int) -> None:

@@ -8,6 +8,7 @@ from scrun.errors import UsageError
 
 _OPTIONS: dict[str, tuple[str, str]] = {
     "blkio-weight": ("blockIO", "weight"),
+    "cpu-burst": ("cpu", "burst"),
     "cpu-idle": ("cpu", "idle"),
     "cpu-period": ("cpu", "period"),
     "cpu-quota": ("cpu", "quota"),

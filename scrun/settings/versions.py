@@ -37,6 +37,11 @@ def parse_version(text: str) -> SlurmVersion:
         SettingsError: No version is in it.
     """
     found = re.search(r"(?am)^slurm\S*\s+(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", text)
+    if not found and not text.strip():
+        raise SettingsError(
+            "Slurm's version: salloc --version says nothing: it finds no slurm.conf; name one by "
+            "SLURM_CONF, -f, or `conf` in the section [slurm] of scrun.toml"
+        )
     if not found:
         raise SettingsError(f"Slurm's version: not understood: {text.strip()[:80]!r}")
     major, minor, micro = found.groups(default="0")

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import termios
@@ -64,6 +65,28 @@ def test_a_process_file(site: Site, running: Life, tmp_path: Path) -> None:
     site.user.give(path)
     done = site.run("exec", "--process", str(path), running.id)
     assert (done.returncode, done.stdout) == (3, "'\"$(id)`\n100000 100000\n/tmp\n")
+
+
+@TWO
+@pytest.mark.parametrize("form", ["-p <(cat {})", "-p /dev/stdin <{}", "--process=/dev/stdin <{}"])
+def test_a_process_from_a_pipe_is_read_by_the_caller(site: Site, running: Life, form: str) -> None:
+    path = site.base / "b" / "process.json"
+    args = ["sh", "-c", "echo $A; exit 3"]
+    path.write_text(
+        json.dumps({"args": args, "env": ["PATH=/bin", "A=" + "x" * 70000], "cwd": "/"})
+    )
+    site.user.give(path)
+    script = f"{shlex.join(site.command)} exec {form.format(path)} {running.id}"
+    if "<{}" in form:
+        option, _, redirected = form.partition(" <")
+        script = (
+            f"{shlex.join(site.command)} exec {option} {running.id} <{redirected.format(path)}"
+        )
+    done = subprocess.run(
+        [*site.user.prefix, "bash", "-c", script], env=site.environment, cwd=site.base,
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (3, "x" * 70000 + "\n", "")
 
 
 @TWO

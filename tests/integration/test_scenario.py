@@ -544,6 +544,24 @@ def test_kill_stopped_is_as_with_the_runtimes(site: Site, tmp_path: Path) -> Non
                 assert "container not running" in done.stderr
 
 
+@pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
+def test_all_that_match(site: Site) -> None:
+    lives = [
+        site.life("sleep", "600", container=name).created() for name in ("web-1", "web-2", "db")
+    ]
+    site.must("kill", "--regex", "web-[0-9]", "KILL")
+    for life in lives[:2]:
+        assert life.wait() == 137
+    assert site.fails("delete", "--regex", "we") == (
+        "scrun: no container matches 'we': it does not exist\n"
+    )
+    assert "is not a regular expression" in site.fails("delete", "-r", "(")
+    site.must("delete", "--regex", "--force", "nobody.*")
+    site.must("delete", "--regex", "web-.*")
+    assert site.must("list", "--quiet") == "db\n"
+    lives[2].delete()
+
+
 def test_signal_0_only_looks(site: Site) -> None:
     life = site.shell("trap 'echo got it' HUP TERM; echo up; while :; do sleep 0.1; done")
     life.created()

@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
         ("-vv --verbose state c1", "state", {"verbose": 3}, "c1", []),
         ("-vf/s.conf state c1", "state", {"verbose": 1, "slurm-conf": "/s.conf"}, "c1", []),
         ("-vf /s.conf state c1", "state", {"verbose": 1, "slurm-conf": "/s.conf"}, "c1", []),
-        ("kill -ar c1", "kill", {"all": True, "regex": True}, "c1", []),
+        ("kill -ar c1", "kill", {"all": True, "regex": True}, None, ["c1"]),
         # the same letter means another thing after the command
         (
             "-f /s.conf create -f /c.json c1",
@@ -268,3 +268,31 @@ def test_what_may_be_an_option_of_a_script(words: str, left: int | None) -> None
     with pytest.raises(UsageError) as error:
         parse(words.split())
     assert error.value.left == left
+
+
+def test_preserve_fds_with_and_without_a_number() -> None:
+    """scrun(1) has it without, runc and crun with one."""
+    for words, value in (
+        (["create", "--preserve-fds", "--bundle", "B", "c1"], True),
+        (["create", "--bundle", "B", "--preserve-fds", "c1"], True),
+        (["create", "--preserve-fds", "3", "--bundle", "B", "c1"], "3"),
+        (["create", "--preserve-fds=3", "--bundle", "B", "c1"], "3"),
+    ):
+        parsed = parse(words)
+        assert (parsed.id, parsed.text("bundle")) == ("c1", "B")
+        assert parsed.options["preserve-fds"] == value
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["crate", "c1"], "unknown command 'crate' (is it create?): see"),
+        (["create", "--bundel", "B", "c1"], "unknown option '--bundel' (is it --bundle?): see"),
+        (["--rot", "/r", "list"], "unknown option '--rot' (is it --root?): see"),
+        (["zzzzz"], "unknown command 'zzzzz': see"),
+    ],
+)
+def test_the_nearest_name_is_told(words: list[str], meant: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(words)
+    assert str(caught.value).startswith(meant)

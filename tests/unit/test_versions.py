@@ -62,3 +62,8 @@ def test_the_container_of_a_pending_job() -> None:
 def test_too_old() -> None:
     with pytest.raises(SettingsError, match=r"21\.08\.8 is too old"):
         features(SlurmVersion(21, 8, 8))
+
+
+def test_a_salloc_without_a_slurm_conf_says_nothing() -> None:
+    with pytest.raises(SettingsError, match=r"finds no slurm\.conf; name one by SLURM_CONF, -f"):
+        parse_version("")

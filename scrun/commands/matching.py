@@ -1,0 +1,43 @@
+"""kill --regex and delete --regex: all containers whose id matches an expression, as crun has it.
+
+The expression has to match the whole id. Each is asked for in turn; one that fails does not keep
+the others from it.
+
+Errors: the expression is not one, or, without --force, no container matches.
+"""
+
+import re
+
+from scrun._fast import forward, record_root
+from scrun.cli.parse import Parsed
+from scrun.commands.failure import explain
+from scrun.commands.listing import containers
+from scrun.errors import UnknownContainer, UsageError
+
+
+def forward_each(parsed: Parsed) -> int:
+    """Carry a command out for each container that matches; return the worst exit status.
+
+    Raises:
+        UsageError: It is not a regular expression.
+        UnknownContainer: No container matches.
+        OSError: The root directory cannot be read.
+    """
+    text, *parsed.operands = parsed.operands
+    try:
+        pattern = re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"--regex {text!r}: is not a regular expression: {error}") from None
+    found = [name for name in containers(record_root(parsed)) if pattern.fullmatch(name)]
+    if not found and not parsed.options.get("force"):
+        raise UnknownContainer(f"no container matches {text!r}: it does not exist")
+    del parsed.options["regex"]
+    worst = 0
+    for name in found:
+        parsed.id = name
+        try:
+            status = forward(parsed)
+        except Exception as error:
+            status = explain(error, parsed)
+        worst = max(worst, status)
+    return worst

@@ -1,0 +1,26 @@
+"""The intervals of `events`."""
+
+import pytest
+
+from scrun.commands.events import _seconds
+from scrun.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        (None, 5), ("5", 5), ("0.5", 0.5), (".5", 0.5), ("5s", 5), ("100ms", 0.1), ("1m30s", 90),
+        ("1.5h", 5400), ("250us", 0.00025),
+    ],
+)  # fmt: skip
+def test_an_interval(text: str | None, seconds: float) -> None:
+    assert _seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "0s", "-1", "s", "5x", "5 s", "1m30", "ms", "1e3", "nan", "99999999h", "\u0661"],
+)
+def test_no_interval(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a time such as"):
+        _seconds(text)
