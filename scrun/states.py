@@ -124,13 +124,18 @@ class Answer(enum.Enum):
 FATAL = frozenset({1, 2, 3, 9, 15})  # HUP INT QUIT KILL TERM: somebody wants it to end
 
 
-def answer_to_signal(phase: Phase, signal: int) -> Answer:
+def answer_to_signal(phase: Phase, signal: int, stop_signal: int = 0) -> Answer:
     """Tell what a signal means to a container in a phase.
 
     Before the step there is no process yet. What asks for an end ends it (the job is given
     back at once). Anything else a container that is created or waits ignores, as the init of a
     PID namespace ignores signals without a handler; while it is creating the caller is told that
     there is nothing to signal yet (runtime.md, Kill).
+
+    Args:
+        phase: The phase.
+        signal: The signal.
+        stop_signal: The one by which its engine stops it; 0 if that is not known.
     """
     if phase in (Phase.STARTING, Phase.RUNNING):
         return Answer.DELIVER
@@ -138,6 +143,6 @@ def answer_to_signal(phase: Phase, signal: int) -> Answer:
         return Answer.TOO_LATE
     if phase is Phase.STOPPING:
         return Answer.IGNORE  # callers see it running yet; podman and docker race with the end
-    if signal in FATAL:
+    if signal in FATAL or 0 < signal == stop_signal:
         return Answer.END
     return Answer.REFUSE if phase is Phase.CREATING else Answer.IGNORE

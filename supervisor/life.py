@@ -26,7 +26,7 @@ import trio
 from scrun.errors import EngineError, ScrunError, StagingError, StateError, described, leaves
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
-from scrun.oci.signals import signal_name
+from scrun.oci.signals import signal_name, stop_signal
 from scrun.record import ENDING_SINCE
 from scrun.settings.engine_flags import read_flags
 from scrun.settings.request_sources import asked_by
@@ -70,7 +70,7 @@ _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _LAST_OUTPUT = 5.0
 _UNSTARTED = 20.0  # podman calls `start` in the moment in which `create` has ended
 _MARK = 2.0
-_UNANSWERED = 60.0  # less than the patience of any engine: podman's is 240 s, a kubelet's 120
+_UNANSWERED = 30.0  # less than the patience of any engine: podman's is 240 s, a kubelet's 120
 
 
 class Life:
@@ -368,13 +368,12 @@ class Life:
             if self._order.shown.live and not self._stdio.error_is_terminal:
                 self._notices.begin()
             return
-        with trio.move_on_after(_UNANSWERED):
+        with trio.move_on_after(_UNANSWERED) as unanswered:
             await self._queued.wait()
-        patience = self._order.settings.create_timeout
-        if self._notices.pending:  # its pod's, for which another member has waited
-            patience = 0
-        with trio.move_on_after(patience):
-            await self.settled.wait()
+        pending = self._notices.pending  # its pod's, for which another member has waited
+        if not (pending or unanswered.cancelled_caught):
+            with trio.move_on_after(self._order.settings.create_timeout):
+                await self.settled.wait()
         if self.phase is Phase.CREATING and not self.ending:
             podman = conmon.calls(self._order.setting.environment)
             await self._be_created(_UNSTARTED if podman else math.inf)
@@ -437,7 +436,8 @@ class Life:
             StateError: There is nothing yet, or no more, that could get it.
             EngineError: It was not delivered.
         """
-        answer = answer_to_signal(self.phase, number)
+        stop = stop_signal(self._ledger.record.annotations)
+        answer = answer_to_signal(self.phase, number, stop)
         if answer is Answer.TOO_LATE:
             raise StateError(not_running(self.id))
         if answer is Answer.DELIVER and number == 0:

@@ -6,6 +6,12 @@ kill(1), crun and runc.
 
 from scrun.errors import UsageError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STOP_SIGNAL = "org.opencontainers.image.stopSignal"
+
 # signals with two names: the one that signal(7) lists first
 _PREFERRED = {"IOT": "ABRT", "CLD": "CHLD", "POLL": "IO"}
 
@@ -25,6 +31,17 @@ def parse_signal(text: str) -> int:
             f"unknown signal {text!r}: use a name such as TERM or RTMIN+1, or a number, 0 to 64"
         )
     return number
+
+
+def stop_signal(annotations: "Mapping[str, str]") -> int:
+    """Return the signal by which an engine stops a container; 0 if its annotations do not tell.
+
+    podman writes it there, from the image or `--stop-signal`.
+    """
+    try:
+        return parse_signal(annotations.get(STOP_SIGNAL, ""))
+    except UsageError:
+        return 0
 
 
 def signal_name(number: int) -> str:

@@ -1,4 +1,4 @@
-"""A salloc that is killed before it can say which job it was granted, and one that hangs."""
+"""A salloc that is killed before it can say which job it was granted, and some that hang."""
 
 import contextlib
 import shutil
@@ -28,6 +28,13 @@ _HANGS = """#!/bin/sh
 echo 'salloc: Pending job allocation 7' >&2
 echo 'salloc: job 7 queued and waiting for resources' >&2
 echo 'salloc: Job allocation 7 has been revoked.' >&2
+exec sleep 600
+"""
+
+
+# as while slurmctld takes connections, and answers none
+_SILENT = """#!/bin/sh
+[ "$1" != --version ] || exec {salloc} --version
 exec sleep 600
 """
 
@@ -82,3 +89,18 @@ def test_a_job_of_which_only_the_record_is_left(make_site: MakeSite, pending: bo
         life.run("delete", "--force")
         wait_while("its job", lambda: cluster.jobs(site.user, site.base.name), 5)
         assert life.status == "gone"
+
+
+@pytest.mark.timeout(150)
+def test_create_does_not_wait_for_one_that_says_nothing(make_site: MakeSite) -> None:
+    """Half a minute is longer than Slurm takes to refuse, and shorter than engines wait."""
+    site = site_with(make_site, _SILENT.format(salloc=shutil.which("salloc")))
+    began = time.monotonic()
+    life = site.life("true").created(60)
+    assert 25 < time.monotonic() - began < 50
+    life.start()
+    assert "its job is not in the queue yet" in site.fails("exec", life.id, "true")
+    life.kill()
+    assert life.wait(5) == 143
+    assert life.errors() == "scrun: its job is not in the queue yet\n"
+    life.run("delete", timeout=60)

@@ -114,7 +114,7 @@ def test_a_start_that_fails_is_told(site: Site) -> None:
 @pytest.fixture
 def podman() -> Iterator[Podman]:
     """Podman whose first container is the service: its conmon has the supervisor for a child."""
-    with rootless_podman() as podman:
+    with rootless_podman(create_timeout=1) as podman:
         yield podman
         wait_while("jobs", lambda: cluster.jobs(podman.site.user), 15)
 
@@ -160,3 +160,26 @@ def test_a_podman_service_is_stopped_by_podman(podman: Podman) -> None:
         service.tells("main")
         service.stop(10)
     assert podman.must("ps", "--all", "--quiet") == ""
+
+
+def test_a_podman_service_is_up_while_its_job_waits(podman: Podman) -> None:
+    service, _ = podman_unit(podman, "exit 3", 1)
+    with service:
+        with cluster.full(podman.site.user):
+            service.tells("main")
+            wait_until("it is up", lambda: "Up " in podman.must("ps"))
+        assert service.tells("ended") == 3
+        service.wait()
+    assert podman.must("ps", "--all", "--quiet") == ""
+
+
+def test_a_podman_service_is_stopped_while_its_job_waits(podman: Podman) -> None:
+    service, id_file = podman_unit(podman, "true", 1)
+    with service, cluster.full(podman.site.user):
+        service.tells("main")
+        podman.must("stop", "--time", "60", "--cidfile", id_file)
+        assert service.tells("ended") == 143
+        service.wait()
+        wait_while(
+            "the job", lambda: [job for job in cluster.jobs(podman.site.user) if "full" not in job]
+        )

@@ -182,8 +182,11 @@ def test_podman_run_detached_stop_and_rm(podman: Podman) -> None:
         assert (state["State"]["Status"], state["State"]["ExitCode"]) == ("exited", 143)
         wait_while("the job", lambda: jobs_of(podman), 5)
         podman.must("rm", "one")
-        podman.must(*RUN, "--detach", "--name", "two", "busybox", "true")
+        options = ("--detach", "--name", "two", "--stop-signal", "WINCH")
+        podman.must(*RUN, *options, "busybox", "true")
+        began = time.monotonic()
         podman.must("rm", "--force", "--time", "60", "two")
+        assert time.monotonic() - began < QUICK
         wait_while("the job", lambda: jobs_of(podman), 5)
 
 

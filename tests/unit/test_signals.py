@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.errors import UsageError
-from scrun.oci.signals import parse_signal, signal_name
+from scrun.oci.signals import STOP_SIGNAL, parse_signal, signal_name, stop_signal
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,11 @@ def test_every_name_leads_back_to_its_number() -> None:
 def test_the_names_are_those_of_the_standard_library() -> None:
     for member in signal.Signals:
         assert parse_signal(member.name) == member.value
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("28", 28), ("SIGWINCH", 28), ("", 0), ("0", 0), ("nonsense", 0)]
+)
+def test_the_signal_by_which_an_engine_stops(text: str, number: int) -> None:
+    assert stop_signal({STOP_SIGNAL: text}) == number
+    assert stop_signal({}) == 0

@@ -94,6 +94,13 @@ def test_answer_to_signal(phase: Phase, to_fatal: Answer, to_others: Answer, sig
     assert answer_to_signal(phase, signal) is expected
 
 
+@pytest.mark.parametrize("phase", Phase)
+def test_the_signal_that_stops_it_is_fatal_before_there_is_a_process(phase: Phase) -> None:
+    assert answer_to_signal(phase, WINCH, stop_signal=WINCH) is answer_to_signal(phase, TERM)
+    assert answer_to_signal(phase, USR1, stop_signal=WINCH) is answer_to_signal(phase, USR1)
+    assert answer_to_signal(phase, 0, stop_signal=0) is not Answer.END
+
+
 def test_signals_that_ask_for_an_end() -> None:
     assert {HUP, INT, QUIT, KILL, TERM} == FATAL
 
