@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from scrun.settings.load import Settings
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
@@ -170,6 +171,24 @@ def test_what_is_refused_at_once_is_the_error_of_create(make_site: MakeSite) -> 
     assert "artition" in life.refused()
     assert "not found" in site.life("no-such-program").refused()
     assert jobs(site) == []
+
+
+TOO_MANY = {"SCRUN_JOB_NUM_NODES": "5"}
+
+
+def test_what_can_never_start_is_refused_by_create(make_site: MakeSite) -> None:
+    """That is why it waits for as long as it does."""
+    site = make_site("slurm-user", create_timeout=Settings().create_timeout)
+    life = site.life("true", environment=TOO_MANY)
+    assert "can never start: " in life.refused()
+
+
+def test_what_can_never_start_when_create_has_answered(site: Site) -> None:
+    life = site.life("true", environment=TOO_MANY).created().start()
+    assert life.wait() == 125
+    assert life.state()["annotations"]["org.scrun.reason"] == "scrun-failure"
+    assert " can never start: " in life.errors().splitlines()[-1]
+    life.delete()
 
 
 def test_a_patient_create_waits(make_site: MakeSite) -> None:
