@@ -64,6 +64,11 @@ def test_all_keys(tmp_path: Path) -> None:
     assert settings.staging.host_only == ("/run",)
 
 
+def test_what_a_container_may_ask_for(tmp_path: Path) -> None:
+    allowed = read(tmp_path, 'slurm.allow = ["account", "qos"]').slurm.allow
+    assert allowed == ("SCRUN_ACCOUNT", "SCRUN_QOS")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -84,6 +89,9 @@ def test_all_keys(tmp_path: Path) -> None:
             "slurm.defaults.partiton: unknown key (is it partition?)",
         ),
         ("slurm.defaults.gres = []", "slurm.defaults.gres: expected string, int or boolean"),
+        ("slurm.allow = ['acount']", "slurm.allow: acount: unknown request (is it account?)"),
+        ("slurm.allow = [1]", "slurm.allow[0]: expected string, got int"),
+        ("slurm.allow = 'qos'", "slurm.allow: expected array, got string"),
         ("[staging]\nhost_only = ['run']", "staging.host_only[0]: expected an absolute path"),
         ("[log]\nlevel = 'loud'", "log.level: invalid enum value 'loud'"),
     ],
