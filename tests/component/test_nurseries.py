@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import cast
@@ -9,16 +10,23 @@ from typing import cast
 import pytest
 import trio
 
+from scrun.cli.parse import parse
 from scrun.errors import EngineError, StateError
+from scrun.oci.config import Bundle
 from scrun.settings.load import Log
 from scrun.states import Ending, Phase
+from supervisor import operations
 from supervisor.anchors import Anchor, obey
+from supervisor.container import Container
 from supervisor.engines.base import Job, Program
+from supervisor.inside import Inside
 from supervisor.journal import Journal
-from supervisor.nurseries import unwrapped
+from supervisor.nurseries import Tasks, unwrapped
+from supervisor.orders import Call
 from supervisor.processes import Setting, child
 from supervisor.pumps import messages, overheard
 from supervisor.sessions import LiveSession, Prepared
+from supervisor.staging.place import Staged
 from supervisor.stdio import Stdio
 
 SETTING = Setting({})
@@ -195,3 +203,63 @@ async def test_a_signal_that_cannot_be_delivered_ends_no_session(tmp_path: Path)
             job.stop.set()
     journal.close()
     assert session.ending == Ending(7, "exited")
+
+
+async def test_nothing_begins_when_it_is_over() -> None:
+    tasks = Tasks("c")
+    done: list[int] = []
+
+    async def work() -> None:
+        done.append(1)
+
+    assert not tasks.begin(work)
+    async with tasks.open():
+        assert tasks.begin(work)
+        await trio.testing.wait_all_tasks_blocked()
+        tasks.end()
+        assert not tasks.begin(work)
+    assert not tasks.begin(work)
+    assert done == [1]
+
+
+async def test_a_fault_of_one_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    tasks = Tasks("container c")
+    gone_on = False
+    async with tasks.open():
+        tasks.begin(fail)
+        await trio.testing.wait_all_tasks_blocked()
+        gone_on = True
+    assert gone_on
+    assert "container c: internal error: ZeroDivisionError" in caplog.text
+
+
+async def test_an_exec_whose_container_ends_meanwhile_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends while its bundle is looked at, so there is nowhere left to run the program."""
+    over = Tasks("c")
+    journal = Journal(str(tmp_path / "log"), Log(), "c")
+    inside = Inside(cast(Job, None), cast(Bundle, None), cast(Staged, None), journal, over)
+    monkeypatch.setattr(operations, "prepare", lambda *_: Prepared({}, is_known=True))
+
+    class Ending:
+        id = "c"
+        paused = suspended = False
+
+        def inside(self, purpose: str) -> Inside:
+            return inside
+
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        ours, theirs = socket.socketpair()
+        with ours:
+            stdio = Stdio([os.dup(ours.fileno()) for _ in range(3)], terminal=False)
+            anchor = Anchor(1, theirs.detach())
+            call = Call(parse(["exec", "c", "true"]), 1, "/", Setting({}))
+            with pytest.raises(StateError, match="exec is not possible: it has ended"):
+                await operations.execute(cast(Container, Ending()), call, anchor, stdio)
+    assert len(os.listdir("/proc/self/fd")) == before
+    journal.close()
