@@ -171,6 +171,7 @@ COMMANDS: dict[str, Command] = {
             ("follow", "f", None, USED, ONCE, "Go on until the container ends"),
             ("messages", "", None, USED, ONCE, "What Slurm and scrun said about it instead"),
             ("supervisor", "", None, USED, ONCE, "The log of scrun's own faults instead"),
+            ("tail", "n", "LINES", USED, ONCE, "Only the last lines of what is there"),
         ),
     ),
     "list": (
@@ -179,6 +180,7 @@ COMMANDS: dict[str, Command] = {
         (
             ("format", "f", "table|json", USED, ONCE, "How to print them (default: table)"),
             ("quiet", "q", None, USED, ONCE, "Only their ids"),
+            ("wide", "w", None, USED, ONCE, "All columns, whatever the terminal's width"),
         ),
     ),
     "ps": (

@@ -4,7 +4,7 @@ import os
 
 from scrun import _fast, wire
 from scrun.cli.parse import Parsed
-from scrun.errors import StateError, UnknownContainer
+from scrun.errors import StateError, UnknownContainer, UsageError
 from scrun.paths import has_record
 
 
@@ -40,6 +40,28 @@ def answer_of(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
         return _fast.ask(directory, "supervisor", fields)
     except wire.NOBODY:
         raise unserved(directory) from None
+
+
+def meant(parsed: Parsed, root: str) -> str:
+    """Return the id that a person means: the one that is there, or the only one that begins so.
+
+    For the commands of people only: engines know whole ids, and nothing is ended by half of one.
+
+    Raises:
+        UsageError: Several begin so.
+    """
+    given = parsed.id or ""
+    if os.path.lexists(os.path.join(root, given)):
+        return given
+    from scrun.commands.listing import containers
+
+    try:
+        found = [name for name in containers(root) if name.startswith(given)]
+    except OSError:
+        found = []
+    if len(found) > 1:
+        raise UsageError(f"container {given}: which one: {', '.join(found)}?")
+    return found[0] if found else given
 
 
 def unserved(directory: str) -> "UnknownContainer | StateError":

@@ -53,14 +53,18 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ScrunError: It cannot be done.
     """
     del argv
-    directory = os.path.join(record_root(parsed), parsed.id or "")
+    from scrun.commands.ask import meant
+
+    root = record_root(parsed)
+    container = meant(parsed, root)
+    directory = os.path.join(root, container)
     try:
         sock = wire.connect_supervisor(directory, "supervisor")
     except wire.NOBODY:
         from scrun.commands.ask import unserved
 
         raise unserved(directory) from None
-    wire.send(sock, [b"attach", os.fsencode(parsed.id or "")])
+    wire.send(sock, [b"attach", os.fsencode(container)])
     first = sock.recv(1)
     if first != b"\0":
         from scrun.commands.failure import report_failure

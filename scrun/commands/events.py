@@ -14,7 +14,7 @@ import time
 
 from scrun._fast import record_root, say
 from scrun.cli.parse import Parsed
-from scrun.commands.ask import answer_of, ask_supervisor
+from scrun.commands.ask import answer_of, ask_supervisor, meant
 from scrun.errors import ScrunError, UsageError
 
 _PAUSE = 5.0
@@ -32,8 +32,9 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     """
     del argv
     pause = _seconds(parsed.text("interval"))
-    directory = os.path.join(record_root(parsed), parsed.id or "")
-    fields = [b"events", os.fsencode(parsed.id or "")]
+    root = record_root(parsed)
+    container = meant(parsed, root)
+    directory, fields = os.path.join(root, container), [b"events", os.fsencode(container)]
     status = ask_supervisor(parsed, directory, fields)
     while status == 0 and not parsed.count("stats"):
         time.sleep(pause)

@@ -12,6 +12,7 @@ Errors: OSError, when the root directory cannot be read.
 """
 
 import os
+import re
 
 from scrun import wire
 from scrun._fast import record_root, say
@@ -52,6 +53,8 @@ def run(parsed: Parsed, argv: list[str]) -> int:
         from scrun.cli.report import escaped
 
         text = escaped(json.dumps(rows(root, ids), indent=2, ensure_ascii=False)) + "\n"
+    elif os.isatty(1) and not parsed.options.get("wide"):
+        text = narrow(rows(root, ids), os.get_terminal_size(1).columns or 80)
     else:
         text = table(rows(root, ids))
     # a path need not be UTF-8, and JSON cannot say one that is not
@@ -212,6 +215,29 @@ def table(found: list[Row]) -> str:
     from scrun.cli.columns import columns
 
     return columns(HEAD, map(_cells, found))
+
+
+_NARROW = ("ID", "STATUS", "JOB", "NODES", "CREATED", "INFO")
+_LONG_ID = re.compile("[0-9a-f]{64}")
+
+
+def narrow(found: list[Row], width: int) -> str:
+    """Lay rows out for a terminal: what matters most, and each in one line.
+
+    Engines' ids are cut to twelve digits, as engines show them; people's commands take those.
+    """
+    from scrun.cli.columns import columns
+
+    places = [HEAD.index(name) for name in _NARROW]
+    lines = []
+    for row in found:
+        cells = _cells(row)
+        identity, status, job, nodes, created, info = (cells[place] for place in places)
+        identity = identity[:12] if _LONG_ID.fullmatch(identity) else identity
+        lines.append((identity, status, job, nodes, _moment(created), info))
+    text = columns(_NARROW, lines)
+    cut = (line if len(line) <= width else line[: width - 1] + "…" for line in text.splitlines())
+    return "".join(f"{line}\n" for line in cut)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import stat
 from scrun import wire
 from scrun._fast import record_root, say, write
 from scrun.cli.parse import Parsed
+from scrun.commands.ask import meant
 from scrun.errors import StateError, UnknownContainer, UsageError
 from scrun.paths import OWN_LOG
 from scrun.record import OUTPUT
@@ -44,7 +45,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         return _print_own_log(root, parsed)
     if not parsed.id:
         raise UsageError("logs needs a container-id, or --supervisor: see 'scrun logs --help'")
-    container = parsed.id
+    container = meant(parsed, root)
     directory = os.path.join(root, container)
     kind = "messages" if parsed.count("messages") else "output"
     try:
@@ -61,6 +62,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             "redirected to, or to the engine that created it (podman logs, docker logs, ...); "
             "`scrun logs --messages` has what scrun says"
         ) from None
+    tail = _lines(parsed.text("tail"))
     # another user's may be written for this terminal
     show = say if kind == "messages" or os.fstat(files[-1]).st_uid != os.geteuid() else write
     if parsed.count("follow"):
@@ -70,7 +72,13 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             pass  # then it does not grow any more
         else:
             fields = [b"follow", os.fsencode(container), kind.encode()]
-            return _follow(sock, fields, parsed, show)
+            there = sum(os.fstat(file).st_size for file in files) if tail is not None else 0
+            if tail is not None:
+                _print_end(files, there, tail, show)
+            return _follow(sock, fields, parsed, show, there)
+    if tail is not None:
+        _print_end(files, sum(os.fstat(file).st_size for file in files), tail, show)
+        return 0
     for file in files:
         _print(file, show)
     if lost:
@@ -140,9 +148,42 @@ def _print(fd: int, show: "Callable[[bytes], None]") -> None:
             show(line)
 
 
+def _lines(text: "str | None") -> "int | None":
+    if text is None or text == "all":
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise UsageError(f"--tail {text}: is not a number of lines")
+    return int(text)
+
+
+def _print_end(
+    files: "list[int]", there: int, lines: int, show: "Callable[[bytes], None]"
+) -> None:
+    """Print the last lines of the first `there` bytes of files that go on in each other."""
+    pieces: list[bytes] = []
+    newlines, end = 0, there
+    sizes = [os.fstat(file).st_size for file in files]
+    while lines and end > 0 and newlines <= lines:
+        begin = max(end - _PIECE, 0)
+        piece, place = b"", 0
+        for file, size in zip(files, sizes, strict=True):
+            low, high = max(begin - place, 0), min(end - place, size)
+            piece += os.pread(file, high - low, low) if low < high else b""
+            place += size
+        pieces.insert(0, piece)
+        newlines += piece.count(b"\n")
+        end = begin
+    show(b"".join(b"".join(pieces).splitlines(keepends=True)[-lines:]) if lines else b"")
+
+
 def _follow(
-    sock: _socket.socket, fields: "list[bytes]", parsed: Parsed, show: "Callable[[bytes], None]"
+    sock: _socket.socket,
+    fields: "list[bytes]",
+    parsed: Parsed,
+    show: "Callable[[bytes], None]",
+    shown: int,
 ) -> int:
+    """Show what comes, but for so many bytes that are shown already."""
     wire.send(sock, fields)
     status = sock.recv(1) or b"\1"
     if status != b"\0":
@@ -151,5 +192,6 @@ def _follow(
         return report_failure(wire.answer(sock, status)[1:], status[0], parsed)
     wire.wait_for_ever(sock)
     while piece := sock.recv(_PIECE):
-        show(piece)
+        show(piece[shown:])
+        shown = max(shown - len(piece), 0)
     return 0

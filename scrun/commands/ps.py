@@ -10,7 +10,7 @@ import os
 
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed
-from scrun.commands.ask import ask_supervisor
+from scrun.commands.ask import ask_supervisor, meant
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -20,6 +20,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ScrunError: The container is not there, or does not run.
     """
     del argv
-    words = ["ps", parsed.id or "", parsed.text("format") or "table", *parsed.operands]
-    directory = os.path.join(record_root(parsed), parsed.id or "")
+    root = record_root(parsed)
+    container = meant(parsed, root)
+    words = ["ps", container, parsed.text("format") or "table", *parsed.operands]
+    directory = os.path.join(root, container)
     return ask_supervisor(parsed, directory, [os.fsencode(word) for word in words])

@@ -211,3 +211,68 @@ def test_a_pipe_that_others_made_nonblocking_gets_it_all(root_with_one: Path) ->
     with open(readable, "rb") as pipe:
         assert pipe.read() == b"text\n" * 100_000
     assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [("0", ""), ("1", "line 9999\n"), ("3", "line 9997\nline 9998\nline 9999\n")],
+)
+def test_the_last_lines(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], tail: str, said: str
+) -> None:
+    directory = record(tmp_path)
+    (directory / "output.1").write_text("".join(f"line {n}\n" for n in range(9998)))
+    (directory / "output").write_text("line 9998\nline 9999\n")
+    assert _fast.run(["--root", str(tmp_path), "logs", "--tail", tail, "c1"]) == 0
+    assert capfd.readouterr().out == said
+    assert _fast.run(["--root", str(tmp_path), "logs", "-n", "20000", "c1"]) == 0
+    assert capfd.readouterr().out == "".join(f"line {n}\n" for n in range(10000))
+
+
+def test_a_tail_that_is_no_number(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (record(tmp_path) / "output").write_text("a\n")
+    assert _fast.run(["--root", str(tmp_path), "logs", "--tail", "-1", "c1"]) == 1
+    assert "is not a number of lines" in capfd.readouterr().err
+
+
+def test_people_may_give_the_beginning_of_an_id(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("abc1", "abc2", "abd", "ab"):
+        (tmp_path / name).mkdir()
+        write_record(str(tmp_path / name), Record(id=name, status="running"))
+        (tmp_path / name / "output").write_text(f"of {name}\n")
+    for given, said in (("abd", "of abd\n"), ("abc1", "of abc1\n"), ("ab", "of ab\n")):
+        assert _fast.run(["--root", str(tmp_path), "logs", given]) == 0
+        assert capfd.readouterr().out == said
+    (tmp_path / "ab" / "output").unlink()
+    (tmp_path / "ab" / "state.json").unlink()
+    (tmp_path / "ab").rmdir()
+    assert _fast.run(["--root", str(tmp_path), "logs", "abc"]) == 1
+    assert "which one: abc1, abc2?" in capfd.readouterr().err
+    assert _fast.run(["--root", str(tmp_path), "logs", "abd"[:3]]) == 0
+    capfd.readouterr()
+    # what engines call takes whole ids only
+    for command in ("state", "kill", "delete", "start"):
+        assert _fast.run(["--root", str(tmp_path), command, "abd"[:2] + "d0"]) == 1
+        assert "does not exist" in capfd.readouterr().err
+        assert _fast.run(["--root", str(tmp_path), command, "abc"]) == 1
+        assert "does not exist" in capfd.readouterr().err
+
+
+def test_a_list_fits_the_terminal(tmp_path: Path) -> None:
+    name = "0123456789abcdef" * 4
+    (tmp_path / name).mkdir()
+    stopped = {"org.scrun.reason": "cancelled", "org.scrun.message": "a very long reason " * 20}
+    write_record(
+        str(tmp_path / name),
+        Record(id=name, status="stopped", bundle="/b" * 100, annotations=stopped),
+    )
+    lines = at_a_terminal("--root", str(tmp_path), "list").decode().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert lines[0].split() == ["ID", "STATUS", "JOB", "NODES", "CREATED", "INFO"]
+    assert lines[1].split()[:2] == ["0123456789ab", "stopped"]
+    assert lines[1].endswith("…")
+    wide = at_a_terminal("--root", str(tmp_path), "list", "--wide").decode()
+    assert name in wide
+    assert "/b" * 100 in wide

@@ -282,6 +282,8 @@ def test_detached_from_a_terminal(at: At) -> None:
     assert site.must("logs", "--follow", "one") == everything
     assert site.must("logs", "one") == everything
     assert site.must("logs", "--follow", "one") == everything  # it has ended by now
+    assert site.must("logs", "--follow", "--tail", "2", "one") == "line 3\nerr\n"
+    assert site.must("logs", "--tail", "1", "on") == "err\n"  # the beginning of an id
     assert '"org.scrun.exit_status": "4"' in site.must("state", "one")
     site.must("delete", "one")
 
