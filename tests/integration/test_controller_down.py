@@ -16,7 +16,8 @@ AWAY = 60.0
 def test_controller_stopped_for_a_minute(site: Site) -> None:
     talking = site.life("cat", stdin="pipe").created().start()
     created = site.life("echo", "later").created()
-    ending = site.shell("read line; exit 7", stdin="pipe").created().start()
+    ending = site.shell("echo up; read line; exit 7", stdin="pipe").created().start()
+    ending.says("up\n")  # a step that is not there yet would wait for slurmctld
     os.write(talking.stdin, b"before\n")
     talking.says("before\n")
 
@@ -47,7 +48,7 @@ def test_controller_stopped_for_a_minute(site: Site) -> None:
     assert talking.errors() == ""
     assert created.start().wait(60) == 0
     assert created.output() == "later\n"
-    assert ending.wait(60) == 7
+    assert ending.wait(60) == 7, ending.describe()
     for life in (talking, created, ending):
         life.delete()
     site.settle()
