@@ -242,3 +242,15 @@ def test_a_fault_in_a_source_is_an_error(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert reason in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_man_finds_them_after_setup(page: str) -> None:
+    """It looks for share/man beside each bin of PATH."""
+    path = Path(sys.prefix) / "share" / "man" / f"man{page[-1]}" / page
+    assert path.read_text().startswith(".")
+    if man := shutil.which("man"):
+        environment = {"PATH": f"{sys.prefix}/bin:/usr/bin:/bin"}
+        name = page.rpartition(".")[0]
+        done = subprocess.run([man, "-w", name], env=environment, capture_output=True, text=True)
+        assert done.stdout == f"{path}\n", done.stderr
