@@ -4,6 +4,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,13 +60,17 @@ def logging_to(supervisor: Supervisor, disk: Disk) -> Path:
     return file
 
 
+def is_in(text: str, file: Path) -> bool:
+    return file.exists() and text in file.read_text()
+
+
 @pytest.mark.parametrize("before", [True, False], ids=["open before", "new"])
 def test_a_log_file_that_hangs(base: Path, disk: Disk, *, before: bool) -> None:
     with running(base) as supervisor:
         file = logging_to(supervisor, disk)
         if before:
             assert supervisor.create(b"c0", b"/nonexistent")[:1] == b"\1"
-            wait_until("the log", lambda: "container c0" in file.read_text())
+            wait_until("the log", partial(is_in, "container c0", file))
         disk.freeze()
         answers: list[bytes] = []
         creates = [
@@ -88,7 +93,7 @@ def test_a_log_file_that_hangs(base: Path, disk: Disk, *, before: bool) -> None:
         disk.thaw()
         for number in range(1, 4):
             said = f"container c{number}: /nonexistent"
-            wait_until("the log", lambda said=said: said in file.read_text())  # type: ignore[misc]
+            wait_until("the log", partial(is_in, said, file))
 
 
 async def test_what_a_hung_log_file_does_not_take_is_counted(
