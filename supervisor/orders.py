@@ -176,6 +176,11 @@ def settings_of(parsed: Parsed, environment: Mapping[str, str], here: str) -> Se
         options["slurm.conf"] = os.path.join(here, conf)
     if typed := _typed_level(parsed):
         options["log.level"] = options["log.file_level"] = typed
+    # scrun(1) of Slurm: it is for standard error (see `_shown`) and syslog as well
+    if (everywhere := environment.get("SCRUN_DEBUG")) and not environment.get(
+        "SCRUN_SYSLOG_DEBUG"
+    ):
+        options["log.syslog_level"] = everywhere
     if (log_format := parsed.text("log-format")) and not parsed.text("log"):
         options["log.format"] = log_format
     return with_site_levels(merge(settings, options=options, env=environment))
@@ -202,7 +207,8 @@ def _shown(parsed: Parsed, environment: Mapping[str, str], log: Log) -> Shown:
     to_log = parsed.text("log") is not None
     asked = typed or environment.get("SCRUN_DEBUG") or environment.get("SCRUN_FILE_DEBUG")
     stderr = log.stderr_level
-    if typed and not to_log:
+    everywhere = environment.get("SCRUN_DEBUG") and not environment.get("SCRUN_STDERR_DEBUG")
+    if (typed or everywhere) and not to_log:
         stderr = max(stderr, log.level, key=LEVELS.index)
     return Shown(
         stderr=stderr,
