@@ -302,6 +302,8 @@ class Life:
         self._queued.set()
 
     def _job_waits(self, news: Waiting | None) -> None:
+        if self.ended.is_set():
+            return  # what it waited for is over, though its job may still be in the queue
         self._ledger.job_waits(news)
         self._notices.waits(news)
 
@@ -515,6 +517,8 @@ class Life:
         self._become(Phase.STOPPING)
         if self.phase is not Phase.STOPPING:
             return
+        if self._notices.pending:
+            self._job_waits(None)
         self._notices.close()
         explained = ending.reason in _EXPLAINED and ending.text and not ending.told
         if explained and self.settled.is_set():

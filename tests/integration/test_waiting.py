@@ -104,6 +104,7 @@ def test_it_is_started_when_its_job_is_there(site: Site) -> None:
 )
 def test_an_end_while_it_waits(site: Site, how: str, status: int, *, started: bool) -> None:
     life = waiting(site, started=started)
+    wait_until("the reason", lambda: REASON in life.state()["annotations"])
     assert len(jobs(site)) == 1
     began = time.monotonic()
     if how == "anchor":
@@ -117,7 +118,9 @@ def test_an_end_while_it_waits(site: Site, how: str, status: int, *, started: bo
     assert life.wait(5) == status
     assert time.monotonic() - began < 5
     if how != "delete":
-        assert life.state()["annotations"]["org.scrun.exit_status"] == str(status)
+        annotations = life.state()["annotations"]
+        assert annotations["org.scrun.exit_status"] == str(status)
+        assert REASON not in annotations
         life.delete()
     assert life.status == "gone"
     wait_while("the job", lambda: jobs(site), 2)
