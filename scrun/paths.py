@@ -14,6 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+LOOKED = "@looked"
+"""The file that says in which boot of this machine a supervisor has looked what dead ones left."""
+
 OWN_LOG = "@supervisor.log"
 """The log of all supervisors of a root directory; `@` begins no container's id."""
 
@@ -211,3 +214,17 @@ def outer_id(kind: str, number: int) -> int:
             if inside <= number < inside + count:
                 return outside + number - inside
     return -1
+
+
+def looked(root: str) -> bool:
+    """Tell whether a supervisor has looked for what dead ones have left.
+
+    It has to since this machine was started, and since the root directory was made.
+    """
+    try:
+        with open(os.path.join(root, LOOKED), "rb") as file:
+            seen = file.read(64)
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return seen == file.read().strip()
+    except OSError:
+        return False

@@ -175,14 +175,16 @@ def undone(record: Record) -> str:
     return f"{what} since {since}" if since else what
 
 
+LOST = {"org.scrun.reason": "scrun-failure", "org.scrun.message": "the supervisor was lost"}
+"""Annotations of a container that its supervisor's death has ended."""
+
+
 def stopped_state(record: Record) -> bytes:
     """Render the answer to `state` for a container that nobody serves any more.
 
     Its supervisor's death ended the job and the anchor, so it is stopped.
     """
-    annotations = dict(record.annotations)
-    annotations.setdefault("org.scrun.reason", "scrun-failure")
-    annotations.setdefault("org.scrun.message", "the supervisor was lost")
+    annotations = {**LOST, **record.annotations}
     return render_state(record.oci_version, record.id, "stopped", 0, record.bundle, annotations)
 
 

@@ -22,6 +22,7 @@ Requests (`FIELDS` in brackets)::
            with the descriptors 0, 1 and 2 of the container and the anchor's socket; the caller
            confirms the answer by one byte
     exec   as create without variables, for one more program
+    tidy                               begins to look for what dead supervisors have left
 """
 
 import _socket

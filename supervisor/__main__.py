@@ -21,15 +21,16 @@ def main(argv: list[str]) -> int:
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     root, name = options["--root"], options["--name"]
     gc.disable()  # a tenth of the time that the imports take (measured: 109 and 100 ms)
-    from supervisor.daemonize import daemonize, leave_cgroup
+    from supervisor.daemonize import daemonize, leave_cgroup, remove_cgroup
     from supervisor.starter import Starter
 
     ready, lock = (int(options[key]) if key in options else None for key in ("--ready", "--lock"))
     starter = Starter(ready, lock)
     detached = starter.waits
+    cgroup = ""
     if detached:
         daemonize(starter.fds)
-        leave_cgroup()
+        cgroup = leave_cgroup()
     from supervisor import log
 
     try:
@@ -44,6 +45,9 @@ def main(argv: list[str]) -> int:
         if not detached:
             raise
         return _failed(error, root, starter)
+    finally:
+        if cgroup:
+            remove_cgroup(cgroup)
     log.end(root)
     return 0
 

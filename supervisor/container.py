@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import trio
 
-from scrun.errors import EngineError, StateError, described
+from scrun.errors import ContainerExists, EngineError, ScrunError, StateError, described
 from scrun.record import undone
-from scrun.states import Answer, Phase, answer_to_signal, killed
+from scrun.states import Answer, Phase, answer_to_signal, killed, taken
 from supervisor.inside import Inside
 from supervisor.life import Life
 from supervisor.records import remove_record
@@ -122,6 +122,18 @@ class Container(Life):
                 await in_thread(remove_record, self._directory, socket)
                 self._removed = True
             self._ledger.close()
+
+    def come_back(self, socket: str) -> bool:
+        """Make the record again; tell whether the container has its id still."""
+        try:
+            self._ledger.make_again(socket)
+        except ContainerExists:
+            text = f"container {self.id}: its record was removed, and its id is another one's now"
+            self.end(taken("scrun-failure", text))
+            return False
+        except ScrunError as error:
+            self._journal.write("error", str(error))
+        return True
 
     def abandon(self) -> None:
         """Say what is left to others: the supervisor goes before it is undone."""

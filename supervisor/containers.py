@@ -30,6 +30,7 @@ from supervisor.records import (
 )
 from supervisor.staging.choose import Stagers
 from supervisor.stdio import Stdio
+from supervisor.successor import Successor
 
 
 class Containers:
@@ -61,17 +62,46 @@ class Containers:
         self._pods = Pods(nursery)
         self._known: dict[str, Container] = {}
         self._stopping = False
+        self._successor = Successor(root, name, self._engines, self._stagers, changed)
 
     @property
     def alive(self) -> bool:
-        """Whether anything of any of them is left to undo."""
-        return any(container.alive for container in self._known.values())
+        """Whether anything of any of them, or of a dead supervisor's, is left to undo."""
+        return self._successor.at_work or any(
+            container.alive for container in self._known.values()
+        )
 
     def tidy(self) -> None:
         """Remove what is only of use while there are containers; the supervisor goes."""
         self._engines.tidy()
         remove_half_made(self._root, self._name)
         remove_of_the_dead(self._root, self._name)
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any container, be it one that has ended."""
+        return bool(self._known)
+
+    def come_back(self, name: str) -> None:
+        """Make the records again, whose root directory was removed.
+
+        Who has an id by now keeps it: the container that has lost it is ended.
+
+        Args:
+            name: The socket's name, perhaps another one than before.
+        """
+        self._name = name
+        for container in list(self._known.values()):
+            if not container.come_back(name):
+                del self._known[container.id]
+
+    async def succeed(self) -> None:
+        """Give back what dead supervisors have left, now and whenever that is asked for."""
+        await self._successor.run()
+
+    def look_for_the_dead(self) -> None:
+        """Have given back, in the background, what dead supervisors have left."""
+        self._successor.again()
 
     async def end_all(self) -> None:
         """End all of them, and take no new one; returns when all of them are undone."""
@@ -193,7 +223,9 @@ class Containers:
             return
         directory = os.path.join(self._root, name)
         found = await orphans.delete(directory, self._engines, self._stagers, self._name)
-        if not found and not force:
+        if found:
+            self.look_for_the_dead()  # it may have had a job that it did not know yet
+        elif not force:
             raise UnknownContainer.named(name, self._root)
 
     async def forget(self, container: Container) -> None:

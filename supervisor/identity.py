@@ -1,8 +1,10 @@
 """Which process this is, for those who look for us when we are dead."""
 
+import contextlib
 import functools
 import os
 import socket
+from _blake2 import blake2s  # hashlib loads OpenSSL, 2 ms
 
 from scrun.record import Process
 
@@ -56,3 +58,52 @@ def _started(pid: str) -> int | None:
     except OSError:
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+_MARK = "scrun"
+_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-")
+
+
+def place(root: str) -> str:
+    """Name a root directory of this machine, for places that other machines share: `HOST-DIGEST`.
+
+    The digest is of the machine and the directory, which is one user's. So two hosts that share a
+    scratch directory, or two root directories with the same one, never take each other's for
+    theirs, and the same one is known again after a restart.
+    """
+    return f"{_host()}-{_digest(os.path.realpath(root))}"
+
+
+def mark(root: str) -> str:
+    """Return what says of a thing in a place that others share that it is ours."""
+    us = myself()
+    return f"{_MARK}:{place(root)}:{us.boot}:{us.pid_namespace}:{us.pid}:{us.started}"
+
+
+def read_mark(text: str, root: str) -> Process | None:
+    """Return whose a mark is, if that was a supervisor of this machine and root directory."""
+    name, _, rest = text.strip().partition(":")
+    where, _, rest = rest.partition(":")
+    boot_id, *numbers = rest.split(":")
+    if name != _MARK or where != place(root) or not all(number.isdigit() for number in numbers):
+        return None
+    if len(numbers) != 3:
+        return None
+    pid_namespace, pid, started = map(int, numbers)
+    return Process(pid, started, pid_namespace, boot_id, socket.gethostname())
+
+
+@functools.cache
+def _host() -> str:
+    """Return the machine's name as it may stand in a file's name, and not too long."""
+    return "".join(c if c in _SAFE else "-" for c in socket.gethostname())[:64]
+
+
+@functools.cache
+def _digest(root: str) -> str:
+    machine = b""
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            machine = file.read(64).strip()
+            break
+    return blake2s(machine + b"\0" + os.fsencode(root), digest_size=6).hexdigest()

@@ -12,6 +12,7 @@ from scrun.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
 from supervisor.identity import myself
 from supervisor.journal import Journal
 from supervisor.orders import Order
+from supervisor.records import make_record
 from supervisor.threads import in_thread
 
 
@@ -73,6 +74,22 @@ class Ledger:
             return os.path.samestat(os.lstat(self.directory), self._made)
         except OSError:
             return False
+
+    def make_again(self, socket: str) -> None:
+        """Make the record again, if it was removed.
+
+        Args:
+            socket: The name of the supervisor that serves the container.
+
+        Raises:
+            ContainerExists: Another container has the id.
+            SettingsError: It cannot be made.
+        """
+        if self.is_there:
+            return
+        lock = make_record(self.directory, socket, self.record)
+        self.close()
+        self._lock, self._made = lock, os.lstat(self.directory)
 
     def close(self) -> None:
         """Give the record up: it is removed, or somebody else's."""

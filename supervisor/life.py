@@ -23,7 +23,15 @@ from functools import partial
 
 import trio
 
-from scrun.errors import EngineError, ScrunError, StagingError, StateError, described, leaves
+from scrun.errors import (
+    AllocationRefused,
+    EngineError,
+    ScrunError,
+    StagingError,
+    StateError,
+    described,
+    leaves,
+)
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
 from scrun.oci.signals import signal_name, stop_signal
@@ -488,6 +496,10 @@ class Life:
             self.failure = known[0]
             text = str(known[0])
             reason = getattr(known[0], "reason", reason)
+            # what an engine fails at may have been the release; a refusal holds nothing
+            self._job_may_be_left = isinstance(known[0], EngineError) and not isinstance(
+                known[0], AllocationRefused
+            )
         else:
             text = described(error)
             self.failure = ScrunError(text)

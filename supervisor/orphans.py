@@ -1,13 +1,17 @@
 """What is left of containers whose supervisor died: records, and perhaps a job."""
 
+import contextlib
 import os
 import re
 
+import msgspec
+
 from scrun.errors import ScrunError, StateError
 from scrun.paths import has_record
-from scrun.record import Record, read_record
+from scrun.record import LOST, Record, read_record, write_record
 from scrun.settings.load import Settings, load, merge
 from supervisor.engines.choose import Engines
+from supervisor.identity import myself
 from supervisor.ownership import succeed
 from supervisor.plugins.installed import is_type
 from supervisor.processes import Setting
@@ -49,8 +53,13 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
     return True
 
 
-async def undo(directory: str, engines: Engines, stagers: Stagers) -> None:
+async def undo(directory: str, engines: Engines, stagers: Stagers) -> Record:
     """Give back what is left of a container; its lock is ours.
+
+    What is given back is put down at once: whoever is killed here leaves the rest to the next one.
+
+    Returns:
+        The record, as it is now.
 
     Raises:
         ScrunError: Something may still be there; the record stays.
@@ -62,12 +71,35 @@ async def undo(directory: str, engines: Engines, stagers: Stagers) -> None:
     environment = dict(os.environ)
     if record.job_id and record.owns_job:
         _check_job(record, directory)
-        settings = await look("the settings", _settings, record, environment)
+        settings = await look("the settings", settings_of, record, environment)
         engine = await engines.choose(settings, environment)
         await engine.release(record.job_id, Setting(environment), directory)
+        record = _note(directory, record, owns_job=False)
     if record.stager or record.moved or record.staged:
-        settings = await look("the settings", _settings, record, environment)
+        settings = await look("the settings", settings_of, record, environment)
         await stagers.undo(Left(record, directory, settings, Setting(environment)))
+        record = _note(directory, record, stager="", moved=None, staged="")
+    return record
+
+
+async def tidy(directory: str, engines: Engines, stagers: Stagers) -> None:
+    """Give back what a dead supervisor's container has left; its lock is ours, the record stays.
+
+    Raises:
+        ScrunError: Something may still be there.
+        OSError: It is no record that could be tidied.
+    """
+    _check(directory)
+    _note(directory, read_record(directory), supervisor=myself())
+    record = await undo(directory, engines, stagers)
+    _note(directory, record, status="stopped", annotations={**LOST, **record.annotations})
+
+
+def _note(directory: str, record: Record, **changes: object) -> Record:
+    record = msgspec.structs.replace(record, **changes)
+    with contextlib.suppress(OSError):  # a full disk keeps nobody from giving things back
+        write_record(directory, record)
+    return record
 
 
 def _check_job(record: Record, directory: str) -> None:
@@ -96,7 +128,7 @@ def _check(directory: str) -> None:
         )
 
 
-def _settings(record: Record, environment: dict[str, str]) -> Settings:
+def settings_of(record: Record, environment: dict[str, str]) -> Settings:
     """Read the settings again, with what the record has kept of them."""
     options = {"engine": record.engine} if record.engine else {}
     if conf := record.engine_settings.get("slurm_conf"):

@@ -76,6 +76,7 @@ class Request:
             b"exec": (4, self._exec),
             b"follow": (2, self._follow),
             b"attach": (1, self._attach),
+            b"tidy": (0, self._tidy),
         }
         try:
             count, handler = handlers.get(self._operation, (0, self._unknown))
@@ -143,6 +144,10 @@ class Request:
 
     async def _delete(self) -> bytes:
         await self._containers.delete(self._id, force=bool(self._arguments[1]))
+        return DONE
+
+    async def _tidy(self) -> bytes:
+        self._containers.look_for_the_dead()
         return DONE
 
     async def _hold(self, *, resume: bool) -> bytes:

@@ -2,12 +2,12 @@
 
 import os
 import signal
-import socket
 
 import trio
 
 from scrun.errors import SettingsError
 from supervisor.limits import raise_limits
+from supervisor.listening import listen
 from supervisor.log_files import finish
 from supervisor.records import remove_half_made
 from supervisor.server import Server, own_settings
@@ -31,7 +31,7 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
     os.umask(0o077)
     raise_limits()
     try:
-        listener = _listen(root, name)
+        listener = listen(root, name)
     except OSError as error:
         raise SettingsError.of_root(root, f"{name}: {error.strerror}") from error
     remove_half_made(root, name)
@@ -62,21 +62,3 @@ async def _serve(server: Server, starter: Starter) -> None:
 
             await server.serve(serving)
             nursery.cancel_scope.cancel()
-
-
-def _listen(root: str, name: str) -> socket.socket:
-    """Bind the socket. Whoever started us holds the lock of the name, so an old one is dead."""
-    path = os.path.join(root, name)
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    directory = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    try:
-        # sun_path holds 108 bytes, and a root directory may be longer
-        listener.bind(f"/proc/self/fd/{directory}/{name}")
-    finally:
-        os.close(directory)
-    listener.listen(1024)
-    return listener

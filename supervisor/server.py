@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import signal
 import socket
 import struct
 from collections.abc import Callable
@@ -15,11 +16,12 @@ from scrun.errors import ScrunError, StateError, UsageError
 from scrun.paths import outer_id
 from scrun.settings.load import Settings, load
 from supervisor.containers import Containers
-from supervisor.log import fault
+from supervisor.listening import listen_again, watch_removals
+from supervisor.log import fault, log
 from supervisor.plugins.registry import plugins
 from supervisor.processes import end_children, keep_descriptors_free
 from supervisor.requests import DESCRIPTORS, Request, send
-from supervisor.threads import own_threads
+from supervisor.threads import in_thread, own_threads
 
 _REQUEST_DEADLINE = 10.0
 # Arguments and variables of a call have 6 MiB at most, and each takes nine bytes of that or more
@@ -28,6 +30,7 @@ _ACCEPT_PAUSE = 0.1
 _NOBODY = 65534
 _FIRST_CALL = 10.0
 _LAST_ANSWERS = 5.0
+_ROOT_INTERVAL = 5.0
 
 
 class Server:
@@ -71,7 +74,9 @@ class Server:
             self._containers = Containers(
                 self._root, self._name, loaded, self._nursery, self._has_changed
             )
-            self._nursery.start_soon(self._accept)
+            self._nursery.start_soon(self._accept, self._listener)
+            self._nursery.start_soon(self._mind_the_root)
+            self._nursery.start_soon(self._containers.succeed)
             serving()
             await self._wait_until_idle()
             self._nursery.cancel_scope.cancel()
@@ -109,10 +114,54 @@ class Server:
         self._changed.set()
         self._changed = trio.Event()
 
-    async def _accept(self) -> None:
+    async def _mind_the_root(self) -> None:
+        """Come back when the root directory is removed beneath us.
+
+        The end of a session removes all that is in /run/user/UID and then that, and its next
+        beginning makes another one.
+        """
+        with trio.open_signal_receiver(signal.SIGIO) as removals:
+            try:
+                watched = watch_removals(self._root)
+            except OSError:  # it is gone already, or this kernel cannot tell
+                return
+            try:
+                async for _ in removals:
+                    if not await in_thread(self._is_there):
+                        break
+            finally:
+                os.close(watched)
+        while self._containers.any:
+            # whoever removes it may not be done, and nothing tells when it can be made again
+            await trio.sleep(_ROOT_INTERVAL)
+            try:
+                await self._come_back()
+            except (OSError, ScrunError):
+                continue
+            self._nursery.start_soon(self._mind_the_root)
+            return
+
+    async def _come_back(self) -> None:
+        """Make the root directory again, and in it a socket and the records.
+
+        Another supervisor may have our name there by now: then we take one that nobody has.
+
+        Raises:
+            OSError: They cannot be made.
+            SettingsError: Likewise.
+        """
+        name, listener = await in_thread(listen_again, self._root, self._name)
+        self._name, self._path = name, os.path.join(self._root, name)
+        self._bound = os.lstat(self._path)
+        self._listener = trio.socket.from_stdlib_socket(listener)
+        self._nursery.start_soon(self._accept, self._listener)
+        log.warning("%s was removed: made again, with the records of containers", self._root)
+        self._containers.come_back(name)
+
+    async def _accept(self, listener: trio.socket.SocketType) -> None:
         while True:
             try:
-                connection, _ = await self._listener.accept()
+                connection, _ = await listener.accept()
             except OSError:  # no descriptor is left; the caller waits in the queue
                 await trio.sleep(_ACCEPT_PAUSE)
                 continue

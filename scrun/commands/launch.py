@@ -94,12 +94,20 @@ def _remove(*paths: str) -> None:
             pass  # there was none; or there is no removing it either
 
 
-def launch_beside(root: str, name: str) -> None:
-    """Have a supervisor started by a process that nobody waits for."""
+def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
+    """Have a supervisor started by a process that nobody waits for.
+
+    Args:
+        root: The root directory.
+        name: The socket's name.
+        to_tidy: Whether it is there only to give back what dead supervisors have left; one that
+            runs already does so now.
+    """
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    call = "have_tidied" if to_tidy else "launch"
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from scrun.commands.launch import launch; "
-        "launch(sys.argv[2], sys.argv[3])"
+        f"import sys; sys.path.insert(0, sys.argv[1]); from scrun.commands.launch import {call}; "
+        f"{call}(sys.argv[2], sys.argv[3])"
     )
     argv = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), "-c", program]
     null = os.open("/dev/null", os.O_RDWR)
@@ -113,6 +121,19 @@ def launch_beside(root: str, name: str) -> None:
         setsigdef=_SIGNALS,
     )
     os.close(null)
+
+
+def have_tidied(root: str, name: str) -> None:
+    """Have a supervisor give back what dead ones have left, and start one if there is none.
+
+    Raises:
+        SettingsError: See `launch`.
+        SupervisorLost: Likewise.
+        OSError: It cannot be asked.
+    """
+    sock = launch(root, name, lingers=False)
+    wire.send(sock, [b"tidy"])
+    wire.receive(sock)
 
 
 # What the first caller ignores (a shell's background job has SIGINT ignored) or blocks is its own
@@ -217,7 +238,8 @@ def _environment(settings_file: str) -> "dict[str, str]":
     Each container's children get the environment of its own `create`, and its own settings hold
     for it; those of whoever starts the supervisor say how long that stays.
     """
-    kept = ("XDG_RUNTIME_DIR", "_CONTAINERS_ROOTLESS_UID", "SCRUN_CONFIG", "TMPDIR")
+    # SLURM_CONF: for what dead supervisors have left
+    kept = ("XDG_RUNTIME_DIR", "_CONTAINERS_ROOTLESS_UID", "SCRUN_CONFIG", "SLURM_CONF", "TMPDIR")
     environment = {key: os.environ[key] for key in kept if key in os.environ}
     if settings_file:
         environment["SCRUN_CONFIG"] = os.path.abspath(settings_file)

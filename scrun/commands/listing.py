@@ -17,8 +17,8 @@ import re
 from scrun import wire
 from scrun._fast import record_root, say
 from scrun.cli.parse import Parsed
-from scrun.errors import UsageError
-from scrun.oci.ids import check_id
+from scrun.oci.ids import is_id
+from scrun.paths import looked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     del argv
     root = record_root(parsed)
     ids = containers(root)
+    lost: list[str] = []
     if parsed.options.get("quiet"):
         # shells complete ids with it: nothing is imported and no record read for that
         text = "".join(f"{container}\n" for container in ids)
@@ -52,13 +53,17 @@ def run(parsed: Parsed, argv: list[str]) -> int:
 
         from scrun.cli.report import escaped
 
-        text = escaped(json.dumps(rows(root, ids), indent=2, ensure_ascii=False)) + "\n"
+        text = escaped(json.dumps(rows(root, ids, lost), indent=2, ensure_ascii=False)) + "\n"
     elif os.isatty(1) and not parsed.options.get("wide"):
-        text = narrow(rows(root, ids), os.get_terminal_size(1).columns or 80)
+        text = narrow(rows(root, ids, lost), os.get_terminal_size(1).columns or 80)
     else:
-        text = table(rows(root, ids))
+        text = table(rows(root, ids, lost))
     # a path need not be UTF-8, and JSON cannot say one that is not
     say(text.encode("utf-8", "replace"))
+    if not parsed.options.get("quiet") and (lost or not looked(root)):
+        from scrun.commands.orphan import tidy_up
+
+        tidy_up(parsed, root)
     return 0
 
 
@@ -73,31 +78,24 @@ def containers(root: str) -> list[str]:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
-    return sorted(filter(_is_id, names))
+    return sorted(filter(is_id, names))
 
 
-def _is_id(name: str) -> bool:
-    """Tell records from what a supervisor keeps beside them: `@` begins no id."""
-    try:
-        check_id(name)
-    except UsageError:
-        return False
-    return True
-
-
-def rows(root: str, ids: list[str]) -> list[Row]:
+def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:
     """Return what there is to say about each container; one that is deleted meanwhile is left out.
 
     Args:
         root: The root directory.
         ids: Of the containers.
+        lost: Gets those whose supervisor died, and may have left something.
     """
     served: dict[str, bool] = {}
-    found = (_row(os.path.join(root, container), served) for container in ids)
+    lost = [] if lost is None else lost
+    found = (_row(os.path.join(root, container), served, lost) for container in ids)
     return [row for row in found if row is not None]
 
 
-def _row(directory: str, served: dict[str, bool]) -> Row | None:
+def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None:
     """Read a record; None when it is gone."""
     from scrun.errors import StateError
     from scrun.record import read_record
@@ -106,10 +104,12 @@ def _row(directory: str, served: dict[str, bool]) -> Row | None:
         owner = _owner(os.stat(directory).st_uid)
         record = read_record(directory)
         state = _state(record)
-        if record.status != "stopped" and not _is_served(directory, served):
+        unfinished = record.status != "stopped" or record.is_left
+        if unfinished and not _is_served(directory, served):
             # it may just have ended, and its supervisor after it
             record = read_record(directory)
             state = _state(record, lost=record.status != "stopped")
+            lost.append(record.id)
     except (OSError, StateError) as error:
         if not os.path.isdir(directory):
             return None

@@ -13,7 +13,7 @@ from scrun import _fast
 from scrun.cli.parse import Parsed
 from scrun.commands.create import supervisor_name
 from scrun.commands.launch import is_waited_for, launch
-from scrun.errors import StateError, UnknownContainer
+from scrun.errors import ScrunError, StateError, UnknownContainer
 from scrun.paths import has_record
 from scrun.states import not_running
 
@@ -41,6 +41,8 @@ def run(parsed: Parsed, directory: str) -> int:
     from scrun.record import read_record, stopped_state
 
     record = read_record(directory)
+    if record.is_left or record.status != "stopped":
+        tidy_up(parsed, os.path.dirname(directory))
     if parsed.command in ("start", "pause", "resume"):
         raise StateError(f"container {container} is stopped: its supervisor is gone; delete it")
     if parsed.command == "state":
@@ -48,6 +50,16 @@ def run(parsed: Parsed, directory: str) -> int:
     if parsed.command == "kill" and not parsed.count("all"):
         raise StateError(not_running(container))
     return 0
+
+
+def tidy_up(parsed: Parsed, root: str) -> None:
+    """Have given back what dead supervisors have left; nobody waits for it, or needs it now."""
+    from scrun.commands.launch import launch_beside
+
+    try:
+        launch_beside(root, supervisor_name("user", parsed), to_tidy=True)
+    except (ScrunError, OSError):
+        pass
 
 
 def _delete(parsed: Parsed, root: str, container: str) -> int:

@@ -31,3 +31,12 @@ def check_id(text: str) -> str:
             f"invalid container id {text!r}: use letters, digits and _ + . -, not . or .. alone"
         )
     return text
+
+
+def is_id(text: str) -> bool:
+    """Tell an id from what else is in a root directory: `@` begins none."""
+    try:
+        check_id(text)
+    except UsageError:
+        return False
+    return True

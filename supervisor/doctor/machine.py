@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from scrun.commands.launch import own_directory
+from scrun.commands.orphan import tidy_up
 from scrun.errors import ScrunError
 from scrun.settings import quick
 from scrun.settings.versions import features
@@ -18,6 +19,7 @@ from supervisor.doctor.findings import Finding
 from supervisor.doctor.place import Check, Place, Tell, run_tool, slurm_version
 from supervisor.limits import still_limited
 from supervisor.processes import own_program
+from supervisor.successor import of_the_dead
 
 _WANTED_IDS = 65536
 _TOOLS = (
@@ -119,13 +121,16 @@ class Directory(msgspec.Struct, frozen=True):
     mode: int
 
 
-def judge_runtime_dir(value: str, seen: Directory | None, uid: int) -> Finding:
+def judge_runtime_dir(
+    value: str, seen: Directory | None, uid: int, *, goes: bool = False
+) -> Finding:
     """Judge XDG_RUNTIME_DIR (basedir-spec: the user's own, 0700).
 
     Args:
         value: The variable, or "".
         seen: What is there; None: no directory.
         uid: The user.
+        goes: Whether systemd removes it when the user's last session ends: it does not linger.
     """
     name = "XDG_RUNTIME_DIR"
     remedy = f"log in anew, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"
@@ -142,6 +147,13 @@ def judge_runtime_dir(value: str, seen: Directory | None, uid: int) -> Finding:
     if seen.mode & 0o077:
         found = f"{value}: mode {seen.mode & 0o777:o}: others can get in"
         return Finding(name, "warn", found, f"chmod 700 {value}")
+    if goes:
+        found = f"{value}: removed when your last session ends, with the records of containers"
+        remedy = (
+            "loginctl enable-linger; without it the records of jobs are made again when you have "
+            "logged in anew, and containers on this machine may end"
+        )
+        return Finding(name, "warn", found, remedy)
     return Finding(name, "ok", value)
 
 
@@ -240,7 +252,42 @@ def _unusable(root: str) -> str:
 async def _runtime_dir(place: Place, tell: Tell) -> None:
     value = place.environment.get("XDG_RUNTIME_DIR", "")
     seen = await trio.to_thread.run_sync(_look, value, abandon_on_cancel=True)
-    tell(judge_runtime_dir(value, seen, os.geteuid()))
+    goes = await trio.to_thread.run_sync(_goes, value, abandon_on_cancel=True)
+    tell(judge_runtime_dir(value, seen, os.geteuid(), goes=goes))
+
+
+def _goes(path: str) -> bool:
+    """Tell whether a directory is one that systemd-logind removes (loginctl(1), enable-linger)."""
+    uid = os.geteuid()
+    if uid == 0 or not os.path.isdir("/run/systemd/system") or path != f"/run/user/{uid}":
+        return False
+    try:
+        return not os.path.exists(f"/var/lib/systemd/linger/{pwd.getpwuid(uid).pw_name}")
+    except KeyError:
+        return True
+
+
+async def _left_behind(place: Place, tell: Tell) -> None:
+    """Look for records of dead supervisors, and have given back what those have left."""
+    name = "left behind"
+    if not place.root or place.root_is_new:
+        tell(Finding(name, "ok", "nothing"))
+        return
+    found = await trio.to_thread.run_sync(of_the_dead, place.root, abandon_on_cancel=True)
+    if not found:
+        tell(Finding(name, "ok", "nothing"))
+        return
+    await trio.to_thread.run_sync(tidy_up, place.parsed, place.root, abandon_on_cancel=True)
+    containers = ", ".join(os.path.basename(directory) for directory in found)
+    tell(
+        Finding(
+            name,
+            "warn",
+            f"by dead supervisors: {containers}; it is being given back now",
+            "scrun delete, for each of them; what cannot be given back is in `scrun logs "
+            "--supervisor`",
+        )
+    )
 
 
 def _look(path: str) -> Directory | None:
@@ -329,6 +376,7 @@ BASICS = (
     Check(("limits",), _limits),
     Check(("root directory",), _root),
     Check(("XDG_RUNTIME_DIR",), _runtime_dir),
+    Check(("left behind",), _left_behind),
 )
 NAMESPACES = (
     Check(("user namespaces",), _namespaces),

@@ -7,7 +7,7 @@ while somebody was in it.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -280,5 +280,22 @@ class Engine(Protocol):
 
         Raises:
             EngineError: The engine cannot be asked; the job may still be there.
+        """
+        ...
+
+
+@runtime_checkable
+class RemembersJobs(Protocol):
+    """What an engine may have beside the rest: its jobs can be found without a record."""
+
+    async def jobs_of_the_dead(self, setting: Setting, root: str) -> list[str]:
+        """Find the jobs of supervisors that are known to be dead.
+
+        Args:
+            setting: The surroundings of children.
+            root: The root directory that was theirs, on this machine.
+
+        Returns:
+            The ids of the jobs, for `Engine.release`.
         """
         ...

@@ -1,6 +1,5 @@
 """The plugin stage/builtin: the policy makes bundles fit, where no script does."""
 
-import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -10,18 +9,17 @@ import msgspec
 import trio
 
 from scrun.errors import StagingError
-from scrun.record import Record
 from supervisor.engines.base import Job, Request
-from supervisor.engines.slurm.tools import outer_id
 from supervisor.nurseries import unwrapped
 from supervisor.processes import child
 from supervisor.pumps import messages
 from supervisor.staging.base import Left, Submission
 from supervisor.staging.id_maps import with_ids
+from supervisor.staging.owner import owner_of
 from supervisor.staging.place import (
     Staged,
+    clean,
     directory_for,
-    not_ours,
     return_changes,
     stage_in,
     stage_out,
@@ -48,22 +46,7 @@ async def stager(configuration: None, submission: Submission) -> AsyncIterator["
 async def undo(left: Left) -> None:
     """Bring back what the container has changed, and remove the staged bundle."""
     if left.record.staged:
-        await in_thread(clean, left.record)
-
-
-def clean(record: Record) -> None:
-    """Remove a staged bundle, after what the container has changed in a copy is brought back."""
-    try:
-        if not_ours(record.staged):  # then it was not staged there
-            return
-    except FileNotFoundError:
-        return
-    copied = os.path.join(record.staged, "rootfs")
-    complete = os.path.lexists(os.path.join(record.staged, "config.json"))
-    if complete and os.path.isdir(copied) and not os.path.islink(copied) and record.rootfs:
-        original = os.path.realpath(record.rootfs)
-        return_changes(record.staged, original, privileged=outer_id("uid") == 0)
-    stage_out(record.staged)
+        await in_thread(clean, left.record.staged, left.record.rootfs)
 
 
 class BuiltIn:
@@ -83,6 +66,7 @@ class BuiltIn:
         directory = directory_for(settings, request)
         target = await self._engine.target(request.setting)
         target, why_one_user = await with_ids(target, job, settings.id_map, request)
+        owner = owner_of(request.record, bundle.rootfs) if settings.scratch else None
 
         def execute(command: Sequence[str]) -> None:
             trio.from_thread.run(carry_out, command, request, "copying the root file system")
@@ -90,7 +74,9 @@ class BuiltIn:
         with trio.move_on_after(settings.timeout) as patience:
             # a thread: whatever happens it comes to its end, and leaves nothing if it fails
             done = await in_thread(
-                lambda: stage_in(bundle.raw, bundle.path, directory, target, execute=execute)
+                lambda: stage_in(
+                    bundle.raw, bundle.path, directory, target, owner=owner, execute=execute
+                )
             )
         if patience.cancelled_caught:
             raise StagingError(f"stage in took longer than {settings.timeout:g} s")

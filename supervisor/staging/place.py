@@ -19,13 +19,14 @@ import msgspec
 from scrun.errors import StagingError, described
 from scrun.paths import replaceable
 from scrun.record import Moved
-from scrun.settings.patterns import substitute
-from supervisor.names import user_of
+from supervisor.engines.slurm.tools import outer_id
+from supervisor.identity import is_dead
 from supervisor.staging.bring_back import bring_back
 from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from supervisor.staging.ids import has_several
 from supervisor.staging.mapped import remove_mapped
 from supervisor.staging.mounts import FILES
+from supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from supervisor.staging.policy import fit
 from supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
 from supervisor.view.plan import View, view_of
@@ -75,15 +76,8 @@ def directory_for(settings: Staging, request: Request) -> str:
     """
     if settings.scratch is None:
         return os.path.join(request.record, "bundle")
-    uid = os.getuid()
-    user = user_of(uid)
-    if user is None and "%u" in settings.scratch.replace("%%", ""):
-        raise StagingError(
-            f"[staging] scratch = {settings.scratch!r}: uid {uid} has no name, not even in the "
-            "name service: use %U, its number"
-        )
-    values = {"u": user.name if user else str(uid), "U": str(uid)}
-    return os.path.join(substitute(settings.scratch, values, shell=False), request.container)
+    root = os.path.dirname(request.record)
+    return os.path.join(scratch_of(settings.scratch), name_in_scratch(root, request.container))
 
 
 def run(command: Sequence[str]) -> None:
@@ -106,6 +100,7 @@ def stage_in(
     directory: str,
     target: Target,
     *,
+    owner: Owner | None = None,
     execute: Callable[[Sequence[str]], None] = run,
 ) -> Staged:
     """Make a bundle that runs at the target.
@@ -116,6 +111,7 @@ def stage_in(
         directory: Where the staged bundle goes: empty or not there yet, and where the nodes
             see it too.
         target: Where the container will run.
+        owner: Whose it is, in a directory that others share.
         execute: Runs the copying of a large root file system.
 
     Raises:
@@ -123,7 +119,7 @@ def stage_in(
     """
     bundle = os.path.abspath(bundle)
     directory = os.path.abspath(directory)
-    make_place(directory)
+    make_place(directory, owner=owner)
     try:
         return _fill(config, bundle, directory, target, execute)
     except BaseException as error:
@@ -133,11 +129,16 @@ def stage_in(
         raise
 
 
-def make_place(directory: str, remedy: str = _REMEDY) -> None:
+def make_place(directory: str, remedy: str = _REMEDY, *, owner: Owner | None = None) -> None:
     """Make the directory of a staged bundle, if it is missing.
 
     In a scratch directory for all, somebody else may have made it first, or one above it: then
     what is staged could be exchanged for another bundle, and that would be run.
+
+    Args:
+        directory: It.
+        remedy: What to do when it cannot be used.
+        owner: Whose it will be; what a dead supervisor has left there is cleaned up.
 
     Raises:
         StagingError: It is not ours alone, or has something in it.
@@ -150,9 +151,14 @@ def make_place(directory: str, remedy: str = _REMEDY) -> None:
         if reason:
             reason = reason.removeprefix(f"{directory}: ")
             raise StagingError(f"staging in {directory}: {reason}; {remedy}")
+        if owner is not None and (left := read_owner(directory)) and is_dead(left.supervisor):
+            clean(directory, left.rootfs)
+            os.makedirs(directory, mode=0o700, exist_ok=True)
         if os.listdir(directory):
             raise StagingError(f"{directory} is not empty")
         os.chmod(directory, 0o700)
+        if owner is not None:
+            write(os.path.join(directory, OWNER), msgspec.json.encode(owner))
     except OSError as error:
         raise StagingError(f"staging in {directory}: {error.strerror}; {remedy}") from error
 
@@ -307,6 +313,29 @@ def return_changes(
     bring_back(copied, original, since, owners=owners, go_on=go_on)
 
 
+def clean(directory: str, submitted: str) -> None:
+    """Remove a staged bundle, after what the container has changed in a copy is brought back.
+
+    Args:
+        directory: The staged bundle of a container that is gone; nothing happens if it is not
+            there, or not ours.
+        submitted: The root file system that it may be a copy of.
+
+    Raises:
+        StagingError: Not all of that was done.
+    """
+    try:
+        if not_ours(directory):  # then it was not staged there
+            return
+    except FileNotFoundError:
+        return
+    copied = os.path.join(directory, _ROOTFS)
+    complete = os.path.lexists(os.path.join(directory, _CONFIG))
+    if complete and os.path.isdir(copied) and not os.path.islink(copied) and submitted:
+        return_changes(directory, os.path.realpath(submitted), privileged=outer_id("uid") == 0)
+    stage_out(directory)
+
+
 def stage_out(directory: str) -> None:
     """Remove what `stage_in` made, and the directory when nothing else is in it.
 
@@ -347,7 +376,7 @@ def _stage_out(directory: str) -> None:
         raise StagingError(f"cleaning {directory}: {error.strerror}") from error
     try:
         device = os.fstat(parent).st_dev
-        for name in (_CONFIG, _ROOTFS, FILES):
+        for name in (_CONFIG, _ROOTFS, FILES, OWNER):
             _remove(parent, name, device, directory)
         if not os.listdir(parent):
             os.rmdir(directory)

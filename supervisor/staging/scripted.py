@@ -20,6 +20,7 @@ from supervisor.lua.process import Remote
 from supervisor.nurseries import unwrapped
 from supervisor.staging.base import Submission
 from supervisor.staging.files import write
+from supervisor.staging.owner import Owner, owner_of
 from supervisor.staging.place import Staged, directory_for, make_place
 from supervisor.staging.place import stage_out as clean
 from supervisor.threads import in_thread, look
@@ -139,10 +140,11 @@ class Scripted:
         """Look at the bundle that the script has made, where it can be seen from here."""
         target = await self._engine.target(self._request.setting)
         shadow = self._shadow if target.link_rootfs else None
-        return await in_thread(_look, moved, self._bundle, shadow)
+        owner = owner_of(self._request.record, "") if self._settings.staging.scratch else None
+        return await in_thread(_look, moved, self._bundle, shadow, owner)
 
 
-def _look(moved: Moved, bundle: Bundle, shadow: str | None) -> Staged:
+def _look(moved: Moved, bundle: Bundle, shadow: str | None, owner: Owner | None) -> Staged:
     name = os.path.join(moved.bundle, "config.json")
     if not os.path.exists(name):  # it may lie on a file system of the nodes
         return Staged(moved.bundle, moved.root, (), tuple(bundle.config.process.args), moved)
@@ -154,7 +156,7 @@ def _look(moved: Moved, bundle: Bundle, shadow: str | None) -> Staged:
     path = moved.bundle
     if shadow is not None and not os.path.lexists(os.path.join(path, "rootfs")):
         try:
-            _write_shadow(raw, path, root, shadow)
+            _write_shadow(raw, path, root, shadow, owner)
         except OSError as error:
             raise StagingError(f"{shadow}: {error.strerror}") from error
         path = shadow
@@ -164,9 +166,11 @@ def _look(moved: Moved, bundle: Bundle, shadow: str | None) -> Staged:
     return Staged(path, root, (), tuple(config.process.args), moved, view=view)
 
 
-def _write_shadow(config: dict[str, Any], bundle: str, root: str, shadow: str) -> None:
+def _write_shadow(
+    config: dict[str, Any], bundle: str, root: str, shadow: str, owner: Owner | None
+) -> None:
     """Write a bundle in which slurmstepd 22.05, which looks for `rootfs` only, finds the root."""
-    make_place(shadow)
+    make_place(shadow, owner=owner)
     mounts = [
         {**mount, "source": os.path.join(bundle, mount["source"])}
         if mount.get("source") and "bind" in (mount.get("type"), *(mount.get("options") or ()))

@@ -127,6 +127,11 @@ class Supervisor:
         return self.process.wait(20)
 
 
+def listed(root: Path) -> list[str]:
+    """What is in a root directory, but for the mark that somebody has looked for the dead."""
+    return [name for name in os.listdir(root) if name != "@looked"]
+
+
 def everything(sock: socket.socket) -> bytes:
     return b"".join(iter(lambda: sock.recv(65536), b""))
 
@@ -330,7 +335,7 @@ def test_create_that_makes_no_sense(supervisor: Supervisor, fields: list[bytes])
     supervisor.serves()
     assert answer[:1] == b"\1"
     assert len(answer) > 1
-    assert os.listdir(supervisor.root) == [NAME]
+    assert listed(supervisor.root) == [NAME]
     wait_until("descriptors closed", lambda: supervisor.descriptors == before)
 
 
@@ -341,7 +346,7 @@ def test_create_of_a_bundle_that_is_none(supervisor: Supervisor, bundle: bytes) 
     supervisor.serves()
     assert answer[:1] == b"\1"
     assert supervisor.ask(b"state", b"c1")[:1] == b"\1"
-    wait_until("record removed", lambda: os.listdir(supervisor.root) == [NAME])
+    wait_until("record removed", lambda: listed(supervisor.root) == [NAME])
     wait_until("descriptors closed", lambda: supervisor.descriptors == before)
     assert descendants(supervisor.pid) == []
 
@@ -367,7 +372,7 @@ def test_create_with_an_anchor_that_is_none(supervisor: Supervisor, base: Path, 
         answer = supervisor.create(b"c1", b"/nonexistent", fds=[fd] * 4)
     supervisor.serves()
     assert answer[:1] == b"\1"
-    wait_until("record removed", lambda: os.listdir(supervisor.root) == [NAME])
+    wait_until("record removed", lambda: listed(supervisor.root) == [NAME])
     wait_until("descriptors closed", lambda: supervisor.descriptors == before)
 
 
@@ -377,7 +382,7 @@ def test_create_with_too_few_descriptors(supervisor: Supervisor, count: int) -> 
     with open(os.devnull, "r+b") as null:
         answer = supervisor.create(b"c1", b"/", fds=[null.fileno()] * count)
     assert answer[:1] == b"\1"
-    assert os.listdir(supervisor.root) == [NAME]
+    assert listed(supervisor.root) == [NAME]
     supervisor.serves()
     wait_until("descriptors closed", lambda: supervisor.descriptors == before)
 
@@ -387,7 +392,7 @@ def test_create_with_too_many_descriptors(supervisor: Supervisor, count: int) ->
     before = supervisor.at_rest()
     with open(os.devnull, "r+b") as null:
         assert supervisor.create(b"c1", b"/", fds=[null.fileno()] * count) == b""
-    assert os.listdir(supervisor.root) == [NAME]
+    assert listed(supervisor.root) == [NAME]
     supervisor.serves()
     wait_until("descriptors closed", lambda: supervisor.descriptors == before)
 
@@ -501,7 +506,7 @@ def test_ends_when_it_is_told_to(supervisor: Supervisor, number: int) -> None:
         silent.sendall(b"\0")
         assert supervisor.end(number) == 0
     assert supervisor.said == ""
-    assert os.listdir(supervisor.root) == []
+    assert listed(supervisor.root) == []
 
 
 def test_told_twice(supervisor: Supervisor) -> None:
@@ -514,20 +519,20 @@ def test_goes_when_it_is_idle(base: Path) -> None:
     with running(base, idle_timeout=0.3) as supervisor:
         assert supervisor.process.wait(10) == 0
         assert supervisor.said == ""
-        assert os.listdir(supervisor.root) == []
+        assert listed(supervisor.root) == []
 
 
 def test_leaves_nothing_when_it_is_told_to_go(supervisor: Supervisor) -> None:
     (supervisor.root / f"{NAME}.lock").touch()  # whoever starts one makes it
     assert supervisor.end() == 0
-    assert os.listdir(supervisor.root) == []
+    assert listed(supervisor.root) == []
 
 
 def test_removes_at_last_what_it_could_not_remove_before(base: Path) -> None:
     with running(base, idle_timeout=0.5) as supervisor:
         (supervisor.root / f"@tmp{NAME}1234" / "half").mkdir(parents=True)
         assert supervisor.process.wait(10) == 0
-        assert os.listdir(supervisor.root) == []
+        assert listed(supervisor.root) == []
 
 
 def test_removes_what_others_left_that_were_killed(base: Path) -> None:
@@ -545,7 +550,7 @@ def test_removes_what_others_left_that_were_killed(base: Path) -> None:
             with (root / "@begins.lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 assert supervisor.process.wait(10) == 0
-        assert sorted(os.listdir(root)) == [
+        assert sorted(listed(root)) == [
             "@alive", "@alive.lock", "@begins", "@begins.lock",
             "@tmp@alive12345678", "@tmp@begins12345678",
         ]  # fmt: skip
@@ -575,14 +580,14 @@ def test_stays_while_somebody_is_about_to_need_it(base: Path) -> None:
         supervisor.serves()
         os.close(lock)
         assert supervisor.process.wait(10) == 0
-        assert os.listdir(supervisor.root) == []
+        assert listed(supervisor.root) == []
 
 
 def test_takes_the_place_of_one_that_was_killed(base: Path) -> None:
     with running(base) as first:
         first.process.kill()
         first.process.wait()
-        assert os.listdir(first.root) == [NAME]
+        assert listed(first.root) == [NAME]
     first.root.rename(base / "kept")
     again = base / "again"
     again.mkdir()
@@ -590,7 +595,7 @@ def test_takes_the_place_of_one_that_was_killed(base: Path) -> None:
     with running(again) as second:
         second.serves()
         assert second.end() == 0
-        assert os.listdir(second.root) == []
+        assert listed(second.root) == []
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -606,7 +611,7 @@ def test_root_that_is_removed_meanwhile(base: Path, again: bool, told: bool) -> 
         assert (supervisor.end() if told else supervisor.process.wait(10)) == 0
         assert supervisor.said == ""
         if again:
-            assert sorted(os.listdir(supervisor.root)) == [NAME, f"{NAME}.lock"]
+            assert sorted(listed(supervisor.root)) == [NAME, f"{NAME}.lock"]
 
 
 def test_root_whose_path_is_longer_than_a_socket_address(base: Path) -> None:
@@ -615,7 +620,7 @@ def test_root_whose_path_is_longer_than_a_socket_address(base: Path) -> None:
     with running(deep) as supervisor:
         supervisor.serves()
         assert supervisor.end() == 0
-        assert os.listdir(supervisor.root) == []
+        assert listed(supervisor.root) == []
 
 
 def server_of(root: Path, name: str) -> int:

@@ -334,3 +334,10 @@ def test_docker() -> None:
     )
     assert engines.judge_docker("/d", "", usable=False).status == "warn"
     assert engines.judge_docker("/d", None, usable=False).remedy == "run `scrun install docker`"
+
+
+def test_a_runtime_directory_that_goes_with_the_session() -> None:
+    seen = machine.Directory(1000, 0o700)
+    found = machine.judge_runtime_dir("/run/user/1000", seen, 1000, goes=True)
+    assert found.status == "warn"
+    assert "loginctl enable-linger" in found.remedy

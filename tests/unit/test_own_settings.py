@@ -36,19 +36,19 @@ def test_an_orphan_has_the_settings_of_its_create(files: tuple[Path, Path], way:
         if way == "option"
         else record_of([], {"SCRUN_CONFIG": str(of_create)})
     )
-    settings = orphans._settings(record, {"SCRUN_CONFIG": str(other)})
+    settings = orphans.settings_of(record, {"SCRUN_CONFIG": str(other)})
     assert settings.slurm.bin == "/of/create"
 
 
 def test_an_orphan_of_the_usual_settings_has_those(files: tuple[Path, Path]) -> None:
     record = record_of([], {})
-    assert orphans._settings(record, {"SCRUN_CONFIG": str(files[1])}).slurm.bin is None
+    assert orphans.settings_of(record, {"SCRUN_CONFIG": str(files[1])}).slurm.bin is None
 
 
 def test_settings_that_are_gone_stop_no_delete(files: tuple[Path, Path]) -> None:
     record = record_of(["--config-file", str(files[0])], {})
     files[0].unlink()
-    assert orphans._settings(record, {}).slurm.bin is None
+    assert orphans.settings_of(record, {}).slurm.bin is None
 
 
 def test_the_option_is_for_the_supervisor_too(

@@ -1,5 +1,6 @@
 """Allocate jobs and run containers in them with the tools of Slurm."""
 
+import os
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
@@ -30,6 +31,8 @@ from supervisor.engines.slurm.layout import (
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.tools import Tools, outer_id
+from supervisor.engines.slurm.unknown import jobs_of_the_dead
+from supervisor.identity import mark
 from supervisor.processes import Setting, output_of
 from supervisor.staging.plan import Target
 
@@ -136,6 +139,7 @@ class SlurmEngine:
         directory = wanted.pop("SCRUN_WORKING_DIR", "") or request.directory
         options = [
             f"--job-name={wanted.pop('SCRUN_JOB_NAME', '') or 'scrun'}",
+            f"--comment={mark(os.path.dirname(request.record))}",
             *nodes_of_salloc(wanted),
             f"--chdir={directory}",
             *salloc_arguments(wanted, version.release),
@@ -184,3 +188,7 @@ class SlurmEngine:
             EngineError: Slurm does not answer.
         """
         await cancel_job(self._tools, self._tools.setting(setting), job_id)
+
+    async def jobs_of_the_dead(self, setting: Setting, root: str) -> list[str]:
+        """See `supervisor.engines.base.RemembersJobs`."""
+        return await jobs_of_the_dead(self._tools, self._tools.setting(setting), root)

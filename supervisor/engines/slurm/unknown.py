@@ -1,15 +1,18 @@
-"""Jobs that salloc was granted and could not tell of, because it was killed."""
+"""Jobs that nobody could tell of, because salloc or the supervisor was killed."""
 
 import contextlib
 
 import msgspec
 import trio
 
+from scrun.record import Process
 from supervisor.engines.slurm.tools import Tools
+from supervisor.identity import is_dead, read_mark
 from supervisor.processes import Setting, output_of
 
 _FORMAT = "JobID:30,AllocSID:30,SubmitTime:30"
 _ANSWER = 10.0
+_HELD = "PENDING,CONFIGURING,RUNNING,SUSPENDED,STOPPED"
 _ON_ITS_WAY = 1.0
 _CLOCKS_DIFFER = 2.0
 
@@ -53,3 +56,25 @@ async def jobs_of_a_killed_salloc(
             await trio.sleep(pause)
             found.update(submitted_by(await output_of(command, asking), session, since))
     return sorted(found)
+
+
+def marked(answer: str, root: str) -> list[tuple[str, Process]]:
+    """Read what squeue says: number and comment of each job.
+
+    Returns:
+        The jobs of this machine and root directory, and which supervisor asked for each.
+    """
+    pairs = (line.split(maxsplit=1) for line in answer.splitlines())
+    numbered = ((pair[0], read_mark(pair[1], root)) for pair in pairs if len(pair) == 2)
+    return [(number, whose) for number, whose in numbered if whose and number.isdigit()]
+
+
+async def jobs_of_the_dead(tools: Tools, setting: Setting, root: str) -> list[str]:
+    """Ask Slurm for the jobs of supervisors of this root directory that are dead."""
+    if tools.squeue is None:
+        return []
+    command = [tools.squeue, "--me", "--noheader", f"--states={_HELD}", "--format=%A %k"]
+    with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
+        found = marked(await output_of(command, setting), root)
+        return [number for number, whose in found if is_dead(whose)]
+    return []

@@ -1,0 +1,269 @@
+"""What is left when a supervisor is killed together with all that it has started."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeSite
+from tests.harness import cluster
+from tests.harness.life import Life
+from tests.harness.processes import descendants, signal_quietly
+from tests.harness.site import Site
+from tests.harness.wait import wait_until, wait_while
+
+A_MINUTE = 60.0
+
+
+def kill_all(site: Site) -> None:
+    """SIGKILL for all processes of a place on this host at once, as at the end of a session.
+
+    What runs in a job is on another host, for a user.
+    """
+    ours = [process.pid for process in site.processes() if process.pid != os.getpid()]
+    ours += [pid for supervisor in site.supervisors() for pid in descendants(supervisor)]
+    ours = [pid for pid in dict.fromkeys(ours) if not is_of_a_job(pid)]
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none sees another one's end
+        for pid in ours:
+            signal_quietly(pid, number)
+    wait_while("the killed", lambda: [*site.supervisors(), *filter(is_there, ours)])
+
+
+def is_of_a_job(pid: int) -> bool:
+    """Whether Slurm has started a process, on one of the nodes."""
+    while pid > 1:
+        try:
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        except OSError:
+            return False
+        if "(slurmstepd" in name or "(slurmd" in name:
+            return True
+        pid = int(rest.split()[1])
+    return False
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def jobs(site: Site) -> list[str]:
+    return cluster.jobs(site.user, site.base.name)
+
+
+def is_clean(site: Site) -> bool:
+    """Whether nothing is left but records, which say that their container has stopped."""
+    records = [entry for entry in site.root.iterdir() if entry.name[0] != "@"]
+    states = [json.loads((record / "state.json").read_text()) for record in records]
+    known = all(state["status"] == "stopped" and not state["staged"] for state in states)
+    owned = any(state["job_id"] and state["owns_job"] for state in states)
+    return known and not owned and not jobs(site)
+
+
+def running(site: Site) -> Life:
+    """A container whose job is there; *running* is also one whose job still waits."""
+    life = site.life("sleep", "600").created(60).start()
+    wait_until("its job", lambda: [job for job in jobs(site) if "RUNNING" in job], 30)
+    return life
+
+
+def orphaned(site: Site) -> None:
+    """A running job whose supervisor, salloc and srun are killed."""
+    running(site)
+    kill_all(site)
+    assert len(jobs(site)) == 1
+
+
+def test_delete_cancels_the_job(make_site: MakeSite) -> None:
+    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    life = running(site)
+    kill_all(site)
+    assert len(jobs(site)) == 1
+    site.must("delete", life.id, timeout=60)
+    wait_while("the job", lambda: [job for job in jobs(site) if "COMPLETING" not in job], 5)
+    site.settle(20)
+
+
+@pytest.mark.parametrize("command", ["list", "state", "create", "doctor"])
+def test_the_next_command_has_it_given_back(make_site: MakeSite, command: str) -> None:
+    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    life = running(site)
+    kill_all(site)
+    assert len(jobs(site)) == 1
+    if command == "list":
+        assert "the supervisor was lost" in site.must("list")
+    elif command == "state":
+        assert life.state()["status"] == "stopped"
+    elif command == "create":
+        other = site.life("true").created(60)
+        other.delete(60)
+    else:
+        site.run("doctor", timeout=120)
+    wait_until("everything given back", lambda: is_clean(site), A_MINUTE)
+    assert life.state()["annotations"]["org.scrun.message"] == "the supervisor was lost"
+    life.delete()
+
+
+def test_a_pending_job_is_cancelled(make_site: MakeSite) -> None:
+    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    with cluster.full(site.user):
+        life = site.life("true")
+        wait_until("the job", lambda: jobs(site))
+        kill_all(site)
+        assert "PENDING" in jobs(site)[0]
+        life.run("state")
+        wait_until("everything given back", lambda: is_clean(site), A_MINUTE)
+
+
+def test_a_job_without_a_record_is_found_by_its_comment(make_site: MakeSite) -> None:
+    """The root directory was in /run, which went with the session."""
+    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    orphaned(site)
+    shutil.rmtree(site.root)
+    assert site.must("list").startswith("ID")
+    wait_while("the job", lambda: jobs(site), A_MINUTE)
+    wait_while("the one that gave it back", site.supervisors, 20)
+
+
+def test_the_jobs_of_the_living_and_of_others_stay(make_site: MakeSite) -> None:
+    """One root directory's dead are not another one's."""
+    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    other = make_site("slurm-user", settings="idle_timeout = 5\n")
+    living = other.life("sleep", "600").created().start()
+    living.wait_for("running")
+    orphaned(site)
+    other.must("list")
+    site.must("list")
+    wait_while("the job of the dead", lambda: jobs(site), A_MINUTE)
+    time.sleep(3)
+    assert len(jobs(other)) == 1
+    assert living.status == "running"
+    living.delete()
+
+
+def staging_in(site: Site) -> Path:
+    """Have bundles staged in a directory that stays when the root directory goes."""
+    scratch = site.base / "scratch"
+    with (site.base / "scrun.toml").open("a") as settings:
+        settings.write(f'[staging]\nscratch = "{scratch}"\n')
+    return scratch
+
+
+@pytest.mark.parametrize("place", ["local-user", "slurm-user"])
+def test_an_id_can_be_used_again_when_its_record_is_gone(make_site: MakeSite, place: str) -> None:
+    site = make_site(place, settings="idle_timeout = 5\n")
+    scratch = staging_in(site)
+    site.life("sleep", "600", container="c").created()
+    kill_all(site)
+    [left] = scratch.iterdir()
+    assert json.loads((left / "owner.json").read_text())["id"] == "c"
+    shutil.rmtree(site.root)
+    shutil.rmtree(site.base / "l" / "c")
+    again = site.life("true", container="c", bundle=site.bundle(site.config("true")))
+    again.created(60).start()
+    assert again.wait(60) == 0
+    again.delete(60)
+    wait_while("staged bundles", lambda: list(scratch.iterdir()), 20)
+
+
+@pytest.mark.parametrize("place", ["local-user", "slurm-user"])
+def test_staged_bundles_without_a_record_are_removed(make_site: MakeSite, place: str) -> None:
+    """The variables of the container are in them."""
+    site = make_site(place, settings="idle_timeout = 5\n")
+    scratch = staging_in(site)
+    site.life("sleep", "600").created()
+    living = make_site(place, settings=f'idle_timeout = 5\n[staging]\nscratch = "{scratch}"\n')
+    other = living.life("sleep", "600").created()
+    assert len(list(scratch.iterdir())) == 2
+    kill_all(site)
+    shutil.rmtree(site.root)
+    site.must("list")
+    wait_until("one staged bundle", lambda: len(list(scratch.iterdir())) == 1, A_MINUTE)
+    assert other.status == "created"
+    other.delete()
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_root_directory_that_is_removed_is_made_again(make_site: MakeSite) -> None:
+    """The end of a session removes /run/user/UID under running containers."""
+    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    life = site.shell("trap 'exit 7' USR1; echo up; while :; do sleep 0.1; done")
+    life.created(60).start(60).says("up", 60)
+    shutil.rmtree(site.root)
+    wait_until("the record", (site.root / life.id / "state.json").exists, 20)
+    assert life.status == "running"
+    assert life.id in site.must("list")
+    life.kill("USR1")
+    assert life.wait() == 7
+    life.delete()
+    site.settle()
+
+
+def test_an_id_that_was_taken_meanwhile_stays_with_who_has_it(make_site: MakeSite) -> None:
+    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    first = site.life("sleep", "600", container="c").created().start()
+    first.wait_for("running")
+    shutil.rmtree(site.root)
+    shutil.rmtree(site.base / "l" / "c")
+    second = site.life("sleep", "601", container="c").created(60).start()
+    assert first.wait(30) != 0
+    wait_until("one job", lambda: len(jobs(site)) == 1, 20)
+    assert second.status == "running"
+    second.delete()
+
+
+def begin_some(site: Site, dice: random.Random) -> None:
+    """Have containers in every phase of their lives."""
+    lives = [site.life("sleep", "600") for _ in range(dice.randint(1, 3))]
+    for life in lives:
+        if dice.random() < 0.7:
+            life.created(60)
+            if dice.random() < 0.7:
+                life.start(60)
+                if dice.random() < 0.5:
+                    life.wait_for("running", 60)
+    for life in dice.sample(lives, dice.randint(0, 1)):
+        subprocess.Popen(
+            [*site.user.prefix, *site.command, "delete", "--force", life.id],
+            env=site.environment,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("root_goes", [True, False])
+def test_nothing_is_left_whenever_all_are_killed(
+    make_site: MakeSite, dice: random.Random, root_goes: bool
+) -> None:
+    """After the next command, within a minute. SCRUN_ROUNDS says how often it is tried."""
+    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    scratch = staging_in(site)
+    for number in range(int(os.environ.get("SCRUN_ROUNDS", "2"))):
+        begin_some(site, dice)
+        time.sleep(dice.uniform(0, 1.5))
+        kill_all(site)
+        if root_goes:
+            shutil.rmtree(site.root, ignore_errors=True)
+        began = time.monotonic()
+        found = site.must("list", "--format", "json")
+        for state in json.loads(found):
+            site.must("delete", "--force", state["id"], timeout=60)
+
+        def left() -> list[str]:
+            # a job that was told to end while it was launched is killed after its KillWait
+            things = [thing for thing in site.leftovers() if "COMPLETING" not in thing]
+            return things + [entry.name for entry in scratch.iterdir()]
+
+        wait_while(f"what was left in round {number}", left, A_MINUTE)
+        print(f"round {number}: clean after {time.monotonic() - began:.1f} s")
+        wait_while("completing jobs", lambda: jobs(site), 30)
+        site.clear()
