@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scrun import paths
 from scrun.paths import Untrusted, read_trusted, replaceable
 from tests.harness import users
 
@@ -124,6 +125,27 @@ def test_what_is_read(tmp_path: Path) -> None:
     inside.parent.chmod(0o777)
     with pytest.raises(Untrusted, match=r"is not safe to use: .*/d: everybody may write to it"):
         read_trusted(str(inside))
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    with pytest.raises(OSError, match="is not a regular file"):
+        read_trusted(str(tmp_path / "fifo"))
+
+
+def test_what_is_replaced_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = written(tmp_path / "file"), written(tmp_path / "other")
+
+    def replaced(judged: str, trusted: object) -> str:
+        other.rename(path)
+        return replaceable(judged)
+
+    monkeypatch.setattr(paths, "replaceable", replaced)
+    with pytest.raises(Untrusted, match="was replaced while it was read"):
+        read_trusted(str(path))
 
 
 def test_in_a_user_namespace_of_root(tmp_path: Path) -> None:

@@ -67,6 +67,14 @@ def test_salloc_pending() -> None:
     assert heard.refusal == ""
 
 
+def test_a_refusal_is_the_end() -> None:
+    """Of a job that had a number already, too: there is nothing to cancel any more."""
+    refused = (
+        "salloc: error: Job submit/allocate failed: Requested node configuration is not available"
+    )
+    assert salloc(PENDING + refused).gone
+
+
 def test_salloc_pending_then_granted() -> None:
     heard = salloc(WAITED)
     assert (heard.job_id, heard.granted, heard.revoked, heard.gone) == ("3546", True, False, False)

@@ -1,0 +1,1 @@
+"""Deliberate faults of the product, and the tests that have to notice them (tools/mutate)."""
