@@ -117,6 +117,11 @@ class Left:
             finally:
                 self._reap()
 
+    def give_up(self) -> None:
+        """Need it no more: it has been told to end."""
+        if self._maker:
+            self._reap()
+
     def _next(self) -> bytes:
         while b"\n" not in self._said:
             part = os.read(self._told, 4096)
@@ -344,13 +349,14 @@ class PidFile:
             raise OSError(22, "is there, and is not a file")
 
     def write(self, pid: int) -> None:
-        """Write the pid, decimal and without a newline.
+        """Write the pid, decimal and without a newline, in the place of any other.
 
         Raises:
             OSError: The file system is full.
         """
         try:
-            os.write(self.lock, b"%d" % pid)
+            os.pwrite(self.lock, b"%d" % pid, 0)
+            os.ftruncate(self.lock, len(b"%d" % pid))
         except OSError as error:
             raise self._named(error) from None
 
@@ -362,6 +368,17 @@ class PidFile:
         """
         self._left = left
         self.write(left.pid)
+
+    def names_instead(self, pid: int) -> None:
+        """Write the pid of a process that takes the anchor's place.
+
+        Raises:
+            OSError: The file system is full.
+        """
+        if self._left is not None:
+            self._left.give_up()
+            self._left = None
+        self.write(pid)
 
     def publish(self) -> None:
         """Give the file its name; from then on an engine may work with the process.

@@ -67,7 +67,7 @@ class Ending(msgspec.Struct, frozen=True):
     """How a container ended.
 
     Attributes:
-        status: The anchor's exit status.
+        status: The exit status; -1 if only the engine knows it.
         reason: A word for programs (`org.scrun.reason`): a key of `TAKEN`, "exited", "killed"...
         text: One line for people; empty when the container just ended by itself.
         told: The container's standard error has that line already.
@@ -77,6 +77,16 @@ class Ending(msgspec.Struct, frozen=True):
     reason: str
     text: str = ""
     told: bool = False
+
+
+def as_it_ended(ending: Ending, process: Ending) -> Ending:
+    """Return an ending with the exit status that the container's process really had.
+
+    Args:
+        ending: Why it has ended.
+        process: How the process has ended; a status of -1 is not known.
+    """
+    return msgspec.structs.replace(ending, status=process.status)
 
 
 TAKEN = {

@@ -49,9 +49,9 @@ def _look(order: Order) -> tuple[Bundle, Found | NotFound | Unknown]:
 def _check_terminal(bundle: Bundle, order: Order, *, at_terminal: bool) -> None:
     """Terminal and console socket go together (runc's terminals.md), but for `run`."""
     terminal, where = bundle.config.process.terminal, f"{bundle.config_file}: process.terminal"
-    if order.has_console and not terminal:
+    if order.console is not None and not terminal:
         raise BundleError(f"{where}: is false, so --console-socket has no use")
-    if not terminal or order.has_console or order.keeps_output:
+    if not terminal or order.console is not None or order.keeps_output:
         return
     if not order.in_foreground:
         raise BundleError(

@@ -74,6 +74,7 @@ class Anchor:
 
     async def close(self) -> None:
         """Close our end. An anchor that has not been ended takes it for our death."""
+        self._fd = -1
         await self._stream.aclose()
 
 

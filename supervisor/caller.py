@@ -1,25 +1,120 @@
-"""The `create` that waits for its container, told meanwhile what happens.
+"""The `create` that waits for its container: told meanwhile what happens, and asked to help.
 
 Its own standard error and `--log` are its own to write: they may block, and they are somebody
 else's. So the messages go over its connection, before the answer: see
 `scrun.commands.messages` for their form.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 
 from scrun.cli.report import printable
-from scrun.commands.messages import LIVE, TO_LOG, TO_STDERR
+from scrun.commands.messages import CALL, LIVE, TO_LOG, TO_STDERR
+from scrun.errors import StateError
 from scrun.settings.load import LEVELS, Level
 from supervisor.journal import Journal, Shown, as_runc
 from supervisor.nurseries import unwrapped
 
+_PATIENCE = 5.0
 _WAITING = 256
 _LONGEST_LINE = 4000
 _LONGEST = 16384
 _NAMED = ("fatal", "error", "debug", "debug2", "debug3", "debug4", "debug5")
+
+
+class Caller:
+    """A `create` that waits for its answer.
+
+    Attributes:
+        gone: Set when it has hung up.
+    """
+
+    def __init__(self, connection: trio.socket.SocketType) -> None:
+        """Take its connection, which somebody else closes."""
+        self.gone = trio.Event()
+        self._connection = connection
+        self._sending = trio.Lock()
+        self._statuses, self._ended = trio.open_memory_channel[int](1)
+        self._locks: list[int] = []
+
+    async def send(self, data: bytes) -> None:
+        """Send it a message, whole.
+
+        Raises:
+            OSError: It is gone.
+        """
+        async with self._sending:
+            await send(self._connection, data)
+
+    async def call(self, command: Sequence[str]) -> int:
+        """Have it carry out a command, once (see `scrun.commands.call`).
+
+        A cancellation waits for the command's end for some seconds: it can be undone then.
+
+        Returns:
+            The exit status, or the negative number of the signal that ended it.
+
+        Raises:
+            OSError: It is gone.
+            StateError: It is gone, and with it the command.
+        """
+        words = b"\0".join(map(os.fsencode, command))
+        await self.send(CALL + b"%d\0" % len(words) + words)
+        try:
+            return await self._ended.receive()
+        except trio.Cancelled:
+            with (
+                trio.move_on_after(_PATIENCE, shield=True),
+                contextlib.suppress(trio.EndOfChannel),
+            ):
+                await self._ended.receive()
+            raise
+        except trio.EndOfChannel:
+            raise StateError("the caller is gone") from None
+
+    async def listen(self) -> None:
+        """Hear what it says, until it hangs up."""
+        said = b""
+        try:
+            while part := await self._receive():
+                *lines, said = (said + part).split(b"\n")
+                for line in lines:
+                    self._statuses.send_nowait(int(line))
+        except (OSError, ValueError, trio.WouldBlock):
+            pass  # it is gone, or no caller of ours
+        self._statuses.close()
+        self.gone.set()
+
+    async def _receive(self) -> bytes:
+        space = socket.CMSG_SPACE(4)
+        part, ancillary, *_ = await self._connection.recvmsg(64, space, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self._locks += struct.unpack("i", content[:4])
+        return part
+
+    def release(self) -> None:
+        """Let go of the lock of its pid file, which came with the command's status."""
+        while self._locks:
+            os.close(self._locks.pop())
+
+
+async def send(connection: trio.socket.SocketType, answer: bytes) -> None:
+    """Send all of an answer.
+
+    Raises:
+        OSError: The other side is gone.
+    """
+    with memoryview(answer) as rest:
+        sent = 0
+        while sent < len(rest):
+            sent += await connection.send(rest[sent:])
 
 
 @asynccontextmanager

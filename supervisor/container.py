@@ -14,6 +14,7 @@ from supervisor.records import remove_record
 from supervisor.threads import in_thread
 
 _DELETING = 20.0
+_NOTICING = 5.0
 
 
 class Container(Life):
@@ -24,7 +25,7 @@ class Container(Life):
         """The answer to `state`."""
         return self._ledger.state(self.status)
 
-    def start(self) -> Callable[[], None]:
+    async def start(self) -> Callable[[], None]:
         """Let the container run, as soon as its job is there and its bundle staged.
 
         Returns:
@@ -32,7 +33,8 @@ class Container(Life):
             process takes longer than everything before, and the caller need not wait for that.
 
         Raises:
-            StateError: It is not created.
+            StateError: It is not created, or was ended meanwhile.
+            ScrunError: The process that there is already could not be started.
         """
         if self.phase is not Phase.CREATED or self.ending:
             raise StateError(
@@ -44,6 +46,10 @@ class Container(Life):
         else:
             self._become(Phase.STARTING)
         self._asked_to_start.set()
+        if self.process is not None:
+            await self._begun.wait()
+            if self._not_started is not None:
+                raise self._not_started
         return self._may_run.set
 
     @property
@@ -52,6 +58,12 @@ class Container(Life):
         if self.ending and self.phase is not Phase.STOPPED:
             return "being ended"
         return self.phase.status
+
+    async def notice(self) -> None:
+        """Wait until an end is written down that the engine may know of already."""
+        if self.process is not None and self.process.over:
+            with trio.move_on_after(_NOTICING):
+                await self.ended.wait()
 
     @property
     def can_be_killed(self) -> bool:

@@ -13,6 +13,7 @@ from scrun.record import Record, read_record
 from scrun.states import taken
 from supervisor import orphans
 from supervisor.anchors import Anchor
+from supervisor.caller import Caller
 from supervisor.container import Container
 from supervisor.engines.choose import Engines
 from supervisor.journal import Journal
@@ -148,11 +149,12 @@ class Containers:
             )
         return found
 
-    async def create(self, order: Order, fds: list[int]) -> Container:
+    async def create(self, order: Order, fds: list[int], caller: Caller) -> Container:
         """Make a container, and let it live.
 
         Args:
             order: What is asked for.
+            caller: Who waits for that.
             fds: Standard input, output and error, and the anchor's socket; taken over, so that
                 the list is empty afterwards.
 
@@ -192,8 +194,9 @@ class Containers:
             self._stagers,
             Ledger(directory, record, journal, lock),
             Anchor(order.pid, anchor),
-            Stdio(stdio, terminal=order.has_console),
+            Stdio(stdio, terminal=order.console is not None),
             self._pods,
+            caller,
         )
         fds.clear()  # they are the container's now
         self._known[order.id] = container

@@ -23,6 +23,7 @@ from functools import partial
 
 import trio
 
+from scrun.anchor import LOST
 from scrun.errors import (
     AllocationRefused,
     EngineError,
@@ -44,6 +45,7 @@ from scrun.states import (
     Ending,
     Phase,
     answer_to_signal,
+    as_it_ended,
     killed,
     may_become,
     not_running,
@@ -53,21 +55,22 @@ from scrun.waiting import Waiting, suspended_line
 from supervisor import conmon
 from supervisor.admission import ProgramNotFound, admit, called_as
 from supervisor.anchors import Anchor, obey
-from supervisor.engines.base import Engine, Job, Request, Step
+from supervisor.caller import Caller
+from supervisor.engines.base import Engine, Job, Makes, Process, Request, Step
 from supervisor.inside import Inside
 from supervisor.journal import Journal
 from supervisor.kept import Followed, KeptOutput, keep
 from supervisor.ledger import Ledger, now
 from supervisor.log import fault
 from supervisor.notices import Notices
-from supervisor.nurseries import Tasks
+from supervisor.nurseries import Tasks, unwrapped
 from supervisor.orders import Order
 from supervisor.pods import Pods
 from supervisor.spank.around import plugin_stack
 from supervisor.spank.stack import Stack
 from supervisor.staging.base import Stager, Submission
 from supervisor.staging.choose import Stagers
-from supervisor.staging.place import directory_for
+from supervisor.staging.place import Staged, directory_for
 from supervisor.staging.variables import script_variables
 from supervisor.stdio import Stdio
 from supervisor.threads import in_thread
@@ -109,6 +112,7 @@ class Life:
         anchor: Anchor,
         stdio: Stdio,
         pods: Pods,
+        caller: Caller,
     ) -> None:
         """Take all over; nothing runs yet.
 
@@ -120,6 +124,7 @@ class Life:
             anchor: The anchor; owned from now on.
             stdio: The container's descriptors; owned from now on.
             pods: Whose jobs it may share.
+            caller: Its `create`, as long as that waits.
         """
         self.id = order.id
         self.phase = Phase.CREATING
@@ -145,12 +150,20 @@ class Life:
         self._anchor = anchor
         self._stdio = stdio
         self._pods = pods
+        self._caller = caller
+        self._process: Process | None = None
+        self._making = False
         self._notices = Notices(stdio.say)
         self._scope = trio.CancelScope()
         self._hurry = trio.Event()
         self._queued = trio.Event()
         self._asked_to_start = trio.Event()
         self._may_run = trio.Event()
+        self._begun = trio.Event()
+        self._not_started: ScrunError | None = StateError(
+            f"container {order.id} cannot be started: it was ended"
+        )
+        self._obeying = trio.CancelScope()
         self._outputs = Tasks(f"container {order.id}: its output")
         self._beside = Tasks(f"container {order.id}")
         self._removing = trio.Lock()
@@ -177,9 +190,14 @@ class Life:
         return self._directory
 
     @property
-    def anchor_pid(self) -> int:
-        """The pid of its anchor."""
-        return self._anchor.pid
+    def pid(self) -> int:
+        """The pid that its engine knows: its first process', or its anchor's."""
+        return self._anchor.pid if self._process is None else self._process.pid
+
+    @property
+    def process(self) -> Process | None:
+        """Its first process, if that is the engine's own child."""
+        return self._process
 
     @property
     def status(self) -> str:
@@ -209,7 +227,7 @@ class Life:
     async def _run(self) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(obey, self._anchor, self)
+                nursery.start_soon(self._obey)
                 nursery.start_soon(self._answer_create_in_time)
                 try:
                     with self._scope:
@@ -230,6 +248,10 @@ class Life:
             text = self._ending.text if self._ending else ""
             self.failure = StateError(text or f"container {self.id} ended while it was created")
 
+    async def _obey(self) -> None:
+        with self._obeying:
+            await obey(self._anchor, self)
+
     async def _live(self) -> None:
         bundle = await self._read_bundle()
         order, settings, engine = self._order, self._order.settings, self._engine
@@ -249,7 +271,7 @@ class Life:
             stage.ready(
                 Submission(bundle, settings, engine, stack.request, self._hurry, self._staged_out)
             ) as stager,
-            self._pods.allocate(engine, stack.request, bundle.config, self.anchor_pid) as job,
+            self._pods.allocate(engine, stack.request, bundle.config, self.pid) as job,
         ):
             self._job = job
             try:
@@ -269,7 +291,7 @@ class Life:
             self._ending = Ending(error.status, "not-found", str(error))
             raise
         config = bundle.config
-        if self._order.keeps_output and not self._order.has_console:
+        if self._order.keeps_output and self._order.console is None:
             self.kept = keep(
                 self._stdio,
                 self._directory,
@@ -334,13 +356,6 @@ class Life:
                 self._ledger.note(moved=place.moved)
                 for note in place.notes:
                     self._journal.write("info", note)
-                self.shown = trio.Event()
-                if not self._beside.begin(partial(self._show, place.view, self.shown)):
-                    self.shown.set()
-                if self.phase is Phase.CREATING:
-                    await self._be_created()
-                await self._may_run.wait()
-                self._become(Phase.STARTING)
                 step = Step(
                     bundle=place.bundle,
                     arguments=place.arguments,
@@ -350,7 +365,10 @@ class Life:
                     program_is_known=isinstance(self._program, Found),
                     running=self._runs,
                 )
-                ending = await stack.run(job, step)
+                if isinstance(job, Makes) and self._may_be_made(stack, place):
+                    ending = await self._make_and_run(job, step)
+                else:
+                    ending = await self._run_with_anchor(job, stack, step, place.view)
                 self._ending = self._ending or ending
                 self._become(Phase.STOPPING)
         except StagingError as error:
@@ -364,9 +382,66 @@ class Life:
     async def _show(self, view: View | None, shown: trio.Event) -> None:
         """Show its files to engines, which look for them when it runs."""
         try:
-            await show(self.anchor_pid, view, self._journal, lambda: self._anchor.alive)
+            await show(self._anchor.pid, view, self._journal, lambda: self._anchor.alive)
         finally:
             shown.set()
+
+    def _may_be_made(self, stack: Stack, place: Staged) -> bool:
+        """Tell whether its first process can be the engine's own child.
+
+        The engine sees the end of that one at once. So there must be nothing that has to be done
+        before it does, such as to bring back what the container has written.
+        """
+        brings_back = place.moved is not None or place.copied_from or stack.has_scripts
+        return self._order.is_create and self.phase is Phase.CREATING and not brings_back
+
+    async def _make_and_run(self, job: Makes, step: Step) -> Ending:
+        """Have the container made by its `create`, and run it to its end."""
+        self._making = True
+        async with job.made(step, self._caller.call, self._order.console) as process:
+            self._process = process
+            self._ledger.note(pid=process.pid)
+            self._obeying.cancel()
+            self._anchor.end(0)
+            await self._anchor.close()
+            self._stdio.keep_error_only()
+            try:
+                async with unwrapped() as nursery:
+                    nursery.start_soon(self._end_unless_started, process)
+                    await self._be_created()
+                    await self._begin(process)
+                    ending = await process.ended()
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._begun.set()
+        return ending
+
+    async def _begin(self, process: Process) -> None:
+        try:
+            await process.start()
+        except EngineError as error:
+            self._not_started = error
+            raise
+        self._not_started = None
+        self._runs()
+        self._begun.set()
+
+    async def _end_unless_started(self, process: Process) -> None:
+        ending = await process.ended()
+        if self.phase is Phase.CREATED:
+            self.end(ending)
+
+    async def _run_with_anchor(
+        self, job: Job, stack: Stack, step: Step, view: View | None
+    ) -> Ending:
+        self.shown = trio.Event()
+        if not self._beside.begin(partial(self._show, view, self.shown)):
+            self.shown.set()
+        if self.phase is Phase.CREATING:
+            await self._be_created()
+        await self._may_run.wait()
+        self._become(Phase.STARTING)
+        return await stack.run(job, step)
 
     async def _answer_create_in_time(self) -> None:
         """Answer `create` before its caller loses patience, whatever is still waited for.
@@ -384,7 +459,7 @@ class Life:
         if not (pending or unanswered.cancelled_caught):
             with trio.move_on_after(self._order.settings.create_timeout):
                 await self.settled.wait()
-        if self.phase is Phase.CREATING and not self.ending:
+        if self.phase is Phase.CREATING and not self.ending and not self._making:
             podman = conmon.calls(self._order.setting.environment)
             await self._be_created(_UNSTARTED if podman else math.inf)
 
@@ -396,7 +471,7 @@ class Life:
         `podman start` creates one anew that has ended.
         """
         died = partial(self._lost, "'s conmon died before its start")
-        async with conmon.minded(self._order.setting.environment, self.anchor_pid, died):
+        async with conmon.minded(self._order.setting.environment, self.pid, died):
             if self._become(Phase.CREATED):
                 self.settled.set()
             with trio.move_on_after(patience):
@@ -520,7 +595,7 @@ class Life:
             environment = self._order.setting.environment
             with trio.move_on_after(_MARK, shield=True):
                 await in_thread(
-                    conmon.tell_out_of_memory, self._order.bundle, environment, self.anchor_pid,
+                    conmon.tell_out_of_memory, self._order.bundle, environment, self.pid,
                     abandon=True,
                 )  # fmt: skip
 
@@ -536,14 +611,17 @@ class Life:
         if explained and self.settled.is_set():
             self._stdio.say(ending.text)
         self._stdio.close()
-        annotations = {
-            "org.scrun.reason": ending.reason,
-            "org.scrun.exit_status": str(ending.status),
-        }
+        if self._process is not None and self._process.ending is not None:
+            ending = as_it_ended(ending, self._process.ending)
+        annotations = {"org.scrun.reason": ending.reason}
+        if ending.status >= 0:
+            annotations["org.scrun.exit_status"] = str(ending.status)
         if ending.text:
             annotations["org.scrun.message"] = ending.text
         # Before the record: who kills us between the two shall not take the engine's status away.
-        self._anchor.end(ending.status)
+        if self._process is None:
+            self._anchor.end(ending.status)
+        self._caller.release()
         self._become(Phase.STOPPED, annotations)
-        self.exit_status = ending.status
+        self.exit_status = ending.status if ending.status >= 0 else LOST
         self.ended.set()

@@ -31,7 +31,7 @@ class Order(msgspec.Struct, frozen=True):
         settings: The settings that hold for it.
         settings_file: What `--config-file` or SCRUN_CONFIG name instead of the usual files, or "".
         shown: What its `create` writes of what is said about it.
-        has_console: Whether a terminal was made and its master sent to the engine.
+        console: The engine's socket for the container's terminal, absolute, or None.
         in_foreground: It is a `run` that stays: its own terminal is the container's.
         keeps_output: It is a `run --detach`: output for a terminal is kept.
     """
@@ -45,10 +45,15 @@ class Order(msgspec.Struct, frozen=True):
     setting: Setting
     settings: Settings
     shown: Shown
-    has_console: bool
+    console: str | None
     settings_file: str = ""
     in_foreground: bool = False
     keeps_output: bool = False
+
+    @property
+    def is_create(self) -> bool:
+        """Whether an engine asks: its monitor waits for the container's process."""
+        return not (self.in_foreground or self.keeps_output)
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -116,6 +121,7 @@ def read_order(fields: Sequence[bytes], *commands: str) -> Order:
     call = read_call(fields, *commands)
     parsed, here, environment = call.parsed, call.directory, call.setting.environment
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
+    console = parsed.text("console-socket")
     settings = settings_of(parsed, environment, here)
     return Order(
         id=parsed.id or "",
@@ -127,7 +133,7 @@ def read_order(fields: Sequence[bytes], *commands: str) -> Order:
         setting=call.setting,
         settings=settings,
         shown=_shown(parsed, environment, settings.log),
-        has_console=parsed.text("console-socket") is not None,
+        console=os.path.join(here, console) if console else None,
         settings_file=_settings_file(parsed, environment, here),
         in_foreground=parsed.command == "run" and not parsed.count("detach"),
         keeps_output=parsed.command == "run" and bool(parsed.count("detach")),

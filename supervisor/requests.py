@@ -15,7 +15,7 @@ from scrun.oci.signals import parse_signal
 from scrun.record import Record, stopped_state
 from scrun.states import Ending, Phase, killed, not_running
 from supervisor.anchors import Anchor
-from supervisor.caller import told
+from supervisor.caller import Caller, send, told
 from supervisor.container import Container
 from supervisor.containers import Containers
 from supervisor.inspection import processes, statistics
@@ -121,17 +121,21 @@ class Request:
 
     async def _state(self) -> bytes:
         found = self._containers.find(self._id)
+        if isinstance(found, Container):
+            await found.notice()
         return DONE + (stopped_state(found) if isinstance(found, Record) else found.state)
 
     async def _start(self) -> bytes:
         container = self._live("start")
         await container.shown.wait()
-        self._afterwards = container.start()
+        self._afterwards = await container.start()
         return DONE
 
     async def _kill(self) -> bytes:
         number = parse_signal(os.fsdecode(self._arguments[1]))
         found = self._containers.find(self._id)
+        if isinstance(found, Container):
+            await found.notice()
         if isinstance(found, Record) or found.phase is Phase.STOPPED:
             if self._arguments[2:] != [b"1"]:  # with --all: whatever may be left of it
                 raise StateError(not_running(self._id))
@@ -158,7 +162,7 @@ class Request:
         form, words = os.fsdecode(self._arguments[1]), map(os.fsdecode, self._arguments[2:])
         container = self._live("ps")
         job = container.inside("ps").job
-        return DONE + await processes(job, container.anchor_pid, form, [*words])
+        return DONE + await processes(job, container.pid, form, [*words])
 
     async def _events(self) -> bytes:
         container = self._live("events")
@@ -178,17 +182,18 @@ class Request:
         """Answer when the container is created; whoever goes before that ends it."""
         order = await look("the settings", _read, self._arguments)
         self._check_descriptors()
-        container = await self._containers.create(order, self._fds)
-        async with told(container.journal, partial(send, self._connection)):
+        caller = Caller(self._connection)
+        container = await self._containers.create(order, self._fds, caller)
+        async with told(container.journal, caller.send):
             async with unwrapped() as nursery:
-                nursery.start_soon(_end_with_caller, self._connection, container)
+                nursery.start_soon(_end_with_caller, caller, container)
                 await container.settled.wait()
                 nursery.cancel_scope.cancel()
             if container.failure is not None:
                 await container.gone.wait()
         if container.failure is None:
             self._created = container
-            return DONE
+            return DONE + (b"%d" % container.pid if container.process else b"")
         await self._containers.forget(container)
         raise container.failure
 
@@ -228,26 +233,11 @@ def _read(fields: list[bytes]) -> Order:
     return read_order(fields, "create", "run")
 
 
-async def _end_with_caller(connection: trio.socket.SocketType, container: Container) -> None:
-    """End a container whose `create`, which sends nothing after its request, is killed."""
-    try:
-        await connection.recv(1)
-    except OSError:
-        pass
+async def _end_with_caller(caller: Caller, container: Container) -> None:
+    """End a container whose `create` is killed."""
+    await caller.listen()
     container.end(_without_caller(container))
 
 
 def _without_caller(container: Container) -> Ending:
     return killed(SIGTERM, f"container {container.id}: its create was ended")
-
-
-async def send(connection: trio.socket.SocketType, answer: bytes) -> None:
-    """Send all of an answer.
-
-    Raises:
-        OSError: The other side is gone.
-    """
-    with memoryview(answer) as rest:
-        sent = 0
-        while sent < len(rest):
-            sent += await connection.send(rest[sent:])

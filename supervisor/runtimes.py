@@ -267,6 +267,34 @@ def run_command(
     return [*options, "run", "--bundle", bundle, id]
 
 
+def create_command(
+    runtime: Runtime,
+    *,
+    root: str,
+    bundle: str,
+    id: str,  # noqa: A002
+    log: str,
+    pid_file: str,
+    console: str | None,
+) -> list[str]:
+    """Return the command that makes a container whose program does not run yet.
+
+    Its first process has the command's standard streams, and outlives it.
+
+    Args:
+        runtime: The runtime.
+        root: Where it keeps what it knows.
+        bundle: The bundle.
+        id: The container.
+        log: Where it writes what went wrong, besides standard error.
+        pid_file: Where it writes the first process' pid.
+        console: The socket that gets the terminal, if there is one.
+    """
+    words = ["create", "--bundle", bundle, "--pid-file", pid_file]
+    terminal = ["--console-socket", console] if console is not None else []
+    return [*_global_options(runtime, root, log), *words, *terminal, id]
+
+
 def kill_command(
     runtime: Runtime,
     *,

@@ -15,12 +15,13 @@ from scrun import wire
 from scrun.errors import ScrunError, StateError, UsageError
 from scrun.paths import outer_id
 from scrun.settings.load import Settings, load
+from supervisor.caller import send
 from supervisor.containers import Containers
 from supervisor.listening import listen_again, watch_removals
 from supervisor.log import fault, log
 from supervisor.plugins.registry import plugins
 from supervisor.processes import end_children, keep_descriptors_free
-from supervisor.requests import DESCRIPTORS, Request, send
+from supervisor.requests import DESCRIPTORS, Request
 from supervisor.threads import in_thread, own_threads
 
 _REQUEST_DEADLINE = 10.0

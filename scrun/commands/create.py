@@ -29,8 +29,8 @@ OWN = "@pod-"
 _TAKING = 10
 """Seconds that whoever listens at the console socket may take."""
 
-_MESSAGE = b"\xfd"
-"""The least byte that begins a message, `scrun.commands.messages.LIVE`; not imported yet."""
+_CALL = b"\xfc"
+"""The least byte that begins a message, `scrun.commands.messages.CALL`; not imported yet."""
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -48,21 +48,23 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     open_closed_descriptors()
     pid_file = anchor.PidFile(path) if (path := _text(parsed, "pid-file")) else None
     try:
-        console = _text(parsed, "console-socket")
-        stdio, terminal = hand_over_terminal(console) if console else ([0, 1, 2], None)
+        console = Console(path) if (path := _text(parsed, "console-socket")) else None
         ours, theirs = _socket.socketpair()
-        left = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
+        lock = pid_file.lock if pid_file else None
+        left = anchor.leave(theirs.fileno(), lock, console.path if console else None)
         theirs.close()
         if pid_file:
             pid_file.names(left)
-        status, answer = submit(parsed, argv, left.pid, [*stdio, ours.fileno()], pid_file)
+        stdio = console.stdio if console else [0, 1, 2]
+        fds = [*stdio, ours.fileno()]
+        status, answer, told = submit(parsed, argv, left.pid, fds, pid_file, console)
     finally:
         if pid_file:
             pid_file.discard()
     if status:
         from scrun.commands.failure import report_failure
 
-        return report_failure(answer, status, parsed)
+        return report_failure(answer, status, parsed, told=told)
     return 0
 
 
@@ -84,7 +86,8 @@ def submit(
     pid: int,
     fds: "list[int]",
     pid_file: "anchor.PidFile | None",
-) -> "tuple[int, bytes]":
+    console: "Console | None",
+) -> "tuple[int, bytes, bool]":
     """Have a container created, by a supervisor that is started if need be.
 
     Args:
@@ -93,18 +96,19 @@ def submit(
         pid: The anchor's.
         fds: Standard input, output and error, and the supervisor's end of the anchor's socket.
         pid_file: What gets its name when the container is created; without that it is ended again.
+        console: The container's terminal, likewise.
 
     Returns:
-        The exit status, and the reason if it is not 0.
+        The exit status, the reason if it is not 0, and whether standard error has that already.
 
     Raises:
         ScrunError: There is no supervisor.
-        OSError: The pid file cannot have its name.
+        OSError: The pid file cannot have its name, or nobody takes the terminal.
     """
     root = record_root(parsed)
     name, lingers = _whom_to_ask(root, parsed)
     fields = request("create", pid, argv)
-    return _ask(root, name, parsed, fields, fds, pid_file, lingers=lingers)
+    return _ask(root, name, parsed, fields, fds, pid_file, console, lingers=lingers)
 
 
 def _whom_to_ask(root: str, parsed: Parsed) -> "tuple[str, bool]":
@@ -168,9 +172,10 @@ def _ask(
     fields: "list[bytes]",
     fds: "list[int]",
     pid_file: "anchor.PidFile | None",
+    console: "Console | None",
     *,
     lingers: bool,
-) -> "tuple[int, bytes]":
+) -> "tuple[int, bytes, bool]":
     """Ask the supervisor, and start it when there is none.
 
     A supervisor that closes the connection without a word was on its way out (it checks for
@@ -192,12 +197,17 @@ def _ask(
 
                 raise SettingsError.of_root(root, f"belongs to uid {owner}")
             wire.send(sock, fields, fds)
-            status, answer = _hear(sock, parsed)
+            status, answer, told = _hear(sock, parsed, pid_file.lock if pid_file else None)
             if status == 0:
+                if answer:  # the container's first process, and no anchor
+                    if pid_file:
+                        pid_file.names_instead(int(answer))
+                elif console:
+                    console.hand_over()
                 if pid_file:
                     pid_file.publish()
                 wire.confirm(sock)
-            return status, answer
+            return status, answer, told
         except (BrokenPipeError, ConnectionResetError):
             if attempt == 2 or os.path.lexists(f"{root}/{parsed.id}"):
                 from scrun.errors import SupervisorLost
@@ -211,17 +221,34 @@ def _ask(
     raise AssertionError("unreachable")
 
 
-def _hear(sock: _socket.socket, parsed: Parsed) -> "tuple[int, bytes]":
-    """Read the reply, and show the messages that come before it.
+def _hear(
+    sock: _socket.socket, parsed: Parsed, lock: "int | None" = None
+) -> "tuple[int, bytes, bool]":
+    """Read the reply, show the messages that come before it, and do what they ask for.
+
+    Args:
+        sock: The connection to the supervisor.
+        parsed: The command line.
+        lock: What holds the pid file's lock, for the container's life.
+
+    Returns:
+        The exit status and the answer; and whether standard error has the reason already, from
+        the runtime that was called.
 
     Raises:
         ConnectionError: The supervisor went away without an answer.
     """
     data = b""
-    shown = False
+    shown = told = False
     while part := sock.recv(65536):
         data += part
-        while data[:1] >= _MESSAGE and b"\0" in data:
+        while data[:1] >= _CALL and b"\0" in data:
+            if data[:1] == _CALL:
+                from scrun.commands.call import call
+
+                ended, data = call(sock, data, lock)
+                told = ended > 0
+                continue
             from scrun.commands.messages import show
 
             message, _, data = data.partition(b"\0")
@@ -231,9 +258,9 @@ def _hear(sock: _socket.socket, parsed: Parsed) -> "tuple[int, bytes]":
         from scrun.commands.messages import clear
 
         clear()
-    if not data or data[:1] >= _MESSAGE:
+    if not data or data[:1] >= _CALL:
         raise ConnectionResetError("the supervisor closed the connection")
-    return data[0], data[1:]
+    return data[0], data[1:], told
 
 
 def request(operation: str, pid: int, argv: "list[str]") -> "list[bytes]":
@@ -258,31 +285,61 @@ def open_closed_descriptors() -> None:
     os.close(fd)
 
 
-def hand_over_terminal(console: str) -> "tuple[list[int], str]":
-    """Make a terminal and send its master to the engine (runtime-spec, runc's terminals.md).
+class Console:
+    """A terminal that is to be handed to the engine (runtime-spec, runc's terminals.md).
 
-    Returns:
-        The slave as standard input, output and error, and its path.
-
-    Raises:
-        OSError: Nobody takes it, or another user would.
+    Attributes:
+        stdio: Its slave as standard input, output and error.
+        path: The slave's path.
     """
-    master, slave = os.openpty()
-    directory, name = os.path.split(console)
-    try:
-        sock = wire.connect(directory or ".", name, patience=_TAKING)
+
+    __slots__ = ("_master", "_socket", "path", "stdio")
+
+    def __init__(self, socket: str) -> None:
+        """Make it.
+
+        Args:
+            socket: What `--console-socket` says.
+
+        Raises:
+            OSError: It is no socket, or another user's.
+        """
+        self._socket = socket
         try:
-            if wire.served_by(sock) != 0:  # root may take everybody's
-                wire.check_server(sock)
-            path = os.ttyname(slave)
-            rights = master.to_bytes(4, "little")
-            sock.sendmsg([path.encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
-        finally:
-            sock.close()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, f"--console-socket {console}") from None
-    os.close(master)
-    return [slave, slave, slave], path
+            status = os.stat(socket)
+            if status.st_mode & 0o170000 != 0o140000:
+                raise OSError(22, "is not a socket")
+            if status.st_uid not in (0, os.geteuid()):
+                raise PermissionError(1, f"belongs to another user (uid {status.st_uid})")
+        except OSError as error:
+            raise self._named(error) from None
+        self._master, slave = os.openpty()
+        self.stdio = [slave, slave, slave]
+        self.path = os.ttyname(slave)
+
+    def hand_over(self) -> None:
+        """Send the master to the engine, which is the only one that has it then.
+
+        Raises:
+            OSError: Nobody takes it, or another user would.
+        """
+        directory, name = os.path.split(self._socket)
+        try:
+            sock = wire.connect(directory or ".", name, patience=_TAKING)
+            try:
+                if wire.served_by(sock) != 0:  # root may take everybody's
+                    wire.check_server(sock)
+                rights = self._master.to_bytes(4, "little")
+                ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)]
+                sock.sendmsg([self.path.encode()], ancillary)
+            finally:
+                sock.close()
+        except OSError as error:
+            raise self._named(error) from None
+        os.close(self._master)
+
+    def _named(self, error: OSError) -> OSError:
+        return OSError(error.errno, error.strerror, f"--console-socket {self._socket}")
 
 
 def _text(parsed: Parsed, option: str) -> "str | None":

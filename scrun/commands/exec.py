@@ -17,7 +17,7 @@ import stat
 from scrun import anchor, wire
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed
-from scrun.commands.create import hand_over_terminal, open_closed_descriptors, request
+from scrun.commands.create import Console, open_closed_descriptors, request
 from scrun.errors import UsageError
 from scrun.foreground import CarriedTerminal, own_terminal, stay
 from scrun.oci.ids import check_id
@@ -53,14 +53,17 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     pid_file = anchor.PidFile(path) if path else None
     own = own_terminal() if wants_terminal and not console else None
     try:
-        stdio, terminal = hand_over_terminal(console) if console else ([0, 1, 2], None)
+        terminal = Console(console) if console else None
+        if terminal:
+            terminal.hand_over()
+        stdio = terminal.stdio if terminal else [0, 1, 2]
         if isinstance(own, CarriedTerminal):
             stdio = [own.slave] * 3
         ours, theirs = _socket.socketpair()
         pid = os.getpid()
         if detach:
             lock = pid_file.lock if pid_file else None
-            left = anchor.leave(theirs.fileno(), lock, terminal)
+            left = anchor.leave(theirs.fileno(), lock, terminal.path if terminal else None)
             pid = left.pid
             theirs.close()
             if pid_file:

@@ -42,7 +42,14 @@ def explain_end(error: BaseException, parsed: "Parsed | None") -> int:
     return explain(first, parsed)
 
 
-def report_failure(answer: bytes, status: int, parsed: "Parsed | None", details: str = "") -> int:
+def report_failure(
+    answer: bytes,
+    status: int,
+    parsed: "Parsed | None",
+    details: str = "",
+    *,
+    told: bool = False,
+) -> int:
     """Write the reason to standard error, `--log` and SCRUN_LOG_FILE; return the exit status.
 
     Args:
@@ -50,6 +57,7 @@ def report_failure(answer: bytes, status: int, parsed: "Parsed | None", details:
         status: The exit status.
         parsed: What the caller asked for, as far as it is known.
         details: A traceback: for the logs, or for standard error if there is none.
+        told: Standard error has the reason already.
     """
     text = answer.decode(errors="replace")
     log = parsed.text("log") if parsed is not None else None
@@ -65,7 +73,10 @@ def report_failure(answer: bytes, status: int, parsed: "Parsed | None", details:
         if details:
             append(f"file:{file}", "debug", about + details, form, 0o600)
         append(f"file:{file}", "error", about + one_line(text), form, 0o600)
-    if parsed is None or parsed.command != "kill" or not _is_known_to_podman(text):
+    if told:
+        if log:
+            append(log, "error", one_line(text), log_format)
+    elif parsed is None or parsed.command != "kill" or not _is_known_to_podman(text):
         report(text, log=log, log_format=log_format)
     return status
 

@@ -17,8 +17,8 @@ from scrun import anchor
 from scrun._fast import ask, record_root
 from scrun.cli.parse import Parsed
 from scrun.commands.create import (
+    Console,
     delete,
-    hand_over_terminal,
     open_closed_descriptors,
     submit,
 )
@@ -49,20 +49,23 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     own = None if detach else _terminal(parsed)
     carried = own if isinstance(own, CarriedTerminal) else None
     try:
-        stdio, terminal = hand_over_terminal(console) if console else ([0, 1, 2], None)
+        terminal = Console(console) if console else None
+        stdio = terminal.stdio if terminal else [0, 1, 2]
         if carried:
             stdio = [carried.slave] * 3
         ours, theirs = _socket.socketpair()
         pid = os.getpid()
         if detach:
-            left = anchor.leave(theirs.fileno(), pid_file.lock if pid_file else None, terminal)
+            lock = pid_file.lock if pid_file else None
+            left = anchor.leave(theirs.fileno(), lock, terminal.path if terminal else None)
             pid = left.pid
             theirs.close()
             if pid_file:
                 pid_file.names(left)
         elif pid_file:
             pid_file.write(pid)
-        status, answer = submit(parsed, argv, pid, [*stdio, ours.fileno()], pid_file)
+        fds = [*stdio, ours.fileno()]
+        status, answer, _ = submit(parsed, argv, pid, fds, pid_file, terminal)
         ours.close()
         if status == 0:
             status, answer = ask(directory, "supervisor", [b"start", os.fsencode(container)])

@@ -5,7 +5,7 @@ undoes it, in order, with a deadline. An engine tells by `lost` when the place w
 while somebody was in it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -149,6 +149,65 @@ class Session(Protocol):
 
     def resized(self) -> None:
         """Take notice of a new size of the terminal."""
+        ...
+
+
+Call = Callable[[Sequence[str]], Awaitable[int]]
+"""Has the `create` that waits carry out a command; returns the exit status, or the negative number
+of the signal that ended it."""
+
+
+class Process(Protocol):
+    """A container's first process, a child of the engine's monitor, which reaps it.
+
+    Attributes:
+        pid: Its process id.
+    """
+
+    pid: int
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it has ended; a status of -1 is known only to the one who reaped it."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, noticed or not: the engine may know first."""
+        ...
+
+    async def start(self) -> None:
+        """Let it run the container's program.
+
+        Raises:
+            EngineError: The runtime did not; with its reason.
+        """
+        ...
+
+    async def ended(self) -> Ending:
+        """Wait for its end."""
+        ...
+
+
+@runtime_checkable
+class Makes(Protocol):
+    """What a job has if the container's first process may be a child of the engine's monitor."""
+
+    def made(
+        self, step: Step, call: Call, console: str | None
+    ) -> AbstractAsyncContextManager[Process]:
+        """Make the container, without starting its program; in the place of `run`.
+
+        It is ended when the block is left.
+
+        Args:
+            step: The container; its descriptors are those of `call`.
+            call: Makes the runtime a descendant of the monitor.
+            console: The engine's socket for the terminal, if it has one.
+
+        Raises:
+            EngineError: The runtime did not; with its reason.
+        """
         ...
 
 

@@ -50,6 +50,8 @@ _BEFORE_THE_TASK = (
 class ScriptStack(Stack):
     """That of a site with scripts."""
 
+    has_scripts = True
+
     def __init__(
         self,
         request: Request,

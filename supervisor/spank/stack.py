@@ -9,7 +9,10 @@ class Stack:
 
     Attributes:
         request: What the job is to be asked for with.
+        has_scripts: Whether something is called around the container's task.
     """
+
+    has_scripts = False
 
     def __init__(self, request: Request) -> None:
         self.request = request

@@ -97,9 +97,15 @@ def judge(plan: Plan, seen: Seen) -> list[Problem]:
 
 def _may(plan: Plan, seen: Seen) -> frozenset[int]:
     """Return the statuses with which the container may end."""
-    fault = plan.fault
     if not seen.hit:
         return seen.own
+    # here the engine has the container's own process, and what ends that from outside kills it
+    killed = {137} if plan.engine == "local" and plan.fault.ends else frozenset[int]()
+    return _may_with_anchor(plan, seen) | killed
+
+
+def _may_with_anchor(plan: Plan, seen: Seen) -> frozenset[int]:
+    fault = plan.fault
     if seen.start is not None and seen.start.status:
         return fault.ends | seen.own | _odd(plan) | {137}  # what could not be started is killed
     if fault.ends and fault.surely and plan.moment in HELD and not fault.trouble:
@@ -133,7 +139,9 @@ def _refusal(plan: Plan, seen: Seen, what: str, answer: Answer) -> list[Problem]
     hits_client = plan.fault.target == "client" and seen.hit
     if hits_client and (answer.status in KILLED or _too_early(answer)):
         return []
-    if answer.status != 1 or not _one_line(answer.err):
+    # what crun or runc has to say it says itself, and perhaps with a warning before it
+    by_runtime = plan.engine == "local" and "Traceback" not in answer.err and answer.err
+    if answer.status != 1 or not (_one_line(answer.err) or by_runtime):
         text = f"{what} ended with {answer.status}: {answer.err!r}"
         return [Problem(Kind.WORDS, f"not one line and 1: {text}")]
     if not seen.hit or not plan.fault.refuses:

@@ -55,7 +55,7 @@ ORDER = Order(
     setting=Setting({}),
     settings=None,  # type: ignore[arg-type]
     shown=None,  # type: ignore[arg-type]
-    has_console=False,
+    console=None,
 )
 
 

@@ -110,7 +110,7 @@ def heard(pieces: Iterable[bytes]) -> tuple[object, list[bytes]]:
     before = messages.write_if_possible
     messages.write_if_possible = lambda fd, line: shown.append(line)
     try:
-        return _hear(_Said(pieces), parse_argv(["create", "c"])), shown  # type: ignore[arg-type]
+        return _hear(_Said(pieces), parse_argv(["create", "c"]))[:2], shown  # type: ignore[arg-type]
     except ConnectionError as error:
         return str(error), shown
     finally:

@@ -177,8 +177,17 @@ class Life:
         return self._event("anchor", TIMEOUT)
 
     def wait(self, timeout: float = TIMEOUT) -> int:
-        """Wait for the anchor to exit, and return its status; negative for a signal."""
-        return self._event("exit", timeout)
+        """Wait for the process of the pid file to exit, and return its status.
+
+        As engines have it: 128 and the number for a signal.
+        """
+        status = self._event("exit", timeout)
+        return status if status >= 0 else 128 - status
+
+    @property
+    def without_supervisor(self) -> int:
+        """What it ends with when its supervisor dies: here its own process is killed."""
+        return 137 if self.site.engine == "local" else 125
 
     @property
     def ended(self) -> bool:

@@ -1,6 +1,7 @@
 """Rootless podman, with scrun as its runtime, on Slurm."""
 
 import contextlib
+import shlex
 import shutil
 import subprocess
 import tarfile
@@ -64,7 +65,8 @@ class Podman:
     """Podman of a site's user: storage, images and containers of its own.
 
     The engine passes next to nothing of the environment on to its runtime, so the runtime's
-    settings are in the user's own file meanwhile; root's are in one that each call names.
+    settings are in the user's own file meanwhile; root's are in one that each call names. On this
+    machine a launcher names them.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Podman:
             self._settings = site.base / "podman.toml"
         self._before: bytes | None = None
         self._made: list[Path] = []
+        self._launcher = site.base / "launcher" if site.engine == "local" else None
 
     @cached_property
     def release(self) -> tuple[int, int]:
@@ -100,8 +103,8 @@ class Podman:
         storage = ["--root", f"{self.site.base}/s", "--runroot", f"{self._runtime_dir}/s"]
         drivers = ["--storage-driver", self._storage, "--cgroup-manager", "cgroupfs"]
         events = ["--events-backend", "file"]
-        runtime = ["--runtime", self.site.command[0]]
-        if self.site.user.uid == 0:
+        runtime = ["--runtime", str(self._launcher or self.site.command[0])]
+        if self.site.user.uid == 0 and self._launcher is None:
             runtime += ["--runtime-flag", f"config-file={self._settings}"]
         return ["podman", *storage, *drivers, *events, *runtime]
 
@@ -114,6 +117,8 @@ class Podman:
             "XDG_RUNTIME_DIR": str(self._runtime_dir),
             "TMPDIR": str(self.site.base),
         }
+        if self._launcher is not None:
+            environment["CONTAINERS_CONF"] = f"{self.site.base}/containers.conf"
         return subprocess.Popen(
             [*self._before_it, *self.site.user.prefix, *self.command, *arguments],
             env=environment,
@@ -146,6 +151,23 @@ class Podman:
         return done.stdout
 
     def __enter__(self) -> Self:
+        if self._launcher is None:
+            self._write_settings()
+        else:
+            words = [self.site.command[0], "--root", f"{self._runtime_dir}/scrun"]
+            words += ["--config-file", self.site.environment["SCRUN_CONFIG"]]
+            self._launcher.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            self._launcher.chmod(0o755)
+            limits = '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n'
+            (self.site.base / "containers.conf").write_text(limits)
+        archive = self.site.base / "image.tar"
+        with tarfile.open(archive, "w") as tar:
+            tar.add(self.site.rootfs, ".", filter=_owned_by_root)
+        self.site.user.give(archive)
+        self.must("import", str(archive), "busybox")
+        return self
+
+    def _write_settings(self) -> None:
         root = self._runtime_dir / "scrun"
         text = f'engine = "slurm"\nroot = "{root}"\nidle_timeout = 20\n'
         text += f"create_timeout = {self.site.create_timeout}\n"
@@ -158,12 +180,6 @@ class Podman:
                 self._made.append(directory)
         self._settings.write_text(text)
         self.site.user.give(self._settings)
-        archive = self.site.base / "image.tar"
-        with tarfile.open(archive, "w") as tar:
-            tar.add(self.site.rootfs, ".", filter=_owned_by_root)
-        self.site.user.give(archive)
-        self.must("import", str(archive), "busybox")
-        return self
 
     def __exit__(
         self,
@@ -175,7 +191,9 @@ class Podman:
             self.run("rm", "--all", "--force", "--time", "1")
             self.run("system", "migrate")  # ends the process that holds the user namespace
         finally:
-            if self._before is None:
+            if self._launcher is not None:
+                pass
+            elif self._before is None:
                 self._settings.unlink(missing_ok=True)
             else:
                 self._settings.write_bytes(self._before)

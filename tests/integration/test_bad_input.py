@@ -10,6 +10,7 @@ import json
 import os
 import random
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from typing import Any
 import pytest
 
 from scrun import wire
+from scrun.cli.parse import Parsed
+from scrun.commands.create import _hear
+from scrun.commands.messages import CALL
 from scrun.oci.config import ANNOTATIONS_LIMIT
 from tests.fuzz.seeds import ODD, RECORD
 from tests.fuzz.targets import TARGETS
@@ -319,14 +323,14 @@ Connections = tuple[_socket.socket, socket.socket]
 
 @contextlib.contextmanager
 def created_by_hand(
-    site: Site, container: str, script: str, *, hears: bool = True
+    site: Site, container: str, script: str, *, hears: bool = True, command: str = "create"
 ) -> Iterator[Connections]:
     """A container as `create` has it made: the connection, answered, and the anchor's end.
 
-    `hears`: whether the answer can be given.
+    `hears`: whether the answer can be given; `command`: what the user has typed.
     """
     bundle = site.bundle(site.config("sh", "-c", script))
-    words = [b"create", b"--bundle", os.fsencode(bundle), container.encode()]
+    words = [command.encode(), b"--bundle", os.fsencode(bundle), container.encode()]
     environment = [f"{name}={value}".encode() for name, value in site.environment.items()]
     fields = [b"create", b"%d" % os.getpid(), b"22", b"/", b"%d" % len(words), *words]
     ours, theirs = socket.socketpair()
@@ -334,11 +338,23 @@ def created_by_hand(
         sock = wire.connect(str(site.root), supervisor_socket(site))
         with theirs:
             wire.send(sock, [*fields, *environment], [null.fileno()] * 3 + [theirs.fileno()])
+        if command == "create":
+            _make(site, sock)
         if hears:
-            assert wire.receive(sock) == (0, b"")
+            assert _hear(sock, Parsed())[0] == 0
         else:
             sock.shutdown(socket.SHUT_RD)
         yield sock, ours
+
+
+def _make(site: Site, sock: _socket.socket) -> None:
+    """Call the runtime, as `scrun.commands.call` does, but as the user of the site."""
+    head, _, rest = sock.recv(65536).partition(b"\0")
+    assert head == CALL + b"%d" % len(rest)
+    words = [*site.user.prefix, *map(os.fsdecode, rest.split(b"\0"))]
+    null = subprocess.DEVNULL
+    done = subprocess.run(words, env=site.environment, stdin=null, stdout=null, check=True)
+    sock.sendall(b"%d\n" % done.returncode)
 
 
 def test_a_create_that_dies_with_its_answer_leaves_no_container(site: Site, witness: Life) -> None:
@@ -366,7 +382,7 @@ def test_an_anchor_that_says_anything(site: Site, witness: Life) -> None:
     """Whoever calls `create` chooses it."""
     del witness
     script = "trap 'exit 5' TERM; while :; do sleep 0.1; done"
-    with created_by_hand(site, "odd", script) as (connection, ours):
+    with created_by_hand(site, "odd", script, command="run") as (connection, ours):
         wire.confirm(connection)
         connection.close()
         ours.sendall(b"NONSENSE\n\xff\xfe\n\n" + b"x" * 100_000 + b"\nSIGTERM\n KILL\n")

@@ -1,8 +1,9 @@
 """A signal that comes while the runtime of this machine starts the container."""
 
-import os
+import json
 import shutil
 import signal
+import subprocess
 
 import pytest
 
@@ -35,11 +36,17 @@ def test_it_is_what_the_container_ended_by(make_site: MakeSite, after: int) -> N
     runtime.chmod(0o755)
     settings = site.base / "scrun.toml"
     settings.write_text(settings.read_text().replace("@RUNC@", str(runtime)))
-    life = site.life("sleep", "600", container="c1").created()
+    site.life("true", container="c0").created()  # the runtime has been tried
     (site.base / "l" / "fail").touch()
-    life.start()
-    wait_until("the runtime begins", (site.base / "l" / "begun").exists)
-    os.kill(life.anchor, signal.SIGTERM)
-    assert life.wait() == 143
-    assert life.state()["annotations"]["org.scrun.reason"] == "killed"
-    life.delete()
+    words = ("run", "--keep", "--bundle", str(site.bundle(site.config("sleep", "600"))), "c1")
+    null = subprocess.DEVNULL
+    with subprocess.Popen(
+        [*site.command, *words], env=site.environment, stdin=null, stdout=null, stderr=null
+    ) as process:
+        wait_until("the runtime begins", (site.base / "l" / "begun").exists)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+    state = json.loads(site.must("state", "c1"))
+    assert state["annotations"]["org.scrun.reason"] == "killed"
+    (site.base / "l" / "fail").unlink()
+    site.must("delete", "c1")

@@ -220,6 +220,27 @@ def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None
     at.close()
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("site", ["local-root", "local-user"], indirect=True)
+def test_the_runtime_is_ended(at: At, number: int) -> None:
+    """Of SIGINT runc dies with 0, if there is a terminal."""
+    site = at.site
+    bundle = bundle_of(site, "sh", "-c", "echo up; read line; exit 7", terminal=True)
+    process = at.type("run", "--keep", "--bundle", bundle, "one")
+    at.screen.read_until("up")
+    [runtime] = [
+        process.pid
+        for process in site.processes()
+        if os.path.basename(process.argv[0]) in ("runc", "crun") and "run" in process.argv
+    ]
+    os.kill(runtime, number)
+    status = process.wait(30)
+    assert status in ((125,) if number == signal.SIGKILL else (125, 130))
+    assert f'"org.scrun.exit_status": "{status}"' in site.must("state", "one")
+    site.must("delete", "one")
+    site.settle()
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("runtime", ["crun", "runc"])
 def test_a_failure_of_the_runtime_is_told_once(

@@ -251,8 +251,11 @@ def test_command_not_found_is_refused(site: Site) -> None:
 def test_command_not_found_where_only_the_container_can_know(site: Site) -> None:
     config = site.config("/tmp/program")
     config["mounts"].append({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"})
-    life = site.life(config=config).created()
-    life.run("start")
+    life = site.life(config=config)
+    if site.engine == "local":
+        assert "no such file or directory" in life.refused().lower()
+        return
+    life.created().run("start")
     assert life.wait() == 127
 
 
@@ -435,7 +438,7 @@ def test_input_and_output_on_a_terminal(site: Site) -> None:
 
 @pytest.mark.parametrize("started", [True, False])
 def test_master_closed_early_ends_the_container(site: Site, started: bool) -> None:
-    life = site.shell("echo up; sleep 600", terminal=True)
+    life = site.shell("trap 'exit 3' HUP; echo up; while :; do sleep 0.1; done", terminal=True)
     terminal = life.terminal()
     life.created()
     if started:
@@ -458,7 +461,8 @@ def test_terminal_without_a_console_socket_is_refused(site: Site) -> None:
 def test_kill_created(site: Site, name: str, status: int) -> None:
     life = site.life("sleep", "600").created()
     life.kill(name)
-    assert life.wait() == status
+    # here there is a process already, which as the first of its namespace obeys KILL alone
+    assert life.wait() == (137 if site.engine == "local" else status)
     assert life.status == "stopped"
     life.delete()
     site.settle()
@@ -591,7 +595,7 @@ def test_signals_to_the_anchor_are_passed_on(site: Site) -> None:
     assert life.output() == "up\ngot\n"
 
 
-@one_each
+@pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_signals_that_end_the_anchor_end_the_container(site: Site) -> None:
     script = "trap '' TERM INT HUP QUIT; echo up; while :; do sleep 1; done"
     lives = {

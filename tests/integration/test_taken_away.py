@@ -1,7 +1,5 @@
 """Containers whose job is taken away from them: cancelled, out of time, without its node."""
 
-import os
-import signal
 import time
 
 import pytest
@@ -46,28 +44,6 @@ def holds(life: Life, reason: str, timeout: float = 30) -> None:
     life.kill("TERM")  # a stopped one: no error
     life.delete()
     assert life.status == "gone"
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize("site", ["local-root", "local-user"], indirect=True)
-def test_the_runtime_is_ended(site: Site, number: int) -> None:
-    """Of SIGINT runc dies with 0, if there is a terminal."""
-    life = site.shell("echo up; read line; exit 7", terminal=True)
-    terminal = life.terminal()
-    life.created().start()
-    terminal.read_until("up")
-    [runtime] = [
-        process.pid
-        for process in site.processes()
-        if os.path.basename(process.argv[0]) in ("runc", "crun") and "run" in process.argv
-    ]
-    os.kill(runtime, number)
-    status = life.wait()
-    assert status in ((125,) if number == signal.SIGKILL else (125, 130))
-    assert life.state()["annotations"]["org.scrun.exit_status"] == str(status)
-    terminal.close()
-    life.delete()
-    site.settle()
 
 
 @pytest.mark.parametrize("started", [True, False])

@@ -19,7 +19,7 @@ REFUSED = Answer(1, "", "scrun: it is not possible\n")
 
 
 def plan(fault: Fault = NONE, moment: Moment | None = None, kind: str = "lines") -> Plan:
-    return Plan(1, "local", kind, fault, moment, 0.0, 1.0, 44, (2, 1), force=True)
+    return Plan(1, "slurm", kind, fault, moment, 0.0, 1.0, 44, (2, 1), force=True)
 
 
 def seen(**other: object) -> Seen:

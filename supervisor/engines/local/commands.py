@@ -188,6 +188,31 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
             self.runtime, root=self.root, bundle=container.bundle, id=_name(container), log=log
         )
 
+    def create(
+        self, container: Container, log: str, pid_file: str, console: str | None
+    ) -> list[str]:
+        """Make a container whose program does not run yet.
+
+        Args:
+            container: It.
+            log: Where the runtime writes what went wrong, as JSON; and to standard error.
+            pid_file: Where it writes the first process' pid.
+            console: The socket that gets the terminal, if it has one.
+        """
+        return runtimes.create_command(
+            self.runtime,
+            root=self.root,
+            bundle=container.bundle,
+            id=_name(container),
+            log=log,
+            pid_file=pid_file,
+            console=console,
+        )
+
+    def start(self, container: Container) -> list[str]:
+        """Let the program run."""
+        return runtimes.command(self.runtime, "start", _name(container), root=self.root)
+
     def kill(self, container: Container, number: int) -> list[str]:
         """See `Commands`."""
         return runtimes.kill_command(

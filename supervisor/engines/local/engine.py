@@ -19,6 +19,7 @@ from scrun.states import taken
 from supervisor.engines.base import Job, Request
 from supervisor.engines.local.commands import Commands, Container, RuntimeCommands
 from supervisor.engines.local.job import LocalJob
+from supervisor.engines.local.runtime_job import RuntimeJob
 from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.names import user_name
 from supervisor.nurseries import unwrapped
@@ -144,7 +145,11 @@ class LocalEngine:
                     request.lost(taken("cancelled", text))
 
                 try:
-                    yield LocalJob(commands, container, request, _teller(commands, line))
+                    tell = _teller(commands, line)
+                    if isinstance(commands, RuntimeCommands):
+                        yield RuntimeJob(commands, container, request, tell)
+                    else:
+                        yield LocalJob(commands, container, request, tell)
                 finally:
                     watching.cancel_scope.cancel()
                     line.close()

@@ -92,7 +92,7 @@ class LocalJob:
         async with changed_environment(step.bundle, step.variables):
             with _opened(log if heard else None) as stderr:
                 status = await self._run(step, log, stderr)
-        reason, output = read_log(await in_thread(_tail, log))
+        reason, output = await read_tail(log)
         if reason:
             self._request.journal.write("error", reason)
         if heard and output:
@@ -178,14 +178,14 @@ class LocalJob:
         Raises:
             EngineError: It was not delivered.
         """
-        if self._runtime is None:
+        if not self._runs:
             raise EngineError("the container does not run")
         if number in FATAL:
             self._fatal = number  # the runtime may fail of it, even before its kill has returned
         with trio.move_on_after(_PATIENCE):
             # For some milliseconds after the start the runtime does not know it yet, and no
             # event tells when it does.
-            while (reason := await self._kill(number)) and not self._runtime.ended:  # noqa: ASYNC110
+            while (reason := await self._kill(number)) and self._runs:  # noqa: ASYNC110
                 await trio.sleep(_RETRY)
             return
         raise EngineError(f"the signal was not delivered: {reason}")
@@ -269,8 +269,13 @@ class LocalJob:
         if answer.status:
             raise EngineError(f"{', '.join(wanted)}: {answer.text.strip()}")
 
+    @property
+    def _runs(self) -> bool:
+        """Whether there is something that runs the container."""
+        return self._runtime is not None and not self._runtime.ended
+
     def _check_running(self) -> None:
-        if self._runtime is None or self._runtime.ended:
+        if not self._runs:
             raise StateError(f"container {self._request.container} is not running")
 
     async def command(
@@ -301,6 +306,11 @@ def _opened(log: str | None) -> Iterator[int | None]:
         yield fd
     finally:
         os.close(fd)
+
+
+async def read_tail(log: str) -> tuple[str, bytes]:
+    """Read the end of a runtime's log, where the reason is (see `read_log`)."""
+    return read_log(await in_thread(_tail, log))
 
 
 def _tail(log: str) -> bytes:
