@@ -152,7 +152,7 @@ def test_after_the_supervisor_died_the_record_answers(make_site: MakeSite, place
     state = life.state()
     assert state["status"] == "stopped"
     assert state["pid"] == 0
-    life.kill("TERM")
+    assert "not running" in site.fails("kill", life.id, "TERM")
     life.delete()
     assert life.status == "gone"
     site.settle(5)
