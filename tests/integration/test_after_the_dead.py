@@ -220,8 +220,8 @@ def test_an_id_that_was_taken_meanwhile_stays_with_who_has_it(make_site: MakeSit
     second.delete()
 
 
-def begin_some(site: Site, dice: random.Random) -> None:
-    """Have containers in every phase of their lives."""
+def begin_some(site: Site, dice: random.Random) -> "list[subprocess.Popen[bytes]]":
+    """Have containers in every phase of their lives; return who deletes one of them."""
     lives = [site.life("sleep", "600") for _ in range(dice.randint(1, 3))]
     for life in lives:
         if dice.random() < 0.7:
@@ -230,13 +230,15 @@ def begin_some(site: Site, dice: random.Random) -> None:
                 life.start(60)
                 if dice.random() < 0.5:
                     life.wait_for("running", 60)
-    for life in dice.sample(lives, dice.randint(0, 1)):
+    return [
         subprocess.Popen(
             [*site.user.prefix, *site.command, "delete", "--force", life.id],
             env=site.environment,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        for life in dice.sample(lives, dice.randint(0, 1))
+    ]
 
 
 @pytest.mark.timeout(0)
@@ -248,9 +250,11 @@ def test_nothing_is_left_whenever_all_are_killed(
     site = make_site("slurm-user", settings="idle_timeout = 5\n")
     scratch = staging_in(site)
     for number in range(int(os.environ.get("SCRUN_ROUNDS", "2"))):
-        begin_some(site, dice)
+        deleting = begin_some(site, dice)
         time.sleep(dice.uniform(0, 1.5))
         kill_all(site)
+        for process in deleting:
+            process.wait(10)
         if root_goes:
             shutil.rmtree(site.root, ignore_errors=True)
         began = time.monotonic()
