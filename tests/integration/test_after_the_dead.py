@@ -137,8 +137,7 @@ def test_the_jobs_of_the_living_and_of_others_stay(make_site: MakeSite) -> None:
     """One root directory's dead are not another one's."""
     site = make_site("slurm-user", settings="idle_timeout = 5\n")
     other = make_site("slurm-user", settings="idle_timeout = 5\n")
-    living = other.life("sleep", "600").created().start()
-    living.wait_for("running")
+    living = running(other)
     orphaned(site)
     other.must("list")
     site.must("list")
