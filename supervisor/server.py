@@ -121,6 +121,9 @@ class Server:
         The end of a session removes all that is in /run/user/UID and then that, and its next
         beginning makes another one.
         """
+        # What comes after our last look is raised anew when the receiver goes, and by default
+        # SIGIO ends a process. To ignore it would be passed on to children.
+        signal.signal(signal.SIGIO, lambda *_: None)
         with trio.open_signal_receiver(signal.SIGIO) as removals:
             try:
                 watched = watch_removals(self._root)

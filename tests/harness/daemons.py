@@ -23,6 +23,10 @@ def program(name: str) -> str:
     return found
 
 
+_OF_THIS_MACHINE = "WARNING: IPv4 forwarding is disabled. Networking will not work.\n"
+"""What docker says where nobody has switched that on."""
+
+
 class Daemon:
     """A root's engine on Slurm; everything of it lies in the site's directory.
 
@@ -91,8 +95,9 @@ class Daemon:
             except BaseException:
                 process.kill()  # TERM would only be passed on to the container
                 raise
+        said = err.decode().replace(_OF_THIS_MACHINE, "")
         return subprocess.CompletedProcess(
-            arguments, process.returncode, out.decode(errors="replace"), err.decode()
+            arguments, process.returncode, out.decode(errors="replace"), said
         )
 
     def must(self, *arguments: str, data: bytes | None = None) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from scrun.paths import LOOKED, OWN_LOG
 from tests.conftest import MakeSite
 from tests.harness.life import Life
 from tests.harness.places import mounted
@@ -18,6 +19,8 @@ from tests.harness.wait import wait_while
 
 PAGE = 4096
 FULL = "No space left on device"
+_OF_ALL = {LOOKED, OWN_LOG}
+"""What supervisors leave in a root directory for the next ones, and for people."""
 READ_ONLY = "Read-only file system"
 
 
@@ -96,7 +99,7 @@ def test_root_directory_on_a_full_disk(make_site: MakeSite, place: str) -> None:
         for pid in site.supervisors():
             os.kill(pid, 15)
         wait_while("supervisors", site.supervisors)
-        assert [name for name in os.listdir(site.root) if name != "@looked"] == []
+        assert [name for name in os.listdir(site.root) if name not in _OF_ALL] == []
     assert str(site.root) in refused[0]
     assert all(FULL in said for said in refused if said)
 
@@ -179,7 +182,7 @@ def test_read_only(make_site: MakeSite) -> None:
         assert READ_ONLY in site.fails("delete", life.id)
     life.delete()
     wait_while("supervisors", site.supervisors)
-    assert {*os.listdir(site.root)} <= {"@jobs", "@runtime", "@looked"}  # for the next one
+    assert {*os.listdir(site.root)} <= {"@jobs", "@runtime", *_OF_ALL}  # for the next one
 
 
 def test_a_supervisor_that_can_remove_nothing_goes(make_site: MakeSite) -> None:
