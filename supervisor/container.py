@@ -41,11 +41,11 @@ class Container(Life):
                 f"container {self.id} cannot be started: it is {self._described}, not created"
             )
         if self._running is None:
-            self._become(Phase.WAITING)
+            self.become(Phase.WAITING)
             self._notices.started()
         else:
-            self._become(Phase.STARTING)
-        self._asked_to_start.set()
+            self.become(Phase.STARTING)
+        self._creation.asked_to_start.set()
         if self.process is not None:
             await self._begun.wait()
             if self._not_started is not None:

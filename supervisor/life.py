@@ -9,62 +9,31 @@
                 └── staging     the staged bundle; left = staged out
                     └── step    waits for `start`, runs the container
 
-`create` is answered when the bundle is staged, or when its caller has waited long enough: the
-container is *created* then, may be started, and waits for the rest.
-
-All ends are one: `end` cancels the tree and keeps the reason; the levels undo themselves in
-order. The first reason counts.
+`supervisor.creation` answers `create`, `supervisor.phases` has the way out.
 """
 
-import math
-import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
 
-from scrun.anchor import LOST
-from scrun.errors import (
-    AllocationRefused,
-    EngineError,
-    ScrunError,
-    StagingError,
-    StateError,
-    described,
-    leaves,
-)
+from scrun.errors import EngineError, ScrunError, StagingError, StateError
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
-from scrun.oci.signals import signal_name, stop_signal
-from scrun.record import ENDING_SINCE
 from scrun.settings.engine_flags import read_flags
 from scrun.settings.request_sources import asked_by
-from scrun.states import (
-    TAKEN,
-    Answer,
-    Ending,
-    Phase,
-    answer_to_signal,
-    as_it_ended,
-    killed,
-    may_become,
-    not_running,
-    taken,
-)
-from scrun.waiting import Waiting, suspended_line
-from supervisor import conmon
+from scrun.states import TAKEN, Ending, Phase, taken
 from supervisor.admission import ProgramNotFound, admit, called_as
 from supervisor.anchors import Anchor, obey
 from supervisor.caller import Caller
+from supervisor.creation import Creation
 from supervisor.engines.base import Engine, Job, Makes, Process, Request, Step
 from supervisor.inside import Inside
-from supervisor.journal import Journal
-from supervisor.kept import Followed, KeptOutput, keep
-from supervisor.ledger import Ledger, now
-from supervisor.log import fault
-from supervisor.notices import Notices
+from supervisor.kept import KeptOutput, keep
+from supervisor.ledger import Ledger
 from supervisor.nurseries import Tasks, unwrapped
 from supervisor.orders import Order
+from supervisor.phases import Phases
 from supervisor.pods import Pods
 from supervisor.spank.around import plugin_stack
 from supervisor.spank.stack import Stack
@@ -73,34 +42,18 @@ from supervisor.staging.choose import Stagers
 from supervisor.staging.place import Staged, directory_for
 from supervisor.staging.variables import script_variables
 from supervisor.stdio import Stdio
-from supervisor.threads import in_thread
 from supervisor.view.plan import View
 from supervisor.view.show import show
 
-_EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _LAST_OUTPUT = 5.0
-_UNSTARTED = 20.0  # podman calls `start` in the moment in which `create` has ended
-_MARK = 2.0
-_UNANSWERED = 30.0  # less than the patience of any engine: podman's is 240 s, a kubelet's 120
 
 
-class Life:
+class Life(Phases):
     """All that happens to a container from its `create` to the end of its job.
 
     Attributes:
-        id: Its id.
-        phase: Where it is in its life.
-        settled: Set when it is created, or will never be: `create` can be answered.
-        gone: Set when the whole tree is undone.
-        failure: Why it was not created.
-        doomed: Somebody has asked for its deletion.
-        paused: Its processes are stopped for a while.
-        suspended: They are so by somebody else, with all of the job.
-        ended: Set when it has stopped, and `exit_status` is known.
-        exit_status: Its exit status, then.
         shown: Set when its files are where engines look for them, or will not be there.
         kept: Its output, if that goes through us.
-        log: What is said about it, to be followed.
     """
 
     def __init__(
@@ -126,38 +79,15 @@ class Life:
             pods: Whose jobs it may share.
             caller: Its `create`, as long as that waits.
         """
-        self.id = order.id
-        self.phase = Phase.CREATING
-        self.settled = trio.Event()
-        self.gone = trio.Event()
-        self.failure: ScrunError | None = None
-        self.doomed = False
-        self.paused = False
-        self.suspended = False
-        self.ended = trio.Event()
-        self.exit_status = 0
+        super().__init__(order, ledger, anchor, stdio, caller)
         self.shown = trio.Event()
         self.shown.set()
         self.kept: KeptOutput | None = None
-        self._ledger = ledger
-        self._directory = ledger.directory
-        self._journal = ledger.journal
-        self.log = Followed(self._journal.path, self._journal.own)
-        self._journal.when_written(self.log.grew)
-        self._order = order
         self._engine = engine
         self._stagers = stagers
-        self._anchor = anchor
-        self._stdio = stdio
         self._pods = pods
-        self._caller = caller
-        self._process: Process | None = None
-        self._making = False
-        self._notices = Notices(stdio.say)
-        self._scope = trio.CancelScope()
+        self._creation = Creation(self, order, stdio, self._notices)
         self._hurry = trio.Event()
-        self._queued = trio.Event()
-        self._asked_to_start = trio.Event()
         self._may_run = trio.Event()
         self._begun = trio.Event()
         self._not_started: ScrunError | None = StateError(
@@ -168,44 +98,7 @@ class Life:
         self._beside = Tasks(f"container {order.id}")
         self._removing = trio.Lock()
         self._removed = False
-        self._ending: Ending | None = None
-        self._job_may_be_left = False
-        self._job: Job | None = None
-        self._running: Inside | None = None
         self._program: Found | Unknown = Unknown("")
-
-    @property
-    def alive(self) -> bool:
-        """Whether anything of it is left to undo."""
-        return not self.gone.is_set()
-
-    @property
-    def journal(self) -> Journal:
-        """Where messages about it go."""
-        return self._journal
-
-    @property
-    def directory(self) -> str:
-        """Where its record is."""
-        return self._directory
-
-    @property
-    def pid(self) -> int:
-        """The pid that its engine knows: its first process', or its anchor's."""
-        return self._anchor.pid if self._process is None else self._process.pid
-
-    @property
-    def process(self) -> Process | None:
-        """Its first process, if that is the engine's own child."""
-        return self._process
-
-    @property
-    def status(self) -> str:
-        """Its state in one word; "paused" is crun's and runc's, and not the specification's."""
-        if self.phase is Phase.STOPPING and not self.settled.is_set():
-            return Phase.CREATING.status
-        stands_still = (self.paused or self.suspended) and self.phase is Phase.RUNNING
-        return "paused" if stands_still else self.phase.status
 
     async def run(self) -> None:
         """Live: from the check of the bundle to the end of the job. Never raises."""
@@ -228,7 +121,7 @@ class Life:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._obey)
-                nursery.start_soon(self._answer_create_in_time)
+                nursery.start_soon(self._creation.answer_in_time)
                 try:
                     with self._scope:
                         await self._live()
@@ -326,22 +219,6 @@ class Life:
             suspended=self._job_suspended,
         )
 
-    def _job_is_known(self, job_id: str, owned: bool) -> None:
-        self._ledger.job_is_known(job_id, owned)
-        self._notices.queued(job_id)
-        self._queued.set()
-
-    def _job_waits(self, news: Waiting | None) -> None:
-        if self.ended.is_set():
-            return  # what it waited for is over, though its job may still be in the queue
-        self._ledger.job_waits(news)
-        self._notices.waits(news)
-
-    def _job_suspended(self, suspended: bool) -> None:
-        self.suspended = suspended
-        self._ledger.note(status=self.status)
-        self._journal.write("info", suspended_line(self._ledger.record.job_id, suspended))
-
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
         nodes = job.environment.get("SLURM_JOB_NODELIST", "")
         staged = directory_for(self._order.settings.staging, stack.request)
@@ -370,7 +247,7 @@ class Life:
                 else:
                     ending = await self._run_with_anchor(job, stack, step, place.view)
                 self._ending = self._ending or ending
-                self._become(Phase.STOPPING)
+                self.become(Phase.STOPPING)
         except StagingError as error:
             if self._ending is None:
                 raise
@@ -397,7 +274,7 @@ class Life:
 
     async def _make_and_run(self, job: Makes, step: Step) -> Ending:
         """Have the container made by its `create`, and run it to its end."""
-        self._making = True
+        self._creation.making = True
         async with job.made(step, self._caller.call, self._order.console) as process:
             self._process = process
             self._ledger.note(pid=process.pid)
@@ -408,7 +285,7 @@ class Life:
             try:
                 async with unwrapped() as nursery:
                     nursery.start_soon(self._end_unless_started, process)
-                    await self._be_created()
+                    await self._creation.be_created()
                     await self._begin(process)
                     ending = await process.ended()
                     nursery.cancel_scope.cancel()
@@ -438,61 +315,15 @@ class Life:
         if not self._beside.begin(partial(self._show, view, self.shown)):
             self.shown.set()
         if self.phase is Phase.CREATING:
-            await self._be_created()
+            await self._creation.be_created()
         await self._may_run.wait()
-        self._become(Phase.STARTING)
+        self.become(Phase.STARTING)
         return await stack.run(job, step)
-
-    async def _answer_create_in_time(self) -> None:
-        """Answer `create` before its caller loses patience, whatever is still waited for.
-
-        What Slurm refuses it refuses at once: that is `create`'s error. A `run` in the foreground
-        has all the time in the world, and shows what it waits for.
-        """
-        if self._order.in_foreground:
-            if self._order.shown.live and not self._stdio.error_is_terminal:
-                self._notices.begin()
-            return
-        with trio.move_on_after(_UNANSWERED) as unanswered:
-            await self._queued.wait()
-        pending = self._notices.pending  # its pod's, for which another member has waited
-        if not (pending or unanswered.cancelled_caught):
-            with trio.move_on_after(self._order.settings.create_timeout):
-                await self.settled.wait()
-        if self.phase is Phase.CREATING and not self.ending and not self._making:
-            podman = conmon.calls(self._order.setting.environment)
-            await self._be_created(_UNSTARTED if podman else math.inf)
-
-    async def _be_created(self, patience: float = math.inf) -> None:
-        """Answer `create`, and wait for `start`; not for ever, if there is a patience.
-
-        A podman that is interrupted while its conmon waits for `create` goes, and leaves the
-        container behind as created. Without an end its job would come one day, and never go.
-        `podman start` creates one anew that has ended.
-        """
-        died = partial(self._lost, "'s conmon died before its start")
-        async with conmon.minded(self._order.setting.environment, self.pid, died):
-            if self._become(Phase.CREATED):
-                self.settled.set()
-            with trio.move_on_after(patience):
-                await self._asked_to_start.wait()
-        if not self._asked_to_start.is_set():
-            self._lost(f" has not started it for {patience:g} s")
-
-    def _lost(self, why: str) -> None:
-        """End: nobody is left who could start it."""
-        text = f"container {self.id} was ended: podman{why}"
-        self.end(killed(signal.SIGKILL, text))
 
     def resized(self) -> None:
         """Pass a new size of the terminal on."""
         if self._job is not None:
             self._job.resized()
-
-    @property
-    def ending(self) -> bool:
-        """Whether somebody or something ends it."""
-        return self._scope.cancel_called or self.phase is Phase.STOPPING
 
     def hurry(self) -> None:
         """Do not wait for a script that stages out."""
@@ -501,127 +332,3 @@ class Life:
     def begin(self, call: Callable[[], Awaitable[None]]) -> None:
         """Do something that ends with the container; nothing, if that is over."""
         self._beside.begin(call)
-
-    def end(self, ending: Ending) -> None:
-        """Cancel the tree. The first reason is the one that counts."""
-        if self._ending is None:
-            self._ending = ending
-            if ending.text:
-                self._journal.write("info", ending.text)
-        if self._running is None and self.phase in (Phase.CREATED, Phase.WAITING):
-            self._finish(self._ending)  # it has nothing that could end later
-        else:
-            self._become(Phase.STOPPING)
-        self._scope.cancel()
-
-    async def kill(self, number: int) -> None:
-        """Send a signal.
-
-        Raises:
-            StateError: There is nothing yet, or no more, that could get it.
-            EngineError: It was not delivered.
-        """
-        stop = stop_signal(self._ledger.record.annotations)
-        answer = answer_to_signal(self.phase, number, stop)
-        if answer is Answer.TOO_LATE:
-            raise StateError(not_running(self.id))
-        if answer is Answer.DELIVER and number == 0:
-            return  # kill(2): only whether there is something to signal
-        if answer is Answer.DELIVER and self._job is not None:
-            try:
-                await self._job.signal(number)
-            except EngineError:
-                if self.phase is Phase.RUNNING:
-                    raise
-        elif answer is Answer.END:
-            name = signal_name(number)
-            self.end(killed(number, f"container {self.id} was killed by {name} before its start"))
-            await self.ended.wait()
-        elif answer is Answer.REFUSE:
-            raise StateError(
-                f"container {self.id} is still being created: there is no process for "
-                f"{signal_name(number)}; TERM or KILL end it"
-            )
-
-    def _runs(self) -> None:
-        self._become(Phase.RUNNING)
-
-    def _become(self, phase: Phase, annotations: Mapping[str, str] | None = None) -> bool:
-        """Go on to another phase, if it may follow; put it down with what is known with it.
-
-        Returns:
-            Whether it did.
-        """
-        if not may_become(self.phase, phase):
-            return False
-        self.phase = phase
-        if phase is Phase.RUNNING:
-            self._stdio.keep_error_only()
-        if phase is Phase.STOPPING:
-            annotations = {ENDING_SINCE: now()}
-        self._ledger.note(status=self.status, annotations=annotations)
-        self._journal.write("verbose", f"it is {phase.name.lower()}")
-        return True
-
-    def _fail(self, error: Exception) -> None:
-        """Take the ending from an error of the tree."""
-        known = [leaf for leaf in leaves(error) if isinstance(leaf, ScrunError)]
-        reason = "scrun-failure"
-        if known:
-            self.failure = known[0]
-            text = str(known[0])
-            reason = getattr(known[0], "reason", reason)
-            # what an engine fails at may have been the release; a refusal holds nothing
-            self._job_may_be_left = isinstance(known[0], EngineError) and not isinstance(
-                known[0], AllocationRefused
-            )
-        else:
-            text = described(error)
-            self.failure = ScrunError(text)
-            fault(f"container {self.id}", error)
-            self._job_may_be_left = True  # the fault may have met its release
-            import traceback
-
-            self._journal.write("debug", "".join(traceback.format_exception(error)))
-        # while `create` waits it ends with this, and tells
-        self._journal.write("error", text, reported=not self.settled.is_set())
-        self._ending = self._ending or taken(reason, text)
-
-    async def _mark_out_of_memory(self) -> None:
-        """Leave podman its mark, before the anchor ends. The bundle's file system may hang."""
-        if self.phase is Phase.STOPPED or self._ending is None:
-            return
-        if self._ending.reason == "out-of-memory":
-            environment = self._order.setting.environment
-            with trio.move_on_after(_MARK, shield=True):
-                await in_thread(
-                    conmon.tell_out_of_memory, self._order.bundle, environment, self.pid,
-                    abandon=True,
-                )  # fmt: skip
-
-    def _finish(self, ending: Ending) -> None:
-        """Tell the world that the container has ended; once."""
-        self._become(Phase.STOPPING)
-        if self.phase is not Phase.STOPPING:
-            return
-        if self._notices.pending:
-            self._job_waits(None)
-        self._notices.close()
-        explained = ending.reason in _EXPLAINED and ending.text and not ending.told
-        if explained and self.settled.is_set():
-            self._stdio.say(ending.text)
-        self._stdio.close()
-        if self._process is not None and self._process.ending is not None:
-            ending = as_it_ended(ending, self._process.ending)
-        annotations = {"org.scrun.reason": ending.reason}
-        if ending.status >= 0:
-            annotations["org.scrun.exit_status"] = str(ending.status)
-        if ending.text:
-            annotations["org.scrun.message"] = ending.text
-        # Before the record: who kills us between the two shall not take the engine's status away.
-        if self._process is None:
-            self._anchor.end(ending.status)
-        self._caller.release()
-        self._become(Phase.STOPPED, annotations)
-        self.exit_status = ending.status if ending.status >= 0 else LOST
-        self.ended.set()

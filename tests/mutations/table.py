@@ -284,33 +284,33 @@ def _anchors() -> Iterator[Mutation]:
 def _life() -> Iterator[Mutation]:
     local = ("tests/integration/test_scenario.py", "-k", "local-root or slurm-user")
     waiting = "tests/integration/test_waiting.py"
-    life = _in("supervisor/life.py", *local)
-    yield life(
+    phases = _in("supervisor/phases.py", *local)
+    creation = _in("supervisor/creation.py", waiting)
+    life = _in("supervisor/life.py", "tests/integration/test_lua_staging.py")
+    yield phases(
         "the-last-reason-counts",
         "if self._ending is None:\n            self._ending = ending\n            if ending.text:",
         "if True:\n            self._ending = ending\n            if ending.text:",
     )
-    yield life("an-end-cancels-nothing", "self._scope.cancel()", "pass")
-    yield life(
+    yield phases("an-end-cancels-nothing", "self._scope.cancel()", "pass")
+    yield phases(
         "an-end-is-no-transition",
-        "else:\n            self._become(Phase.STOPPING)\n        self._scope",
+        "else:\n            self.become(Phase.STOPPING)\n        self._scope",
         "else:\n            pass\n        self._scope",
         "tests/integration/test_stopping.py",
     )
-    yield life("the-anchor-is-not-told", "self._anchor.end(ending.status)", "pass")
-    yield life(
+    yield phases("the-anchor-is-not-told", "self._anchor.end(ending.status)", "pass")
+    yield creation(
         "create-waits-for-its-job",
-        "if self.phase is Phase.CREATING and not self.ending:",
+        "if container.phase is Phase.CREATING and not (container.ending or self.making):",
         "if False:",
-        waiting,
     )
-    yield life(
+    yield creation(
         "create-does-not-wait-at-all",
         "with trio.move_on_after(self._order.settings.create_timeout):",
         "with trio.move_on_after(0):",
-        waiting,
     )
-    yield life(
+    yield phases(
         "what-the-job-is-is-not-on-disk",
         "self._ledger.job_is_known(job_id, owned)",
         "pass",
@@ -321,7 +321,6 @@ def _life() -> Iterator[Mutation]:
         "staging-that-failed-is-a-success",
         'status = self._ending.status or TAKEN["scrun-failure"]',
         "status = self._ending.status",
-        "tests/integration/test_lua_staging.py",
     )
 
 

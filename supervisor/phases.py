@@ -1,0 +1,287 @@
+"""Where a container is in its life, and how it ends.
+
+All ends are one: `end` cancels the tree of `supervisor.life` and keeps the reason; the levels undo
+themselves in order. The first reason counts.
+"""
+
+from collections.abc import Mapping
+
+import trio
+
+from scrun.anchor import LOST
+from scrun.errors import (
+    AllocationRefused,
+    EngineError,
+    ScrunError,
+    StateError,
+    described,
+    leaves,
+)
+from scrun.oci.signals import signal_name, stop_signal
+from scrun.record import ENDING_SINCE
+from scrun.states import (
+    TAKEN,
+    Answer,
+    Ending,
+    Phase,
+    answer_to_signal,
+    as_it_ended,
+    killed,
+    may_become,
+    not_running,
+    taken,
+)
+from scrun.waiting import Waiting, suspended_line
+from supervisor import conmon
+from supervisor.anchors import Anchor
+from supervisor.caller import Caller
+from supervisor.engines.base import Job, Process
+from supervisor.inside import Inside
+from supervisor.journal import Journal
+from supervisor.kept import Followed
+from supervisor.ledger import Ledger, now
+from supervisor.log import fault
+from supervisor.notices import Notices
+from supervisor.orders import Order
+from supervisor.stdio import Stdio
+from supervisor.threads import in_thread
+
+_EXPLAINED = (*TAKEN, "not-found", "not-executable")
+_MARK = 2.0
+
+
+class Phases:
+    """The phases of a container, put down in its record, and the way out of each.
+
+    Attributes:
+        id: Its id.
+        phase: Where it is in its life.
+        queued: Set when its job is known.
+        settled: Set when it is created, or will never be: `create` can be answered.
+        gone: Set when the whole tree is undone.
+        failure: Why it was not created.
+        doomed: Somebody has asked for its deletion.
+        paused: Its processes are stopped for a while.
+        suspended: They are so by somebody else, with all of the job.
+        ended: Set when it has stopped, and `exit_status` is known.
+        exit_status: Its exit status, then.
+        log: What is said about it, to be followed.
+    """
+
+    def __init__(
+        self, order: Order, ledger: Ledger, anchor: Anchor, stdio: Stdio, caller: Caller
+    ) -> None:
+        """Begin with the first phase.
+
+        Args:
+            order: What is asked for.
+            ledger: Its record, made already; the journal is owned from now on.
+            anchor: The anchor; owned from now on.
+            stdio: The container's descriptors; owned from now on.
+            caller: Its `create`, as long as that waits.
+        """
+        self.id = order.id
+        self.phase = Phase.CREATING
+        self.queued = trio.Event()
+        self.settled = trio.Event()
+        self.gone = trio.Event()
+        self.failure: ScrunError | None = None
+        self.doomed = False
+        self.paused = False
+        self.suspended = False
+        self.ended = trio.Event()
+        self.exit_status = 0
+        self._ledger = ledger
+        self._directory = ledger.directory
+        self._journal = ledger.journal
+        self.log = Followed(self._journal.path, self._journal.own)
+        self._journal.when_written(self.log.grew)
+        self._order = order
+        self._anchor = anchor
+        self._stdio = stdio
+        self._caller = caller
+        self._notices = Notices(stdio.say)
+        self._scope = trio.CancelScope()
+        self._ending: Ending | None = None
+        self._job: Job | None = None
+        self._job_may_be_left = False
+        self._process: Process | None = None
+        self._running: Inside | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether anything of it is left to undo."""
+        return not self.gone.is_set()
+
+    @property
+    def journal(self) -> Journal:
+        """Where messages about it go."""
+        return self._journal
+
+    @property
+    def directory(self) -> str:
+        """Where its record is."""
+        return self._directory
+
+    @property
+    def pid(self) -> int:
+        """The pid that its engine knows: its first process', or its anchor's."""
+        return self._anchor.pid if self._process is None else self._process.pid
+
+    @property
+    def process(self) -> Process | None:
+        """Its first process, if that is the engine's own child."""
+        return self._process
+
+    @property
+    def status(self) -> str:
+        """Its state in one word; "paused" is crun's and runc's, and not the specification's."""
+        if self.phase is Phase.STOPPING and not self.settled.is_set():
+            return Phase.CREATING.status
+        stands_still = (self.paused or self.suspended) and self.phase is Phase.RUNNING
+        return "paused" if stands_still else self.phase.status
+
+    @property
+    def ending(self) -> bool:
+        """Whether somebody or something ends it."""
+        return self._scope.cancel_called or self.phase is Phase.STOPPING
+
+    def become(self, phase: Phase, annotations: Mapping[str, str] | None = None) -> bool:
+        """Go on to another phase, if it may follow; put it down with what is known with it.
+
+        Returns:
+            Whether it did.
+        """
+        if not may_become(self.phase, phase):
+            return False
+        self.phase = phase
+        if phase is Phase.RUNNING:
+            self._stdio.keep_error_only()
+        if phase is Phase.STOPPING:
+            annotations = {ENDING_SINCE: now()}
+        self._ledger.note(status=self.status, annotations=annotations)
+        self._journal.write("verbose", f"it is {phase.name.lower()}")
+        return True
+
+    def _runs(self) -> None:
+        self.become(Phase.RUNNING)
+
+    def _job_is_known(self, job_id: str, owned: bool) -> None:
+        self._ledger.job_is_known(job_id, owned)
+        self._notices.queued(job_id)
+        self.queued.set()
+
+    def _job_waits(self, news: Waiting | None) -> None:
+        if self.ended.is_set():
+            return  # what it waited for is over, though its job may still be in the queue
+        self._ledger.job_waits(news)
+        self._notices.waits(news)
+
+    def _job_suspended(self, suspended: bool) -> None:
+        self.suspended = suspended
+        self._ledger.note(status=self.status)
+        self._journal.write("info", suspended_line(self._ledger.record.job_id, suspended))
+
+    def end(self, ending: Ending) -> None:
+        """Cancel the tree. The first reason is the one that counts."""
+        if self._ending is None:
+            self._ending = ending
+            if ending.text:
+                self._journal.write("info", ending.text)
+        if self._running is None and self.phase in (Phase.CREATED, Phase.WAITING):
+            self._finish(self._ending)  # it has nothing that could end later
+        else:
+            self.become(Phase.STOPPING)
+        self._scope.cancel()
+
+    async def kill(self, number: int) -> None:
+        """Send a signal.
+
+        Raises:
+            StateError: There is nothing yet, or no more, that could get it.
+            EngineError: It was not delivered.
+        """
+        stop = stop_signal(self._ledger.record.annotations)
+        answer = answer_to_signal(self.phase, number, stop)
+        if answer is Answer.TOO_LATE:
+            raise StateError(not_running(self.id))
+        if answer is Answer.DELIVER and number == 0:
+            return  # kill(2): only whether there is something to signal
+        if answer is Answer.DELIVER and self._job is not None:
+            try:
+                await self._job.signal(number)
+            except EngineError:
+                if self.phase is Phase.RUNNING:
+                    raise
+        elif answer is Answer.END:
+            name = signal_name(number)
+            self.end(killed(number, f"container {self.id} was killed by {name} before its start"))
+            await self.ended.wait()
+        elif answer is Answer.REFUSE:
+            raise StateError(
+                f"container {self.id} is still being created: there is no process for "
+                f"{signal_name(number)}; TERM or KILL end it"
+            )
+
+    def _fail(self, error: Exception) -> None:
+        """Take the ending from an error of the tree."""
+        known = [leaf for leaf in leaves(error) if isinstance(leaf, ScrunError)]
+        reason = "scrun-failure"
+        if known:
+            self.failure = known[0]
+            text = str(known[0])
+            reason = getattr(known[0], "reason", reason)
+            # what an engine fails at may have been the release; a refusal holds nothing
+            self._job_may_be_left = isinstance(known[0], EngineError) and not isinstance(
+                known[0], AllocationRefused
+            )
+        else:
+            text = described(error)
+            self.failure = ScrunError(text)
+            fault(f"container {self.id}", error)
+            self._job_may_be_left = True  # the fault may have met its release
+            import traceback
+
+            self._journal.write("debug", "".join(traceback.format_exception(error)))
+        # while `create` waits it ends with this, and tells
+        self._journal.write("error", text, reported=not self.settled.is_set())
+        self._ending = self._ending or taken(reason, text)
+
+    async def _mark_out_of_memory(self) -> None:
+        """Leave podman its mark, before the anchor ends. The bundle's file system may hang."""
+        if self.phase is Phase.STOPPED or self._ending is None:
+            return
+        if self._ending.reason == "out-of-memory":
+            environment = self._order.setting.environment
+            with trio.move_on_after(_MARK, shield=True):
+                await in_thread(
+                    conmon.tell_out_of_memory, self._order.bundle, environment, self.pid,
+                    abandon=True,
+                )  # fmt: skip
+
+    def _finish(self, ending: Ending) -> None:
+        """Tell the world that the container has ended; once."""
+        self.become(Phase.STOPPING)
+        if self.phase is not Phase.STOPPING:
+            return
+        if self._notices.pending:
+            self._job_waits(None)
+        self._notices.close()
+        explained = ending.reason in _EXPLAINED and ending.text and not ending.told
+        if explained and self.settled.is_set():
+            self._stdio.say(ending.text)
+        self._stdio.close()
+        if self._process is not None and self._process.ending is not None:
+            ending = as_it_ended(ending, self._process.ending)
+        annotations = {"org.scrun.reason": ending.reason}
+        if ending.status >= 0:
+            annotations["org.scrun.exit_status"] = str(ending.status)
+        if ending.text:
+            annotations["org.scrun.message"] = ending.text
+        # Before the record: who kills us between the two shall not take the engine's status away.
+        if self._process is None:
+            self._anchor.end(ending.status)
+        self._caller.release()
+        self.become(Phase.STOPPED, annotations)
+        self.exit_status = ending.status if ending.status >= 0 else LOST
+        self.ended.set()
