@@ -80,13 +80,24 @@ async def test_what_cannot_be_interrupted_is_cancelled(bench: Bench, body: str) 
         os.kill(pid, 0)
 
 
-async def test_an_open_fifo_is_no_script(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.lua.host._LOADING", 0.3)
+async def test_a_fifo_is_no_script(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(bench.directory / "scrun.lua")
     monkeypatch.setattr(bench, "write", lambda script: f"{bench.directory}/scrun.lua")
     texts: list[str] = []
     with trio.fail_after(5), failing(texts):
         async with bench.loaded(""):
+            pass
+    assert "scrun.lua: is not a regular file" in texts[0]
+
+
+async def test_a_script_that_hangs_while_it_is_loaded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.lua.host._LOADING", 0.3)
+    os.mkfifo(bench.directory / "fifo")
+    texts: list[str] = []
+    with trio.fail_after(5), failing(texts):
+        async with bench.loaded(f"io.open('{bench.directory}/fifo')"):
             pass
     assert "was not loaded within 0.3 s" in texts[0]
 

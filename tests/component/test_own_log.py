@@ -92,7 +92,7 @@ def test_a_late_fault_is_in_the_log_and_in_nobody_elses_file(base: Path) -> None
     before = f"""
 import os, supervisor.run
 def serve(root, name, starter, idle=None):
-    server = supervisor.run._listen(root, name)
+    server = supervisor.run.listen(root, name)
     starter.tell("ready")
     fds = [os.open({str(victim)!r}, os.O_WRONLY | os.O_CREAT, 0o600) for _ in range(20)]
     server.accept()
