@@ -26,13 +26,15 @@ class Place(msgspec.Struct, frozen=True):
 
     Attributes:
         path: In the container; no link in it has been resolved yet.
-        source: What is mounted there, on this machine; "": this machine does not have it.
+        source: What is mounted there, by its name on this machine; "": no file or directory.
         read_only: Whether the container may not write to it.
+        own: Whether each machine has one of its own, so that this one's is not to be seen.
     """
 
     path: str
     source: str = ""
     read_only: bool = False
+    own: bool = False
 
 
 class View(msgspec.Struct, frozen=True):
@@ -73,9 +75,9 @@ def view_of(config: Mapping[str, Any], rootfs: str, bundle: str, *, elsewhere: b
         place = Place(path)
         if is_bind(mount):
             source = posixpath.normpath(posixpath.join(bundle, mount["source"]))
-            if not (elsewhere and of_every_machine(source)):
-                place = Place(path, source, "ro" in options(mount))
-        if not place.source:
+            own = elsewhere and of_every_machine(source)
+            place = Place(path, source, "ro" in options(mount), own)
+        if place.own or not place.source:
             hidden.append(path)
         places.append(place)
     read_only = bool((config.get("root") or {}).get("readonly"))

@@ -45,9 +45,16 @@ def _show(namespace: int, view: bytes) -> None:
     ns.mount(os.fsdecode(rootfs), os.fsdecode(rootfs), None, ns.BIND | ns.RECURSIVE)
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY)
     os.close(_place(root, "proc", of_file=False))
-    for path, source, only_read in places:
+    for path, source, only_read, own in places:
         known = _on_the_nodes(source, shared if elsewhere == b"1" else None)
-        _cover(root, os.fsdecode(path), os.fsdecode(known), read_only=only_read == b"1")
+        visible = bool(known) and own == b"0"
+        _cover(
+            root,
+            os.fsdecode(path),
+            os.fsdecode(source),
+            visible=visible,
+            read_only=only_read == b"1",
+        )
     if read_only == b"1":
         _forbid_writing(root)
     tree = ns.clone_tree(root)
@@ -70,13 +77,15 @@ def _on_the_nodes(source: bytes, devices: "set[int] | None") -> bytes:
     return source if devices is None or device in devices else b""
 
 
-def _cover(root: int, path: str, source: str, *, read_only: bool) -> None:
-    """Mount a source at a path of the container, or what fails where there is none."""
+def _cover(root: int, path: str, source: str, *, visible: bool, read_only: bool) -> None:
+    """Mount a source at a path of the container, or what fails if it is not to be seen."""
     from scrun import namespaces as ns
 
-    of_file = bool(source) and not os.path.isdir(source)
-    place = _place(root, path, of_file=of_file)
-    if not source:
+    try:
+        place = _place(root, path, of_file=_is_file(source))
+    except FileNotFoundError:  # the runtime will make it, and only the node knows as what
+        return
+    if not visible:
         gone = _GONE_DIRECTORY if stat.S_ISDIR(os.fstat(place).st_mode) else _GONE_FILE
         ns.mount(gone, f"/proc/self/fd/{place}", None, ns.BIND)
     else:
@@ -88,8 +97,19 @@ def _cover(root: int, path: str, source: str, *, read_only: bool) -> None:
     os.close(place)
 
 
-def _place(root: int, path: str, *, of_file: bool) -> int:
-    """Open the place of a mount; make what is missing of it, as the runtime is about to do."""
+def _is_file(source: str) -> "bool | None":
+    """Tell whether the runtime makes a file to mount something on; None: not known here."""
+    if not source:  # a file system
+        return False
+    return not os.path.isdir(source) if os.path.exists(source) else None
+
+
+def _place(root: int, path: str, *, of_file: "bool | None") -> int:
+    """Open the place of a mount; make what is missing of it, as the runtime is about to do.
+
+    Raises:
+        FileNotFoundError: It is not there, and it is not known what it has to be.
+    """
     from scrun import namespaces as ns
 
     names = [name for name in path.split("/") if name]
@@ -99,6 +119,8 @@ def _place(root: int, path: str, *, of_file: bool) -> int:
         try:
             there = ns.open_within(root, way, os.O_PATH)
         except FileNotFoundError:
+            if of_file is None:
+                raise
             if of_file and count == len(names):
                 flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
                 os.close(os.open(name, flags, 0o644, dir_fd=here))

@@ -97,10 +97,12 @@ def encoded(view: View) -> bytes:
     r"""Encode a view for the program: records that end with NUL and newline, fields with NUL.
 
     First the root file system, the bundle, and 1 or 0 for read_only and elsewhere; then, for each
-    place, its path, its source, and 1 or 0 for read_only. No path has a NUL in it.
+    place, its path, its source, and 1 or 0 for read_only and own. No path has a NUL in it.
     """
     fields = [(view.rootfs, view.bundle, "01"[view.read_only], "01"[view.elsewhere])]
-    places = [(place.path, place.source, "01"[place.read_only]) for place in view.places]
+    places = [
+        (place.path, place.source, "01"[place.read_only], "01"[place.own]) for place in view.places
+    ]
     return b"".join(
         b"\0".join(map(os.fsencode, record)) + b"\0\n" for record in [*fields, *places]
     )

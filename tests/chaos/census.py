@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from scrun.paths import OWN_LOG
+from scrun.paths import LOOKED, OWN_LOG
 from tests.chaos.place import Place
 from tests.chaos.victims import children_of, listener, words_of
 from tests.harness.processes import processes
@@ -154,7 +154,8 @@ def remains(place: Place) -> list[str]:
     there, but no fault of scrun's own.
     """
     names = sorted(os.listdir(place.root)) if os.path.exists(place.root) else []
-    left = [name for name in names if name != OWN_LOG and not _not_deleted(place, name)]
+    stay = (LOOKED, OWN_LOG)
+    left = [name for name in names if name not in stay and not _not_deleted(place, name)]
     log = Path(place.root, OWN_LOG)
     text = log.read_text(errors="replace") if log.exists() else ""
     return left + [f"{OWN_LOG}: {error}" for error in _ERROR.findall(text)]

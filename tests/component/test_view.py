@@ -97,6 +97,7 @@ def test_mounts(anchor: int, rootfs: Path, tmp_path: Path) -> None:
         Place("/a/volume/file", str(tmp_path / "one"), read_only=True),
         Place("/scratch"),
         Place("/file"),
+        Place("/hosts", "/etc/hosts", own=True),
         Place("/missing", str(tmp_path / "missing")),
     ]
     place, error = shown(anchor, rootfs, *places)
@@ -106,13 +107,17 @@ def test_mounts(anchor: int, rootfs: Path, tmp_path: Path) -> None:
     assert (place / "a/volume/file").read_text() == "one\n"
     with pytest.raises(OSError, match="Read-only"):
         (place / "a/volume/file").write_text("")
-    for name in ("scratch", "missing"):
-        assert (place / name).is_dir()
-        with pytest.raises(ProcessLookupError):
-            os.listdir(place / name)
-        with pytest.raises((ProcessLookupError, FileNotFoundError)):
-            (place / name / "new").write_text("")
-        assert not os.listdir(rootfs / name)
+    assert (place / "scratch").is_dir()
+    with pytest.raises(ProcessLookupError):
+        os.listdir(place / "scratch")
+    with pytest.raises((ProcessLookupError, FileNotFoundError)):
+        (place / "scratch" / "new").write_text("")
+    assert not os.listdir(rootfs / "scratch")
+    # the runtime on the node mounts a file there, so it has to be one
+    assert (rootfs / "hosts").read_bytes() == b""
+    with pytest.raises(ProcessLookupError):
+        (place / "hosts").read_text()
+    assert not (rootfs / "missing").exists()
     with pytest.raises(ProcessLookupError):
         (place / "file").read_text()
     assert (rootfs / "file").read_text() == "the container's\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.staging.owner import name_in_scratch
 from tests.conftest import MakeSite
 from tests.harness import users
 from tests.harness.life import Life
@@ -146,7 +147,7 @@ PROCESSES = {
 def test_processes(site: Site, victim: Life, stranger: Stranger) -> None:
     found = ours(site)
     assert any(process.is_supervisor for process in found)
-    assert any(process.is_anchor for process in found)
+    assert site.engine == "local" or any(process.is_anchor for process in found)
     wrong = []
     for process in found:
         body = "\n".join(
@@ -344,8 +345,11 @@ def test_somebody_else_answers(site: Site, stranger: Stranger, shared: Path) -> 
             assert server.stdout is not None
             assert server.stdout.readline() == "ready\n"
             said = site.fails(*(word.format(path) for word in words), timeout=10)
-            assert f"is served by another user (uid {stranger.user.uid})" in said
-            assert server.stdout.readline() == "0 0\n"
+            assert f"by another user (uid {stranger.user.uid})" in said.replace("to an", "by an")
+            if path.name == "console":  # its owner is known without a connection
+                server.kill()
+            else:
+                assert server.stdout.readline() == "0 0\n"
         path.unlink()
 
 
@@ -428,7 +432,8 @@ def test_the_place_for_staged_bundles_is_there_first(
     for number, (what, (body, below)) in enumerate(SCRATCH.items()):
         scratch = f"{shared}/{below}" if below else str(shared)
         (site.base / "scrun.toml").write_text(f'{settings}[staging]\nscratch = "{scratch}"\n')
-        first = shared / (site.user.name if below else f"s{number}")
+        staged = name_in_scratch(str(site.root), f"s{number}")
+        first = shared / (site.user.name if below else staged)
         assert stranger.tries(body, first, own) == "None", what
         life = site.life("true", container=f"s{number}")
         # elsewhere the script's bundle runs as it is

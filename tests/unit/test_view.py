@@ -23,9 +23,9 @@ def mount(destination: str, source: str = "", *options: str, kind: str = "bind")
         ([mount("data/", "files/1", *BIND)], [Place("/data", "/b/files/1")]),
         ([mount("/../etc/x", "/h/x", *BIND)], [Place("/etc/x", "/h/x")]),
         # what every machine has of its own, and what only the node makes
-        ([mount("/t", "/tmp", *BIND)], [Place("/t")]),
-        ([mount("/h", "/etc/hosts", *BIND)], [Place("/h")]),
-        ([mount("/n", "/dev/null", *BIND)], [Place("/n")]),
+        ([mount("/t", "/tmp", *BIND)], [Place("/t", "/tmp", own=True)]),
+        ([mount("/h", "/etc/hosts", *BIND)], [Place("/h", "/etc/hosts", own=True)]),
+        ([mount("/n", "/dev/null", *BIND)], [Place("/n", "/dev/null", own=True)]),
         ([mount("/scratch", "tmpfs", kind="tmpfs")], [Place("/scratch")]),
         ([mount("/t", "/tmp/mine", *BIND)], [Place("/t", "/tmp/mine")]),
         # below something that is not here nothing is
@@ -55,4 +55,8 @@ def test_on_this_machine_its_own_places_are_the_containers() -> None:
 def test_what_the_program_reads() -> None:
     view = View("/r\n", "/b", True, False, (Place("/a\n", "/s", True), Place("/c")))
     records = [record.split(b"\0") for record in encoded(view).split(b"\0\n")[:-1]]
-    assert records == [[b"/r\n", b"/b", b"0", b"1"], [b"/a\n", b"/s", b"1"], [b"/c", b"", b"0"]]
+    assert records == [
+        [b"/r\n", b"/b", b"0", b"1"],
+        [b"/a\n", b"/s", b"1", b"0"],
+        [b"/c", b"", b"0", b"0"],
+    ]

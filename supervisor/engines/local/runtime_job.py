@@ -62,6 +62,7 @@ class RuntimeJob(LocalJob):
             raise EngineError(
                 shortened(f"the container could not be created: {reason or f'status {status}'}")
             )
+        await in_thread(os.chmod, pid_file, 0o600)  # runtimes make it by the caller's umask
         first = SomebodysChild(await in_thread(_read_pid, pid_file))
         self._first = first
         try:
