@@ -41,7 +41,7 @@ def holds(life: Life, reason: str, timeout: float = 30) -> None:
     # slurmstepd writes into the stderr of a step that is cancelled; nothing prevents it
     [said] = [line for line in life.errors().splitlines() if "*** STEP" not in line]
     assert words in said
-    life.kill("TERM")  # a stopped one: no error
+    assert "container not running" in life.site.fails("kill", life.id, "TERM")
     life.delete()
     assert life.status == "gone"
 
