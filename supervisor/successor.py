@@ -163,6 +163,8 @@ def of_the_dead(root: str) -> list[str]:
 
 
 def _is_dead(directory: str) -> bool:
+    if not os.path.islink(os.path.join(directory, "supervisor")):
+        return False  # no record of ours: the root directory may be any, and have others in it
     record = read_record(directory)
     if record.status == "stopped" and not record.is_left:
         return False
