@@ -143,6 +143,9 @@ def test_a_hard_link_is_no_way_in(site: Site) -> None:
     before = (site.base / "b" / "another-name").read_text()
     life.start()
     assert life.wait() == 0
+    assert (
+        life.status == "stopped"
+    )  # which waits for the record: its engine knows of the end first
     assert (site.base / "b" / "another-name").read_text() == before
     assert json.loads((record / "state.json").read_text())["status"] == "stopped"
     subprocess.run(["rm", site.base / "b" / "another-name"], check=True)
