@@ -153,7 +153,10 @@ def test_the_file_of_the_environment(site: Site) -> None:
     life.start()
     life.wait()
     assert f'level=info msg="container {life.id}: it is created"' in file.read_text()
-    assert f'level=info msg="container {life.id}: it is running"' in file.read_text()
+    # its engine may know of the end first; a thread writes the file
+    running = f'level=info msg="container {life.id}: it is running"'
+    wait_until("it is running", lambda: running in file.read_text())
+    assert life.status == "stopped"
     again = site.run("start", life.id, environment=environment)
     assert again.returncode == 1
     assert f'level=error msg="container {life.id}: ' in file.read_text().splitlines()[-1]
