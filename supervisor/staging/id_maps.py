@@ -20,9 +20,9 @@ from scrun.errors import EngineError, StagingError
 from supervisor.engines.base import Job, Request
 from supervisor.engines.slurm.tools import outer_id
 from supervisor.staging.ids import (
+    INITIAL,
     BothIds,
     Ids,
-    Range,
     Ranges,
     ids_here,
     read_map,
@@ -133,7 +133,7 @@ def lent_to_caller() -> BothIds | None:
 
 def _kind(kind: str, own: int, *, elsewhere: bool) -> Ids | None:
     inside = read_map(Path(f"/proc/self/{kind}_map").read_text())
-    if not elsewhere and inside != (Range(0, 0, 4294967295),):
+    if not elsewhere and inside != INITIAL:
         return None  # within a namespace of podman's it is its root, and not rootless
     return ids_here(own, inside, _subordinate(kind, outer_id("uid")))
 

@@ -31,6 +31,9 @@ class Range(msgspec.Struct, frozen=True):
 
 Ranges = tuple[Range, ...]
 
+INITIAL: Ranges = (Range(0, 0, 4294967295),)
+"""The map of the initial user namespace: no other one can have it."""
+
 
 class Ids(msgspec.Struct, frozen=True):
     """The ids of one kind, users or groups, that somebody can map.
@@ -118,7 +121,7 @@ def ids_here(own: int, inside: Ranges, subordinate: Sequence[tuple[int, int]]) -
     Returns:
         The ids; None when there is but the own one.
     """
-    if inside and inside != (Range(0, 0, 4294967295),):
+    if inside and inside != INITIAL:
         lent = sum(each.size for each in inside) > 1 and inside[0].outside == own
         return Ids(own, inside, lent=True) if lent else None
     if not subordinate:

@@ -1,9 +1,11 @@
 """Rootless podman, with scrun as its runtime, on Slurm."""
 
 import contextlib
+import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from functools import cached_property
@@ -201,3 +203,35 @@ class Podman:
                 with contextlib.suppress(OSError):  # somebody else uses it by now
                     directory.rmdir()
             shutil.rmtree(self.site.base / "s", ignore_errors=True)
+
+
+def given(podman: Podman, name: str, text: str) -> Path:
+    """Write a file for podman's user."""
+    path = podman.site.base / name
+    path.write_text(text)
+    podman.site.user.give(path)
+    return path
+
+
+def compose(podman: Podman, *arguments: str) -> None:
+    """Call podman-compose, which calls the podman of the test."""
+    wrapper = given(podman, "podman", f'#!/bin/sh\nexec {" ".join(podman.command)} "$@"\n')
+    wrapper.chmod(0o755)
+    done = subprocess.run(
+        [
+            *podman.site.user.prefix, sys.executable, "-m", "podman_compose",
+            "--podman-path", str(wrapper), "--project-name", "proj", *arguments,
+        ],
+        env={
+            **podman.site.user.environment,
+            "XDG_RUNTIME_DIR": str(podman.site.base / "x"),
+            "TMPDIR": str(podman.site.base),
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        },
+        cwd=podman.site.base,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

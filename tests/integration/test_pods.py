@@ -2,19 +2,15 @@
 
 import importlib.util
 import json
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
-from tests.harness.podman import RUN, Podman, rootless_podman
+from tests.harness.podman import RUN, Podman, compose, given, rootless_podman
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
@@ -248,14 +244,6 @@ services:
 """
 
 
-def given(podman: Podman, name: str, text: str) -> Path:
-    """Write a file for podman's user."""
-    path = podman.site.base / name
-    path.write_text(text)
-    podman.site.user.give(path)
-    return path
-
-
 def test_kube_play_and_down(podman: Podman) -> None:
     containers = (CONTAINER.format(name=n, script=json.dumps(STAYS)) for n in ("one", "two"))
     path = str(given(podman, "kube.yaml", KUBE + "".join(containers)))
@@ -280,30 +268,6 @@ def test_compose_up_and_down(podman: Podman) -> None:
     finally:
         compose(podman, "down", "--timeout", "5")
     assert podman.must("pod", "ps", "--quiet") == ""
-
-
-def compose(podman: Podman, *arguments: str) -> None:
-    """Call podman-compose, which calls the podman of the test."""
-    wrapper = given(podman, "podman", f'#!/bin/sh\nexec {" ".join(podman.command)} "$@"\n')
-    wrapper.chmod(0o755)
-    done = subprocess.run(
-        [
-            *podman.site.user.prefix, sys.executable, "-m", "podman_compose",
-            "--podman-path", str(wrapper), "--project-name", "proj", *arguments,
-        ],
-        env={
-            **podman.site.user.environment,
-            "XDG_RUNTIME_DIR": str(podman.site.base / "x"),
-            "TMPDIR": str(podman.site.base),
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        },
-        cwd=podman.site.base,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
 
 
 # Without an engine

@@ -9,17 +9,15 @@ import pty
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.harness import cluster
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
-from tests.harness.podman import RUN, Podman, rootless_podman
+from tests.harness.podman import RUN, Podman, compose, given, rootless_podman
 from tests.harness.terminal import Terminal
 from tests.harness.wait import wait_until, wait_while
 
@@ -296,14 +294,6 @@ services:
 """
 
 
-def given(podman: Podman, name: str, text: str) -> Path:
-    """Write a file for podman's user."""
-    path = podman.site.base / name
-    path.write_text(text)
-    podman.site.user.give(path)
-    return path
-
-
 def test_kube_play_and_down(podman: Podman) -> None:
     text = KUBE + CONTAINER.format(name="one") + CONTAINER.format(name="two")
     path = str(given(podman, "kube.yaml", text))
@@ -320,29 +310,6 @@ def test_kube_play_and_down(podman: Podman) -> None:
         podman.must("kube", "down", path)
         wait_while("the job", lambda: jobs_of(podman), 5)
     assert podman.must("pod", "ps", "--quiet") == ""
-
-
-def compose(podman: Podman, *arguments: str) -> None:
-    """Call podman-compose, which calls the podman of the test."""
-    wrapper = given(podman, "podman", f'#!/bin/sh\nexec {" ".join(podman.command)} "$@"\n')
-    wrapper.chmod(0o755)
-    done = subprocess.run(
-        [
-            *podman.site.user.prefix, sys.executable, "-m", "podman_compose",
-            "--podman-path", str(wrapper), "--project-name", "proj", *arguments,
-        ],
-        env={
-            **podman.site.user.environment,
-            "XDG_RUNTIME_DIR": str(podman.site.base / "x"),
-            "TMPDIR": str(podman.site.base),
-        },
-        cwd=podman.site.base,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
 
 
 def test_compose_up_and_down(podman: Podman) -> None:
