@@ -26,13 +26,21 @@ def kill_all(site: Site) -> None:
 
     What runs in a job is on another host, for a user.
     """
-    ours = [process.pid for process in site.processes() if process.pid != os.getpid()]
-    ours += [pid for supervisor in site.supervisors() for pid in descendants(supervisor)]
-    ours = [pid for pid in dict.fromkeys(ours) if not is_of_a_job(pid)]
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none sees another one's end
-        for pid in ours:
-            signal_quietly(pid, number)
-    wait_while("the killed", lambda: [*site.supervisors(), *filter(is_there, ours)])
+    stopped: list[int] = []
+    while new := [pid for pid in ours(site) if pid not in stopped]:
+        for pid in new:  # so that none sees another one's end, nor starts one that escapes
+            signal_quietly(pid, signal.SIGSTOP)
+        stopped += new
+    for pid in stopped:
+        signal_quietly(pid, signal.SIGKILL)
+    wait_while("the killed", lambda: [*site.supervisors(), *filter(is_there, stopped)])
+
+
+def ours(site: Site) -> list[int]:
+    """The processes of a place on this host."""
+    found = [process.pid for process in site.processes() if process.pid != os.getpid()]
+    found += [pid for supervisor in site.supervisors() for pid in descendants(supervisor)]
+    return [pid for pid in dict.fromkeys(found) if not is_of_a_job(pid)]
 
 
 def is_of_a_job(pid: int) -> bool:
