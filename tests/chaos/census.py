@@ -148,14 +148,18 @@ def descriptors(place: Place) -> dict[int, list[str]]:
 
 
 def remains(place: Place) -> list[str]:
-    """Return what is in the root directory when the last supervisor is gone: nothing.
+    """Return what is in the root directory when the last supervisor is gone: nothing."""
+    return [name for name in left_in(place.root) if not _not_deleted(place, name)]
 
-    The supervisors' log stays when there is something in it: what was refused them may be told
-    there, but no fault of scrun's own.
+
+def left_in(root: str) -> list[str]:
+    """Return what a supervisor has left in its root directory, or in any other one.
+
+    The mark of who has looked for the dead stays. The supervisors' log stays when there is
+    something in it: what was refused them may be told there, but no fault of scrun's own.
     """
-    names = sorted(os.listdir(place.root)) if os.path.exists(place.root) else []
-    stay = (LOOKED, OWN_LOG)
-    left = [name for name in names if name not in stay and not _not_deleted(place, name)]
-    log = Path(place.root, OWN_LOG)
+    names = sorted(os.listdir(root)) if os.path.exists(root) else []
+    log = Path(root, OWN_LOG)
     text = log.read_text(errors="replace") if log.exists() else ""
+    left = [name for name in names if name not in (LOOKED, OWN_LOG)]
     return left + [f"{OWN_LOG}: {error}" for error in _ERROR.findall(text)]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from tests.chaos.census import left_in
+
 if TYPE_CHECKING:
     from tests.chaos.life import Life
 
@@ -43,9 +45,9 @@ async def disk_of(life: "Life") -> AsyncIterator[None]:
     try:
         yield
         with trio.move_on_after(_GOES):
-            while os.listdir(path):
+            while left_in(path):
                 await trio.sleep(0.05)
-        life.seen.left += [f"{name} on its file system" for name in os.listdir(path)]
+        life.seen.left += [f"{name} on its file system" for name in left_in(path)]
     finally:
         unmount(path)
 

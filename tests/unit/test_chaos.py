@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.chaos import points
-from tests.chaos.census import given_twice
+from tests.chaos.census import given_twice, left_in
 from tests.chaos.faults import CREATED, CREATING, DELETING, ENGINES, NONE, RUNNING, Fault, Moment
 from tests.chaos.plan import GROUP, Plan, draw
 from tests.chaos.seen import Answer, Kind, Seen, judge
@@ -203,3 +203,15 @@ def test_a_number_that_was_given_twice(tmp_path: Path) -> None:
     assert given_twice(str(conf), said.format(3)) == ""
     assert given_twice(str(conf), "") == ""
     assert given_twice("/none/etc/slurm.conf", said.format(36)) == ""
+
+
+def test_what_may_stay_in_a_root_directory(tmp_path: Path) -> None:
+    """The mark of who has looked, and a log without a fault of scrun's own."""
+    (tmp_path / "@looked").touch()
+    log = tmp_path / "@supervisor.log"
+    log.write_text('level=warning msg="job 7 is of a dead supervisor: it is given back"\n')
+    assert left_in(str(tmp_path)) == []
+    (tmp_path / "c1").mkdir()
+    log.write_text('level=error msg="ValueError: 7"\n')
+    assert left_in(str(tmp_path)) == ["c1", "@supervisor.log: ValueError: 7"]
+    assert left_in(f"{tmp_path}/none") == []
