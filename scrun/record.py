@@ -30,6 +30,12 @@ ENDING_SINCE = "org.scrun.ending_since"
 OUTPUT = "output"
 """The file in a record with what the container has written, if `run --detach` keeps it."""
 
+TIMES = ".times"
+"""Ends the name of a file that says when that one has grown: lines `SECONDS BYTES`.
+
+From so many bytes on, those that are gone included, it was written in that second, or later.
+"""
+
 
 class Moved(msgspec.Struct, frozen=True):
     """What a script's stage_out has to know.

@@ -10,16 +10,18 @@ import os
 import stat
 import struct
 import termios
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, suppress
 
 import trio
 
-from scrun.record import OUTPUT
+from scrun.record import OUTPUT, TIMES
 from supervisor.limited import LimitedFile
 from supervisor.stdio import Stdio
 
 _PIECE = 64 * 1024
+_OF_TIMES = 16  # a part of the limit: by default some hours in which each second has output
 
 
 class Followed:
@@ -159,6 +161,8 @@ class KeptOutput:
         self._source: trio.lowlevel.FdStream | None = None
         self._typing = trio.Lock()
         self._fd = -1
+        self._times: LimitedFile | None = None
+        self._second = 0
 
     def connect(self, stdio: Stdio, *, terminal: bool) -> bool:
         """Put ourselves behind a container's descriptors, where those are not a file.
@@ -184,6 +188,8 @@ class KeptOutput:
             if kept:
                 file = LimitedFile(self.output.path, self._limit)
                 undo.callback(file.close)
+                times = LimitedFile(self.output.path + TIMES, self._limit // _OF_TIMES)
+                undo.callback(times.close)
                 source, end = map(ours, os.openpty() if terminal else os.pipe())
                 replaced = {number: ours(os.dup(end)) for number in kept}
             if not terminal and (os.isatty(stdio.fds[0]) or _is_socket(stdio.fds[0])):
@@ -195,6 +201,7 @@ class KeptOutput:
         if kept:
             os.close(end)
             self.terminal, self._fd, self.output.file = terminal, source, file
+            self._times = times
         return bool(kept)
 
     async def keep(self) -> None:
@@ -209,14 +216,16 @@ class KeptOutput:
             pass  # EIO is a terminal's end of file
         finally:
             self._source = None  # its number may be somebody else's from now on
-            if self.output.file is not None:
-                self.output.file.close()
+            for file in (self.output.file, self._times):
+                if file is not None:
+                    file.close()
             self.output.end()
 
     def _put(self, piece: bytes | bytearray) -> None:
         """Add to the file; on a full disk output is lost, and the container goes on."""
         if (file := self.output.file) is None:
             return
+        self._note_time(file.place)
         before = file.lost
         if (error := file.write(piece)) is not None:
             self._tell(f"output is lost: {file.path}: {error.strerror}")
@@ -225,6 +234,13 @@ class KeptOutput:
                 f"the output is longer than {self._limit >> 20} MiB, so the oldest of it goes "
                 "(output_limit in the section [log] of scrun.toml)"
             )
+
+    def _note_time(self, place: int) -> None:
+        """Put down when this was written, to the second: for `logs --since`."""
+        now = int(time.time())
+        if self._times is not None and now != self._second:
+            self._second = now
+            self._times.write(b"%d %d\n" % (now, place))
 
     def _tell(self, text: str) -> None:
         if text not in self._told:

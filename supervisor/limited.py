@@ -46,6 +46,11 @@ class LimitedFile:
         self._size = status.st_size
         self._is_device = not stat.S_ISREG(status.st_mode)  # /dev/null has no limit
 
+    @property
+    def place(self) -> int:
+        """Where the next byte goes, those that are gone counted."""
+        return self.lost + self._older + self._size
+
     def write(self, data: bytes | bytearray) -> OSError | None:
         """Append something; never wait, and never fail.
 

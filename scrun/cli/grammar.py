@@ -170,6 +170,7 @@ COMMANDS: dict[str, Command] = {
         (
             ("follow", "f", None, USED, ONCE, "Go on until the container ends"),
             ("messages", "", None, USED, ONCE, "What Slurm and scrun said about it instead"),
+            ("since", "", "TIME", USED, ONCE, "Only what was written since then, or 10m ago"),
             ("supervisor", "", None, USED, ONCE, "The log of scrun's own faults instead"),
             ("tail", "n", "LINES", USED, ONCE, "Only the last lines of what is there"),
         ),

@@ -16,11 +16,10 @@ from scrun._fast import record_root, say
 from scrun.cli.parse import Parsed
 from scrun.commands.ask import answer_of, ask_supervisor, meant
 from scrun.errors import ScrunError, UsageError
+from scrun.times import seconds_of
 
 _PAUSE = 5.0
 _NUMBER = re.compile(r"[0-9]{0,9}\.?[0-9]{0,9}")
-_DURATION = re.compile(r"([0-9]{1,9}\.?[0-9]{0,9}|\.[0-9]{1,9})(ns|us|µs|ms|s|m|h)")
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -52,12 +51,7 @@ def _seconds(text: "str | None") -> float:
     """Read an interval: a number of seconds, or a duration as Go and so runc have it."""
     if text is None:
         return _PAUSE
-    place, seconds = 0, 0.0
-    for part in _DURATION.finditer(text if not _NUMBER.fullmatch(text) else text + "s"):
-        if part.start() != place:
-            break
-        seconds += float(part[1]) * _UNITS[part[2]]
-        place = part.end()
-    if place < len(text) or not 0 < seconds < 86400 * 365:
+    seconds = seconds_of(text + "s" if _NUMBER.fullmatch(text) else text)
+    if seconds is None or not 0 < seconds < 86400 * 365:
         raise UsageError(f"--interval {text}: is not a time such as 5, 5s, 100ms or 1m30s")
     return seconds

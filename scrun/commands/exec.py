@@ -38,6 +38,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     container = check_id(parsed.id or "")
     if process := parsed.text("process"):
         argv = _readable(argv, process)
+    elif parsed.count("tty") or parsed.command == "shell":
+        container, argv = _meant(parsed, argv)
     if parsed.command == "exec" and not parsed.operands and not parsed.text("process"):
         raise UsageError("exec needs a command, or --process FILE: see 'scrun exec --help'")
     open_closed_descriptors()
@@ -93,6 +95,25 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
         return report_failure(answer, status, parsed)
     return 0
+
+
+def _meant(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]":
+    """Let a person at a terminal give the beginning of an id; engines know whole ids.
+
+    Returns:
+        The id, and the command line with it, for the supervisor reads that again.
+
+    Raises:
+        UsageError: Several begin so.
+    """
+    given = parsed.id or ""
+    if not (os.isatty(0) and os.isatty(1)):
+        return given, argv
+    from scrun.commands.ask import meant
+
+    place = len(argv) - len(parsed.operands) - 1  # whatever follows the id is an operand
+    container = meant(parsed, record_root(parsed))
+    return container, [*argv[:place], container, *argv[place + 1 :]]
 
 
 def _readable(argv: "list[str]", path: str) -> "list[str]":

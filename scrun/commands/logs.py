@@ -12,7 +12,9 @@ Errors: the container's output is not kept by scrun.
 import _socket
 import errno
 import os
+import re
 import stat
+import time
 
 from scrun import wire
 from scrun._fast import record_root, say, write
@@ -20,13 +22,15 @@ from scrun.cli.parse import Parsed
 from scrun.commands.ask import meant
 from scrun.errors import StateError, UnknownContainer, UsageError
 from scrun.paths import OWN_LOG
-from scrun.record import OUTPUT
+from scrun.record import OUTPUT, TIMES
+from scrun.times import moment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PIECE = 65536
+_STAMP = re.compile(rb'time="([^"]+)"|.*"time":"([^"]+)"}$')  # as text and as JSON
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -56,13 +60,19 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     try:
         name = "log" if kind == "messages" else OUTPUT
         files, lost = _open_both(name, record), _lost(name, record)
+        begin = _begin(
+            parsed,
+            files,
+            lambda: _times_of_output(record, lost) if name == OUTPUT else _times_of_lines(files),
+        )
     except FileNotFoundError:
         raise StateError(
             f"container {container}: its output is not kept here: it goes where `scrun run` was "
             "redirected to, or to the engine that created it (podman logs, docker logs, ...); "
             "`scrun logs --messages` has what scrun says"
         ) from None
-    tail = _lines(parsed.text("tail"))
+    finally:
+        os.close(record)
     # another user's may be written for this terminal
     show = say if kind == "messages" or os.fstat(files[-1]).st_uid != os.geteuid() else write
     if parsed.count("follow"):
@@ -72,22 +82,82 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             pass  # then it does not grow any more
         else:
             fields = [b"follow", os.fsencode(container), kind.encode()]
-            there = sum(os.fstat(file).st_size for file in files) if tail is not None else 0
-            if tail is not None:
-                _print_end(files, there, tail, show)
-            return _follow(sock, fields, parsed, show, there)
-    if tail is not None:
-        _print_end(files, sum(os.fstat(file).st_size for file in files), tail, show)
-        return 0
-    for file in files:
-        _print(file, show)
-    if lost:
+            return _follow(sock, fields, parsed, show, begin)
+    _print(files, begin, show)
+    if lost and not begin:
         text = f"scrun: the first {lost} bytes are gone: see `limit` in [log] of scrun.toml(5)\n"
         try:
             os.write(2, text.encode())
         except OSError:
             pass
     return 0
+
+
+def _begin(
+    parsed: Parsed, files: "list[int]", times: "Callable[[], list[tuple[int, int]]]"
+) -> int:
+    """Return from which byte on the files are asked for.
+
+    Args:
+        parsed: The command.
+        files: What is printed, files that go on in each other.
+        times: Returns seconds, and from which byte on something was written then or later.
+
+    Raises:
+        UsageError: It cannot be meant.
+    """
+    begin = 0
+    if (since := parsed.text("since")) is not None:
+        seconds = moment(since, time.time())
+        if seconds is None:
+            raise UsageError(
+                f"--since {since}: is neither a time such as 2026-05-01T12:00:00 or a number of "
+                "seconds since 1970, nor how long ago, such as 1h30m"
+            )
+        begin = _since(times(), int(seconds), sum(os.fstat(file).st_size for file in files))
+    if (lines := _lines(parsed.text("tail"))) is not None:
+        begin = max(begin, _last(files, lines))
+    return begin
+
+
+def _since(times: "list[tuple[int, int]]", second: int, size: int) -> int:
+    """Return from which byte on something was written in a second or later.
+
+    What is older than all the times that are known may have been written then, too.
+    """
+    if times and times[0][0] < second:
+        later = (place for then, place in times if then >= second)
+        return min(max(next(later, size), 0), size)
+    return 0
+
+
+def _times_of_lines(files: "list[int]") -> "list[tuple[int, int]]":
+    """Find when messages were written; each says so."""
+    found, place = [], 0
+    for file in files:
+        content = os.pread(file, os.fstat(file).st_size, 0)
+        for line in content.splitlines(keepends=True):
+            if (stamp := _STAMP.match(line)) is not None:
+                then = moment((stamp[1] or stamp[2]).decode(errors="replace"), 0)
+                if then is not None:
+                    found.append((int(then), place))
+            place += len(line)
+    return found
+
+
+def _times_of_output(record: int, lost: int) -> "list[tuple[int, int]]":
+    """Read when output was written: its bytes have no times, but a file beside them has."""
+    found = []
+    try:
+        for file in _open_both(OUTPUT + TIMES, record):
+            with open(file, "rb") as lines:
+                for line in lines:
+                    second, _, place = line.strip().partition(b" ")
+                    if second.isdigit() and place.isdigit():  # on a full disk half of one may be
+                        found.append((int(second), int(place) - lost))
+    except FileNotFoundError:
+        pass
+    return found
 
 
 def _lost(name: str, directory: int) -> int:
@@ -102,12 +172,14 @@ def _lost(name: str, directory: int) -> int:
 def _print_own_log(root: str, parsed: Parsed) -> int:
     """Print what supervisors have logged, the older file first; nothing, if that is all well."""
     if parsed.id or parsed.count("follow") or parsed.count("messages"):
-        raise UsageError("logs --supervisor takes no container and no other option")
+        raise UsageError(
+            "logs --supervisor takes no container, and neither --follow nor --messages"
+        )
     try:
-        for file in _open_both(os.path.join(root, OWN_LOG)):
-            _print(file, say)
+        files = _open_both(os.path.join(root, OWN_LOG))
     except FileNotFoundError:
-        pass
+        files = []
+    _print(files, _begin(parsed, files, lambda: _times_of_lines(files)), say)
     return 0
 
 
@@ -142,10 +214,15 @@ def _open(name: str, directory: "int | None" = None) -> int:
     return file
 
 
-def _print(fd: int, show: "Callable[[bytes], None]") -> None:
-    with open(fd, "rb") as file:
-        for line in file if show is say else iter(lambda: file.read(_PIECE), b""):
-            show(line)
+def _print(files: "list[int]", begin: int, show: "Callable[[bytes], None]") -> None:
+    """Print files that go on in each other, from a byte on."""
+    for fd in files:
+        with open(fd, "rb") as file:
+            size = os.fstat(fd).st_size
+            file.seek(min(begin, size))
+            begin = max(begin - size, 0)
+            for piece in file if show is say else iter(lambda: file.read(_PIECE), b""):
+                show(piece)
 
 
 def _lines(text: "str | None") -> "int | None":
@@ -156,24 +233,26 @@ def _lines(text: "str | None") -> "int | None":
     return int(text)
 
 
-def _print_end(
-    files: "list[int]", there: int, lines: int, show: "Callable[[bytes], None]"
-) -> None:
-    """Print the last lines of the first `there` bytes of files that go on in each other."""
-    pieces: list[bytes] = []
-    newlines, end = 0, there
+def _last(files: "list[int]", lines: int) -> int:
+    """Return where the last lines begin, of files that go on in each other."""
     sizes = [os.fstat(file).st_size for file in files]
-    while lines and end > 0 and newlines <= lines:
-        begin = max(end - _PIECE, 0)
-        piece, place = b"", 0
-        for file, size in zip(files, sizes, strict=True):
-            low, high = max(begin - place, 0), min(end - place, size)
-            piece += os.pread(file, high - low, low) if low < high else b""
-            place += size
-        pieces.insert(0, piece)
-        newlines += piece.count(b"\n")
-        end = begin
-    show(b"".join(b"".join(pieces).splitlines(keepends=True)[-lines:]) if lines else b"")
+    above = sum(sizes)
+    if not lines:
+        return above
+    but_one = 1  # the newline that ends it all
+    for file, size in zip(files[::-1], sizes[::-1], strict=True):
+        above -= size
+        while size > 0:
+            begin = max(size - _PIECE, 0)
+            piece = os.pread(file, size - begin, begin)
+            place = len(piece) - but_one
+            but_one = 0
+            while (place := piece.rfind(b"\n", 0, place)) >= 0:
+                lines -= 1
+                if not lines:
+                    return above + begin + place + 1
+            size = begin
+    return 0
 
 
 def _follow(

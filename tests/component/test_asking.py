@@ -235,6 +235,84 @@ def test_a_tail_that_is_no_number(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert "is not a number of lines" in capfd.readouterr().err
 
 
+SAID = """\
+time="2026-05-01T12:00:00+02:00" level=info msg="one"
+time="2026-05-01T10:00:01Z" level=info msg="time=\\"2030-01-01T00:00:00Z\\""
+{"level":"info","msg":"three","time":"2026-05-01T12:00:02+02:00"}
+no time
+{"level":"info","msg":"\\"time\\":\\"2000-01-01T00:00:00Z\\"","time":"2026-05-01T10:00:03Z"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("since", "lines"),
+    [("1777629600", 5), ("2026-05-01T10:00:01.9Z", 4), ("2026-05-01T10:00:02+00:00", 3),
+     ("2026-05-01T12:00:03+02:00", 1), ("1777629604", 0), ("2000h", 5)],
+)  # fmt: skip
+def test_messages_since(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    since: str,
+    lines: int,
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1777629603.5)
+    first, *others = SAID.splitlines(keepends=True)
+    directory, root = record(tmp_path), ["--root", str(tmp_path), "logs"]
+    (directory / "log.1").write_text(first)
+    (directory / "log").write_text("".join(others))
+    expected = SAID.splitlines(keepends=True)[5 - lines :]
+    assert _fast.run([*root, "--messages", "--since", since, "c1"]) == 0
+    assert capfd.readouterr().out == "".join(expected)
+    assert _fast.run([*root, "--messages", "--since", since, "--tail", "2", "c1"]) == 0
+    assert capfd.readouterr().out == "".join(expected[-2:])
+    (tmp_path / "@supervisor.log").write_text(SAID)
+    assert _fast.run([*root, "--supervisor", "--since", since]) == 0
+    assert capfd.readouterr().out == "".join(expected)
+
+
+@pytest.mark.parametrize("since", ["", "yesterday", "-5", "10", "12:00", "5x", "2026-13-01"])
+def test_since_when(tmp_path: Path, capfd: pytest.CaptureFixture[str], since: str) -> None:
+    """Output that has no times may be of any time; a number is seconds since 1970."""
+    (record(tmp_path) / "output").write_text("a\n")
+    status = _fast.run(["--root", str(tmp_path), "logs", "--since", since, "c1"])
+    said = capfd.readouterr()
+    assert (status, said.out) == ((0, "a\n") if since == "10" else (1, ""))
+    assert since == "10" or "such as 2026-05-01T12:00:00" in said.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [
+        ("shell ab", "abcd"),
+        ("shell ab ab", "abcd ab"),
+        ("exec -t --env ab ab true ab", "exec -t --env ab abcd true ab"),
+        ("exec --tty -- ab true", "exec --tty -- abcd true"),
+    ],
+)
+def test_a_person_at_a_terminal_may_give_the_beginning_of_an_id(
+    tmp_path: Path, typed: str, sent: str
+) -> None:
+    directory = tmp_path / "abcd"
+    record(tmp_path).rename(directory)
+    with listening(directory, [b"\1it was asked"]) as asked:
+        assert b"it was asked" in at_a_terminal("--root", str(tmp_path), *typed.split())
+    assert asked[0].endswith(f" {sent}".replace(" ", "\0").encode())
+
+
+@pytest.mark.parametrize("words", ["exec ab true", "exec --tty ab true", "shell ab"])
+def test_elsewhere_an_id_is_whole(tmp_path: Path, words: str) -> None:
+    """Scripts and engines mean the one that they name, also when it is gone."""
+    record(tmp_path).rename(tmp_path / "abcd")
+    command = [sys.executable, "-c", "from scrun._fast import main; main()"]
+    done = subprocess.run(
+        [*command, "--root", str(tmp_path), *words.split()],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "container ab does not exist" in done.stderr
+
+
 def test_people_may_give_the_beginning_of_an_id(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 import trio
 import trio.testing
 
+from scrun import _fast
 from supervisor.kept import Followed, KeptOutput
 from supervisor.stdio import Stdio
 from supervisor.viewers import follow
@@ -244,6 +245,37 @@ def test_what_goes_elsewhere_is_not_kept(tmp_path: Path, kinds: str) -> None:
     called.close()
 
 
+async def test_what_was_written_since(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the second, also when the limit has taken the first of it, and not a byte is changed."""
+    (tmp_path / "c1").mkdir()
+    called, now = Called("ppp"), 0.0
+    kept = KeptOutput(str(tmp_path / "c1" / "output"), 1, lambda _: None)  # 64 KiB twice
+    kept.connect(called.stdio, terminal=False)
+    monkeypatch.setattr("time.time", lambda: now)
+    pieces = {second: b"%d\n" % second * 6000 for second in (1000, 2000, 3000, 4000, 5000)}
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(kept.keep)
+            for second, content in pieces.items():
+                now = second + 0.5
+                for half in (content[:15000], content[15000:]):
+                    await trio.to_thread.run_sync(os.write, called.stdio.fds[1], half)
+                    await trio.testing.wait_all_tasks_blocked()
+            called.close()
+    logs = ["--root", str(tmp_path), "logs", "c1", "--since"]
+    for since, first in (("4000", 4000), ("4000.7", 4000), ("4001", 5000), ("5001", 6000)):
+        assert _fast.run([*logs, since]) == 0
+        expected = b"".join(text for second, text in pieces.items() if second >= first)
+        assert capfd.readouterr().out == expected.decode()
+    assert _fast.run([*logs, "500"]) == 0
+    everything = capfd.readouterr()
+    assert _fast.run(logs[:-1]) == 0
+    assert capfd.readouterr() == everything
+    assert "bytes are gone" in everything.err
+
+
 async def test_a_terminal_of_ours(tmp_path: Path) -> None:
     called = Called("ptp")
     kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
@@ -333,7 +365,7 @@ def test_without_descriptors_nothing_is_left_of_half_a_connection(
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert descriptors() == before
-    assert failures == 6
+    assert failures == 7
     called.close()
     trio.run(kept.keep)
     for filler in fillers:

@@ -305,6 +305,9 @@ def test_detached_from_a_terminal(at: At) -> None:
     assert site.must("logs", "--follow", "one") == everything  # it has ended by now
     assert site.must("logs", "--follow", "--tail", "2", "one") == "line 3\nerr\n"
     assert site.must("logs", "--tail", "1", "on") == "err\n"  # the beginning of an id
+    for words in ((), ("--follow",), ("--follow", "--tail", "9")):
+        assert site.must("logs", *words, "--since", "1h", "one") == everything
+        assert site.must("logs", *words, "--since", "2990-01-01", "one") == ""
     assert '"org.scrun.exit_status": "4"' in site.must("state", "one")
     site.must("delete", "one")
 
