@@ -79,8 +79,15 @@ class CarriedTerminal:
     """
 
     def __init__(self) -> None:
-        """Make one, of the size of the caller's if there is any."""
+        """Make one, of the size of the caller's if there is any.
+
+        It is raw from the beginning, as the program has a terminal of its own behind it: runc
+        begins to show output before it makes this one raw, so lines ended in two carriage returns.
+        """
+        import tty
+
         self.master, self.slave = os.openpty()
+        tty.setraw(self.slave)
         os.set_blocking(self.master, False)
         self._typed = b""
         self._reads = True

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from scrun.anchor import LOST, PASSED_ON
-from scrun.foreground import KeptTerminal
+from scrun.foreground import CarriedTerminal, KeptTerminal
 from tests.harness.wait import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -165,7 +165,7 @@ def test_what_is_no_terminal_is_not_kept(tmp_path: Path) -> None:
 IN_BACKGROUND = """
 import fcntl, os, sys, termios
 sys.path.insert(0, sys.argv[1])
-from scrun.foreground import KeptTerminal
+from scrun.foreground import CarriedTerminal, KeptTerminal
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 kept = KeptTerminal(0)
 kept.make_raw()
@@ -197,3 +197,14 @@ def test_who_is_in_the_background_is_not_stopped(pty: tuple[int, int]) -> None:
     )
     assert (done.stdout, done.stderr, done.returncode) == (b"restored", b"", 0)
     assert termios.tcgetattr(end) == before
+
+
+def test_what_a_program_shows_before_it_has_made_its_terminal_raw() -> None:
+    """runc shows output a moment before it does."""
+    terminal = CarriedTerminal()
+    try:
+        os.write(terminal.slave, b"shown\r\n")
+        assert os.read(terminal.master, 100) == b"shown\r\n"
+    finally:
+        os.close(terminal.slave)
+        os.close(terminal.master)
