@@ -9,6 +9,8 @@ NFS locks only what is open for writing.
 
 import fcntl
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -17,16 +19,18 @@ from scrun.record import Record, read_record, undone
 from supervisor.threads import in_thread
 
 LOCK = "lock"
+_STAGE_OUT = "stage_out.lock"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _PATIENCE = 20.0
 _PAUSE = 0.2  # flock(2) that waits could not be given up, and would take the lock for nobody
 
 
-def own(directory: str) -> int | None:
+def own(directory: str, name: str = LOCK) -> int | None:
     """Take the lock of a record that nobody holds.
 
     Args:
         directory: The record.
+        name: Of the lock's file in it.
 
     Returns:
         A descriptor that holds it, close-on-exec; None when somebody else does.
@@ -34,7 +38,7 @@ def own(directory: str) -> int | None:
     Raises:
         OSError: The record is gone, or there can be no lock.
     """
-    path = os.path.join(directory, LOCK)
+    path = os.path.join(directory, name)
     lock = os.open(path, _FLAGS, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,12 +72,42 @@ async def succeed(directory: str, patience: float = _PATIENCE) -> int:
         OSError: The record is gone, or there can be no lock.
     """
     with trio.move_on_after(patience):
-        while True:
-            lock = await in_thread(own, directory)
-            if lock is not None:
-                return lock
-            await trio.sleep(_PAUSE)
+        return await _taken(directory, LOCK)
     raise StateError(await in_thread(_who, directory))
+
+
+@asynccontextmanager
+async def staging_out(directory: str) -> AsyncIterator[tuple[int, ...]]:
+    """Wait until nobody stages a container out any more, and keep others from it.
+
+    When a supervisor is killed, what a command of its script has started goes on: two `rsync
+    --delete` at the same time lose data. So the commands inherit this lock, and whoever comes next
+    waits until the last of them has ended.
+
+    Args:
+        directory: The record.
+
+    Yields:
+        The descriptors that the commands have to inherit; none if there can be no lock, as in a
+        root directory that was removed.
+    """
+    try:
+        lock = await _taken(directory, _STAGE_OUT)
+    except OSError:
+        yield ()
+        return
+    try:
+        yield (lock,)
+    finally:
+        os.close(lock)
+
+
+async def _taken(directory: str, name: str) -> int:
+    while True:
+        lock = await in_thread(own, directory, name)
+        if lock is not None:
+            return lock
+        await trio.sleep(_PAUSE)
 
 
 def _who(directory: str) -> str:

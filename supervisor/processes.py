@@ -48,12 +48,14 @@ class Setting(msgspec.Struct, frozen=True):
         umask: Of the `create` that the container came from.
         prefix: Words before the command, such as those that enter a user namespace.
         limits: Soft limits, by name; without any, those that the supervisor had at first.
+        descriptors: Of ours, that they all inherit, under their numbers.
     """
 
     environment: Mapping[str, str]
     umask: int = 0o022
     prefix: tuple[str, ...] = ()
     limits: Limits = ()
+    descriptors: tuple[int, ...] = ()
 
     def with_more(self, variables: Mapping[str, str]) -> "Setting":
         """Return the same with more variables in the environment."""
@@ -172,7 +174,7 @@ async def child(
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
-        pass_fds=pass_fds,
+        pass_fds=(*pass_fds, *setting.descriptors),
         env=dict(setting.environment),
         umask=setting.umask,
         cwd=directory,

@@ -18,6 +18,7 @@ from supervisor.lua.find import site_of
 from supervisor.lua.host import Script, loaded
 from supervisor.lua.process import Remote
 from supervisor.nurseries import unwrapped
+from supervisor.ownership import staging_out
 from supervisor.staging.base import Submission
 from supervisor.staging.files import write
 from supervisor.staging.owner import Owner, owner_of
@@ -209,13 +210,15 @@ async def stage_out(
         async with unwrapped() as nursery:
             nursery.start_soon(_cancel_when, hurry, nursery.cancel_scope)
             nursery.cancel_scope.deadline = trio.current_time() + settings.staging.timeout
-            async with loaded(
-                moved.script, settings.lua, request.setting, request.directory, request.journal,
-                await look("slurm.conf", site_of, settings),
-            ) as script:  # fmt: skip
-                originals = (moved.original_bundle, moved.original_root)
-                await script.call(_OUT, arguments, originals, environment, remote)
-                failure = ""
+            site = await look("slurm.conf", site_of, settings)
+            async with staging_out(request.record) as inherited:
+                setting = msgspec.structs.replace(request.setting, descriptors=inherited)
+                async with loaded(
+                    moved.script, settings.lua, setting, request.directory, request.journal, site
+                ) as script:
+                    originals = (moved.original_bundle, moved.original_root)
+                    await script.call(_OUT, arguments, originals, environment, remote)
+                    failure = ""
             nursery.cancel_scope.cancel()
     except StagingError as error:
         failure = str(error)

@@ -105,6 +105,21 @@ def test_what_is_not_undone_then_is_left_to_the_next_one(make_site: MakeSite, ho
     assert marks(site) == ["begin", "begin", "end"]
 
 
+def test_what_a_killed_one_has_started_comes_to_its_end_first(make_site: MakeSite) -> None:
+    """Two that copy the same files at the same time lose data; a shell's programs outlive it."""
+    site = scripted(make_site, "2")
+    script = site.base / "site.lua"
+    script.write_text(
+        script.read_text().replace('("echo', '("(echo').replace('marks")', 'marks) & wait")')
+    )
+    life = site.life("true").created()
+    supervisor = terminate(site)
+    wait_until("stage_out", lambda: marks(site) == ["begin"])
+    os.kill(supervisor, signal.SIGKILL)
+    life.delete()
+    assert marks(site) == ["begin", "end", "begin", "end"]
+
+
 def test_nobody_undoes_what_another_one_is_undoing(make_site: MakeSite) -> None:
     """Not even when that one cannot be reached."""
     site = scripted(make_site, "8")
