@@ -35,6 +35,13 @@ class Outcome(msgspec.Struct, frozen=True):
     by: str
     seconds: float
 
+    @property
+    def text(self) -> str:
+        """It in a line."""
+        word = "caught by" if self.caught else "SURVIVED"
+        words = f"{self.mutation.name}: {word} {self.by}".rstrip()
+        return f"{words} in {self.seconds:.0f} s"
+
 
 class Copy:
     """A copy of the checkout, and an installation of scrun that is made of it."""
@@ -87,14 +94,10 @@ class Copy:
             return _FAILED, f"FAILED {arguments[0]} - not over within {_TIMEOUT} s"
         return done.returncode, done.stdout
 
-    def check(self, mutations: Iterable[Mutation]) -> list[str]:
+    def check(self, mutations: Iterable[Mutation]) -> str:
         """Return what is wrong without any fault: then no failure says anything."""
-        wrong = []
-        for tests in sorted({mutation.tests for mutation in mutations}):
-            status, said = self.test(tests)
-            if status:
-                wrong.append(f"{' '.join(tests)}: pytest ended with {status}\n{said[-3000:]}")
-        return wrong
+        status, said = self.test(sorted({test for one in mutations for test in one.tests}))
+        return f"pytest ended with {status}\n{said[-3000:]}" if status else ""
 
     def try_out(self, mutation: Mutation) -> Outcome:
         """Put a fault in, run its tests, take it out again."""
