@@ -131,6 +131,19 @@ def test_a_pending_job_is_cancelled(make_site: MakeSite) -> None:
         wait_until("everything given back", lambda: is_clean(site), A_MINUTE)
 
 
+def test_a_pending_job_goes_with_its_supervisor(make_site: MakeSite) -> None:
+    """At once, though nobody calls scrun any more."""
+    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    with cluster.full(site.user):
+        life = site.life("true")
+        wait_until("the job", lambda: jobs(site))
+        [supervisor] = site.supervisors()
+        os.kill(supervisor, signal.SIGKILL)
+        wait_while("the job", lambda: jobs(site), 10)
+    life.run("state")
+    wait_until("everything given back", lambda: is_clean(site), A_MINUTE)
+
+
 def test_a_job_without_a_record_is_found_by_its_comment(make_site: MakeSite) -> None:
     """The root directory was in /run, which went with the session."""
     site = make_site("slurm-user", settings="idle_timeout = 5\n")

@@ -612,6 +612,18 @@ def test_signals_that_end_the_anchor_end_the_container(site: Site) -> None:
     site.settle()
 
 
+@pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+def test_a_second_signal_to_the_anchor_is_not_waited_for(site: Site) -> None:
+    """Who asks for an end again has seen that the container does not obey."""
+    life = site.shell("trap '' TERM; trap 'echo got' INT; echo up; while :; do sleep 0.1; done")
+    life.created().start().says("up")
+    os.kill(life.anchor, signal.SIGINT)
+    life.says("got")
+    os.kill(life.anchor, signal.SIGTERM)
+    assert life.wait(3) == 128 + signal.SIGTERM
+    life.delete()
+
+
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_delete_created(site: Site, force: list[str]) -> None:
     life = site.life("sleep", "600").created()

@@ -11,7 +11,7 @@ class Mutation(msgspec.Struct, frozen=True):
         file: The module, from the top of the checkout.
         old: What is there; exactly once.
         new: What is put in its place.
-        tests: Arguments for pytest: the tests of which at least one has to fail.
+        tests: The tests of which at least one has to fail: files, or functions of them.
     """
 
     name: str

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tests.mutations.mutation import Mutation
 
 _SLURM = "supervisor/engines/slurm/"
+_HERE = "tests/integration/"
 
 
 def _in(file: str, *tests: str) -> "_File":
@@ -71,32 +72,30 @@ def _messages() -> Iterator[Mutation]:
 
 
 def _allocation() -> Iterator[Mutation]:
-    status = "tests/integration/test_job_status.py"
-    hold = _in(_SLURM + "allocation.py", status)
+    hold = _in(_SLURM + "allocation.py")
     yield hold(
         "the-job-ends-with-0-whatever-the-container-did",
         "status = _NOT_KNOWN if ending is None else ending.status",
         "status = 0",
+        _HERE + "test_job_status.py::test_the_job_ends_as_its_container",
     )
     yield hold(
         "a-killed-sallocs-job-is-forgotten",
         "await allocation.make_sure(salloc, began)",
         "pass",
-        "tests/integration/test_salloc_killed.py",
+        _HERE + "test_salloc_killed.py::test_its_job_is_given_back",
     )
     yield hold(
         "a-jobs-loss-is-not-told",
         "watching.start_soon(allocation.watch, salloc)",
         "pass",
-        "tests/integration/test_taken_away.py::test_cancelled_from_outside",
+        _HERE + "test_taken_away.py::test_cancelled_from_outside",
     )
     yield hold(
         "a-pending-job-outlives-its-supervisor",
         "nursery.start_soon(self._end_with_us, heard.job_id)",
         "pass",
-        "tests/integration/test_scenario.py",
-        "-k",
-        "pending and slurm-user",
+        _HERE + "test_after_the_dead.py::test_a_pending_job_goes_with_its_supervisor",
     )
     pending = _in(_SLURM + "pending.py", "tests/component/test_slurm_queue.py")
     yield pending(
@@ -115,7 +114,13 @@ def _allocation() -> Iterator[Mutation]:
         "return waiting\n",
     )
     yield pending("what-it-waited-for-stays", "request.waiting(None)", "pass")
-    tools = _in(_SLURM + "tools.py", status)
+    signals = _in(_SLURM + "signals.py", "tests/unit/test_slurm_signals.py")
+    yield signals("a-signal-is-not-tried-again-on-the-node", "_TRIES = 30", "_TRIES = 1")
+    tools = _in(
+        _SLURM + "tools.py",
+        "tests/unit/test_slurm_tools.py",
+        _HERE + "test_job_status.py::test_options_of_slurms_tools_in_the_callers_environment",
+    )
     for kind in ("SLURM_", "SALLOC_", "SBATCH_", "SRUN_"):
         yield tools(
             f"{kind.lower()}variables-of-the-caller-reach-slurm",
@@ -181,23 +186,22 @@ def _server() -> Iterator[Mutation]:
         "tests/component/test_server.py",
         "tests/component/test_own_log.py",
     )
-    stopping = "tests/integration/test_stopping.py"
     yield server(
         "sigterm-does-not-wait-for-what-is-undone",
         "await self._containers.end_all()",
         "pass",
-        stopping,
+        _HERE + "test_stopping.py::test_it_waits_for_what_is_undone",
     )
     yield server(
         "sigterm-waits-for-ever",
         "with trio.move_on_after(self._stop_timeout) as patience:",
         "with trio.CancelScope() as patience:",
-        stopping,
+        _HERE + "test_stopping.py::test_what_is_not_undone_then_is_left_to_the_next_one",
     )
 
 
 def _records() -> Iterator[Mutation]:
-    stopping = "tests/integration/test_stopping.py"
+    of_the_dead = _HERE + "test_after_the_dead.py::test_delete_cancels_the_job"
     records = _in(
         "supervisor/records.py",
         "tests/component/test_server.py",
@@ -208,8 +212,6 @@ def _records() -> Iterator[Mutation]:
         "remove(folder, name, os.fstat(folder).st_dev)",
         "__import__('shutil').rmtree(os.path.join(root, name))",
         "tests/component/test_removal.py",
-        "tests/component/test_records.py",
-        "tests/integration/test_disks.py",
     )
     yield records(
         "sockets-of-the-dead-stay",
@@ -221,106 +223,130 @@ def _records() -> Iterator[Mutation]:
         "wire.connect(root, name).close()\n        except wire.NOBODY:",
         "raise FileNotFoundError\n        except wire.NOBODY:",
     )
-    ownership = _in("supervisor/ownership.py", stopping)
+    ownership = _in(
+        "supervisor/ownership.py",
+        _HERE + "test_stopping.py::test_nobody_undoes_what_another_one_is_undoing",
+    )
     yield ownership(
         "two-own-a-record", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"
     )
-    orphans = _in("supervisor/orphans.py", "tests/integration/test_job_status.py", stopping)
+    orphans = _in("supervisor/orphans.py")
     yield orphans(
         "an-orphans-job-is-not-cancelled",
         "await engine.release(record.job_id, Setting(environment), directory)",
         "pass",
-        "tests/integration/test_salloc_killed.py",
-        "tests/integration/test_nodes.py",
-        "tests/integration/test_stopping.py",
+        of_the_dead,
+        _HERE + "test_salloc_killed.py::test_a_job_of_which_only_the_record_is_left",
+    )
+    yield orphans(
+        "delete-forgets-an-orphans-job",
+        "await undo(directory, engines, stagers)\n        await in_thread",
+        "await in_thread",
+        of_the_dead,
     )
     yield orphans(
         "any-word-is-a-job",
         'if not re.fullmatch("[0-9]{1,10}", record.job_id)',
         "if False",
         "tests/unit/test_bad_records.py",
-        "tests/integration/test_bad_input.py",
+        _HERE + "test_bad_input.py::test_a_record_whose_job_is_none",
     )
     yield orphans(
         "any-directory-is-a-record",
         'if not os.path.islink(os.path.join(directory, "supervisor")):',
         "if False:",
-        "tests/integration/test_bad_input.py",
-        "tests/integration/test_paths.py",
+        _HERE + "test_paths.py::test_only_records_are_removed",
     )
 
 
 def _anchors() -> Iterator[Mutation]:
-    scenario = ("tests/integration/test_scenario.py", "-k", "local-root")
-    anchors = _in("supervisor/anchors.py", *scenario)
+    scenario = _HERE + "test_scenario.py::"
+    anchors = _in("supervisor/anchors.py", "tests/unit/test_fuzz_streams.py")
     yield anchors(
         "an-anchors-death-ends-nothing",
         'container.end(killed(signal.SIGKILL, "the anchor was killed"))',
         "pass",
+        _HERE + "test_paths.py::test_root_directory_is_removed",
     )
     yield anchors(
-        "who-ignores-term-goes-on", "await trio.sleep(_GRACE)", "await trio.sleep_forever()"
+        "who-ignores-term-goes-on",
+        "await trio.sleep(_GRACE)",
+        "await trio.sleep_forever()",
+        scenario + "test_signals_that_end_the_anchor_end_the_container",
     )
     yield anchors(
         "a-second-term-is-no-other",
         "elif number in FATAL and (asked or container.phase is not Phase.RUNNING):",
         "elif number in FATAL and container.phase is not Phase.RUNNING:",
+        scenario + "test_a_second_signal_to_the_anchor_is_not_waited_for",
     )
-    yield anchors("signals-go-nowhere", "await container.kill(number)", "pass")
+    yield anchors(
+        "signals-go-nowhere",
+        "await container.kill(number)",
+        "pass",
+        scenario + "test_signals_to_the_anchor_are_passed_on",
+    )
     yield anchors(
         "any-word-is-a-signal",
         "return [known[text] for text in texts if text in known], rest[-_LINE:]",
         "return [known[text] for text in texts], rest[-_LINE:]",
-        "tests/unit/test_fuzz_streams.py",
     )
-    yield anchors(
-        "half-a-line-grows",
-        "rest[-_LINE:]",
-        "rest",
-        "tests/unit/test_fuzz_streams.py",
-    )
+    yield anchors("half-a-line-grows", "rest[-_LINE:]", "rest")
 
 
 def _life() -> Iterator[Mutation]:
-    local = ("tests/integration/test_scenario.py", "-k", "local-root or slurm-user")
-    waiting = "tests/integration/test_waiting.py"
-    phases = _in("supervisor/phases.py", *local)
-    creation = _in("supervisor/creation.py", waiting)
-    life = _in("supervisor/life.py", "tests/integration/test_lua_staging.py")
+    scenario = _HERE + "test_scenario.py::"
+    waiting = _HERE + "test_waiting.py::"
+    phases = _in("supervisor/phases.py")
+    creation = _in("supervisor/creation.py")
+    life = _in("supervisor/life.py")
     yield phases(
         "the-last-reason-counts",
         "if self._ending is None:\n            self._ending = ending\n            if ending.text:",
         "if True:\n            self._ending = ending\n            if ending.text:",
+        _HERE + "test_stopping.py::test_it_keeps_its_name_until_everything_is_undone",
     )
-    yield phases("an-end-cancels-nothing", "self._scope.cancel()", "pass")
+    yield phases(
+        "an-end-cancels-nothing",
+        "self._scope.cancel()",
+        "pass",
+        scenario + "test_delete_running",
+    )
     yield phases(
         "an-end-is-no-transition",
         "else:\n            self.become(Phase.STOPPING)\n        self._scope",
         "else:\n            pass\n        self._scope",
-        "tests/integration/test_stopping.py",
+        _HERE + "test_stopping.py::test_it_keeps_its_name_until_everything_is_undone",
     )
-    yield phases("the-anchor-is-not-told", "self._anchor.end(ending.status)", "pass")
+    yield phases(
+        "the-anchor-is-not-told",
+        "self._anchor.end(ending.status)",
+        "pass",
+        scenario + "test_exit_status",
+    )
     yield creation(
         "create-waits-for-its-job",
         "if container.phase is Phase.CREATING and not (container.ending or self.making):",
         "if False:",
+        waiting + "test_it_is_started_when_its_job_is_there",
     )
     yield creation(
         "create-does-not-wait-at-all",
         "with trio.move_on_after(self._order.settings.create_timeout):",
         "with trio.move_on_after(0):",
+        waiting + "test_what_is_refused_at_once_is_the_error_of_create",
     )
     yield phases(
         "what-the-job-is-is-not-on-disk",
         "self._ledger.job_is_known(job_id, owned)",
         "pass",
-        "tests/integration/test_job_status.py",
-        "tests/integration/test_salloc_killed.py",
+        _HERE + "test_stopping.py::test_it_ends_in_time_while_slurm_does_not_answer",
     )
     yield life(
         "staging-that-failed-is-a-success",
         'status = self._ending.status or TAKEN["scrun-failure"]',
         "status = self._ending.status",
+        _HERE + "test_lua_staging.py::test_a_stage_out_that_fails_is_no_success",
     )
 
 
