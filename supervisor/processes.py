@@ -2,7 +2,10 @@
 
 A child is started by the main thread itself, not by trio's `open_process`: that runs Popen in a
 worker thread, which ends after ten idle seconds, and the parent-death signal is bound to the
-*thread* that forked (prctl(2)). Starting takes about a millisecond (vfork and exec).
+*thread* that forked (prctl(2)). Starting takes about a millisecond (vfork and exec), and vfork
+holds the thread until the child has executed something. So what is executed first is always a
+program of this machine's: `setpriv` or a shell, which goes to a directory and looks commands up
+in PATH when we are not held any more. Both may be on a file system that does not answer.
 
 Children wait on a pidfd: nothing polls, SIGCHLD is left alone, and only known children are
 reaped.
@@ -21,9 +24,11 @@ import msgspec
 import trio
 
 from supervisor.limits import Limits, words_for
+from supervisor.threads import in_thread
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELL_GRACE = 0.5
+_THERE = ("/bin/sh", "-c", 'cd -- "$0" && exec "$@"')
 _nofile_soft, _nofile_hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
@@ -154,7 +159,8 @@ async def child(
     It leads a session of its own, and is ended and reaped when the block is left, whichever way.
 
     Args:
-        argv: The command; a name without a slash is looked up in the setting's PATH.
+        argv: The command; a name without a slash is looked up in the setting's PATH. One that does
+            not die with us is a program of this machine's: it may be the first that is executed.
         setting: Environment, umask and what stands before the command.
         stdin: A descriptor, or `subprocess.DEVNULL`; likewise `stdout` and `stderr`.
         stdout: See stdin.
@@ -164,20 +170,24 @@ async def child(
         dies_with_us: Whether it gets SIGTERM when the supervisor dies.
         whole_group: Whether signals are for all processes of its group, and those that are left
             there when it has ended are killed.
-        directory: Where it works.
+        directory: Where it works; waited for, if its file system does not answer.
 
     Raises:
-        OSError: The program cannot be executed.
+        OSError: The program cannot be executed, or the directory is not there.
     """
+    there: tuple[str, ...] = ()
+    if directory != "/":
+        await in_thread(_look_at, directory, abandon=True)
+        there = (*_THERE, directory)
     process = subprocess.Popen(  # noqa: ASYNC220 (see the module)
-        [*_before(dies_with_us, setting.limits), *setting.prefix, *argv],
+        [*_before(dies_with_us, setting.limits), *there, *setting.prefix, *argv],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
         pass_fds=(*pass_fds, *setting.descriptors),
         env=dict(setting.environment),
         umask=setting.umask,
-        cwd=directory,
+        cwd="/",
         start_new_session=True,
     )
     running = Child(process, os.path.basename(argv[0]), whole_group=whole_group)
@@ -190,6 +200,18 @@ async def child(
             await running.end(grace=grace)
         _dying_with_us.discard(running)
         running.close()
+
+
+def _look_at(directory: str) -> None:
+    """Look whether a child could work in a directory.
+
+    Raises:
+        OSError: It could not.
+    """
+    try:
+        os.stat(os.path.join(directory, "."))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, directory) from None
 
 
 _dying_with_us: set[Child] = set()

@@ -1,5 +1,7 @@
 """A file system that does not answer stops nobody but those who need it."""
 
+import contextlib
+import os
 import subprocess
 import threading
 import time
@@ -8,10 +10,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
 from scrun.settings.load import Log
 from supervisor import log_files
+from supervisor.processes import Setting, child
 from tests.component.test_server import NOBODY, Supervisor, base, running
+from tests.harness import users
+from tests.harness.hung import hung
+from tests.harness.processes import descendants
 from tests.harness.wait import wait_until
 
 __all__ = ["base"]  # a fixture
@@ -94,6 +101,44 @@ def test_a_log_file_that_hangs(base: Path, disk: Disk, *, before: bool) -> None:
         for number in range(1, 4):
             said = f"container c{number}: /nonexistent"
             wait_until("the log", partial(is_in, said, file))
+
+
+@pytest.mark.parametrize("can_be_seen", [True, False])
+@pytest.mark.parametrize("where", ["directory", "directory of what outlives us", "PATH"])
+async def test_a_child_that_hangs_holds_nobody_else(
+    tmp_path: Path, where: str, *, can_be_seen: bool
+) -> None:
+    """It cannot even be killed; and vfork holds whoever starts it until it executes something."""
+    before = descendants(os.getpid())
+
+    async def work(directory: Path, path: Path) -> int:
+        setting = Setting({"PATH": f"{path}:{users.PATH}"})
+        stays = "outlives" in where
+        async with child(
+            ["/bin/true" if stays else "true"],
+            setting,
+            directory=str(directory),
+            dies_with_us=not stays,
+        ) as running:
+            return await running.wait()
+
+    with hung(tmp_path / "hung", can_be_seen=can_be_seen) as place:
+
+        async def hang() -> None:
+            with contextlib.suppress(OSError):
+                directory, path = tmp_path, place.place
+                if where != "PATH":
+                    directory, path = path, directory
+                await work(directory, path)
+
+        began = time.monotonic()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hang)
+            await trio.to_thread.run_sync(place.wait)
+            assert await work(tmp_path, tmp_path) == 0
+            assert time.monotonic() - began < 5
+            place.fail()
+    assert descendants(os.getpid()) == before
 
 
 async def test_what_a_hung_log_file_does_not_take_is_counted(
