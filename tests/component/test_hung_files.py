@@ -67,6 +67,12 @@ def logging_to(supervisor: Supervisor, disk: Disk) -> Path:
     return file
 
 
+def one_hangs() -> bool:
+    """Whether a thread of this process is where nothing can interrupt it."""
+    tasks = Path("/proc/self/task").glob("*/stat")
+    return "D" in [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
+
+
 def is_in(text: str, file: Path) -> bool:
     return file.exists() and text in file.read_text()
 
@@ -101,6 +107,25 @@ def test_a_log_file_that_hangs(base: Path, disk: Disk, *, before: bool) -> None:
         for number in range(1, 4):
             said = f"container c{number}: /nonexistent"
             wait_until("the log", partial(is_in, said, file))
+
+
+def test_a_root_directory_that_hangs_for_a_while(disk: Disk) -> None:
+    """All whose records are in it wait, nobody is told what is not written, then all goes on."""
+    with running(disk.place) as supervisor:
+        disk.freeze()
+        answers: list[bytes] = []
+        create = threading.Thread(
+            target=lambda: answers.append(supervisor.create(b"c1", b"/nonexistent"))
+        )
+        create.start()
+        create.join(1)
+        assert answers == []
+        disk.thaw()
+        create.join(20)
+        assert [answer[:1] for answer in answers] == [b"\1"]
+        assert b"/nonexistent" in answers[0]
+        supervisor.serves()
+        assert [name for name in os.listdir(supervisor.root) if name[0] != "@"] == []
 
 
 @pytest.mark.parametrize("can_be_seen", [True, False])
@@ -145,20 +170,24 @@ async def test_what_a_hung_log_file_does_not_take_is_counted(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_files, "_WAITING", 1000)
-    file = await log_files.open_file(Log(file=str(disk.place / "log")))
+    path = disk.place / "log"
+    file = await log_files.open_file(Log(file=str(path)))
     assert file is not None
     disk.freeze()
+    line = b"%099d\n"
+    file.put(line % 0)
+    # the writer has taken this one, and hangs with it: from now on it takes none
+    wait_until("the writer hangs", one_hangs)
     began = time.monotonic()
-    for number in range(100):
-        file.put(b"%099d\n" % number)
+    for number in range(1, 100):
+        file.put(line % number)
     assert time.monotonic() - began < 1
     log_files.finish(0.2)
     assert file.lives
     disk.thaw()
     file.close()
-    log_files.finish(10)
-    *lines, last = (disk.place / "log").read_text().splitlines()
-    # one is on its way already, or not
-    assert [int(line) for line in lines] == list(range(len(lines)))
-    assert len(lines) in (10, 11)
-    assert f"{100 - len(lines)} messages were lost: " in last
+    log_files.finish(20)
+    assert not file.lives
+    *lines, last = path.read_text().splitlines()
+    assert [int(line) for line in lines] == list(range(11))  # that one, and room for ten
+    assert "89 messages were lost: " in last
