@@ -104,6 +104,8 @@ class Record(msgspec.Struct, frozen=True):
         format: Of the record: 2 has its supervisor; a scrun that adopts containers will need more.
         supervisor: Who serves it, or undoes what is left of it. Whether that one still does, the
             record's lock tells.
+        until_delete: Its job is over, but for what `delete` has to do there: there are hooks for
+            that moment.
     """
 
     id: str
@@ -124,11 +126,23 @@ class Record(msgspec.Struct, frozen=True):
     engine_settings: dict[str, str] = {}
     format: int = 1
     supervisor: Process | None = None
+    until_delete: bool = False
 
     @property
     def is_left(self) -> bool:
         """Whether something of it outside of the record may be there still."""
-        return bool((self.job_id and self.owns_job) or self.staged or self.moved)
+        return self.holds_job or bool(self.staged or self.moved)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether something of it has to be undone although nobody has deleted it."""
+        waits = self.until_delete and not (self.staged or self.moved)
+        return self.status != "stopped" or (self.is_left and not waits)
+
+    @property
+    def holds_job(self) -> bool:
+        """Whether it has a job that is its own."""
+        return bool(self.job_id and self.owns_job)
 
 
 def read_record(directory: str) -> Record:
@@ -173,7 +187,7 @@ def undone(record: Record) -> str:
         what = f"stage_out of {record.moved.script}"
     elif record.staged:
         what = f"the staged bundle {record.staged}"
-    elif record.job_id and record.owns_job:
+    elif record.holds_job:
         what = f"job {record.job_id}"
     else:
         what = "its end"

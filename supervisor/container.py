@@ -1,7 +1,7 @@
 """One container: its life, and what is asked of it meanwhile and afterwards."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -121,16 +121,21 @@ class Container(Life):
                 "and the record will go as soon as that is done"
             )
 
-    @property
-    def is_left(self) -> bool:
-        """Whether something outside of its record may be there still, although it is gone."""
-        return self._ledger.is_there and self._ledger.record.is_left
+    async def remove(self, socket: str, undo: Callable[[], Awaitable[object]]) -> None:
+        """Remove the record of a container that is gone.
 
-    async def remove(self, socket: str) -> None:
-        """Remove the record of a container that is gone; `socket` is the supervisor's name."""
+        Args:
+            socket: The supervisor's name.
+            undo: Undoes before what may be there still outside of the record.
+
+        Raises:
+            ScrunError: Something is; then the record stays.
+        """
         async with self._removing:
             # by now the id may be somebody else's
             if not self._removed and self._ledger.is_there:
+                if self._ledger.record.is_left:
+                    await undo()
                 await in_thread(remove_record, self._directory, socket)
                 self._removed = True
             self._ledger.close()

@@ -237,8 +237,7 @@ class Containers:
         Raises:
             ScrunError: Something of it is left outside of the record, which stays.
         """
-        if container.is_left:
-            await orphans.undo(container.directory, self._engines, self._stagers)
-        await container.remove(self._name)
+        undo = partial(orphans.undo, container.directory, self._engines, self._stagers)
+        await container.remove(self._name, partial(undo, deleting=True))
         if self._known.get(container.id) is container:
             del self._known[container.id]

@@ -129,7 +129,7 @@ class Ledger:
                 "error", f"{record.staged}: is not removed yet; `scrun delete` goes on with it"
             )
         self.note(
-            owns_job=record.owns_job and job,
+            owns_job=record.owns_job and (job or record.until_delete),
             staged=record.staged if there else "",
             stager=record.stager if there or record.moved else "",
         )

@@ -217,6 +217,7 @@ class Life(Phases):
             flags=read_flags(config, resources=by_flags),
             waiting=self._job_waits,
             suspended=self._job_suspended,
+            stays=self._job_stays,
         )
 
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
@@ -241,6 +242,7 @@ class Life(Phases):
                     program=called_as(self._program, bundle.config.process, place.arguments[0]),
                     program_is_known=isinstance(self._program, Found),
                     running=self._runs,
+                    submitted=bundle.path,
                 )
                 if isinstance(job, Makes) and self._may_be_made(stack, place):
                     ending = await self._make_and_run(job, step)

@@ -46,17 +46,25 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
     except FileNotFoundError:  # the other one has removed it
         return True
     try:
-        await undo(directory, engines, stagers)
+        await undo(directory, engines, stagers, deleting=True)
         await in_thread(remove_record, directory, socket)
     finally:
         os.close(lock)
     return True
 
 
-async def undo(directory: str, engines: Engines, stagers: Stagers) -> Record:
+async def undo(
+    directory: str, engines: Engines, stagers: Stagers, *, deleting: bool = False
+) -> Record:
     """Give back what is left of a container; its lock is ours.
 
     What is given back is put down at once: whoever is killed here leaves the rest to the next one.
+
+    Args:
+        directory: The record.
+        engines: To release the job with.
+        stagers: To clean up what was staged.
+        deleting: Whether it is deleted: what waits for that is undone, too.
 
     Returns:
         The record, as it is now.
@@ -69,12 +77,12 @@ async def undo(directory: str, engines: Engines, stagers: Stagers) -> Record:
     except ScrunError:
         record = Record(id=os.path.basename(directory))  # it died before it wrote one
     environment = dict(os.environ)
-    if record.job_id and record.owns_job:
+    if record.holds_job and (deleting or not record.until_delete):
         _check_job(record, directory)
         settings = await look("the settings", settings_of, record, environment)
         engine = await engines.choose(settings, environment)
         await engine.release(record.job_id, Setting(environment), directory)
-        record = _note(directory, record, owns_job=False)
+        record = _note(directory, record, owns_job=False, until_delete=False)
     if record.stager or record.moved or record.staged:
         settings = await look("the settings", settings_of, record, environment)
         await stagers.undo(Left(record, directory, settings, Setting(environment)))

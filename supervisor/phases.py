@@ -177,6 +177,9 @@ class Phases:
         self._ledger.job_waits(news)
         self._notices.waits(news)
 
+    def _job_stays(self) -> None:
+        self._ledger.note(until_delete=True)
+
     def _job_suspended(self, suspended: bool) -> None:
         self.suspended = suspended
         self._ledger.note(status=self.status)

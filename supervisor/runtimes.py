@@ -59,6 +59,11 @@ class Runtime(msgspec.Struct, frozen=True):
         """Whether a user namespace needs a user 0: for runc and its kin it does."""
         return "crun" not in self.name
 
+    @property
+    def takes_config(self) -> bool:
+        """Whether config.json may be elsewhere than in the bundle: crun has `--config`."""
+        return "crun" in self.name
+
 
 def find_runtime(setting: str | None, *, env: Mapping[str, str]) -> Runtime:
     """Find a runtime that works, by trying.
@@ -257,6 +262,7 @@ def run_command(
     bundle: str,
     id: str,  # noqa: A002
     log: str | None,
+    config: str | None = None,
 ) -> list[str]:
     """Return the command that runs a container in the foreground, and removes it at the end.
 
@@ -264,7 +270,7 @@ def run_command(
     are only there, as JSON.
     """
     options = [*_global_options(runtime, root, log), *(() if log else ("--log-format", "json"))]
-    return [*options, "run", "--bundle", bundle, id]
+    return [*options, "run", *_bundle(bundle, config), "--", id]
 
 
 def create_command(
@@ -276,6 +282,7 @@ def create_command(
     log: str,
     pid_file: str,
     console: str | None,
+    config: str | None = None,
 ) -> list[str]:
     """Return the command that makes a container whose program does not run yet.
 
@@ -289,10 +296,15 @@ def create_command(
         log: Where it writes what went wrong, besides standard error.
         pid_file: Where it writes the first process' pid.
         console: The socket that gets the terminal, if there is one.
+        config: What is read instead of the bundle's config.json, if the runtime can do that.
     """
-    words = ["create", "--bundle", bundle, "--pid-file", pid_file]
+    words = ["create", *_bundle(bundle, config), "--pid-file", pid_file]
     terminal = ["--console-socket", console] if console is not None else []
-    return [*_global_options(runtime, root, log), *words, *terminal, id]
+    return [*_global_options(runtime, root, log), *words, *terminal, "--", id]
+
+
+def _bundle(bundle: str, config: str | None) -> list[str]:
+    return ["--bundle", bundle, *(["--config", config] if config is not None else [])]
 
 
 def kill_command(
@@ -304,7 +316,7 @@ def kill_command(
     log: str | None = None,
 ) -> list[str]:
     """Return the command that sends a signal to the first process of a container."""
-    return [*_global_options(runtime, root, log), "kill", id, signal]
+    return [*_global_options(runtime, root, log), "kill", "--", id, signal]
 
 
 def delete_command(
@@ -315,7 +327,7 @@ def delete_command(
     log: str | None = None,
 ) -> list[str]:
     """Return the command that ends and removes a container; there need not be one."""
-    return [*_global_options(runtime, root, log), "delete", "--force", id]
+    return [*_global_options(runtime, root, log), "delete", "--force", "--", id]
 
 
 def command(runtime: Runtime, *words: str, root: str) -> list[str]:

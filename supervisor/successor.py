@@ -166,7 +166,7 @@ def _is_dead(directory: str) -> bool:
     if not os.path.islink(os.path.join(directory, "supervisor")):
         return False  # no record of ours: the root directory may be any, and have others in it
     record = read_record(directory)
-    if record.status == "stopped" and not record.is_left:
+    if not record.is_unfinished:
         return False
     lock = own(directory)
     if lock is None:

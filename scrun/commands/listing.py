@@ -104,8 +104,7 @@ def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None
         owner = _owner(os.stat(directory).st_uid)
         record = read_record(directory)
         state = _state(record)
-        unfinished = record.status != "stopped" or record.is_left
-        if unfinished and not _is_served(directory, served):
+        if record.is_unfinished and not _is_served(directory, served):
             # it may just have ended, and its supervisor after it
             record = read_record(directory)
             state = _state(record, lost=record.status != "stopped")

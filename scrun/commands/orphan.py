@@ -41,7 +41,7 @@ def run(parsed: Parsed, directory: str) -> int:
     from scrun.record import read_record, stopped_state
 
     record = read_record(directory)
-    if record.is_left or record.status != "stopped":
+    if record.is_unfinished:
         tidy_up(parsed, os.path.dirname(directory))
     if parsed.command in ("start", "pause", "resume"):
         raise StateError(f"container {container} is stopped: its supervisor is gone; delete it")

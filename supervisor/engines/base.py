@@ -27,6 +27,10 @@ def _nothing(suspended: bool) -> None:
     """Do nothing about it."""
 
 
+def _nothing_more() -> None:
+    """Do nothing about it."""
+
+
 def _not_known() -> Ending | None:
     """Know no ending."""
     return None
@@ -53,6 +57,8 @@ class Request(msgspec.Struct, frozen=True):
             it does not wait any more, if it was called before.
         suspended: Called with whether the job's processes stand still, when somebody else than the
             container's user stops them and lets them go on.
+        stays: Called when the container has ended, if `Engine.release` is to be called when it is
+            deleted, and not before.
         plugin_options: Options of Slurm's own plugins, for the tool that asks for the job.
         on_first_node: Whether a container in somebody else's job runs on that one's first node, as
             the members of a pod do.
@@ -70,6 +76,7 @@ class Request(msgspec.Struct, frozen=True):
     flags: Flags = NO_FLAGS
     waiting: Callable[[Waiting | None], None] = _nobody
     suspended: Callable[[bool], None] = _nothing
+    stays: Callable[[], None] = _nothing_more
     plugin_options: Sequence[str] = ()
     on_first_node: bool = False
 
@@ -88,6 +95,7 @@ class Step(msgspec.Struct, frozen=True):
             look out for the runtime's word that there is none.
         running: Called when the engine knows that the task runs.
         variables: What is added to its environment, config.json's `process.env`; None: taken out.
+        submitted: The bundle as its caller knows it, which may be another directory.
     """
 
     bundle: str
@@ -98,6 +106,7 @@ class Step(msgspec.Struct, frozen=True):
     program_is_known: bool
     running: Callable[[], None]
     variables: Mapping[str, str | None] = {}
+    submitted: str = ""
 
 
 class Program(msgspec.Struct, frozen=True):

@@ -187,6 +187,7 @@ def _fit_linux(
     if target.elsewhere or target.rootless:
         _leave_foreign_namespaces(linux, notes)
         notes.drop(linux, "linux.", "mountLabel", _OTHER_MACHINE)
+    if target.elsewhere:
         seccomp = linux.get("seccomp") or {}
         for key in ("listenerPath", "listenerMetadata"):
             notes.drop(seccomp, "linux.seccomp.", key, _OTHER_MACHINE)

@@ -101,7 +101,7 @@ class Lives:
         made = stand.create(stand.sleep)
         made.take("", "start")
         made.runs()
-        if found := list(stand.site.root.glob("@runtime/*")):
+        if found := list(stand.site.root.glob("*/runtime/*")):
             place, held = os.path.split(found[0])
             runtime = "crun" if (found[0] / "status").exists() else "runc"
             stand.take("bare `crun state`, or runc's", runtime, f"--root={place}", "state", held)

@@ -96,8 +96,6 @@ def _directories(place: Place) -> list[tuple[str, str]]:
             found.append((BY_PODMAN if _not_deleted(place, name) else "records", path))
         elif name.startswith("@tmp"):
             found.append(("half-made records", path))
-        elif name == "@runtime":
-            found += [("runtime's state", f"{path}/{entry}") for entry in os.listdir(path)]
         elif os.path.exists(f"{path}.lock") and not listener(path):
             found.append(("sockets", path))
     if place.engine == "slurm" and slurm_version().deletes_killed:

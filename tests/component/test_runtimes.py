@@ -145,10 +145,10 @@ def test_commands() -> None:
     start = ["/usr/bin/crun", "--cgroup-manager=disabled", "--root", "/r"]
     log = ["--log", "/l", "--log-format", "json"]
     assert run_command(crun, root="/r", bundle="/b", id="c", log="/l") == [
-        *(*start, *log, "run", "--bundle", "/b", "c")
+        *(*start, *log, "run", "--bundle", "/b", "--", "c")
     ]
-    assert kill_command(crun, root="/r", id="c", signal="15") == [*start, "kill", "c", "15"]
+    assert kill_command(crun, root="/r", id="c", signal="15") == [*start, "kill", "--", "c", "15"]
     assert delete_command(crun, root="/r", id="c", log="/l") == [
-        *(*start, *log, "delete", "--force", "c")
+        *(*start, *log, "delete", "--force", "--", "c")
     ]
     assert command(crun, "state", "c", root="/r") == [*start, "state", "c"]

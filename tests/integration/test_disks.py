@@ -184,7 +184,7 @@ def test_read_only(make_site: MakeSite) -> None:
         assert READ_ONLY in site.fails("delete", life.id)
     life.delete()
     wait_while("supervisors", site.supervisors)
-    assert {*os.listdir(site.root)} <= {"@jobs", "@runtime", *_OF_ALL}  # for the next one
+    assert {*os.listdir(site.root)} <= {"@jobs", *_OF_ALL}  # for the next one
 
 
 def test_a_supervisor_that_can_remove_nothing_goes(make_site: MakeSite) -> None:

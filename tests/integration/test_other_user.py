@@ -501,7 +501,7 @@ def test_modes(make_site: MakeSite, place: str, umask: int) -> None:
         assert not path.stat().st_mode & 0o022, path
     assert pid_file.stat().st_mode & 0o777 == 0o644
     wrong = []
-    inside_of_the_runtime = site.root / "@runtime"
+    inside_of_the_runtime = site.root / "c1" / "runtime"
     for folder, folders, names in os.walk(site.root):
         for name in (".", *folders, *names):
             path = Path(folder, name)

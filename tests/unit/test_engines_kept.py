@@ -28,7 +28,7 @@ async def test_the_runtime_is_that_of_each_callers_path(
         return f"{env['PATH']}/crun"
 
     monkeypatch.setattr(local, "find_runtime", find)
-    monkeypatch.setattr(local, "RuntimeCommands", lambda found, _: found)
+    monkeypatch.setattr(local, "RuntimeCommands", lambda found: found)
     engine = LocalEngine(str(tmp_path), Local(), Runtime())
     for path in ("/a", "/b", "/a", "/b"):
         assert cast(str, await engine.commands(Setting({"PATH": path}))) == f"{path}/crun"

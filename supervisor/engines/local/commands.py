@@ -11,12 +11,26 @@ from typing import Protocol
 
 import msgspec
 
+from scrun.errors import StagingError, described
 from scrun.oci.signals import signal_name
+from scrun.paths import outer_id
 from supervisor import runtimes
 from supervisor.engines.base import Step
+from supervisor.engines.local.runtime_config import (
+    in_cgroup,
+    with_absolute_paths,
+    with_told_hooks,
+)
 from supervisor.engines.script import PROCESS_FILE
 from supervisor.processes import Setting
 from supervisor.runtimes import Runtime
+from supervisor.staging.files import write
+
+RUNTIME = "runtime"
+"""The directory in a record where crun or runc keeps what it knows of the container."""
+
+_CONFIG = "config.json"
+_MADE_BY = "runtime.json"
 
 
 class Container(msgspec.Struct, frozen=True):
@@ -39,6 +53,11 @@ class Container(msgspec.Struct, frozen=True):
     rootfs: str = ""
     arguments: tuple[str, ...] = ()
     pid: int = 0
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return os.path.basename(self.record)
 
     @property
     def digest(self) -> bytes:
@@ -148,7 +167,6 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
     """Those of a runtime with the command line of crun and runc."""
 
     runtime: Runtime
-    root: str
 
     link_rootfs = False
     is_container = True
@@ -166,16 +184,30 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
 
     def place(self, container: Container) -> str:
         """See `Commands`. crun and runc make a directory."""
-        return os.path.join(self.root, _name(container))
+        return os.path.join(_root(container), container.id)
 
     def setting(self, setting: Setting) -> Setting:
         """See `Commands`."""
         return setting
 
     def prepare(self, container: Container, step: Step, variables: dict[str, str]) -> Container:
-        """See `Commands`. The staged bundle is all that it needs."""
+        """See `Commands`: its config.json, in the record, which `delete` leaves there."""
         del variables
-        return msgspec.structs.replace(container, bundle=step.bundle)
+        bundle = step.submitted or step.bundle
+        try:
+            with open(os.path.join(step.bundle, _CONFIG), "rb") as file:
+                config = with_absolute_paths(msgspec.json.decode(file.read()), step.bundle)
+            if self.cgroups and outer_id("uid", os.geteuid()) == 0:
+                # nobody else has to: runc would fail if it could not make a given one
+                name = f"{container.digest.hex()}-{container.id[:200]}"
+                config = in_cgroup(config, name)
+            if not self.runtime.takes_config:
+                config = with_told_hooks(config, container.record, os.path.realpath(bundle))
+            write(_config(container), msgspec.json.encode(config))
+            write(os.path.join(container.record, _MADE_BY), msgspec.json.encode(self.runtime))
+        except OSError as error:
+            raise StagingError(f"{_config(container)}: {described(error)}") from error
+        return msgspec.structs.replace(container, bundle=bundle)
 
     def working_directory(self, container: Container) -> str:
         """See `Commands`."""
@@ -184,8 +216,14 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
 
     def run(self, container: Container, log: str | None) -> list[str]:
         """See `Commands`."""
+        bundle, config = self._bundle(container)
         return runtimes.run_command(
-            self.runtime, root=self.root, bundle=container.bundle, id=_name(container), log=log
+            self.runtime,
+            root=_root(container),
+            bundle=bundle,
+            config=config,
+            id=container.id,
+            log=log,
         )
 
     def create(
@@ -199,11 +237,13 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
             pid_file: Where it writes the first process' pid.
             console: The socket that gets the terminal, if it has one.
         """
+        bundle, config = self._bundle(container)
         return runtimes.create_command(
             self.runtime,
-            root=self.root,
-            bundle=container.bundle,
-            id=_name(container),
+            root=_root(container),
+            bundle=bundle,
+            config=config,
+            id=container.id,
             log=log,
             pid_file=pid_file,
             console=console,
@@ -211,46 +251,69 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
 
     def start(self, container: Container) -> list[str]:
         """Let the program run."""
-        return runtimes.command(self.runtime, "start", _name(container), root=self.root)
+        return self._words(container, "start", "--", container.id)
 
     def kill(self, container: Container, number: int) -> list[str]:
         """See `Commands`."""
         return runtimes.kill_command(
-            self.runtime, root=self.root, id=_name(container), signal=signal_name(number)
+            self.runtime, root=_root(container), id=container.id, signal=signal_name(number)
         )
 
     def delete(self, container: Container) -> list[str]:
         """See `Commands`."""
-        words = runtimes.delete_command(self.runtime, root=self.root, id=_name(container))
+        words = runtimes.delete_command(self.runtime, root=_root(container), id=container.id)
         return ["/bin/sh", "-c", shlex.join(words)]
 
     def state(self, container: Container) -> str:
         """See `Commands`."""
-        return self._shell("state", _name(container))
+        return self._shell(container, "state", "--", container.id)
 
     def exec(self, container: Container) -> str:
         """See `Commands`."""
-        return self._shell("exec", "--process", PROCESS_FILE, _name(container))
+        return self._shell(container, "exec", "--process", PROCESS_FILE, "--", container.id)
 
     def hold(self, container: Container, *, resume: bool) -> str:
         """See `Commands`. crun and runc do it by a cgroup."""
         if not self.cgroups:
             return ""
-        return self._shell("resume" if resume else "pause", _name(container))
+        return self._shell(container, "resume" if resume else "pause", "--", container.id)
 
     def update(self, container: Container) -> str:
         """See `Commands`."""
         if not self.cgroups:
             return ""
-        return self._shell("update", "--resources", "-", _name(container))
+        return self._shell(container, "update", "--resources", "-", "--", container.id)
 
-    def _shell(self, *words: str) -> str:
-        return shlex.join(runtimes.command(self.runtime, *words, root=self.root))
+    def _bundle(self, container: Container) -> tuple[str, str | None]:
+        """Say what the runtime gets for the bundle, and for config.json if it is told that."""
+        if self.runtime.takes_config:
+            return container.bundle, _config(container)
+        return container.record, None
+
+    def _shell(self, container: Container, *words: str) -> str:
+        return shlex.join(self._words(container, *words))
+
+    def _words(self, container: Container, *words: str) -> list[str]:
+        return runtimes.command(self.runtime, *words, root=_root(container))
 
 
-def _name(container: Container) -> str:
-    """Name a container as the runtime knows it.
+def _root(container: Container) -> str:
+    """Say what the runtime takes for its root directory: each container has its own.
 
-    Its id is not first: it may begin with a dash, and the runtime would take it for an option.
+    Hooks are told the id that the runtime knows, and another root directory of ours may have it,
+    too.
     """
-    return f"{container.digest.hex()}-{os.path.basename(container.record)[:200]}"
+    return os.path.join(container.record, RUNTIME)
+
+
+def made_by(record: str) -> RuntimeCommands | None:
+    """Read which runtime has made the container of a record; None: none has. Blocks."""
+    try:
+        with open(os.path.join(record, _MADE_BY), "rb") as file:
+            return RuntimeCommands(msgspec.json.decode(file.read(), type=Runtime))
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _config(container: Container) -> str:
+    return os.path.join(container.record, _CONFIG)

@@ -17,7 +17,13 @@ from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.slurmconf import read_trusted_conf
 from scrun.states import taken
 from supervisor.engines.base import Job, Request
-from supervisor.engines.local.commands import Commands, Container, RuntimeCommands
+from supervisor.engines.local.commands import (
+    RUNTIME,
+    Commands,
+    Container,
+    RuntimeCommands,
+    made_by,
+)
 from supervisor.engines.local.job import LocalJob
 from supervisor.engines.local.runtime_job import RuntimeJob
 from supervisor.engines.local.site_commands import OciConfCommands
@@ -38,7 +44,7 @@ while IFS= read -r line; do text=$line; done
 exec /bin/sh -c "$text" >/dev/null 2>&1 </dev/null
 """
 _RELEASE = 20.0
-Tell = Callable[[Container], Awaitable[None]]
+Tell = Callable[[Container | None], Awaitable[None]]
 _PATHS = 64
 
 
@@ -77,27 +83,23 @@ class LocalEngine:
             return self._commands[path]
 
     def _find(self, environment: Mapping[str, str]) -> Commands:
-        state = os.path.join(self._root, "@runtime")
-        os.makedirs(state, mode=0o700, exist_ok=True)
         if (path := self._settings.oci_conf) is not None:
             conf = parse_oci_conf(read_trusted_conf(path, ()), path)
             uid = os.geteuid()
             user = user_name(uid)
             patterns = node_runtime(conf, self._runtime)
             return OciConfCommands(conf, os.uname().nodename, user, uid, patterns)
-        return RuntimeCommands(find_runtime(self._settings.runtime, env=environment), state)
+        return RuntimeCommands(find_runtime(self._settings.runtime, env=environment))
 
     def tidy(self) -> None:
-        """Remove what is under the root directory, unless somebody else uses it too.
+        """Remove the counter of jobs, unless somebody else's container is there.
 
-        Numbers of jobs may then be given again; nothing depends on their being new.
+        Their numbers may then be given again; nothing depends on their being new.
         """
         with contextlib.suppress(FileNotFoundError):
-            try:
-                os.rmdir(os.path.join(self._root, "@runtime"))
-            except OSError:
-                return
-            os.unlink(os.path.join(self._root, "@jobs"))
+            records = (os.path.join(self._root, name) for name in os.listdir(self._root))
+            if not any(os.path.lexists(os.path.join(path, RUNTIME)) for path in records):
+                os.unlink(os.path.join(self._root, "@jobs"))
 
     async def target(self, setting: Setting) -> Target:
         """Describe this machine, as the runtime that was found can use it."""
@@ -165,7 +167,8 @@ class LocalEngine:
         Raises:
             EngineError: The runtime did not.
         """
-        commands = await self.commands(setting)
+        # whatever is found by now: the one that has made it knows it
+        commands = await in_thread(made_by, record) or await self.commands(setting)
         said: list[str] = []
         async with messages(said.append) as stderr:
             command = commands.delete(Container(record, job_id))
@@ -179,13 +182,14 @@ class LocalEngine:
             raise EngineError(f"the runtime cannot remove the container: {reason}")
 
 
-def _teller(
-    commands: Commands, line: trio.socket.SocketType
-) -> Callable[[Container], Awaitable[None]]:
-    """Return what tells the holder that more is known of the container, so of its removal."""
+def _teller(commands: Commands, line: trio.socket.SocketType) -> Tell:
+    """Return what tells the holder that more is known of the container, so of its removal.
 
-    async def tell(container: Container) -> None:
-        *_, text = commands.delete(container)
+    None tells it that there is nothing for it to remove.
+    """
+
+    async def tell(container: Container | None) -> None:
+        text = ":" if container is None else commands.delete(container)[-1]
         if "\n" not in text:
             with contextlib.suppress(OSError):  # it was ended: then `release` does it
                 await line.send(f"{text}\n".encode(errors="surrogateescape"))

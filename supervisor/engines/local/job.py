@@ -37,7 +37,7 @@ class LocalJob:
         commands: Commands,
         container: Container,
         request: Request,
-        tell: Callable[[Container], Awaitable[None]],
+        tell: Callable[[Container | None], Awaitable[None]],
     ) -> None:
         """Describe a job.
 
@@ -45,7 +45,8 @@ class LocalJob:
             commands: Those of the runtime.
             container: The container.
             request: What it was asked for with.
-            tell: Called when more is known of a container that is a mere process.
+            tell: Called when more is known of a container that is a mere process; with None when
+                the holder of the job has nothing to remove any more.
         """
         self._commands = commands
         self._container = container

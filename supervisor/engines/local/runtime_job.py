@@ -32,7 +32,7 @@ class RuntimeJob(LocalJob):
         commands: RuntimeCommands,
         container: Container,
         request: Request,
-        tell: Callable[[Container], Awaitable[None]],
+        tell: Callable[[Container | None], Awaitable[None]],
     ) -> None:
         """See `LocalJob`."""
         super().__init__(commands, container, request, tell)
@@ -71,6 +71,9 @@ class RuntimeJob(LocalJob):
             with trio.move_on_after(_PATIENCE, shield=True):
                 first.kill()
                 await first.ended()
+                # what the runtime knows of it stays until `delete`, when its last hooks run
+                await self._tell(None)
+                self._request.stays()
             first.close()
 
     async def begin(self) -> None:

@@ -15,6 +15,7 @@ from scrun.settings.ociconf import OciConf
 from scrun.settings.ocitask import ENVIRONMENT, Task
 from scrun.settings.patterns import without
 from supervisor.engines.base import Step
+from supervisor.engines.local.runtime_config import with_absolute_paths
 from supervisor.staging.files import remove_tree, write
 from supervisor.staging.place import make_place, not_ours
 
@@ -93,20 +94,13 @@ def changed_config(
         # RunTimeCreate has no console socket, so the runtime cannot make a terminal; the
         # container's standard streams are the one that there is already
         process["terminal"] = False
-    mounts = [
-        {**entry, "source": os.path.join(bundle, entry["source"])}
-        if entry.get("source") and "bind" in (entry.get("type"), *(entry.get("options") or ()))
-        else entry
-        for entry in config.get("mounts") or []
-    ]
+    changed = {**with_absolute_paths(config, bundle), "process": process}
     if mount is not None:
         source, destination = mount
         options = ["bind"]
-        mounts.append(
+        changed["mounts"].append(
             {"destination": destination, "type": "none", "source": source, "options": options}
         )
-    changed = {**config, "process": process, "mounts": mounts}
-    changed["root"] = {**config["root"], "path": os.path.join(bundle, config["root"]["path"])}
     if hooks := config.get("hooks"):
         changed["hooks"] = {k: v for k, v in hooks.items() if k not in conf.disable_hooks}
     return changed

@@ -1,0 +1,84 @@
+"""The config.json that crun or runc gets on this machine."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.engines.local.runtime_config import (
+    in_cgroup,
+    with_absolute_paths,
+    with_told_hooks,
+)
+
+CONFIG: dict[str, Any] = {
+    "root": {"path": "rootfs", "readonly": True},
+    "mounts": [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/x", "type": "bind", "source": "files/0"},
+        {"destination": "/y", "options": ["ro", "rbind"], "source": "/abs"},
+        {"destination": "/z", "options": ["ro", "bind"], "source": "there"},
+    ],
+}
+
+
+def test_paths() -> None:
+    config = with_absolute_paths(CONFIG, "/b")
+    assert config["root"] == {"path": "/b/rootfs", "readonly": True}
+    sources = [mount["source"] for mount in config["mounts"]]
+    assert sources == ["proc", "/b/files/0", "/abs", "/b/there"]
+    assert CONFIG["mounts"][1]["source"] == "files/0"
+
+
+@pytest.mark.parametrize("linux", [None, {}, {"cgroupsPath": ""}])
+def test_a_cgroup_of_its_own(linux: dict[str, Any] | None) -> None:
+    assert in_cgroup({"linux": linux}, "x-c")["linux"] == {"cgroupsPath": "x-c"}
+
+
+def test_a_cgroup_that_was_asked_for() -> None:
+    config = {"linux": {"cgroupsPath": "/mine", "seccomp": {}}}
+    assert in_cgroup(config, "x-c") == config
+
+
+def test_without_hooks() -> None:
+    assert with_told_hooks({"root": {}}, "/made", "/b") == {"root": {}}
+    assert with_told_hooks({"hooks": None}, "/made", "/b") == {"hooks": None}
+
+
+def test_hooks_in_the_container_stay() -> None:
+    hooks = {"startContainer": [{"path": "/in/it"}], "poststop": None}
+    assert with_told_hooks({"hooks": hooks}, "/made", "/b")["hooks"] == {
+        "startContainer": [{"path": "/in/it"}], "poststop": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [None, ["hook", "it's", ""]])
+def test_a_told_hook(tmp_path: Path, arguments: list[str] | None) -> None:
+    """It is called as it is written down, with the other bundle and directory."""
+    made, bundle = tmp_path / "made", tmp_path / "bundle"
+    for folder in (made, bundle):
+        folder.mkdir()
+    program = bundle / "hook"
+    program.write_text(
+        '#!/bin/sh\npwd; printf "%s\\n" "$0" "$#" "$@"; tr "\\0" "\\n" </proc/$$/environ; cat\n'
+    )
+    program.chmod(0o755)
+    hook: dict[str, Any] = {"path": str(program), "env": ["A=1"], "timeout": 5}
+    if arguments is not None:
+        hook["args"] = arguments
+    [told] = with_told_hooks({"hooks": {"prestart": [hook]}}, str(made), str(bundle))["hooks"][
+        "prestart"
+    ]
+    assert (told["env"], told["timeout"]) == (hook["env"], 5)
+    state = {"id": "c1", "bundle": str(made), "annotations": {"ä": "x\ny"}}
+    done = subprocess.run(
+        told["args"], executable=told["path"], env={"A": "1"}, cwd=made,
+        input=json.dumps(state), capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    *lines, last = done.stdout.split("\n")
+    rest = [] if arguments is None else arguments[1:]
+    expected = [str(bundle), str(program), str(len(rest)), *rest, "A=1"]
+    assert [line for line in lines if not line.startswith(("PWD=", "OLDPWD="))] == expected
+    assert json.loads(last) == {**state, "bundle": str(bundle)}
