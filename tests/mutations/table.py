@@ -348,6 +348,42 @@ def _life() -> Iterator[Mutation]:
         "status = self._ending.status",
         _HERE + "test_lua_staging.py::test_a_stage_out_that_fails_is_no_success",
     )
+    left = _HERE + "test_what_is_left.py::"
+    yield life(
+        "a-job-that-could-not-be-given-back-is-forgotten",
+        "keep_what_is_left(job=self._job_may_be_left)",
+        "keep_what_is_left(job=False)",
+        left + "test_a_job_that_no_process_could_give_back",
+    )
+    yield phases(
+        "a-job-is-forgotten-when-no-process-can-be-started",
+        "self._job_may_be_left = True",
+        "self._job_may_be_left = False",
+        left + "test_a_job_that_no_process_could_give_back",
+    )
+    ledger = _in(
+        "supervisor/ledger.py", "tests/unit/test_ledger.py::test_what_may_be_left_is_kept"
+    )
+    yield ledger(
+        "the-job-of-somebody-else-is-left", "owns_job=record.owns_job and job", "owns_job=job"
+    )
+    yield ledger(
+        "a-staged-bundle-that-is-there-is-forgotten",
+        "staged=record.staged if there else",
+        "staged=",
+        left + "test_a_staged_bundle_that_could_not_be_removed",
+    )
+    yield ledger(
+        "who-has-staged-is-forgotten",
+        'stager=record.stager if there or record.moved else ""',
+        'stager=record.stager if there else ""',
+    )
+    yield _in("supervisor/engines/local/engine.py")(
+        "what-the-runtime-knows-stays-when-its-holder-is-killed",
+        "            if lost.is_set():",
+        "            if False:",
+        left + "test_a_job_whose_holder_is_killed",
+    )
 
 
 MUTATIONS: tuple[Mutation, ...] = tuple(_all())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.record import Record, read_record, write_record
+from scrun.record import Moved, Record, read_record, write_record
 from scrun.settings.load import Log
 from scrun.waiting import Waiting
 from supervisor.journal import Journal, Shown
@@ -118,6 +118,31 @@ def test_state(books: Books) -> None:
         "annotations": {"a": "1", "b": '"\n'},
     }
     assert books.on_disk.status == "creating"
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("moved", [True, False])
+@pytest.mark.parametrize(("owned", "job", "stays"), [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 0)])
+async def test_what_may_be_left_is_kept(
+    books: Books, there: bool, moved: bool, owned: int, job: int, stays: int
+) -> None:
+    staged = books.directory / "bundle"
+    script = Moved("/s", str(staged), "/b", "/r", "/r", "/spool", "/b/config.json", 1, 1)
+    books.ledger.note(
+        job_id="5", owns_job=bool(owned), staged=str(staged), stager="lua",
+        moved=script if moved else None,
+    )  # fmt: skip
+    if there:
+        staged.symlink_to("nowhere")
+    await books.ledger.keep_what_is_left(job=bool(job))
+    left = books.on_disk
+    assert left.job_id == "5"  # `list` shows it
+    assert left.owns_job is bool(stays)
+    assert left.staged == (str(staged) if there else "")
+    assert left.stager == ("lua" if there or moved else "")
+    assert left.moved == (script if moved else None)
+    assert left.is_left is (there or moved or bool(stays))
+    assert ("is not removed yet" in books.log) is there
 
 
 def test_a_path_that_is_not_utf_8(books: Books) -> None:

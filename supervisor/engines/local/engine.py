@@ -124,42 +124,44 @@ class LocalEngine:
         *_, delete = commands.delete(container)
         ours, theirs = socket.socketpair()
         lost = trio.Event()
-        with theirs, trio.socket.from_stdlib_socket(ours) as line:
-            async with (
-                messages(lambda text: request.journal.write("info", text)) as stderr,
-                child(
-                    ["/bin/sh", "-c", _HOLDER, "sh", delete],
-                    commands.setting(request.setting),
-                    stdin=theirs.fileno(),
-                    stderr=stderr,
-                    dies_with_us=False,
-                ) as holder,
-                unwrapped() as watching,
-            ):
-                theirs.close()
-                request.known(job_id, True)
+        try:
+            with theirs, trio.socket.from_stdlib_socket(ours) as line:
+                async with (
+                    messages(lambda text: request.journal.write("info", text)) as stderr,
+                    child(
+                        ["/bin/sh", "-c", _HOLDER, "sh", delete],
+                        commands.setting(request.setting),
+                        stdin=theirs.fileno(),
+                        stderr=stderr,
+                        dies_with_us=False,
+                    ) as holder,
+                    unwrapped() as watching,
+                ):
+                    theirs.close()
+                    request.known(job_id, True)
 
-                @watching.start_soon
-                async def watch() -> None:
-                    await holder.wait()
-                    lost.set()
-                    text = f"job {job_id} was cancelled: its holder was ended"
-                    request.lost(taken("cancelled", text))
-
-                try:
-                    tell = _teller(commands, line)
-                    if isinstance(commands, RuntimeCommands):
-                        yield RuntimeJob(commands, container, request, tell)
-                    else:
-                        yield LocalJob(commands, container, request, tell)
-                finally:
-                    watching.cancel_scope.cancel()
-                    line.close()
-                    with trio.move_on_after(_RELEASE, shield=True):
+                    @watching.start_soon
+                    async def watch() -> None:
                         await holder.wait()
-        if lost.is_set():
-            with trio.CancelScope(shield=True):
-                await self.release(job_id, request.setting, request.record)
+                        lost.set()
+                        text = f"job {job_id} was cancelled: its holder was ended"
+                        request.lost(taken("cancelled", text))
+
+                    try:
+                        tell = _teller(commands, line)
+                        if isinstance(commands, RuntimeCommands):
+                            yield RuntimeJob(commands, container, request, tell)
+                        else:
+                            yield LocalJob(commands, container, request, tell)
+                    finally:
+                        watching.cancel_scope.cancel()
+                        line.close()
+                        with trio.move_on_after(_RELEASE, shield=True):
+                            await holder.wait()
+        finally:  # who is told that it is lost leaves it by a cancellation
+            if lost.is_set():
+                with trio.CancelScope(shield=True):
+                    await self.release(job_id, request.setting, request.record)
 
     async def release(self, job_id: str, setting: Setting, record: str) -> None:
         """Remove the container of a job whose holder is gone.
