@@ -16,7 +16,9 @@ from tests.harness.wait import wait_until
 STAYS = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
 NAME = f"scrun-marker-{os.getpid()}"
 MARKER = Path("/tmp") / NAME
-OF_THE_HOST = (MARKER, Path("/etc/hostname"), Path("/etc/passwd"), Path("/etc/hosts"))
+IN_ETC = Path("/etc") / NAME  # a faulty scrun writes here: no file that the host needs
+OF_THE_HOST = (MARKER, IN_ETC, Path("/etc/hostname"), Path("/etc/hosts"))
+NEW = Path(f"/{NAME}")
 LIMITS = RUN[3:]
 
 
@@ -36,13 +38,18 @@ def digests() -> dict[Path, tuple[str, int]]:
 @pytest.fixture(autouse=True)
 def _host_is_untouched() -> Iterator[None]:
     """Whatever a test does, the host's files are the same, and no other has come to /tmp."""
-    MARKER.write_text("the host's\n")
-    MARKER.chmod(0o666)
+    for path in (MARKER, IN_ETC):
+        path.write_text("the host's\n")
+        path.chmod(0o666)
     before = digests()
-    yield
-    assert digests() == before
-    assert sorted(path.name for path in MARKER.parent.glob(f"{NAME}*")) == [NAME]
-    MARKER.unlink()
+    try:
+        yield
+        assert digests() == before
+        assert sorted(path.name for path in MARKER.parent.glob(f"{NAME}*")) == [NAME]
+        assert not NEW.exists()
+    finally:
+        for path in (MARKER, IN_ETC, NEW):
+            path.unlink(missing_ok=True)
 
 
 def begin(podman: Podman, *options: str, script: str = STAYS) -> str:
@@ -81,7 +88,7 @@ def refused(podman: Podman, *words: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("path", [f"/tmp/{NAME}", "/etc/passwd", "/new"])
+@pytest.mark.parametrize("path", [str(MARKER), str(IN_ETC), str(NEW)])
 def test_cp_both_ways(engine: Podman, running: str, path: str) -> None:
     engine.must("cp", own_file(engine, "given\n"), f"{running}:{path}")
     assert engine.must("exec", running, "cat", path) == "given\n"

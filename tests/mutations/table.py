@@ -161,30 +161,61 @@ def _paths() -> Iterator[Mutation]:
 
 
 def _server() -> Iterator[Mutation]:
-    server = _in("supervisor/server.py", "tests/component/test_server.py")
+    server = _in("supervisor/server.py")
+    calls = "tests/component/test_server.py::"
     yield server(
-        "half-a-request-is-waited-for", "_REQUEST_DEADLINE = 10.0", "_REQUEST_DEADLINE = 3600.0"
+        "half-a-request-is-waited-for",
+        "_REQUEST_DEADLINE = 10.0",
+        "_REQUEST_DEADLINE = 3600.0",
+        calls + "test_half_a_request_is_not_waited_for",
     )
-    yield server("everybody-may-call", "return uid in (0, os.geteuid())", "return True")
     yield server(
-        "root-may-not-call", "return uid in (0, os.geteuid())", "return uid == os.geteuid()"
+        "everybody-may-call",
+        "return uid in (0, os.geteuid())",
+        "return True",
+        calls + "test_another_user_gets_nothing",
     )
-    yield server("a-request-of-any-length", "if length > wire.LIMIT:", "if False:")
-    yield server("any-number-of-descriptors", "or len(fds) > DESCRIPTORS:", "or False:")
+    yield server(
+        "root-may-not-call",
+        "return uid in (0, os.geteuid())",
+        "return uid == os.geteuid()",
+        calls + "test_root_may_call_everybody",
+    )
+    yield server(
+        "a-request-of-any-length",
+        "if length > wire.LIMIT:",
+        "if False:",
+        calls + "test_a_frame_that_is_too_long_is_not_waited_for",
+    )
+    yield server(
+        "any-number-of-descriptors",
+        "or len(fds) > DESCRIPTORS:",
+        "or False:",
+        calls + "test_descriptors_beside_every_part_of_a_request",
+    )
     yield server(
         "descriptors-are-kept",
         "os.close(fd)\n            self._busy",
         "pass\n            self._busy",
+        calls + "test_descriptors_beside_other_requests",
     )
-    yield server("the-socket-stays", "os.unlink(self._path)", "pass")
-    yield server("the-lock-stays", "os.unlink(path)", "pass")
+    yield server(
+        "the-socket-stays",
+        "os.unlink(self._path)",
+        "pass",
+        calls + "test_goes_when_it_is_idle",
+    )
+    yield server(
+        "the-lock-stays",
+        "os.unlink(path)",
+        "pass",
+        calls + "test_leaves_nothing_when_it_is_told_to_go",
+    )
     yield server(
         "a-fault-in-a-connection-is-everybodys",
         'except Exception as error:\n            fault("a connection", error)',
         'except ZeroDivisionError as error:\n            fault("a connection", error)',
-        "tests/component/test_nurseries.py",
-        "tests/component/test_server.py",
-        "tests/component/test_own_log.py",
+        "tests/component/test_own_log.py::test_a_fault_in_a_connection_is_its_own",
     )
     yield server(
         "sigterm-does-not-wait-for-what-is-undone",
@@ -201,11 +232,9 @@ def _server() -> Iterator[Mutation]:
 
 
 def _records() -> Iterator[Mutation]:
-    of_the_dead = _HERE + "test_after_the_dead.py::test_delete_cancels_the_job"
     records = _in(
         "supervisor/records.py",
-        "tests/component/test_server.py",
-        "tests/component/test_records.py",
+        "tests/component/test_server.py::test_removes_what_others_left_that_were_killed",
     )
     yield records(
         "what-is-mounted-is-removed",
@@ -235,14 +264,13 @@ def _records() -> Iterator[Mutation]:
         "an-orphans-job-is-not-cancelled",
         "await engine.release(record.job_id, Setting(environment), directory)",
         "pass",
-        of_the_dead,
-        _HERE + "test_salloc_killed.py::test_a_job_of_which_only_the_record_is_left",
+        _HERE + "test_after_the_dead.py::test_delete_cancels_the_job",
     )
     yield orphans(
         "delete-forgets-an-orphans-job",
-        "await undo(directory, engines, stagers)\n        await in_thread",
-        "await in_thread",
-        of_the_dead,
+        "await undo(directory, engines, stagers, deleting=True)",
+        "pass",
+        _HERE + "test_stopping.py::test_it_ends_in_time_while_slurm_does_not_answer",
     )
     yield orphans(
         "any-word-is-a-job",
@@ -334,7 +362,7 @@ def _life() -> Iterator[Mutation]:
         "create-does-not-wait-at-all",
         "with trio.move_on_after(self._order.settings.create_timeout):",
         "with trio.move_on_after(0):",
-        waiting + "test_what_is_refused_at_once_is_the_error_of_create",
+        waiting + "test_a_patient_create_waits",
     )
     yield phases(
         "what-the-job-is-is-not-on-disk",
