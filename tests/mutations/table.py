@@ -393,7 +393,9 @@ def _life() -> Iterator[Mutation]:
         "supervisor/ledger.py", "tests/unit/test_ledger.py::test_what_may_be_left_is_kept"
     )
     yield ledger(
-        "the-job-of-somebody-else-is-left", "owns_job=record.owns_job and job", "owns_job=job"
+        "the-job-of-somebody-else-is-left",
+        "owns_job=record.owns_job and (job",
+        "owns_job=(job",
     )
     yield ledger(
         "a-staged-bundle-that-is-there-is-forgotten",
