@@ -195,7 +195,7 @@ def _is_private(path: str, gid: int) -> bool:
         return False
     try:
         group = grp.getgrgid(outer)
-        user = pwd.getpwuid(outer_id("uid", os.geteuid())).pw_name
+        user = pwd.getpwuid(real_id("uid")).pw_name
     except KeyError:
         return False
     return group.gr_name in ("root", user) and {"root", user}.issuperset(group.gr_mem)
@@ -214,6 +214,17 @@ def outer_id(kind: str, number: int) -> int:
             if inside <= number < inside + count:
                 return outside + number - inside
     return -1
+
+
+def real_id(kind: str) -> int:
+    """Return what this process's effective uid or gid is outside of its user namespace.
+
+    Args:
+        kind: "uid" or "gid".
+    """
+    own = os.geteuid() if kind == "uid" else os.getegid()
+    outer = outer_id(kind, own)
+    return own if outer < 0 else outer
 
 
 def looked(root: str) -> bool:

@@ -10,7 +10,7 @@ import pwd
 
 import msgspec
 
-from scrun.paths import outer_id
+from scrun.paths import real_id
 from scrun.settings.quick import real_uid
 
 
@@ -33,7 +33,7 @@ _known: dict[int, User] = {}
 
 def learn() -> None:
     """Look up who this supervisor works for; in a thread. Who has no entry is asked for again."""
-    outer = outer_id("uid", os.geteuid())
+    outer = real_id("uid")
     for uid in {os.getuid(), os.geteuid(), outer, real_uid(os.environ)}:
         if uid not in _known:
             try:

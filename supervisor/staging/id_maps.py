@@ -17,8 +17,8 @@ import msgspec
 import trio
 
 from scrun.errors import EngineError, StagingError
+from scrun.paths import real_id
 from supervisor.engines.base import Job, Request
-from supervisor.engines.slurm.tools import outer_id
 from supervisor.staging.ids import (
     INITIAL,
     BothIds,
@@ -126,8 +126,8 @@ def _ids(target: Target) -> BothIds | None:
 
 def lent_to_caller() -> BothIds | None:
     """Find out what ids the user of this process can map; see `_ids`."""
-    uids = _kind("uid", outer_id("uid"), elsewhere=True)
-    gids = _kind("gid", outer_id("gid"), elsewhere=True)
+    uids = _kind("uid", real_id("uid"), elsewhere=True)
+    gids = _kind("gid", real_id("gid"), elsewhere=True)
     return BothIds(uids, gids) if uids and gids else None
 
 
@@ -135,7 +135,7 @@ def _kind(kind: str, own: int, *, elsewhere: bool) -> Ids | None:
     inside = read_map(Path(f"/proc/self/{kind}_map").read_text())
     if not elsewhere and inside != INITIAL:
         return None  # within a namespace of podman's it is its root, and not rootless
-    return ids_here(own, inside, _subordinate(kind, outer_id("uid")))
+    return ids_here(own, inside, _subordinate(kind, real_id("uid")))
 
 
 def _subordinate(kind: str, uid: int) -> list[tuple[int, int]]:

@@ -17,9 +17,8 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from scrun.errors import StagingError, described
-from scrun.paths import replaceable
+from scrun.paths import real_id, replaceable
 from scrun.record import Moved
-from supervisor.engines.slurm.tools import outer_id
 from supervisor.identity import is_dead
 from supervisor.staging.bring_back import bring_back
 from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
@@ -332,7 +331,7 @@ def clean(directory: str, submitted: str) -> None:
     copied = os.path.join(directory, _ROOTFS)
     complete = os.path.lexists(os.path.join(directory, _CONFIG))
     if complete and os.path.isdir(copied) and not os.path.islink(copied) and submitted:
-        return_changes(directory, os.path.realpath(submitted), privileged=outer_id("uid") == 0)
+        return_changes(directory, os.path.realpath(submitted), privileged=real_id("uid") == 0)
     stage_out(directory)
 
 

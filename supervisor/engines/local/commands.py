@@ -13,7 +13,7 @@ import msgspec
 
 from scrun.errors import StagingError, described
 from scrun.oci.signals import signal_name
-from scrun.paths import outer_id
+from scrun.paths import real_id
 from supervisor import runtimes
 from supervisor.engines.base import Step
 from supervisor.engines.local.runtime_config import (
@@ -197,7 +197,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         try:
             with open(os.path.join(step.bundle, _CONFIG), "rb") as file:
                 config = with_absolute_paths(msgspec.json.decode(file.read()), step.bundle)
-            if self.cgroups and outer_id("uid", os.geteuid()) == 0:
+            if self.cgroups and real_id("uid") == 0:
                 # nobody else has to: runc would fail if it could not make a given one
                 name = f"{container.digest.hex()}-{container.id[:200]}"
                 config = in_cgroup(config, name)

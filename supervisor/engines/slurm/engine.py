@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.errors import EngineUnavailable, ScrunError
+from scrun.paths import real_id
 from scrun.settings.load import Runtime
 from scrun.settings.node_runtime import node_runtime
 from scrun.settings.ociconf import OciConf
@@ -30,7 +31,7 @@ from supervisor.engines.slurm.layout import (
 )
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.pending import Queue
-from supervisor.engines.slurm.tools import Tools, outer_id
+from supervisor.engines.slurm.tools import Tools
 from supervisor.engines.slurm.unknown import jobs_of_the_dead
 from supervisor.identity import mark
 from supervisor.processes import Setting, output_of
@@ -106,7 +107,7 @@ class SlurmEngine:
 
     async def target(self, setting: Setting) -> Target:
         """Describe the nodes: the user's own rights there are those of its real uid."""
-        uid, gid = outer_id("uid"), outer_id("gid")
+        uid, gid = real_id("uid"), real_id("gid")
         version = await self.version(setting)
         return Target(
             elsewhere=True,

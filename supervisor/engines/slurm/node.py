@@ -4,10 +4,10 @@ import msgspec
 
 from scrun.errors import EngineError, SettingsError
 from scrun.oci.signals import signal_name
+from scrun.paths import real_id
 from scrun.settings.node_runtime import NodeRuntime, signalled
 from scrun.settings.patterns import substitute
 from supervisor.engines.script import PROCESS_FILE
-from supervisor.engines.slurm.tools import outer_id
 from supervisor.names import user_name
 
 
@@ -59,7 +59,7 @@ class NodeCommands(msgspec.Struct, frozen=True):
         node's container is `….0.node2`; read, 24.11: an index into the node's tasks).
         """
         job, _, step = step_id.partition(".")
-        uid = outer_id("uid")
+        uid = real_id("uid")
         values = {"j": job, "s": step, "t": str(task), "n": node, "f": PROCESS_FILE}
         values |= {"u": user_name(uid), "U": str(uid)}
         return substitute(pattern, values)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from scrun import paths
 from scrun.errors import EngineUnavailable
+from scrun.paths import real_id
 from scrun.settings.ociconf import OciConf
 from supervisor.processes import SYSTEM_PATH, Setting, own_program
 
@@ -157,18 +157,7 @@ def real_user_prefix() -> Sequence[str]:
     claims with the one that munge saw, and that is the real one ("Invalid user id"): a nested
     namespace maps it back.
     """
-    uid, gid = outer_id("uid"), outer_id("gid")
+    uid, gid = real_id("uid"), real_id("gid")
     if os.geteuid() != 0 or (uid, gid) == (0, 0):
         return ()
     return (own_program("unshare"), "--user", f"--map-user={uid}", f"--map-group={gid}", "--")
-
-
-def outer_id(kind: str) -> int:
-    """Return what this process's effective uid or gid is outside of its user namespace.
-
-    Args:
-        kind: "uid" or "gid".
-    """
-    own = os.geteuid() if kind == "uid" else os.getegid()
-    outer = paths.outer_id(kind, own)
-    return own if outer < 0 else outer
