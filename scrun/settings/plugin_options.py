@@ -9,13 +9,16 @@ Highest first:
 
 An annotation may be an image's, and what it says reaches a script of the site's: so its value has
 to be a plain one. Of config.json's `process.env` nothing counts.
+
+An annotation for an option that no script has is refused, as one is that names no request
+(docs/decisions/annotations.md); an empty one asks for nothing. Variables may be for others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from scrun.errors import SpankError
+from scrun.errors import SpankError, closest
 from scrun.settings.engine_flags import OPTIONS as PREFIX
 from scrun.settings.request_sources import PLAIN
 
@@ -25,6 +28,7 @@ _NONE, _NEEDED, _POSSIBLE = 0, 1, 2
 _ON = ("", "1", "yes", "true", "on", "y", "t")
 _OFF = ("0", "no", "false", "off", "n", "f")
 _LONGEST = 4096
+_LONGEST_NAME = 80
 _SHOWN = 10
 
 
@@ -71,12 +75,23 @@ def is_annotation(name: str) -> bool:
 
 
 def read_given(
-    options: Iterable[Option], environment: Mapping[str, str], annotations: Mapping[str, str]
+    options: Iterable[Option],
+    environment: Mapping[str, str],
+    annotations: Mapping[str, str],
+    *,
+    must_be_known: bool = True,
 ) -> Given:
     """Find out which of the registered options were given.
 
+    Args:
+        options: Those that are registered.
+        environment: Of `create`.
+        annotations: Of config.json.
+        must_be_known: Whether an annotation for any other option is refused.
+
     Raises:
-        SpankError: A value is missing, is not possible, or none that an image may give.
+        SpankError: A value is missing, is not possible, or none that an image may give; or there
+            is no such option.
     """
     values: dict[str, str | None] = {}
     asked = {
@@ -84,10 +99,10 @@ def read_given(
         for name, value in annotations.items()
         if is_annotation(name)
     }
-    known = set()
+    known: dict[str, str] = {}
     for option in options:
         variable = variable_of(option.name)
-        known.add(variable)
+        known[variable] = option.name
         if variable in environment:
             text, source = environment[variable], variable
         elif variable in asked:
@@ -97,6 +112,12 @@ def read_given(
         else:
             continue
         _read(option, text, source, values)
+    for variable, (name, text) in asked.items():
+        if must_be_known and text and variable not in {**known, **environment}:
+            raise SpankError(
+                f"config.json: annotation {_shown(name)}: no script of plugstack.conf has such an "
+                f"option{_nearest(name, known.values())}"
+            )
     named = {key: key for key in environment if key.startswith(VARIABLE)}
     named |= {variable: f"annotation {name}" for variable, (name, _) in asked.items()}
     unknown = [source for variable, source in named.items() if variable not in known]
@@ -124,6 +145,11 @@ def _check_plain(source: str, text: str, variable: str) -> None:
             f"{source}={_shown(text)}: is not accepted from an image (file names, quotes, control "
             f"characters): set {variable} in the environment of create"
         )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = closest(name.removeprefix(PREFIX)[:_LONGEST_NAME], known)
+    return f" (is it {PREFIX}{close}?)" if close else ""
 
 
 def _shown(text: str) -> str:

@@ -36,7 +36,12 @@ async def plugin_stack(
     """
     source, found = await look("plugstack.conf", find, settings)
     if not found:
-        given = read_given((), request.setting.environment, bundle.config.annotations)
+        given = read_given(
+            (),
+            request.setting.environment,
+            bundle.config.annotations,
+            must_be_known=engine.name == "slurm",  # elsewhere requests are ignored as well
+        )
         for note in given.notes:
             request.journal.write("info", note)
         yield Stack(request)

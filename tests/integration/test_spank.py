@@ -390,6 +390,8 @@ def test_an_image_cannot_say_anything(with_stack: WithStack) -> None:
     config = site.config("true")
     config["annotations"] = {"slurm.option.greet-whom": "$(id)"}
     assert "is not accepted from an image" in site.life(config=config).refused()
+    config["annotations"] = {"slurm.option.greet-whim": "you"}
+    assert "such an option (is it slurm.option.greet-whom?)" in site.life(config=config).refused()
     config["annotations"] = {}
     config["process"]["env"].append("SCRUN_OPTION_GREET_WHOM=nobody")
     life = site.life(config=config).created()

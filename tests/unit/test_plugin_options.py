@@ -55,6 +55,18 @@ def test_who_gives_them(
             "annotation slurm.option.greet=$(id)/': is not accepted from an image (file names, "
             "quotes, control characters): set SCRUN_OPTION_GREET in the environment of create",
         ),
+        (
+            {"SCRUN_OPTION_GREET": "x"},
+            {"slurm.option.great": "1"},
+            "config.json: annotation slurm.option.great: no script of plugstack.conf has such an "
+            "option (is it slurm.option.greet?)",
+        ),
+        (
+            {},
+            {"slurm.option.nor\nthis": "1"},
+            "config.json: annotation slurm.option.nor\\nthis: no script of plugstack.conf has "
+            "such an option",
+        ),
     ],
 )
 def test_what_is_refused(
@@ -65,16 +77,19 @@ def test_what_is_refused(
     assert str(error.value) == reason
 
 
-def test_what_no_script_has_is_told() -> None:
-    given = read_given(ALL, {"SCRUN_OPTION_NOPE": "1"}, {"slurm.option.nor\nthis": "1"})
+def test_what_no_script_has_and_nobody_wants_is_told() -> None:
+    """A variable may be for another cluster; empty, an annotation takes an image's back."""
+    annotations = {"slurm.option.nor\nthis": "", "slurm.option.nope": "2"}
+    given = read_given(ALL, {"SCRUN_OPTION_NOPE": "1"}, annotations)
     assert given.values == {}
     assert given.notes == (
-        "SCRUN_OPTION_NOPE is ignored: no script of plugstack.conf has such an option",
+        "annotation slurm.option.nope is ignored: no script of plugstack.conf has such an option",
         "annotation slurm.option.nor\\nthis is ignored: no script of plugstack.conf has such an "
         "option",
     )
-    many = read_given((), {}, {f"slurm.option.{number}": "" for number in range(12)})
-    assert many.notes[-1] == "2 more options are ignored: no script has them either"
+    many = {f"slurm.option.{number}": "1" for number in range(12)}
+    notes = read_given((), {}, many, must_be_known=False).notes
+    assert notes[-1] == "2 more options are ignored: no script has them either"
 
 
 def test_they_are_no_requests() -> None:
