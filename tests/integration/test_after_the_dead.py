@@ -1,8 +1,10 @@
 """What is left when a supervisor is killed together with all that it has started."""
 
+import contextlib
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -14,7 +16,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
-from tests.harness.processes import descendants, signal_quietly
+from tests.harness.processes import descendants
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
@@ -26,14 +28,30 @@ def kill_all(site: Site) -> None:
 
     What runs in a job is on another host, for a user.
     """
-    stopped: list[int] = []
-    while new := [pid for pid in ours(site) if pid not in stopped]:
-        for pid in new:  # so that none sees another one's end, nor starts one that escapes
-            signal_quietly(pid, signal.SIGSTOP)
-        stopped += new
-    for pid in stopped:
-        signal_quietly(pid, signal.SIGKILL)
-    wait_while("the killed", lambda: [*site.supervisors(), *filter(is_there, stopped)])
+    stopped: dict[int, int] = {}
+    with contextlib.ExitStack() as stack:
+        while new := [pid for pid in ours(site) if pid not in stopped]:
+            for pid in new:  # so that none sees another one's end, nor starts one that escapes
+                stopped[pid] = -1
+                with contextlib.suppress(ProcessLookupError):
+                    stopped[pid] = os.pidfd_open(pid)
+                    stack.callback(os.close, stopped[pid])
+                    signal.pidfd_send_signal(stopped[pid], signal.SIGSTOP)
+        there = {pid: pidfd for pid, pidfd in stopped.items() if pidfd >= 0}
+        for pidfd in there.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+        def alive() -> list[int]:
+            return [pid for pid, pidfd in there.items() if not has_ended(pidfd)]
+
+        wait_while("the killed", lambda: [*site.supervisors(), *alive()])
+
+
+def has_ended(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def ours(site: Site) -> list[int]:
@@ -54,13 +72,6 @@ def is_of_a_job(pid: int) -> bool:
             return True
         pid = int(rest.split()[1])
     return False
-
-
-def is_there(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def jobs(site: Site) -> list[str]:
