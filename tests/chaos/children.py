@@ -99,11 +99,15 @@ class Children:
             pid: It.
             since: When it began at the earliest: an earlier one may have had that number.
         """
-        entry = self._ended.get(pid)
-        if entry is None or entry[0] < since:
+        if not self.has_ended(pid, since):
             event = self._waiting.setdefault(pid, trio.Event())
             await event.wait()
         return self._ended[pid][1]
+
+    def has_ended(self, pid: int, since: float) -> bool:
+        """Tell whether a child that began after `since` has ended."""
+        entry = self._ended.get(pid)
+        return entry is not None and entry[0] >= since
 
     async def run(
         self, argv: Sequence[str], environment: Mapping[str, str], data: bytes | None = None

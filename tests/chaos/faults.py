@@ -16,17 +16,22 @@ class Moment(enum.Enum):
     CREATING = "creating"
     CREATED = "created"
     STARTING = "starting"
+    WAITING = "waiting"
     RUNNING = "running"
     ENDING = "ending"
     DELETING = "deleting"
 
 
 ALL = tuple(Moment)
-CREATING, CREATED, STARTING, RUNNING, ENDING, DELETING = ALL
-HELD = (CREATED, RUNNING)
+CREATING, CREATED, STARTING, WAITING, RUNNING, ENDING, DELETING = ALL
+HELD = (CREATED, WAITING, RUNNING)
 """Moments in which the life waits until the fault has come: no race is in what follows."""
 
 KINDS = ("status", "lines", "stdin", "terminal", "kill", "exec", "script", "stubborn")
+ANCHORED = ("script",)
+"""Kinds that have an anchor on this machine, too, and an OCI runtime beside it while they run."""
+OWN = tuple(kind for kind in KINDS if kind not in ANCHORED)
+"""Kinds whose engine has the container's own first process there."""
 PODMAN = ("podman",)
 ENGINES = ("slurm", "local")
 
@@ -75,6 +80,20 @@ class Fault(msgspec.Struct, frozen=True):
     slow: bool = False
     beside: tuple[str, ...] = ()
     point: str = ""
+
+    def moments_on(self, engine: str) -> tuple[Moment, ...]:
+        """Those that come with an engine: only a job of Slurm's is waited for."""
+        return tuple(m for m in self.moments if m is not WAITING or engine == "slurm")
+
+    def kinds_at(self, engine: str, moment: Moment | None) -> tuple[str, ...]:
+        """Those that have its target at a moment."""
+        if engine == "slurm":
+            return self.kinds
+        hit = (self.target, *self.beside)
+        anchored = "anchor" in hit and moment is not CREATING
+        if anchored or ("runtime" in hit and moment is RUNNING):
+            return ANCHORED
+        return tuple(kind for kind in self.kinds if kind in OWN or "first" not in hit)
 
     @property
     def when(self) -> str:

@@ -15,7 +15,17 @@ from tests.chaos.children import Done
 from tests.chaos.deeds import harm
 from tests.chaos.disks import disk_of
 from tests.chaos.ends import Ends, ends
-from tests.chaos.faults import CREATED, CREATING, DELETING, ENDING, HELD, RUNNING, STARTING, Moment
+from tests.chaos.faults import (
+    CREATED,
+    CREATING,
+    DELETING,
+    ENDING,
+    HELD,
+    RUNNING,
+    STARTING,
+    WAITING,
+    Moment,
+)
 from tests.chaos.place import Place
 from tests.chaos.plan import Plan
 from tests.chaos.seen import KILLED, Answer, Seen
@@ -134,6 +144,8 @@ class Life:
         self.note(text)
         self.seen.hit = True
         self._hit_at = self._hit_at or time.monotonic()
+        if self.moment is WAITING:
+            self._harmed.set()  # its job may come while it lasts
 
     async def _enter(self, moment: Moment) -> None:
         self.moment = moment
@@ -178,11 +190,11 @@ class Life:
             self.seen.anchor = await in_time(
                 CALL, "end of the container", lambda: self._wait(anchor)
             )
-            if self.plan.engine == "local" and self.seen.anchor < 0:  # a process of its own
+            if self.plan.has_own_process and self.seen.anchor < 0:
                 self.seen.anchor = 128 - self.seen.anchor
             self.note(f"the anchor ended with {self.seen.anchor}")
             if self.plan.number % 2:
-                await self._ask_state()
+                self.seen.state = await self._asked_state() or None
         await self._delete()
         for name, stream in (("output", held.stdout), ("error", held.stderr)):
             if stream:
@@ -237,6 +249,7 @@ class Life:
             return
         stdout = held.stdout
         assert stdout is not None
+        await self._wait_for_its_job()
         plain = self._first
         await in_time(CALL, "first output", lambda: stdout.until(plain))
         await self._enter(RUNNING)
@@ -246,6 +259,21 @@ class Life:
         await self._held()
         if not self._doomed:
             await self._let_go(held)
+
+    async def _wait_for_its_job(self) -> None:
+        """Be in the queue still, until the fault has come."""
+        if not self.plan.waits:
+            return
+        await self._enter(WAITING)
+        await self._held()
+        if not self._doomed:
+            self.seen.waiting = (await self._asked_state()).get("status", "")
+            anchor, since = self.where.anchor, self._began
+
+            def over() -> bool:
+                return self.place.children.has_ended(anchor, since)
+
+            await in_time(CALL, "the job", lambda: self.place.open_gate(self.plan, over))
 
     async def _let_go(self, held: Ends) -> None:
         """Have the container go on to its end."""
@@ -270,25 +298,25 @@ class Life:
             done = await self._call("kill", after=(number,))
             self.note(f"kill: {done.status} {done.err}")
             self.seen.kills.append(Answer(done.status, done.out, done.err))
-            if done.status == 0:
+            if done.status == 0 or "is stopped" in done.err:
                 return
             await trio.sleep(0.3)
 
-    async def _ask_state(self) -> None:
+    async def _asked_state(self) -> dict[str, str]:
+        """Return what `state` says: nothing if it is refused."""
         done = await self._call("state")
         if done.status:
             self.note(f"state: {done.status} {done.err}")
-            return
+            return {}
         try:
             state = json.loads(done.out)
         except ValueError:
-            self.seen.state = {"status": f"no JSON: {done.out!r}"}
-            return
+            return {"status": f"no JSON: {done.out!r}"}
         notes = state.get("annotations", {})
-        names = ("reason", "exit_status", "message")
+        names = ("reason", "exit_status", "message", "pending")
         told = {name: notes[f"org.scrun.{name}"] for name in names if f"org.scrun.{name}" in notes}
-        self.seen.state = {"status": state["status"], **told}
-        self.note(f"state: {self.seen.state}")
+        self.note(f"state: {state['status']} {told}")
+        return {"status": state["status"], **told}
 
     async def _delete(self) -> None:
         self._keep_log()

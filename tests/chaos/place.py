@@ -3,11 +3,14 @@
 import itertools
 import json
 import os
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.children import Call, Children
+import trio
+
+from tests.chaos.children import Call, Children, Done
 from tests.chaos.faults import TRAPPED
 from tests.chaos.plan import Plan
 from tests.chaos.points import installation
@@ -18,6 +21,9 @@ from tests.harness.users import User
 TAG = "CHAOS_LIFE"
 MARK = "chaos_command"
 """What is in each command of the script, so that they can be told from others."""
+
+_IMPATIENT = 0.3  # seconds that `create` waits for a job that has to wait
+_LOOKS = 0.2
 
 _SCRIPT = """
 local function run(text)
@@ -50,7 +56,8 @@ class Place:
         self.site = Site(engine, user, 'idle_timeout = 3\n[log]\nlevel = "debug"\n')
         self.engine = engine
         self.children = children
-        self._settings: dict[tuple[bool, bool], str] = {}
+        self._settings: dict[tuple[bool, ...], str] = {}
+        self._gate = ""
         self._numbers = itertools.count(1)
         script = self.site.base / "chaos.lua"
         script.write_text(_SCRIPT.format(mark=MARK, base=self.site.base))
@@ -89,19 +96,20 @@ class Place:
 
     def settings(self, plan: Plan) -> str:
         """Return the settings' file for a life."""
-        own, script = plan.fault.own, plan.kind == "script"
+        own, script, waits = key = plan.fault.own, plan.kind == "script", plan.waits
         disk = plan.fault.disk
-        path = self.site.base / f"{own:d}{script:d}{plan.number if disk else ''}.toml"
-        if (own, script) not in self._settings or disk:
+        path = self.site.base / f"{own:d}{script:d}{waits:d}{plan.number if disk else ''}.toml"
+        if key not in self._settings or disk:
             text = f'engine = "{self.engine}"\nidle_timeout = {0.5 if own else 3}\n'
             text += 'group = "container"\n' if own else ""
+            text += f"create_timeout = {_IMPATIENT}\n" if waits else ""
             text += '[log]\nlevel = "debug"\n'
             named = str(self.site.base / "chaos.lua") if script else "none"
             text += f'[lua]\nscript = "{named}"\n'
             text += f'[staging]\nscratch = "{self.disk(plan)}"\n' if disk == "scratch" else ""
             path.write_text(text)
             if not disk:
-                self._settings[own, script] = str(path)
+                self._settings[key] = str(path)
         return str(path)
 
     def environment(self, plan: Plan) -> dict[str, str]:
@@ -113,7 +121,38 @@ class Place:
         }
         if self.engine == "slurm":
             found["SCRUN_JOB_NAME"] = self.tag(plan)
+        if plan.waits:
+            found["SCRUN_DEPENDENCY"] = f"afterany:{self._gate}"
         return found
+
+    async def make_gate(self) -> None:
+        """Submit a job that never runs, for those to depend on that have to wait."""
+        words = ["sbatch", "--parsable", "--hold", "--job-name=gate", "--output=none"]
+        user = self.site.user
+        done = await self.children.run(
+            [*user.prefix, *words, "--wrap=true"], {**self.slurm_environment, "HOME": user.home}
+        )
+        if done.status:
+            raise RuntimeError(f"sbatch ended with {done.status}: {done.err}")
+        self._gate = done.out.strip()
+
+    async def open_gate(self, plan: Plan, over: Callable[[], bool]) -> None:
+        """Let the job of a life go, unless the life is over."""
+        queued = ["squeue", "-h", "-n", self.tag(plan), "-t", "PENDING", "-o", "%i"]
+        while not over():
+            for job in (await self._slurm(*queued)).out.split():
+                words = ["scontrol", "update", f"JobId={job}", "Dependency="]
+                if (await self._slurm(*words)).status == 0:
+                    return
+            await trio.sleep(_LOOKS)
+
+    async def remove_gate(self) -> None:
+        """Cancel the job that never runs."""
+        if self._gate:
+            await self._slurm("scancel", self._gate)
+
+    async def _slurm(self, *words: str) -> Done:
+        return await self.children.run(words, self.slurm_environment)
 
     def command(self, plan: Plan, *arguments: str) -> list[str]:
         """Return the command line of a call of scrun."""

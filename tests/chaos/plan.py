@@ -5,18 +5,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tests.chaos.faults import ENGINES, KINDS, NONE, PODMAN, Fault, Moment
+from tests.chaos.faults import ENGINES, KINDS, NONE, OWN, PODMAN, Fault, Moment
 
 GROUP = 8
 _TROUBLE_EVERY = 32
 """How many groups there are to one that has a trouble."""
 _QUIET = 0.25
 _LOCAL = 0.4
+_WAITS = 0.1
 _KIND_WEIGHTS = dict(zip((*KINDS, *PODMAN), (5, 3, 3, 2, 3, 2, 1, 2, 1), strict=True))
 _WINDOW = {
     Moment.CREATING: 0.25,
     Moment.CREATED: 0.05,
     Moment.STARTING: 0.08,
+    Moment.WAITING: 0.05,
     Moment.RUNNING: 0.05,
     Moment.ENDING: 0.15,
     Moment.DELETING: 0.08,
@@ -38,6 +40,7 @@ class Plan(msgspec.Struct, frozen=True):
         status: What the container exits with by itself.
         lines: How many lines it prints before, and after, it is told to go on.
         force: Whether `delete` is forced.
+        waits: Whether its job stays in the queue until after `start`, longer than `create` does.
     """
 
     number: int
@@ -50,6 +53,12 @@ class Plan(msgspec.Struct, frozen=True):
     status: int
     lines: tuple[int, int]
     force: bool
+    waits: bool = False
+
+    @property
+    def has_own_process(self) -> bool:
+        """Whether its engine has the container's own first process, and no anchor."""
+        return self.engine == "local" and self.kind in OWN
 
     def __str__(self) -> str:
         when = f"{self.moment.value} + {self.delay * 1e3:.0f} ms" if self.moment else "never"
@@ -73,8 +82,10 @@ def draw(
     fault = NONE
     if possible and not quiet:
         [fault] = dice.choices(possible, [max(fault.weight, 1) for fault in possible])
-    [kind] = dice.choices(fault.kinds, [_KIND_WEIGHTS[kind] for kind in fault.kinds])
-    moment = dice.choice(fault.moments) if fault.moments else None
+    moment = dice.choice(fault.moments_on(engine)) if fault.moments else None
+    kinds = fault.kinds_at(engine, moment)
+    [kind] = dice.choices(kinds, [_KIND_WEIGHTS[kind] for kind in kinds])
+    waits = moment is Moment.WAITING or dice.random() < _WAITS
     part = dice.random() ** 2  # what is done first takes the least time
     return Plan(
         number=number,
@@ -88,6 +99,7 @@ def draw(
         status=0 if fault is NONE and dice.random() < 0.5 else dice.randint(40, 99),
         lines=(dice.randint(1, 200), dice.randint(0, 200)),
         force=dice.random() < 0.5,
+        waits=waits and engine == "slurm" and kind not in PODMAN,
     )
 
 

@@ -61,6 +61,8 @@ class Run:
             try:
                 for engine in order.engines:
                     self.places[engine] = Place(engine, order.user, self.children)
+                    if engine == "slurm":
+                        await self.places[engine].make_gate()
                 await self._warm_up()
                 if any(self._plan(number).kind in PODMAN for number in self._numbers):
                     self.places["podman"] = PodmanPlace(order.user, self.children)
@@ -205,6 +207,7 @@ class Run:
         """End what is left, so that the next run begins with nothing."""
         for place in self.places.values():
             place.close()
+            await place.remove_gate()
             for process in place.site.processes():
                 signal_quietly(process.pid, signal.SIGTERM if process.is_supervisor else 9)
         await trio.sleep(0.5)

@@ -4,7 +4,15 @@ import enum
 
 import msgspec
 
-from tests.chaos.faults import CREATING, ENDING, HELD
+from tests.chaos.faults import (
+    CREATED,
+    CREATING,
+    ENDING,
+    HELD,
+    STARTING,
+    TRAPPED,
+    WAITING,
+)
 from tests.chaos.plan import Plan
 
 KILLED = (-9, -15, -2, 130)
@@ -49,6 +57,7 @@ class Seen(msgspec.Struct):
         start: How `start` ended.
         anchor: The anchor's exit status.
         state: What `state` answered at the end: status, reason and exit status.
+        waiting: The status that it told while the job was in the queue.
         kills: How each `kill` ended.
         deletes: How each `delete` ended.
         out: The container's standard output.
@@ -67,6 +76,7 @@ class Seen(msgspec.Struct):
     start: Answer | None = None
     anchor: int | None = None
     state: dict[str, str] | None = None
+    waiting: str = ""
     kills: list[Answer] = []
     deletes: list[Answer] = []
     out: bytes = b""
@@ -100,7 +110,7 @@ def _may(plan: Plan, seen: Seen) -> frozenset[int]:
     if not seen.hit:
         return seen.own
     # here the engine has the container's own process, and what ends that from outside kills it
-    killed = {137} if plan.engine == "local" and plan.fault.ends else frozenset[int]()
+    killed = {137} if plan.has_own_process and plan.fault.ends else frozenset[int]()
     return _may_with_anchor(plan, seen) | killed
 
 
@@ -108,9 +118,18 @@ def _may_with_anchor(plan: Plan, seen: Seen) -> frozenset[int]:
     fault = plan.fault
     if seen.start is not None and seen.start.status:
         return fault.ends | seen.own | _odd(plan) | {137}  # what could not be started is killed
+    if _never_ran(plan, seen):
+        return fault.ends - {TRAPPED}
     if fault.ends and fault.surely and plan.moment in HELD and not fault.trouble:
         return fault.ends | ({137} if plan.kind == "stubborn" else set())
     return fault.ends | seen.own | _odd(plan)
+
+
+def _never_ran(plan: Plan, seen: Seen) -> bool:
+    """Tell whether it was ended for sure while its job was in the queue."""
+    fault = plan.fault
+    surely = bool(fault.ends) and fault.surely and not fault.trouble
+    return seen.hit and plan.moment is WAITING and surely
 
 
 def _odd(plan: Plan) -> frozenset[int]:
@@ -182,9 +201,17 @@ def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
         found += _of_state(plan, seen, seen.state)
     # without a process there is no running it, which the status and the log tell
     unable = plan.fault.target in ("worker", "command") or plan.fault.deed == "limited"
+    # and what has not been staged need not be brought back
+    unable |= plan.waits and seen.hit and plan.moment in (CREATING, CREATED, STARTING, WAITING)
     scripted = plan.kind == "script" and not unable
     if scripted and not seen.staged_out:
         found.append(Problem(Kind.LINES, "stage_out was not called"))
+    has_run = b"up" in map(bytes.strip, seen.out.splitlines()) or seen.staged_out
+    if _never_ran(plan, seen) and has_run:
+        found.append(Problem(Kind.LINES, f"it has run without its job: {seen.out!r}"))
+    harmless = not (seen.hit and plan.fault.ends)
+    if seen.waiting not in ("", "running") and harmless:
+        found.append(Problem(Kind.STATUS, f"while its job waits, state says {seen.waiting}"))
     return found
 
 
@@ -193,6 +220,8 @@ def _of_state(plan: Plan, seen: Seen, state: dict[str, str]) -> list[Problem]:
         return []  # whoever is its parent knows of its death first
     if state["status"] != "stopped":
         return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
+    if "pending" in state:
+        return [Problem(Kind.STATUS, f"it has ended, and waits for {state['pending']} still")]
     told = state.get("exit_status")
     if told is None and seen.hit and ("supervisor" in plan.fault.name or plan.fault.point):
         return []  # nobody was there to write it down: the engine is told first

@@ -58,13 +58,16 @@ def _named(*names: str) -> Callable[[Words], bool]:
     return lambda words: os.path.basename(words[0]) in names
 
 
+_WORK = {"run", "create", "start", "kill", "delete"}
+"""What an OCI runtime is called for."""
+
 _IS: dict[str, Callable[[Words], bool]] = {
     "salloc": _named("salloc"),
     "srun": lambda words: _named("srun")(words) and "--container" in words,
     "holder": lambda words: (
         words[1:2] == ["-c"] and "read -r" in words[2] and " delete " in words[-1]
     ),
-    "runtime": lambda words: _named("crun", "runc")(words) and "run" in words,
+    "runtime": lambda words: _named("crun", "runc")(words) and bool(_WORK & {*words}),
     "worker": lambda words: any("worker" in word for word in words[:8]),
     "command": lambda words: words[1:2] == ["-c"] and MARK in words[2],
 }
@@ -96,12 +99,14 @@ class Where:
             return self.client if self._is_scrun(self.client) else 0
         if target == "anchor":
             return self._anchor()
+        if target == "first":
+            return self._first()
         supervisor = self._supervisor()
-        if target == "job":
+        if target in ("job", "supervisor"):
             return supervisor
-        if target == "supervisor" or not supervisor:
-            return supervisor
-        for pid in children_of(supervisor):
+        # an OCI runtime may be below the `create` that waits
+        makers = (self.create, supervisor)
+        for pid in [child for maker in makers if maker for child in children_of(maker)]:
             words = words_of(pid)
             if words and _IS[target](words) and has_tag(pid, self.tag):
                 return pid
@@ -117,6 +122,16 @@ class Where:
             if words_of(pid)[:1] == ["scrun-anchor"]:
                 return pid
         return 0
+
+    def _first(self) -> int:
+        """Return the container's first process, if that is its engine's child."""
+        pid = self.anchor
+        if not pid:
+            try:
+                pid = int(Path(f"{self.root}/{self.container}/runtime.pid").read_text())
+            except (OSError, ValueError):  # it is not made yet
+                return 0
+        return pid if words_of(pid)[:1] not in ([], ["scrun-anchor"]) else 0
 
     def _young(self) -> list[int]:
         """Return those of which one may be the anchor, while `create` runs."""

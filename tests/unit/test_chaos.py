@@ -8,7 +8,17 @@ import pytest
 
 from tests.chaos import points
 from tests.chaos.census import given_twice, left_in
-from tests.chaos.faults import CREATED, CREATING, DELETING, ENGINES, NONE, RUNNING, Fault, Moment
+from tests.chaos.faults import (
+    CREATED,
+    CREATING,
+    DELETING,
+    ENGINES,
+    NONE,
+    RUNNING,
+    WAITING,
+    Fault,
+    Moment,
+)
 from tests.chaos.plan import GROUP, Plan, draw
 from tests.chaos.seen import Answer, Kind, Seen, judge
 from tests.chaos.table import FAULTS, find
@@ -49,12 +59,17 @@ def test_a_life_depends_on_the_seed_and_its_number_alone() -> None:
 def test_every_fault_comes_at_each_of_its_moments() -> None:
     drawn = [draw(1, number, ENGINES, FAULTS) for number in range(60000)]
     seen_ = {(plan.fault.name, plan.moment) for plan in drawn}
-    assert seen_ == {(fault.name, moment) for fault in FAULTS for moment in fault.moments} | {
-        ("none", None)
-    }
+    assert seen_ == {
+        (fault.name, moment)
+        for fault in FAULTS
+        for engine in fault.engines
+        for moment in fault.moments_on(engine)
+    } | {("none", None)}
     for plan_ in drawn:
         assert plan_.engine in plan_.fault.engines
         assert plan_.kind in plan_.fault.kinds
+        assert plan_.waits or plan_.moment is not WAITING
+        assert plan_.engine == "slurm" or not plan_.waits
 
 
 @pytest.mark.parametrize("point", sorted(points.POINTS))
@@ -85,6 +100,8 @@ def test_faults_by_their_names() -> None:
     assert [fault.name for fault in find("anchor-kill,srun-term")] == ["anchor-kill", "srun-term"]
     assert {fault.target for fault in find("salloc")} == {"salloc"}
     assert len(find("quick")) < len(find("all")) == len(FAULTS)
+    assert {fault.moments for fault in find("all", WAITING)} == {(WAITING,)}
+    assert not find("srun", WAITING)
     with pytest.raises(KeyError, match="nothing"):
         find("nothing")
 
@@ -137,6 +154,58 @@ def test_what_is_wrong_with_a_fault(
 ) -> None:
     of = plan(KILLED, moment)
     assert kinds(of, seen(hit=True, state=None, **what)) == problems
+
+
+@pytest.mark.parametrize(
+    ("what", "problems"),
+    [
+        ({"anchor": 143, "out": b""}, []),
+        ({"anchor": 143, "out": b"scrun: job 7 is queued\r\n"}, []),
+        ({"anchor": 143, "out": b"up\r\n"}, [Kind.LINES]),
+        ({"anchor": 143, "out": b"", "staged_out": 1}, [Kind.LINES]),
+        ({"anchor": 33, "out": b""}, [Kind.STATUS]),  # nobody was there who could have trapped it
+        ({"anchor": 44, "out": b""}, [Kind.STATUS, Kind.LINES]),
+        ({"anchor": 143, "out": b"", "state": {"status": "running"}}, [Kind.STATUS]),
+    ],
+)
+def test_an_end_while_the_job_waits(what: dict[str, object], problems: list[Kind]) -> None:
+    [fault] = find("anchor-term")
+    state = {"status": "stopped", "exit_status": str(what["anchor"])}
+    fine = seen(hit=True, state=state, expected=b"up\n")
+    of = msgspec.structs.replace(plan(fault, WAITING, "terminal"), waits=True)
+    assert kinds(of, msgspec.structs.replace(fine, **what)) == problems
+
+
+def test_a_container_whose_job_waits_is_running_and_no_longer_waits_in_the_end() -> None:
+    of = msgspec.structs.replace(plan(), waits=True)
+    assert kinds(of, seen(waiting="running")) == []
+    assert kinds(of, seen(waiting="created")) == [Kind.STATUS]
+    state = {"status": "stopped", "exit_status": "44", "pending": "Dependency"}
+    assert kinds(of, seen(state=state)) == [Kind.STATUS]
+
+
+def test_the_anchor_of_a_script_on_this_machine_is_killed_like_others() -> None:
+    """Its parent knows first, and with its own process it is the engine that does."""
+    [fault] = find("anchor-kill")
+    of = msgspec.structs.replace(plan(fault, RUNNING, "script"), engine="local")
+    what = seen(hit=True, anchor=-9, state={"status": "running"}, staged_out=1, out=b"")
+    assert kinds(of, what) == []
+    [fault] = find("first-kill")
+    of = msgspec.structs.replace(plan(fault, RUNNING), engine="local")
+    what = seen(hit=True, anchor=137, state={"status": "running"}, out=b"")
+    assert kinds(of, what) == [Kind.STATUS]
+
+
+def test_who_is_hit_on_this_machine_is_there() -> None:
+    """An anchor with a script alone; an OCI runtime below a running container, too."""
+    for number in range(1000):
+        drawn = draw(2, number, ["local"], find("anchor,first,runtime"))
+        anchored = drawn.kind == "script"
+        if drawn.fault.target == "anchor" and drawn.moment is not CREATING:
+            assert anchored
+        if drawn.fault.target == "runtime" and drawn.moment is RUNNING:
+            assert anchored
+        assert not (drawn.fault.target == "first" and anchored)
 
 
 @pytest.mark.parametrize(
