@@ -21,6 +21,7 @@ from scrun import anchor, wire
 from scrun._fast import ask, record_root, setting
 from scrun.cli.parse import Parsed
 from scrun.oci.ids import check_id
+from scrun.pid_file import PidFile
 from scrun.version import VERSION
 
 OWN = "@pod-"
@@ -46,7 +47,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     """
     check_id(parsed.id or "")
     open_closed_descriptors()
-    pid_file = anchor.PidFile(path) if (path := _text(parsed, "pid-file")) else None
+    pid_file = PidFile(path) if (path := _text(parsed, "pid-file")) else None
     try:
         console = Console(path) if (path := _text(parsed, "console-socket")) else None
         ours, theirs = _socket.socketpair()
@@ -85,7 +86,7 @@ def submit(
     argv: "list[str]",
     pid: int,
     fds: "list[int]",
-    pid_file: "anchor.PidFile | None",
+    pid_file: "PidFile | None",
     console: "Console | None",
 ) -> "tuple[int, bytes, bool]":
     """Have a container created, by a supervisor that is started if need be.
@@ -171,7 +172,7 @@ def _ask(
     parsed: Parsed,
     fields: "list[bytes]",
     fds: "list[int]",
-    pid_file: "anchor.PidFile | None",
+    pid_file: "PidFile | None",
     console: "Console | None",
     *,
     lingers: bool,

@@ -22,6 +22,7 @@ from scrun.errors import UsageError
 from scrun.foreground import CarriedTerminal, own_terminal, stay
 from scrun.oci.ids import check_id
 from scrun.paths import LIMIT
+from scrun.pid_file import PidFile
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -52,7 +53,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     elif console and not wants_terminal and not parsed.text("process"):
         raise UsageError("--console-socket has no use without --tty")
     path = parsed.text("pid-file")
-    pid_file = anchor.PidFile(path) if path else None
+    pid_file = PidFile(path) if path else None
     own = own_terminal() if wants_terminal and not console else None
     try:
         terminal = Console(console) if console else None
@@ -144,7 +145,7 @@ def _readable(argv: "list[str]", path: str) -> "list[str]":
     return [*argv[:place], named, *argv[place + 1 :]]
 
 
-def _publish(pid_file: anchor.PidFile, left_behind: int) -> None:
+def _publish(pid_file: PidFile, left_behind: int) -> None:
     """Show the pid file of a program that runs; one without is ended again, by its anchor.
 
     Raises:

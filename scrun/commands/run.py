@@ -26,6 +26,7 @@ from scrun.commands.pod import wants_terminal
 from scrun.errors import UsageError
 from scrun.foreground import CarriedTerminal, KeptTerminal, stay
 from scrun.oci.ids import check_id
+from scrun.pid_file import PidFile
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -45,7 +46,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         raise UsageError("run: --console-socket is for --detach: else the terminal is this one")
     open_closed_descriptors()
     directory = record_root(parsed) + "/" + container
-    pid_file = anchor.PidFile(path) if (path := parsed.text("pid-file")) else None
+    pid_file = PidFile(path) if (path := parsed.text("pid-file")) else None
     own = None if detach else _terminal(parsed)
     carried = own if isinstance(own, CarriedTerminal) else None
     try:

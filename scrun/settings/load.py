@@ -11,14 +11,15 @@ documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `Runtime`, `Stagi
 `Lua` and `Spank`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from scrun.errors import SettingsError, closest
+from scrun.errors import SettingsError
 from scrun.oci.config import explain
-from scrun.settings import quick, requests
+from scrun.settings import quick
+from scrun.settings.table import check_keys, read_table
 
 Level = Literal[
     "quiet", "fatal", "error", "info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5"
@@ -56,8 +57,6 @@ GIVE_UP = (
 )
 """What no waiting cures: the job's own size or kind, and who pays. Measured, and why a closed
 partition and drained nodes are not in it: docs/decisions/give-up.md."""
-
-_DOTS = 100  # in a line; tomllib takes n * n steps for a key of n parts
 
 _ENVIRONMENT = {
     "SCRUN_ENGINE": "engine",
@@ -286,26 +285,7 @@ def parse(content: bytes, name: str) -> dict[str, object]:
     Raises:
         SettingsError: It is not TOML, or has a key or value that cannot be.
     """
-    for number, line in enumerate(content.split(b"\n"), 1):
-        if line.count(b".") > _DOTS:
-            raise SettingsError(f"{name}: line {number} has more than {_DOTS} dots")
-    import tomllib  # with what it needs 1.6 ms of a supervisor's start, and few have a file
-
-    try:
-        table: dict[str, object] = tomllib.loads(content.decode())
-    except RecursionError as error:
-        raise SettingsError(f"{name}: not TOML: nested too deeply") from error
-    except ValueError as error:  # not UTF-8, not TOML, a huge integer
-        raise SettingsError(f"{name}: not TOML: {error}") from error
-    _check_keys(table, Settings, name, "")
-    for key, complaint in _impossible(table, ""):
-        raise SettingsError(f"{name}: {key}: {complaint}")
-    slurm = table.get("slurm")
-    if isinstance(slurm, dict) and isinstance(slurm.get("defaults"), dict):
-        slurm["defaults"] = _defaults(slurm["defaults"], name)
-    if isinstance(slurm, dict) and isinstance(slurm.get("allow"), list):
-        slurm["allow"] = _allowed(slurm["allow"], name)
-    return table
+    return read_table(content, name, Settings)
 
 
 def merge(
@@ -356,7 +336,7 @@ def _replace(settings: Settings, setting: str, value: str, source: str) -> Setti
     for part in reversed(setting.split(".")):
         layer = {part: layer}
     assert isinstance(layer, dict)
-    _check_keys(layer, Settings, source, "")
+    check_keys(layer, Settings, source)
     table = _overlay(msgspec.to_builtins(settings), layer)
     try:
         return msgspec.convert(table, Settings, strict=False)
@@ -375,64 +355,3 @@ def _overlay(below: Mapping[str, object], above: Mapping[str, object]) -> dict[s
         both = isinstance(under, Mapping) and isinstance(value, Mapping)
         result[key] = _overlay(under, value) if both else value  # type: ignore[arg-type]
     return result
-
-
-def _check_keys(
-    table: Mapping[str, object], kind: type[msgspec.Struct], name: str, prefix: str
-) -> None:
-    """Refuse keys that do not exist, with the one that may have been meant."""
-    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
-    for key, value in table.items():
-        if key not in fields:
-            raise SettingsError(f"{name}: {prefix}{key}: unknown key{_hint(key, fields)}")
-        inner = fields[key]
-        is_table = isinstance(inner, type) and issubclass(inner, msgspec.Struct)
-        if is_table and isinstance(value, dict):
-            _check_keys(value, inner, name, f"{prefix}{key}.")
-
-
-def _impossible(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Yield values that TOML has, and nothing here can use."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _impossible(inner, f"{key}.{name}".removeprefix("."))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from _impossible(inner, f"{key}[{number}]")
-    elif isinstance(value, str) and "\0" in value:
-        yield key, "contains a NUL character"
-    elif isinstance(value, float) and value != value:
-        yield key, "is not a number"
-    elif isinstance(value, int) and value.bit_length() > 63:  # as TOML has it
-        yield key, "is too large"
-
-
-def _allowed(names: list[object], name: str) -> list[object]:
-    """Give the names of `[slurm] allow` their variables' names."""
-    known = [variable.removeprefix("SCRUN_").lower() for variable in requests.TABLE]
-    for key in names:
-        if isinstance(key, str) and key not in known:
-            raise SettingsError(f"{name}: slurm.allow: {key}: unknown request{_hint(key, known)}")
-    return [f"SCRUN_{key.upper()}" if isinstance(key, str) else key for key in names]
-
-
-def _defaults(table: Mapping[str, object], name: str) -> dict[str, object]:
-    """Give the keys of `[slurm.defaults]` their variables' names, the values as text."""
-    result: dict[str, object] = {}
-    known = [variable.removeprefix("SCRUN_").lower() for variable in requests.TABLE]
-    for key, value in table.items():
-        if key not in known:
-            raise SettingsError(f"{name}: slurm.defaults.{key}: unknown key{_hint(key, known)}")
-        if isinstance(value, bool):
-            value = "yes" if value else "no"
-        elif isinstance(value, int):
-            value = str(value)
-        elif not isinstance(value, str):
-            raise SettingsError(f"{name}: slurm.defaults.{key}: expected string, int or boolean")
-        result["SCRUN_" + key.upper()] = value
-    return result
-
-
-def _hint(key: str, known: Iterable[str]) -> str:
-    close = closest(key, known)
-    return f" (is it {close}?)" if close else ""

@@ -18,7 +18,8 @@ from typing import IO
 
 import pytest
 
-from scrun.anchor import LOST, PASSED_ON, PidFile
+from scrun.anchor import LOST, PASSED_ON
+from scrun.pid_file import PidFile
 from tests.harness.wait import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -38,7 +39,8 @@ if asked["number"]:
     os.dup2(sock, asked["number"])
     os.close(sock)
     sock = asked["number"]
-file = anchor.PidFile(asked["pid_file"]) if asked["pid_file"] else None
+from scrun.pid_file import PidFile
+file = PidFile(asked["pid_file"]) if asked["pid_file"] else None
 left = anchor.leave(sock, file.lock if file else None, asked["terminal"])
 pid = left.pid
 os.close(sock)

@@ -15,6 +15,7 @@ FAST = (
     "scrun._fast",
     "scrun.wire",
     "scrun.anchor",
+    "scrun.pid_file",
     "scrun.commands.create",
     "scrun.cli.parse",
     "scrun.oci.ids",
