@@ -529,6 +529,18 @@ def test_step_that_could_not_be_launched() -> None:
     ]
 
 
+def test_a_task_that_could_not_be_launched_has_not_run() -> None:
+    """The node could not put it into its cgroup; srun counts it as started and returns 0."""
+    heard = srun(
+        "srun: launching StepId=31500205.0 on host node1, 1 tasks: 0\n"
+        + "srun: error: task 0 launch failed: Slurmd could not execve job\n"
+        + "srun: launch/slurm: _task_start: Node node1, 1 tasks started"
+    )
+    assert not heard.started
+    assert step_exit(heard, 0) == Exit(1, launched=False)
+    assert heard.complaints == ["task 0 launch failed: Slurmd could not execve job"]
+
+
 @pytest.mark.parametrize("returned", [0, 1, -15])
 def test_step_that_never_ran_is_no_success(returned: int) -> None:
     assert step_exit(SrunHeard(), returned) == Exit(1, launched=False)

@@ -122,6 +122,8 @@ _SENTENCES: tuple[tuple[Tool, str, Sentence, str], ...] = (
         Sentence.LAUNCH_FAILED,
         rf"Task launch for {_STEP} failed on node (?P<node>\S+): .*",
     ),
+    # srun takes such a task for one that has run, and returns 0
+    ("srun", _ERROR, Sentence.LAUNCH_FAILED, r"task \d{1,10} launch failed: .*"),
     (
         "srun",
         _INFO,

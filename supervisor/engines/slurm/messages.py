@@ -153,7 +153,7 @@ class SrunHeard:
     @property
     def started(self) -> bool:
         """Whether all tasks run, or ran."""
-        return self._not_started <= 0
+        return self._not_started <= 0 and not self.launch_failed
 
     @property
     def running(self) -> dict[str, list[int]]:
