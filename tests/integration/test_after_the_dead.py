@@ -242,12 +242,13 @@ def test_a_root_directory_that_is_removed_is_made_again(make_site: MakeSite) -> 
 
 def test_an_id_that_was_taken_meanwhile_stays_with_who_has_it(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings="idle_timeout = 5\n")
-    first = site.life("sleep", "600", container="c").created().start()
-    first.wait_for("running")
+    first = site.shell("echo up; exec sleep 600", container="c").created(60).start()
+    first.says("up", 60)
     shutil.rmtree(site.root)
     shutil.rmtree(site.base / "l" / "c")
     second = site.life("sleep", "601", container="c").created(60).start()
-    assert first.wait(30) != 0
+    assert first.wait(30) == 125
+    assert "its id is another one's now" in first.errors()
     wait_until("one job", lambda: len(jobs(site)) == 1, 20)
     assert second.status == "running"
     second.delete()
