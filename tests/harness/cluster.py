@@ -93,6 +93,17 @@ def full(user: User) -> Iterator[None]:
 
 
 @contextmanager
+def gate(user: User) -> Iterator[str]:
+    """A job that never runs: whose job depends on it (`afterany:JOB`) has to wait."""
+    ask = ("sbatch", "--parsable", "--hold", "--job-name=gate", "--output=none", "--wrap=true")
+    job = slurm(*user.prefix, *ask).strip()
+    try:
+        yield job
+    finally:
+        slurm("scancel", job)
+
+
+@contextmanager
 def without_controller() -> Iterator[None]:
     """A cluster whose slurmctld is stopped."""
     control("stop-controller")

@@ -254,9 +254,13 @@ def test_an_id_that_was_taken_meanwhile_stays_with_who_has_it(make_site: MakeSit
     second.delete()
 
 
-def begin_some(site: Site, dice: random.Random) -> "list[subprocess.Popen[bytes]]":
+def begin_some(site: Site, dice: random.Random, gate: str) -> "list[subprocess.Popen[bytes]]":
     """Have containers in every phase of their lives; return who deletes one of them."""
-    lives = [site.life("sleep", "600") for _ in range(dice.randint(1, 3))]
+    waits = {"SCRUN_DEPENDENCY": f"afterany:{gate}"}
+    lives = [
+        site.life("sleep", "600", environment=waits if dice.random() < 0.25 else None)
+        for _ in range(dice.randint(1, 3))
+    ]
     for life in lives:
         if dice.random() < 0.7:
             life.created(60)
@@ -275,33 +279,41 @@ def begin_some(site: Site, dice: random.Random) -> "list[subprocess.Popen[bytes]
     ]
 
 
+def one_round(
+    site: Site, dice: random.Random, root_goes: bool, scratch: Path, gate: str, number: int
+) -> None:
+    """Kill all, and see what the next commands leave."""
+    deleting = begin_some(site, dice, gate)
+    time.sleep(dice.uniform(0, 1.5))
+    kill_all(site)
+    for process in deleting:
+        process.wait(10)
+    if root_goes:
+        shutil.rmtree(site.root, ignore_errors=True)
+    began = time.monotonic()
+    found = site.must("list", "--format", "json")
+    for state in json.loads(found):
+        site.must("delete", "--force", state["id"], timeout=60)
+
+    def left() -> list[str]:
+        # a job that was told to end while it was launched is killed after its KillWait
+        things = [thing for thing in site.leftovers() if "COMPLETING" not in thing]
+        return things + [entry.name for entry in scratch.glob("*")]  # no job, and there is none
+
+    wait_while(f"what was left in round {number}", left, A_MINUTE)
+    print(f"round {number}: clean after {time.monotonic() - began:.1f} s")
+    wait_while("completing jobs", lambda: jobs(site), 30)
+    site.clear()
+
+
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("root_goes", [True, False])
 def test_nothing_is_left_whenever_all_are_killed(
     make_site: MakeSite, dice: random.Random, root_goes: bool
 ) -> None:
     """After the next command, within a minute. SCRUN_ROUNDS says how often it is tried."""
-    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    site = make_site("slurm-user", settings="idle_timeout = 5\n", create_timeout=1)
     scratch = staging_in(site)
-    for number in range(int(os.environ.get("SCRUN_ROUNDS", "2"))):
-        deleting = begin_some(site, dice)
-        time.sleep(dice.uniform(0, 1.5))
-        kill_all(site)
-        for process in deleting:
-            process.wait(10)
-        if root_goes:
-            shutil.rmtree(site.root, ignore_errors=True)
-        began = time.monotonic()
-        found = site.must("list", "--format", "json")
-        for state in json.loads(found):
-            site.must("delete", "--force", state["id"], timeout=60)
-
-        def left() -> list[str]:
-            # a job that was told to end while it was launched is killed after its KillWait
-            things = [thing for thing in site.leftovers() if "COMPLETING" not in thing]
-            return things + [entry.name for entry in scratch.iterdir()]
-
-        wait_while(f"what was left in round {number}", left, A_MINUTE)
-        print(f"round {number}: clean after {time.monotonic() - began:.1f} s")
-        wait_while("completing jobs", lambda: jobs(site), 30)
-        site.clear()
+    with cluster.gate(site.user) as gate:
+        for number in range(int(os.environ.get("SCRUN_ROUNDS", "2"))):
+            one_round(site, dice, root_goes, scratch, gate, number)
