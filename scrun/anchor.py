@@ -77,33 +77,51 @@ os._exit(int(said))
 
 
 class Left:
-    """An anchor that is about to be left behind.
+    """An anchor that is about to be left behind, as a child of a child of this process.
 
-    Attributes:
-        pid: Its process id.
+    It is made beside this process, which has other things to do meanwhile: `pid` waits for the
+    first half of that, and `settle` for the rest.
+
+    Whoever could enter its namespaces could have made them: an ordinary user on a host without
+    user namespaces gets an anchor in those of the caller's, and the container's log says so.
     """
 
-    __slots__ = ("_maker", "_said", "_told", "pid")
+    __slots__ = ("_lock", "_maker", "_pid", "_said", "_sock", "_terminal", "_told")
 
-    def __init__(self, maker: int, told: int) -> None:
-        """Wait for the pid.
+    def __init__(self, sock: int, lock: "int | None", terminal: "str | None") -> None:
+        """Begin to make it.
 
         Args:
-            maker: The process that makes it, a child of this one.
-            told: The pipe on which that tells the pid, and that all is done or what failed.
-                Taken over.
+            sock: The anchor's end of the pair whose other end goes to the supervisor. Taken over:
+                it is closed here as soon as the anchor has it.
+            lock: The descriptor of the locked pid file, if there is one.
+            terminal: The path of the container's terminal, if it has one.
+        """
+        self._sock, self._lock, self._terminal = sock, lock, terminal
+        self._pid = 0
+        self._begin(apart=True)
+
+    @property
+    def pid(self) -> int:
+        """Its process id.
 
         Raises:
             OSError: There is no anchor.
         """
-        self._maker = maker
-        self._told = told
-        self._said = b""
-        try:
-            self.pid = int(self._next())
-        except BaseException:
-            self._reap()
-            raise
+        if not self._pid:
+            try:
+                try:
+                    self._pid = int(self._next())
+                except _UnprivilegedError:
+                    self._reap()
+                    self._begin(apart=False)
+                    self._pid = int(self._next())
+            except BaseException:
+                self.give_up()
+                raise
+            finally:
+                os.close(self._sock)
+        return self._pid
 
     def settle(self) -> None:
         """Wait until the host's root is out of its reach.
@@ -111,7 +129,7 @@ class Left:
         Raises:
             OSError: There is no anchor any more.
         """
-        if self._maker:
+        if self.pid and self._maker:
             try:
                 self._next()
             finally:
@@ -121,6 +139,20 @@ class Left:
         """Need it no more: it has been told to end."""
         if self._maker:
             self._reap()
+
+    def _begin(self, *, apart: bool) -> None:
+        self._said = b""
+        self._told, telling = os.pipe()
+        self._maker = os.fork()
+        if self._maker == 0:
+            try:
+                _make(self._sock, self._lock, self._terminal, telling, apart=apart)
+            except BaseException as error:
+                kind = "unprivileged" if isinstance(error, _UnprivilegedError) else "failed"
+                os.write(telling, os.fsencode(f"{kind} {_reason(error)}\n"))
+            finally:
+                os._exit(0)
+        os.close(telling)
 
     def _next(self) -> bytes:
         while b"\n" not in self._said:
@@ -144,44 +176,6 @@ class Left:
 
 class _UnprivilegedError(OSError):
     """The caller may not make namespaces; so nobody with the same rights may enter any."""
-
-
-def leave(sock: int, lock: "int | None", terminal: "str | None") -> Left:
-    """Start the anchor, as a child of a child of this process.
-
-    Whoever could enter its namespaces could have made them: an ordinary user on a host without
-    user namespaces gets an anchor in those of the caller's, and the container's log says so.
-
-    Args:
-        sock: The anchor's end of the pair whose other end goes to the supervisor.
-        lock: The descriptor of the locked pid file, if there is one.
-        terminal: The path of the container's terminal, if it has one.
-
-    Returns:
-        The anchor, with its pid.
-
-    Raises:
-        OSError: It cannot be made.
-    """
-    try:
-        return _leave(sock, lock, terminal, apart=True)
-    except _UnprivilegedError:
-        return _leave(sock, lock, terminal, apart=False)
-
-
-def _leave(sock: int, lock: "int | None", terminal: "str | None", *, apart: bool) -> Left:
-    told, telling = os.pipe()
-    maker = os.fork()
-    if maker == 0:
-        try:
-            _make(sock, lock, terminal, telling, apart=apart)
-        except BaseException as error:
-            kind = "unprivileged" if isinstance(error, _UnprivilegedError) else "failed"
-            os.write(telling, os.fsencode(f"{kind} {_reason(error)}\n"))
-        finally:
-            os._exit(0)
-    os.close(telling)
-    return Left(maker, told)
 
 
 def _reason(error: BaseException) -> str:

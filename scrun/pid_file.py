@@ -62,14 +62,18 @@ class PidFile:
         except OSError as error:
             raise self._named(error) from None
 
-    def names(self, left: "Left") -> None:
-        """Write the pid of an anchor that is left behind.
+    def names(self, pid: int, left: "Left | None" = None) -> None:
+        """Write the pid of an anchor.
+
+        Args:
+            pid: It.
+            left: The anchor, if it is left behind: `publish` waits until it is settled.
 
         Raises:
             OSError: The file system is full.
         """
         self._left = left
-        self.write(left.pid)
+        self.write(pid)
 
     def names_instead(self, pid: int) -> None:
         """Write the pid of a process that takes the anchor's place.

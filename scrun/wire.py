@@ -19,9 +19,9 @@ Requests (`FIELDS` in brackets)::
     pause  [ID]
     resume [ID]
     create [PID, UMASK, CWD, COUNT, ARGUMENT..., NAME=VALUE...]
-           with the descriptors 0, 1 and 2 of the container and the anchor's socket; the caller
-           confirms the answer by one byte
-    exec   as create without variables, for one more program
+           with the descriptors 0, 1 and 2 of the container and the anchor's socket; PID is the
+           caller's, and the anchor's follows in a line; the caller confirms the answer by one byte
+    exec   as create without variables, for one more program; PID is its anchor's
     tidy                               begins to look for what dead supervisors have left
 """
 

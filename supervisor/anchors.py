@@ -23,19 +23,14 @@ class Anchor:
 
     It is alive as long as its socket is: nobody else holds that end. So its death is told by
     end of file, and takes no pidfd.
-
-    Attributes:
-        pid: Its process id.
     """
 
-    def __init__(self, pid: int, fd: int) -> None:
+    def __init__(self, fd: int) -> None:
         """Take the socket over.
 
         Args:
-            pid: The anchor's.
             fd: Our end of the pair; closed by `close`.
         """
-        self.pid = pid
         self._fd = fd
         self._stream = trio.lowlevel.FdStream(fd)
 

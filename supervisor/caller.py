@@ -20,6 +20,7 @@ from scrun.errors import StateError
 from scrun.settings.load import LEVELS, Level
 from supervisor.journal import Journal, Shown, as_runc
 from supervisor.nurseries import unwrapped
+from supervisor.orders import read_pid
 
 _PATIENCE = 5.0
 _WAITING = 256
@@ -32,13 +33,23 @@ class Caller:
     """A `create` that waits for its answer.
 
     Attributes:
+        named: Set when it has said which process the container's anchor is.
+        anchor: The pid of that; 0 before.
         gone: Set when it has hung up.
     """
 
-    def __init__(self, connection: trio.socket.SocketType) -> None:
-        """Take its connection, which somebody else closes."""
+    def __init__(self, connection: trio.socket.SocketType, said: bytes = b"") -> None:
+        """Take its connection, which somebody else closes.
+
+        Args:
+            connection: It.
+            said: What was read there after the request.
+        """
+        self.named = trio.Event()
+        self.anchor = 0
         self.gone = trio.Event()
         self._connection = connection
+        self._said = said
         self._sending = trio.Lock()
         self._statuses, self._ended = trio.open_memory_channel[int](1)
         self._locks: list[int] = []
@@ -80,16 +91,32 @@ class Caller:
 
     async def listen(self) -> None:
         """Hear what it says, until it hangs up."""
+        part = self._said
         said = b""
         try:
-            while part := await self._receive():
+            while True:
                 *lines, said = (said + part).split(b"\n")
                 for line in lines:
-                    self._statuses.send_nowait(int(line))
+                    self._take(line)
+                if not (part := await self._receive()):
+                    break
         except (OSError, ValueError, trio.WouldBlock):
             pass  # it is gone, or no caller of ours
         self._statuses.close()
         self.gone.set()
+
+    def _take(self, line: bytes) -> None:
+        """Take in a line: the anchor's pid is the first, and then come exit statuses.
+
+        Raises:
+            ValueError: It is neither.
+            trio.WouldBlock: It was not asked for.
+        """
+        if self.named.is_set():
+            self._statuses.send_nowait(int(line))
+        else:
+            self.anchor = read_pid(line)
+            self.named.set()
 
     async def _receive(self) -> bytes:
         space = socket.CMSG_SPACE(4)
@@ -103,6 +130,17 @@ class Caller:
         """Let go of the lock of its pid file, which came with the command's status."""
         while self._locks:
             os.close(self._locks.pop())
+
+
+async def hang_up(connection: trio.socket.SocketType) -> None:
+    """Let the other side read its answer to the end.
+
+    What it has said meanwhile must be read: else the end would be an error there (ECONNRESET).
+    """
+    with trio.move_on_after(_PATIENCE), contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        while await connection.recv(65536):
+            pass
 
 
 async def send(connection: trio.socket.SocketType, answer: bytes) -> None:

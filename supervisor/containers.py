@@ -193,7 +193,7 @@ class Containers:
             engine,
             self._stagers,
             Ledger(directory, record, journal, lock),
-            Anchor(order.pid, anchor),
+            Anchor(anchor),
             Stdio(stdio, terminal=order.console is not None),
             self._pods,
             caller,

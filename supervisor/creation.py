@@ -63,6 +63,7 @@ class Creation:
             with trio.move_on_after(self._order.settings.create_timeout):
                 await container.settled.wait()
         if container.phase is Phase.CREATING and not (container.ending or self.making):
+            await container.named.wait()
             podman = conmon.calls(self._order.setting.environment)
             await self.be_created(_UNSTARTED if podman else math.inf)
 

@@ -20,7 +20,6 @@ def first_record(order: Order, engine: str) -> Record:
     """Write down what is known of a container before anything is done for it."""
     return Record(
         id=order.id,
-        pid=order.pid,
         bundle=order.bundle,
         created=now(),
         engine=engine,

@@ -12,7 +12,8 @@
 `supervisor.creation` answers `create`, `supervisor.phases` has the way out.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import trio
@@ -164,7 +165,7 @@ class Life(Phases):
             stage.ready(
                 Submission(bundle, settings, engine, stack.request, self._hurry, self._staged_out)
             ) as stager,
-            self._pods.allocate(engine, stack.request, bundle.config, self.pid) as job,
+            self._allocated(stack.request, bundle) as job,
         ):
             self._job = job
             try:
@@ -175,6 +176,13 @@ class Life(Phases):
                     await self._mark_out_of_memory()
                     self._finish(self._ending)
                 self._beside.end()
+
+    @asynccontextmanager
+    async def _allocated(self, request: Request, bundle: Bundle) -> AsyncIterator[Job]:
+        """Have a job, if there is an anchor: its making goes on while the bundle is looked at."""
+        await self.named.wait()
+        async with self._pods.allocate(self._engine, request, bundle.config, self.pid) as job:
+            yield job
 
     async def _read_bundle(self) -> Bundle:
         """Check what can be known before a job is asked for."""
@@ -227,7 +235,9 @@ class Life(Phases):
         self._notices.granted(nodes)
         try:
             await stack.allocated(job)
-            variables = script_variables(self._order, bundle, self._directory, job.environment)
+            variables = script_variables(
+                self._order, self.pid, bundle, self._directory, job.environment
+            )
             self._journal.live(f"job {job.id}: staging the bundle")
             async with stager.staged(job, variables) as place:
                 self._running = Inside(job, bundle, place, self._journal, self._beside)
@@ -261,7 +271,7 @@ class Life(Phases):
     async def _show(self, view: View | None, shown: trio.Event) -> None:
         """Show its files to engines, which look for them when it runs."""
         try:
-            await show(self._anchor.pid, view, self._journal, lambda: self._anchor.alive)
+            await show(self.pid, view, self._journal, lambda: self._anchor.alive)
         finally:
             shown.set()
 
@@ -279,7 +289,6 @@ class Life(Phases):
         self._creation.making = True
         async with job.made(step, self._caller.call, self._order.console) as process:
             self._process = process
-            self._ledger.note(pid=process.pid)
             self._obeying.cancel()
             self._anchor.end(0)
             await self._anchor.close()

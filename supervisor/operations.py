@@ -34,7 +34,7 @@ async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio
         prepared = await look(
             "the bundle", prepare, call, inside.bundle, inside.place, stdio.terminal
         )
-        session = LiveSession(f"exec {call.anchor}", inside.journal, anchor, stdio)
+        session = LiveSession(f"exec {call.pid}", inside.journal, anchor, stdio)
         if not inside.beside.begin(partial(session.run, inside.job, prepared)):
             raise StateError(f"container {container.id}: exec is not possible: it has ended")
     except BaseException:

@@ -22,7 +22,6 @@ class Order(msgspec.Struct, frozen=True):
 
     Attributes:
         id: The container's id.
-        pid: The anchor's pid.
         bundle: The bundle's directory, absolute.
         config_file: What to read instead of its config.json, absolute, or None.
         directory: The caller's working directory.
@@ -37,7 +36,6 @@ class Order(msgspec.Struct, frozen=True):
     """
 
     id: str
-    pid: int
     bundle: str
     config_file: str | None
     directory: str
@@ -61,13 +59,13 @@ class Call(msgspec.Struct, frozen=True):
 
     Attributes:
         parsed: What it says.
-        anchor: The pid of the anchor that goes with it.
+        pid: The caller's, which has its limits; of an `exec`, its anchor's.
         directory: The caller's working directory.
         setting: The caller's environment and umask.
     """
 
     parsed: Parsed
-    anchor: int
+    pid: int
     directory: str
     setting: Setting
 
@@ -88,9 +86,9 @@ def read_call(fields: Sequence[bytes], *commands: str) -> Call:
         words = [os.fsdecode(word) for word in fields[4:number]]
         pairs = (os.fsdecode(entry).partition("=") for entry in fields[number:])
         environment = {name: value for name, _, value in pairs if name}
-        anchor = _within(int(pid), 1, 1 << 22)  # the kernel's PID_MAX_LIMIT
+        caller = read_pid(pid)
         umask_of_caller = _within(int(umask, 8), 0, 0o777)
-        caller = Setting(environment, umask_of_caller, limits=soft_limits(anchor))
+        setting = Setting(environment, umask_of_caller, limits=soft_limits(caller))
         parsed = parse(words)
         if parsed.command not in commands or not directory.startswith(b"/"):
             raise ValueError(parsed.command)
@@ -98,7 +96,16 @@ def read_call(fields: Sequence[bytes], *commands: str) -> Call:
         raise UsageError(
             "a request that was not understood; is another scrun installed?"
         ) from error
-    return Call(parsed, anchor, os.fsdecode(directory), caller)
+    return Call(parsed, caller, os.fsdecode(directory), setting)
+
+
+def read_pid(text: bytes) -> int:
+    """Read a process id.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return _within(int(text), 1, 1 << 22)  # the kernel's PID_MAX_LIMIT
 
 
 def _within(number: int, least: int, most: int) -> int:
@@ -125,7 +132,6 @@ def read_order(fields: Sequence[bytes], *commands: str) -> Order:
     settings = settings_of(parsed, environment, here)
     return Order(
         id=parsed.id or "",
-        pid=call.anchor,
         bundle=os.path.normpath(os.path.join(here, parsed.text("bundle") or ".")),
         config_file=os.path.join(here, config_file) if config_file else None,
         directory=here,

@@ -56,6 +56,7 @@ class Phases:
     Attributes:
         id: Its id.
         phase: Where it is in its life.
+        named: Set when its anchor is known.
         queued: Set when its job is known.
         settled: Set when it is created, or will never be: `create` can be answered.
         gone: Set when the whole tree is undone.
@@ -82,6 +83,7 @@ class Phases:
         """
         self.id = order.id
         self.phase = Phase.CREATING
+        self.named = caller.named
         self.queued = trio.Event()
         self.settled = trio.Event()
         self.gone = trio.Event()
@@ -125,8 +127,8 @@ class Phases:
 
     @property
     def pid(self) -> int:
-        """The pid that its engine knows: its first process', or its anchor's."""
-        return self._anchor.pid if self._process is None else self._process.pid
+        """The pid that its engine knows: its first process', or its anchor's; 0 before that."""
+        return self._caller.anchor if self._process is None else self._process.pid
 
     @property
     def process(self) -> Process | None:
@@ -159,7 +161,7 @@ class Phases:
             self._stdio.keep_error_only()
         if phase is Phase.STOPPING:
             annotations = {ENDING_SINCE: now()}
-        self._ledger.note(status=self.status, annotations=annotations)
+        self._ledger.note(status=self.status, pid=self.pid, annotations=annotations)
         self._journal.write("verbose", f"it is {phase.name.lower()}")
         return True
 

@@ -15,7 +15,7 @@ from scrun.oci.signals import parse_signal
 from scrun.record import Record, stopped_state
 from scrun.states import Ending, Phase, killed, not_running
 from supervisor.anchors import Anchor
-from supervisor.caller import Caller, send, told
+from supervisor.caller import Caller, hang_up, send, told
 from supervisor.container import Container
 from supervisor.containers import Containers
 from supervisor.inspection import processes, statistics
@@ -44,6 +44,7 @@ class Request:
         connection: trio.socket.SocketType,
         fields: list[bytes],
         fds: list[int],
+        said: bytes = b"",
     ) -> None:
         """Take one.
 
@@ -52,10 +53,12 @@ class Request:
             connection: Who asks.
             fields: The request.
             fds: The descriptors beside it; what is taken over is removed from the list.
+            said: What has come after it.
         """
         self._containers = containers
         self._connection = connection
         self._operation, *self._arguments = fields
+        self._said = said
         self._fds = fds
         self._afterwards: Callable[[], None] = lambda: None
         self._created: Container | None = None
@@ -102,6 +105,8 @@ class Request:
         """Wait until a `create` has taken its answer; one that dies instead had no container."""
         container = self._created
         if container is None:
+            if self._operation == b"create":
+                await hang_up(self._connection)
             return
         try:
             self._connection.shutdown(socket.SHUT_WR)
@@ -182,7 +187,7 @@ class Request:
         """Answer when the container is created; whoever goes before that ends it."""
         order = await look("the settings", _read, self._arguments)
         self._check_descriptors()
-        caller = Caller(self._connection)
+        caller = Caller(self._connection, self._said)
         container = await self._containers.create(order, self._fds, caller)
         async with told(container.journal, caller.send):
             async with unwrapped() as nursery:
@@ -207,7 +212,7 @@ class Request:
         terminal = call.parsed.command == "shell" or any(map(call.parsed.options.get, asked))
         self._fds.clear()  # they are the session's now
         streams = Stdio(stdio, terminal=terminal)
-        await execute(container, call, Anchor(call.anchor, anchor), streams)
+        await execute(container, call, Anchor(anchor), streams)
         return DONE
 
     def _check_descriptors(self) -> None:

@@ -15,7 +15,7 @@ from scrun import wire
 from scrun.errors import ScrunError, StateError, UsageError
 from scrun.paths import outer_id
 from scrun.settings.load import Settings, load
-from supervisor.caller import send
+from supervisor.caller import hang_up, send
 from supervisor.containers import Containers
 from supervisor.listening import listen_again, watch_removals
 from supervisor.log import fault, log
@@ -239,12 +239,13 @@ class Server:
                     return
                 try:
                     with trio.fail_after(_REQUEST_DEADLINE):
-                        fields = await _receive(connection, fds)
+                        fields, said = await _receive(connection, fds)
                 except StateError as error:
                     await send(connection, b"\1" + str(error).encode())
+                    await hang_up(connection)
                     return
                 keep_descriptors_free(connection.fileno())
-                request = Request(self._containers, connection, fields, fds)
+                request = Request(self._containers, connection, fields, fds, said)
                 stack.callback(request.answered)
                 answer = await request.answer()
                 with contextlib.suppress(OSError):  # the caller is gone
@@ -271,8 +272,13 @@ def _may_call(connection: trio.socket.SocketType) -> bool:
     return uid in (0, os.geteuid())
 
 
-async def _receive(connection: trio.socket.SocketType, fds: list[int]) -> list[bytes]:
+async def _receive(
+    connection: trio.socket.SocketType, fds: list[int]
+) -> tuple[list[bytes], bytes]:
     """Read one request, and the descriptors beside it into `fds`.
+
+    Returns:
+        Its fields; and what has come after it.
 
     Raises:
         UsageError: It is none.
@@ -296,9 +302,10 @@ async def _receive(connection: trio.socket.SocketType, fds: list[int]) -> list[b
             length = 4 + int.from_bytes(data[:4], "big")
             if length > wire.LIMIT:
                 raise UsageError("a request that is too long")
-    if data.count(0) > _FIELDS:
+    request, said = bytes(data[4:length]), bytes(data[length:])
+    if request.count(0) > _FIELDS:
         raise UsageError("a request with too many fields")
-    return bytes(data[4:]).split(b"\0")
+    return request.split(b"\0"), said
 
 
 def own_settings() -> Settings:

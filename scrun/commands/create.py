@@ -2,6 +2,7 @@
 
 Wire: `create PID UMASK CWD COUNT ARGUMENT... NAME=VALUE...` with four descriptors: the
 container's standard input, output and error, and the supervisor's end of the anchor's socket.
+PID is that of this process; the anchor's follows in a line of its own.
 The answer comes when the container is *created*: allocated and staged. Messages may come before
 it (`scrun.commands.messages`). It is confirmed by one more byte: a `create` that is killed before
 it has made the pid file leaves no container behind that nobody knows.
@@ -9,9 +10,9 @@ it has made the pid file leaves no container behind that nobody knows.
 Errors: whatever can be known without a job is refused before one is asked for; then there is no
 container, no anchor and no pid file.
 
-The anchor is started before the supervisor is asked: it is ready by the time a job is, and its
-pid is in the request. When this process is killed half-way the supervisor sees the connection
-close, ends what it began, and the anchor with it.
+The making of the anchor begins before the supervisor is asked, and goes on beside that: its pid
+follows the request, and no job is asked for before. When this process is killed half-way the
+supervisor sees the connection close, ends what it began, and the anchor with it.
 """
 
 import _socket
@@ -52,13 +53,10 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         console = Console(path) if (path := _text(parsed, "console-socket")) else None
         ours, theirs = _socket.socketpair()
         lock = pid_file.lock if pid_file else None
-        left = anchor.leave(theirs.fileno(), lock, console.path if console else None)
-        theirs.close()
-        if pid_file:
-            pid_file.names(left)
+        left = anchor.Left(theirs.detach(), lock, console.path if console else None)
         stdio = console.stdio if console else [0, 1, 2]
         fds = [*stdio, ours.fileno()]
-        status, answer, told = submit(parsed, argv, left.pid, fds, pid_file, console)
+        status, answer, told = submit(parsed, argv, left, fds, pid_file, console)
     finally:
         if pid_file:
             pid_file.discard()
@@ -84,7 +82,7 @@ def delete(directory: str) -> None:
 def submit(
     parsed: Parsed,
     argv: "list[str]",
-    pid: int,
+    left: "anchor.Left | None",
     fds: "list[int]",
     pid_file: "PidFile | None",
     console: "Console | None",
@@ -94,7 +92,7 @@ def submit(
     Args:
         parsed: The parsed command line, of `create` or `run`.
         argv: The same as it came.
-        pid: The anchor's.
+        left: The anchor; None: it is this process itself.
         fds: Standard input, output and error, and the supervisor's end of the anchor's socket.
         pid_file: What gets its name when the container is created; without that it is ended again.
         console: The container's terminal, likewise.
@@ -104,12 +102,13 @@ def submit(
 
     Raises:
         ScrunError: There is no supervisor.
-        OSError: The pid file cannot have its name, or nobody takes the terminal.
+        OSError: There is no anchor, the pid file cannot have its name, or nobody takes the
+            terminal.
     """
     root = record_root(parsed)
     name, lingers = _whom_to_ask(root, parsed)
-    fields = request("create", pid, argv)
-    return _ask(root, name, parsed, fields, fds, pid_file, console, lingers=lingers)
+    fields = request("create", os.getpid(), argv)
+    return _ask(root, name, parsed, fields, left, fds, pid_file, console, lingers=lingers)
 
 
 def _whom_to_ask(root: str, parsed: Parsed) -> "tuple[str, bool]":
@@ -171,6 +170,7 @@ def _ask(
     name: str,
     parsed: Parsed,
     fields: "list[bytes]",
+    left: "anchor.Left | None",
     fds: "list[int]",
     pid_file: "PidFile | None",
     console: "Console | None",
@@ -198,6 +198,7 @@ def _ask(
 
                 raise SettingsError.of_root(root, f"belongs to uid {owner}")
             wire.send(sock, fields, fds)
+            _name_anchor(sock, left, pid_file)
             status, answer, told = _hear(sock, parsed, pid_file.lock if pid_file else None)
             if status == 0:
                 if answer:  # the container's first process, and no anchor
@@ -220,6 +221,23 @@ def _ask(
         finally:
             sock.close()
     raise AssertionError("unreachable")
+
+
+def _name_anchor(
+    sock: _socket.socket, left: "anchor.Left | None", pid_file: "PidFile | None"
+) -> None:
+    """Tell the supervisor, and the pid file, which process the anchor is.
+
+    Raises:
+        OSError: There is none, or the pid file's file system is full.
+    """
+    pid = left.pid if left else os.getpid()
+    if pid_file:
+        pid_file.names(pid, left)
+    try:
+        sock.send(b"%d\n" % pid)
+    except BrokenPipeError:
+        pass  # it has refused the request: `_hear` has why, or says that it is gone
 
 
 def _hear(

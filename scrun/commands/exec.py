@@ -63,16 +63,13 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         if isinstance(own, CarriedTerminal):
             stdio = [own.slave] * 3
         ours, theirs = _socket.socketpair()
-        pid = os.getpid()
+        pid, left = os.getpid(), None
         if detach:
             lock = pid_file.lock if pid_file else None
-            left = anchor.leave(theirs.fileno(), lock, terminal.path if terminal else None)
+            left = anchor.Left(theirs.detach(), lock, terminal.path if terminal else None)
             pid = left.pid
-            theirs.close()
-            if pid_file:
-                pid_file.names(left)
-        elif pid_file:
-            pid_file.write(pid)
+        if pid_file:
+            pid_file.names(pid, left)
         sock = _connect(directory)
         try:
             wire.send(sock, request("exec", pid, argv), [*stdio, ours.fileno()])

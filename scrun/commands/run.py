@@ -55,18 +55,12 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         if carried:
             stdio = [carried.slave] * 3
         ours, theirs = _socket.socketpair()
-        pid = os.getpid()
+        left = None
         if detach:
             lock = pid_file.lock if pid_file else None
-            left = anchor.leave(theirs.fileno(), lock, terminal.path if terminal else None)
-            pid = left.pid
-            theirs.close()
-            if pid_file:
-                pid_file.names(left)
-        elif pid_file:
-            pid_file.write(pid)
+            left = anchor.Left(theirs.detach(), lock, terminal.path if terminal else None)
         fds = [*stdio, ours.fileno()]
-        status, answer, _ = submit(parsed, argv, pid, fds, pid_file, terminal)
+        status, answer, _ = submit(parsed, argv, left, fds, pid_file, terminal)
         ours.close()
         if status == 0:
             status, answer = ask(directory, "supervisor", [b"start", os.fsencode(container)])

@@ -150,7 +150,7 @@ async def _run(order: Order, root: str, journal: Journal, *, stage_out: bool) ->
             scripted(path, submission) as stager,
             engine.allocate(request) as job,
         ):
-            variables = script_variables(order, bundle, record, job.environment)
+            variables = script_variables(order, os.getpid(), bundle, record, job.environment)
             await _stage(stager, job, variables, bundle, record, stage_out=stage_out)
 
 

@@ -11,12 +11,13 @@ from supervisor.orders import Order
 
 
 def script_variables(
-    order: Order, bundle: Bundle, record: str, job: Mapping[str, str]
+    order: Order, pid: int, bundle: Bundle, record: str, job: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the job's variables and those of scrun(1), "OUTPUT ENVIRONMENT VARIABLES".
 
     Args:
         order: What was asked for.
+        pid: The anchor's.
         bundle: The submitted bundle.
         record: The container's record directory.
         job: The job's variables (SLURM_*).
@@ -26,7 +27,7 @@ def script_variables(
     told = Told(
         oci_version=bundle.config.oci_version,
         container_id=order.id,
-        pid=order.pid,
+        pid=pid,
         bundle=bundle.path,
         submission_bundle=bundle.path,
         annotations=bundle.config.annotations,

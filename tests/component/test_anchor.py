@@ -41,11 +41,10 @@ if asked["number"]:
     sock = asked["number"]
 from scrun.pid_file import PidFile
 file = PidFile(asked["pid_file"]) if asked["pid_file"] else None
-left = anchor.leave(sock, file.lock if file else None, asked["terminal"])
+left = anchor.Left(sock, file.lock if file else None, asked["terminal"])
 pid = left.pid
-os.close(sock)
 if file:
-    file.names(left)
+    file.names(pid, left)
     file.publish()
     os.close(file.lock)
 left.settle()

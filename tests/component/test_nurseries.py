@@ -257,7 +257,7 @@ async def test_an_exec_whose_container_ends_meanwhile_leaves_no_descriptor(
         ours, theirs = socket.socketpair()
         with ours:
             stdio = Stdio([os.dup(ours.fileno()) for _ in range(3)], terminal=False)
-            anchor = Anchor(1, theirs.detach())
+            anchor = Anchor(theirs.detach())
             call = Call(parse(["exec", "c", "true"]), 1, "/", Setting({}))
             with pytest.raises(StateError, match="exec is not possible: it has ended"):
                 await operations.execute(cast(Container, Ending()), call, anchor, stdio)

@@ -6,6 +6,7 @@ The supervisor has other containers to serve: whatever one connection does is th
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ import pytest
 from scrun import wire
 from scrun.paths import OWN_LOG
 from tests.harness import users
+from tests.harness.bundle import make_config, make_rootfs, write_bundle
 from tests.harness.processes import descendants, peer
 from tests.harness.wait import wait_until, wait_while
 
@@ -109,11 +111,12 @@ class Supervisor:
         words = [b"create", container]
         fields = [b"create", b"%d" % os.getpid(), b"22", cwd, b"%d" % len(words), *words]
         environment = [b"SCRUN_CONFIG=" + os.fsencode(self.config), b"PATH=/usr/bin:/bin"]
+        data = wire.frame([*fields, *environment]) + b"%d\n" % os.getpid()
         if fds is not None:
-            return self.ask(*fields, *environment, fds=fds)
+            return self.send(data, fds)
         ours, anchor = socket.socketpair()
         with ours, anchor, open(os.devnull, "r+b") as null:
-            return self.ask(*fields, *environment, fds=[null.fileno()] * 3 + [anchor.fileno()])
+            return self.send(data, [null.fileno()] * 3 + [anchor.fileno()])
 
     def serves(self) -> None:
         """Check that it is there and does its work."""
@@ -349,6 +352,65 @@ def test_create_of_a_bundle_that_is_none(supervisor: Supervisor, bundle: bytes) 
     wait_until("record removed", lambda: listed(supervisor.root) == [NAME])
     wait_until("descriptors closed", lambda: supervisor.descriptors == before)
     assert descendants(supervisor.pid) == []
+
+
+@contextlib.contextmanager
+def asking(supervisor: Supervisor, bundle: Path, *variables: bytes) -> Iterator[socket.socket]:
+    """Ask for a container that runs nowhere, and do not say yet which process its anchor is.
+
+    The descriptors are beside the last byte, so nothing that follows is read with the request.
+    """
+    words = [b"--engine=none", b"--stager=none", b"create", b"c1"]
+    caller, there = b"%d" % os.getpid(), os.fsencode(bundle)
+    fields = [b"create", caller, b"22", there, b"%d" % len(words), *words, *variables]
+    data = wire.frame(fields)
+    ours, anchor = socket.socketpair()
+    with supervisor.connect() as sock, ours, anchor, open(os.devnull, "r+b") as null:
+        sock.sendall(data[:-1])
+        socket.send_fds(sock, [data[-1:]], [null.fileno()] * 3 + [anchor.fileno()])
+        yield sock
+
+
+def test_the_anchor_of_a_create_may_be_named_late(supervisor: Supervisor, base: Path) -> None:
+    make_rootfs(base / "rootfs")
+    bundle = write_bundle(base / "b", make_config(["true"], str(base / "rootfs")))
+
+    def state() -> dict[str, object]:
+        answer = supervisor.ask(b"state", b"c1")
+        return json.loads(answer[1:]) if answer[:1] == b"\0" else {}
+
+    with asking(supervisor, bundle) as sock:
+        wait_until("a record", state)
+        assert state()["status"] == "creating"
+        assert not state().get("pid")
+        sock.sendall(b"%d\n" % os.getpid())
+        assert everything(sock) == b"\0"
+        assert (state()["status"], state()["pid"]) == ("created", os.getpid())
+        sock.sendall(b"\0")
+    assert supervisor.ask(b"delete", b"c1", b"1") == b"\0"
+
+
+@pytest.mark.parametrize("name", [b"0\n", b"-1\n", b"x\n", b"\n", b"4194305\n", b"1"])
+def test_an_anchor_that_has_no_pid(supervisor: Supervisor, base: Path, name: bytes) -> None:
+    make_rootfs(base / "rootfs")
+    bundle = write_bundle(base / "b", make_config(["true"], str(base / "rootfs")))
+    with asking(supervisor, bundle) as sock:
+        sock.sendall(name)
+        sock.shutdown(socket.SHUT_WR)
+        assert b"its create was ended" in everything(sock)
+    wait_until("record removed", lambda: listed(supervisor.root) == [NAME])
+    supervisor.serves()
+
+
+def test_an_answer_is_whole_although_more_was_said(supervisor: Supervisor, base: Path) -> None:
+    """A socket that is closed with something unread is an error at the other end."""
+    supervisor.process.send_signal(signal.SIGSTOP)
+    wrong = b"SCRUN_CONFIG=/nonexistent"
+    with asking(supervisor, base, wrong) as sock:
+        sock.sendall(b"%d\n" % os.getpid())
+        supervisor.process.send_signal(signal.SIGCONT)
+        assert everything(sock)[:1] == b"\1"
+    supervisor.serves()
 
 
 @pytest.mark.parametrize("kind", ["file", "null", "pipe", "listener"])

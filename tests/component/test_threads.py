@@ -48,7 +48,6 @@ async def test_creates_on_a_hung_file_system_take_no_threads_from_others(
 
 ORDER = Order(
     id="c",
-    pid=1,
     bundle="/b",
     config_file=None,
     directory="/",

@@ -19,7 +19,7 @@ LEAVE = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from scrun import anchor
-left = anchor.leave(int(sys.argv[2]), None, None)
+left = anchor.Left(int(sys.argv[2]), None, None)
 left.settle()
 print(left.pid)
 """

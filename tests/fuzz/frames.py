@@ -65,7 +65,7 @@ def call(data: bytes) -> None:
     except UsageError as error:
         said(error)
         return
-    assert 0 < found.anchor <= 1 << 22
+    assert 0 < found.pid <= 1 << 22
     assert 0 <= found.setting.umask <= 0o777
     assert found.directory.startswith("/")
     assert not any("=" in name or "\0" in name for name in found.setting.environment)
