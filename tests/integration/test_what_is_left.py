@@ -42,31 +42,56 @@ def in_use(file: Path) -> Iterator[None]:
 
 
 def test_a_job_that_no_process_could_give_back(make_site: MakeSite) -> None:
-    """Its holder is killed, and the supervisor can fork none that removes the container."""
+    """Its holder is killed, and the supervisor can fork none that ends the container."""
     site = make_site("local-user")
-    life = site.shell("echo up; exec sleep 600").created().start()
-    life.says("up")
-    runtime = site.root / "@runtime"
+    bundle = str(site.bundle(site.config("sh", "-c", "trap '' TERM; echo up; sleep 600; sleep 1")))
+    site.must("run", "--detach", "--bundle", bundle, "one")
+    wait_until("it is up", lambda: site.must("logs", "one") == "up\n")
     with limited(site, "nproc", 1):
         os.kill(holder(site), signal.SIGKILL)
-        life.wait_for("stopped")
-        wait_until("it is said", lambda: "(ulimit -u)" in site.must("logs", "--messages", life.id))
-        found = record(site, life.id)
-        assert (found["status"], found["owns_job"]) == ("stopped", True)
-        assert list(runtime.iterdir()) != []
-    life.delete(30)
-    assert not runtime.exists() or list(runtime.iterdir()) == []
+        wait_until(
+            "it is said", lambda: "(ulimit -u)" in site.must("logs", "--messages", "one"), 20
+        )
+        wait_until("it is stopped", lambda: record(site, "one")["status"] == "stopped")
+        found = record(site, "one")
+        assert (found["owns_job"], found["until_delete"]) == (True, False)
+    site.must("delete", "one")
+    wait_while("the container", lambda: [p for p in site.processes() if "sleep" in str(p)])
 
 
-def test_a_job_whose_holder_is_killed(make_site: MakeSite) -> None:
+def test_a_job_whose_holder_is_killed(make_site: MakeSite, tmp_path: Path) -> None:
+    """What it would have called is called in its place, though the container ends at once."""
+    conf, done = tmp_path / "oci.conf", tmp_path / "done"
+    for path in (tmp_path, *tmp_path.parents[:2]):
+        path.chmod(0o755)
+    conf.write_text(
+        'RunTimeRun="exec sh -c \'echo up; exec sleep 600\'"\nRunTimeQuery="true"\n'
+        f'RunTimeKill="kill -KILL %p"\nRunTimeDelete="echo %n >>{done}"\n'
+    )
+    done.touch()
+    done.chmod(0o666)
+    site = make_site("local-user", settings=f'[local]\noci_conf = "{conf}"\n')
+    life = site.shell("true").created().start()
+    life.says("up")
+    os.kill(holder(site), signal.SIGKILL)
+    life.wait_for("stopped")
+    wait_until("RunTimeDelete", done.read_text, 30)
+    wait_while("the job", lambda: record(site, life.id)["owns_job"])
+    life.delete()
+
+
+def test_what_waits_for_delete_waits_although_the_holder_is_killed(make_site: MakeSite) -> None:
+    """Hooks of poststop are called by `delete`."""
     site = make_site("local-user")
     life = site.shell("echo up; exec sleep 600").created().start()
     life.says("up")
     os.kill(holder(site), signal.SIGKILL)
     life.wait_for("stopped")
-    runtime = site.root / "@runtime"
-    wait_while("what the runtime knows", lambda: runtime.exists() and list(runtime.iterdir()))
-    wait_while("the job", lambda: record(site, life.id)["owns_job"])
+    wait_until("its end", lambda: record(site, life.id)["until_delete"])
+    assert list((site.root / life.id / "runtime").iterdir()) != []
+    with limited(site, "nproc", 1):
+        assert "(ulimit -u)" in site.fails("delete", life.id)
+        assert record(site, life.id)["owns_job"] is True
     life.delete()
 
 
@@ -84,7 +109,6 @@ def test_a_staged_bundle_that_could_not_be_removed(make_site: MakeSite) -> None:
         )
         found = record(site, life.id)
         assert (found["staged"], found["stager"]) == (str(staged), "builtin")
-        assert found["owns_job"] is False
         assert "busy" in site.fails("delete", life.id)
         assert record(site, life.id)["staged"] == str(staged)
     life.delete()

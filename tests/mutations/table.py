@@ -410,8 +410,8 @@ def _life() -> Iterator[Mutation]:
     )
     yield _in("supervisor/engines/local/engine.py")(
         "what-the-runtime-knows-stays-when-its-holder-is-killed",
-        "            if lost.is_set():",
-        "            if False:",
+        "if lost.is_set() and (job is None or not job.stays):",
+        "if False:",
         left + "test_a_job_whose_holder_is_killed",
     )
 

@@ -124,6 +124,7 @@ class LocalEngine:
         *_, delete = commands.delete(container)
         ours, theirs = socket.socketpair()
         lost = trio.Event()
+        job: LocalJob | None = None
         try:
             with theirs, trio.socket.from_stdlib_socket(ours) as line:
                 async with (
@@ -150,16 +151,17 @@ class LocalEngine:
                     try:
                         tell = _teller(commands, line)
                         if isinstance(commands, RuntimeCommands):
-                            yield RuntimeJob(commands, container, request, tell)
+                            job = RuntimeJob(commands, container, request, tell)
                         else:
-                            yield LocalJob(commands, container, request, tell)
+                            job = LocalJob(commands, container, request, tell)
+                        yield job
                     finally:
                         watching.cancel_scope.cancel()
                         line.close()
                         with trio.move_on_after(_RELEASE, shield=True):
                             await holder.wait()
         finally:  # who is told that it is lost leaves it by a cancellation
-            if lost.is_set():
+            if lost.is_set() and (job is None or not job.stays):
                 with trio.CancelScope(shield=True):
                     await self.release(job_id, request.setting, request.record)
 

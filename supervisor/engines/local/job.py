@@ -30,7 +30,11 @@ _FAILED = 1  # what crun and runc exit with when they fail themselves
 
 
 class LocalJob:
-    """A job of the embedded engine (see `supervisor.engines.base.Job`)."""
+    """A job of the embedded engine (see `supervisor.engines.base.Job`).
+
+    Attributes:
+        stays: Whether it is to be released when the container is deleted, and not before.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class LocalJob:
         self._commands = commands
         self._container = container
         self._request = request
+        self.stays = False
         self._tell = tell
         self._setting = commands.setting(request.setting)
         self._runtime: Child | None = None

@@ -73,6 +73,7 @@ class RuntimeJob(LocalJob):
                 await first.ended()
                 # what the runtime knows of it stays until `delete`, when its last hooks run
                 await self._tell(None)
+                self.stays = True
                 self._request.stays()
             first.close()
 
