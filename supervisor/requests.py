@@ -239,8 +239,12 @@ def _read(fields: list[bytes]) -> Order:
 
 
 async def _end_with_caller(caller: Caller, container: Container) -> None:
-    """End a container whose `create` is killed."""
+    """End a container whose `create` is killed, and leave no record: nobody knows of it.
+
+    It may have become created at this very moment.
+    """
     await caller.listen()
+    container.doomed = True
     container.end(_without_caller(container))
 
 

@@ -390,6 +390,20 @@ def test_the_anchor_of_a_create_may_be_named_late(supervisor: Supervisor, base: 
     assert supervisor.ask(b"delete", b"c1", b"1") == b"\0"
 
 
+def test_a_create_that_dies_as_its_container_becomes_created(
+    supervisor: Supervisor, base: Path
+) -> None:
+    make_rootfs(base / "rootfs")
+    bundle = write_bundle(base / "b", make_config(["true"], str(base / "rootfs")))
+    for number in range(40):
+        with asking(supervisor, bundle) as sock:
+            sock.sendall(b"%d\n" % os.getpid())
+            time.sleep(number * 2e-4)
+            sock.close()
+            wait_until("record removed", lambda: listed(supervisor.root) == [NAME])
+    supervisor.serves()
+
+
 @pytest.mark.parametrize("name", [b"0\n", b"-1\n", b"x\n", b"\n", b"4194305\n", b"1"])
 def test_an_anchor_that_has_no_pid(supervisor: Supervisor, base: Path, name: bytes) -> None:
     make_rootfs(base / "rootfs")
