@@ -21,6 +21,7 @@ from scrun.oci.config import explain
 from scrun.oci.document import VALUES
 from scrun.oci.state import render_state
 from scrun.paths import read_regular
+from scrun.waiting import OF_WAITING
 
 _DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
 
@@ -204,8 +205,15 @@ def stopped_state(record: Record) -> bytes:
 
     Its supervisor's death ended the job and the anchor, so it is stopped.
     """
-    annotations = {**LOST, **record.annotations}
-    return render_state(record.oci_version, record.id, "stopped", 0, record.bundle, annotations)
+    return render_state(
+        record.oci_version, record.id, "stopped", 0, record.bundle, of_the_lost(record)
+    )
+
+
+def of_the_lost(record: Record) -> dict[str, str]:
+    """Return the annotations of a container that nobody serves any more: it waits for nothing."""
+    known = {name: text for name, text in record.annotations.items() if name not in OF_WAITING}
+    return {**LOST, **known}
 
 
 def write_record(directory: str, record: Record) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from scrun.errors import ScrunError, StateError
 from scrun.paths import has_record
-from scrun.record import LOST, Record, read_record, write_record
+from scrun.record import Record, of_the_lost, read_record, write_record
 from scrun.settings.load import Settings, load, merge
 from supervisor.engines.choose import Engines
 from supervisor.identity import myself
@@ -100,7 +100,7 @@ async def tidy(directory: str, engines: Engines, stagers: Stagers) -> None:
     _check(directory)
     _note(directory, read_record(directory), supervisor=myself())
     record = await undo(directory, engines, stagers)
-    _note(directory, record, status="stopped", annotations={**LOST, **record.annotations})
+    _note(directory, record, status="stopped", annotations=of_the_lost(record))
 
 
 def _note(directory: str, record: Record, **changes: object) -> Record:

@@ -273,7 +273,9 @@ class Life:
             def over() -> bool:
                 return self.place.children.has_ended(anchor, since)
 
-            await in_time(CALL, "the job", lambda: self.place.open_gate(self.plan, over))
+            if not await in_time(CALL, "the job", lambda: self.place.open_gate(self.plan, over)):
+                self.seen.forgotten = True
+                await self._kill("KILL")
 
     async def _let_go(self, held: Ends) -> None:
         """Have the container go on to its end."""

@@ -134,14 +134,15 @@ def test_the_next_command_has_it_given_back(make_site: MakeSite, command: str) -
 
 
 def test_a_pending_job_is_cancelled(make_site: MakeSite) -> None:
-    site = make_site("slurm-user", settings="idle_timeout = 5\n")
+    site = make_site("slurm-user", settings="idle_timeout = 5\n", create_timeout=0.5)
     with cluster.full(site.user):
-        life = site.life("true")
-        wait_until("the job", lambda: jobs(site))
+        life = site.life("true").created()
+        wait_until("the reason", lambda: "org.scrun.pending" in life.state()["annotations"])
         kill_all(site)
         assert "PENDING" in jobs(site)[0]
-        life.run("state")
+        assert "org.scrun.pending" not in life.state()["annotations"]
         wait_until("everything given back", lambda: is_clean(site), A_MINUTE)
+        assert "org.scrun.pending" not in life.state()["annotations"]
 
 
 def test_a_pending_job_goes_with_its_supervisor(make_site: MakeSite) -> None:
