@@ -138,7 +138,12 @@ class EngineError(ScrunError):
 
     Raised by engines, in one of the kinds below or, when none fits, as itself. Catch it
     around a container: its scope ends, the others go on.
+
+    Attributes:
+        told: The container's standard error has the reason already.
     """
+
+    told = False
 
 
 class AllocationRefused(EngineError):

@@ -19,15 +19,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-def stay(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> int:
-    """Pass signals on until the status comes; return it.
+def pass_signals_on(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> None:
+    """Pass signals on from now on: the program may run before we know it.
 
     Args:
         sock: The supervisor's.
         carried: The program's terminal, if we carry between that and our own descriptors.
-
-    Raises:
-        OSError: What comes from the terminal cannot be written.
     """
     names = {int(getattr(_signal, "SIG" + name)): name for name in PASSED_ON}
 
@@ -42,6 +39,20 @@ def stay(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> int:
     fd = sock.fileno()
     for number in names:
         _signal.signal(number, tell)
+
+
+def stay(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> int:
+    """Pass signals on until the status comes; return it.
+
+    Args:
+        sock: The supervisor's.
+        carried: See `pass_signals_on`.
+
+    Raises:
+        OSError: What comes from the terminal cannot be written.
+    """
+    pass_signals_on(sock, carried)
+    fd = sock.fileno()
     said = b""
     while not said.endswith(b"\n"):
         if carried:
@@ -71,23 +82,20 @@ def own_terminal() -> "KeptTerminal | CarriedTerminal":
     return KeptTerminal(0) if os.isatty(0) and os.isatty(1) else CarriedTerminal()
 
 
-class CarriedTerminal:
-    """A terminal for a program whose caller lacks one at an end or both; crun and runc make one.
+class Carried:
+    """A program's terminal, carried to what the caller has.
 
-    `run … | tee log`, `exec -t … </dev/null`: what is typed or comes by the pipe goes to it, and
-    what it shows to standard output. At the end of standard input nothing is typed any more.
+    What is typed or comes by the pipe goes to it, and what it shows to standard output. At the end
+    of standard input nothing is typed any more.
     """
 
-    def __init__(self) -> None:
-        """Make one, of the size of the caller's if there is any.
+    def __init__(self, master: int) -> None:
+        """Give it the size of the caller's, if that is a terminal.
 
-        It is raw from the beginning, as the program has a terminal of its own behind it: runc
-        begins to show output before it makes this one raw, so lines ended in two carriage returns.
+        Args:
+            master: The terminal's; ours from now on.
         """
-        import tty
-
-        self.master, self.slave = os.openpty()
-        tty.setraw(self.slave)
+        self.master = master
         os.set_blocking(self.master, False)
         self._typed = b""
         self._reads = True
@@ -95,8 +103,7 @@ class CarriedTerminal:
         self.resize()
 
     def begin(self) -> None:
-        """Leave the program's end to the supervisor, and every key to the program."""
-        os.close(self.slave)
+        """Leave every key to the program."""
         if self._kept:
             self._kept.make_raw()
 
@@ -173,6 +180,30 @@ class CarriedTerminal:
             return False
         write(shown)
         return bool(shown)
+
+
+class CarriedTerminal(Carried):
+    """A terminal for a program whose caller lacks one at an end or both; crun and runc make one.
+
+    `run … | tee log`, `exec -t … </dev/null`.
+    """
+
+    def __init__(self) -> None:
+        """Make one.
+
+        It is raw from the beginning, as the program has a terminal of its own behind it: runc
+        begins to show output before it makes this one raw, so lines ended in two carriage returns.
+        """
+        import tty
+
+        master, self.slave = os.openpty()
+        tty.setraw(self.slave)
+        super().__init__(master)
+
+    def begin(self) -> None:
+        """Leave the program's end to the supervisor, too."""
+        os.close(self.slave)
+        super().begin()
 
 
 class KeptTerminal:

@@ -101,9 +101,9 @@ TAKEN = {
 of shells: cannot be executed, not found, killed by a signal."""
 
 
-def taken(reason: str, text: str) -> Ending:
+def taken(reason: str, text: str, *, told: bool = False) -> Ending:
     """Return the ending of a container whose job was taken away."""
-    return Ending(TAKEN[reason], reason, shortened(text))
+    return Ending(TAKEN[reason], reason, shortened(text), told)
 
 
 def killed(signal: int, text: str = "") -> Ending:

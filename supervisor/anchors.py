@@ -96,6 +96,11 @@ class Obeys(Protocol):
         ...
 
     @property
+    def about_to_run(self) -> bool:
+        """Whether it runs in a moment."""
+        ...
+
+    @property
     def ending(self) -> bool:
         """Whether somebody or something ends it."""
         ...
@@ -142,19 +147,24 @@ async def obey(anchor: Anchor, container: Obeys) -> None:
             if asked:
                 container.hurry()
             asked = True
-        elif number in FATAL and (asked or container.phase is not Phase.RUNNING):
+        elif number in FATAL and (asked or not _hears(container)):
             asked = True
             container.end(killed(number, f"the anchor got {number.name}"))
-        elif container.phase is Phase.RUNNING:
+        elif _hears(container):
             asked = asked or number in FATAL
             container.begin(partial(_pass_on, container, number))
     if container.phase is not Phase.STOPPED:
         container.end(killed(signal.SIGKILL, "the anchor was killed"))
 
 
+def _hears(container: Obeys) -> bool:
+    return container.phase is Phase.RUNNING or container.about_to_run
+
+
 async def _pass_on(container: Obeys, number: signal.Signals) -> None:
     try:
-        await container.kill(number)
+        with trio.move_on_after(_GRACE):
+            await container.kill(number)
     except (ScrunError, OSError) as error:
         container.journal.write("error", f"{number.name} was not passed on: {described(error)}")
     if number in FATAL:

@@ -46,7 +46,7 @@ class Container(Life):
         else:
             self.become(Phase.STARTING)
         self._creation.asked_to_start.set()
-        if self.process is not None:
+        if self._made is not None:
             await self._begun.wait()
             if self._not_started is not None:
                 raise self._not_started

@@ -91,9 +91,11 @@ class Life(Phases):
         self._hurry = trio.Event()
         self._may_run = trio.Event()
         self._begun = trio.Event()
-        self._not_started: ScrunError | None = StateError(
-            f"container {order.id} cannot be started: it was ended"
-        )
+        # a `run` that stays is told how it has ended
+        self._not_started: ScrunError | None = None
+        if not order.in_foreground:
+            text = f"container {order.id} cannot be started: it was ended"
+            self._not_started = StateError(text)
         self._obeying = trio.CancelScope()
         self._outputs = Tasks(f"container {order.id}: its output")
         self._beside = Tasks(f"container {order.id}")
@@ -254,8 +256,8 @@ class Life(Phases):
                     running=self._runs,
                     submitted=bundle.path,
                 )
-                if isinstance(job, Makes) and self._may_be_made(stack, place):
-                    ending = await self._make_and_run(job, step)
+                if isinstance(job, Makes) and self._may_be_made(stack):
+                    ending = await self._make_and_run(job, step, place)
                 else:
                     ending = await self._run_with_anchor(job, stack, step, place.view)
                 self._ending = self._ending or ending
@@ -275,24 +277,30 @@ class Life(Phases):
         finally:
             shown.set()
 
-    def _may_be_made(self, stack: Stack, place: Staged) -> bool:
-        """Tell whether its first process can be the engine's own child.
+    def _may_be_made(self, stack: Stack) -> bool:
+        """Tell whether the container can be made before `create` is answered.
 
-        The engine sees the end of that one at once. So there must be nothing that has to be done
-        before it does, such as to bring back what the container has written.
+        Then its errors are those of `create`. Scripts have something to do before it is made, and
+        after the answer.
         """
-        brings_back = place.moved is not None or place.copied_from or stack.has_scripts
-        return self._order.is_create and self.phase is Phase.CREATING and not brings_back
+        return self.phase is Phase.CREATING and not stack.has_scripts
 
-    async def _make_and_run(self, job: Makes, step: Step) -> Ending:
-        """Have the container made by its `create`, and run it to its end."""
+    async def _make_and_run(self, job: Makes, step: Step, place: Staged) -> Ending:
+        """Have the container made, and run it to its end.
+
+        An engine's `create` makes it, and its monitor is its parent: that one sees the end at
+        once. So there must be nothing that has to be done before it does, such as to bring back
+        what the container has written.
+        """
         self._creation.making = True
-        async with job.made(step, self._caller.call, self._order.console) as process:
-            self._process = process
-            self._obeying.cancel()
-            self._anchor.end(0)
-            await self._anchor.close()
-            self._stdio.keep_error_only()
+        engines = self._order.is_create and place.moved is None and not place.copied_from
+        call, console = self._caller.call, self._order.console
+        async with job.made(step, call, console) if engines else job.made(step) as process:
+            self._made = process
+            if engines:
+                await self._take_the_anchors_place(process)
+            else:
+                self._begin_to_show(place.view)
             try:
                 async with unwrapped() as nursery:
                     nursery.start_soon(self._end_unless_started, process)
@@ -303,6 +311,18 @@ class Life(Phases):
             finally:
                 self._begun.set()
         return ending
+
+    async def _take_the_anchors_place(self, process: Process) -> None:
+        self._process = process
+        self._obeying.cancel()
+        self._anchor.end(0)
+        await self._anchor.close()
+        self._stdio.keep_error_only()
+
+    @property
+    def about_to_run(self) -> bool:
+        """Whether its program begins at this moment: no queue is waited in before."""
+        return self._made is not None and self.phase is Phase.STARTING
 
     async def _begin(self, process: Process) -> None:
         try:
@@ -322,14 +342,17 @@ class Life(Phases):
     async def _run_with_anchor(
         self, job: Job, stack: Stack, step: Step, view: View | None
     ) -> Ending:
-        self.shown = trio.Event()
-        if not self._beside.begin(partial(self._show, view, self.shown)):
-            self.shown.set()
+        self._begin_to_show(view)
         if self.phase is Phase.CREATING:
             await self._creation.be_created()
         await self._may_run.wait()
         self.become(Phase.STARTING)
         return await stack.run(job, step)
+
+    def _begin_to_show(self, view: View | None) -> None:
+        self.shown = trio.Event()
+        if not self._beside.begin(partial(self._show, view, self.shown)):
+            self.shown.set()
 
     def resized(self) -> None:
         """Pass a new size of the terminal on."""

@@ -61,6 +61,7 @@ class Phases:
         settled: Set when it is created, or will never be: `create` can be answered.
         gone: Set when the whole tree is undone.
         failure: Why it was not created.
+        told: Whether its caller's standard error has that already.
         doomed: Somebody has asked for its deletion.
         paused: Its processes are stopped for a while.
         suspended: They are so by somebody else, with all of the job.
@@ -88,6 +89,7 @@ class Phases:
         self.settled = trio.Event()
         self.gone = trio.Event()
         self.failure: ScrunError | None = None
+        self.told = False
         self.doomed = False
         self.paused = False
         self.suspended = False
@@ -108,6 +110,7 @@ class Phases:
         self._job: Job | None = None
         self._job_may_be_left = False
         self._process: Process | None = None
+        self._made: Process | None = None
         self._running: Inside | None = None
 
     @property
@@ -250,7 +253,9 @@ class Phases:
             self._journal.write("debug", "".join(traceback.format_exception(error)))
         # while `create` waits it ends with this, and tells
         self._journal.write("error", text, reported=not self.settled.is_set())
-        self._ending = self._ending or taken(reason, text)
+        told = isinstance(self.failure, EngineError) and self.failure.told
+        self._ending = self._ending or taken(reason, text, told=told)
+        self.told = told and not self._stdio.error_is_kept
 
     async def _mark_out_of_memory(self) -> None:
         """Leave podman its mark, before the anchor ends. The bundle's file system may hang."""

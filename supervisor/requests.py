@@ -9,6 +9,7 @@ from signal import SIGKILL, SIGTERM
 
 import trio
 
+from scrun.commands.messages import TOLD
 from scrun.errors import ScrunError, StateError, UsageError, described
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
@@ -200,6 +201,8 @@ class Request:
             self._created = container
             return DONE + (b"%d" % container.pid if container.process else b"")
         await self._containers.forget(container)
+        if container.told:
+            await caller.send(TOLD + b"\0")
         raise container.failure
 
     async def _exec(self) -> bytes:

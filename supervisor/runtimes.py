@@ -261,16 +261,10 @@ def run_command(
     root: str,
     bundle: str,
     id: str,  # noqa: A002
-    log: str | None,
-    config: str | None = None,
+    log: str,
 ) -> list[str]:
-    """Return the command that runs a container in the foreground, and removes it at the end.
-
-    crun and runc write their errors to stderr too, which is the container's. Without a log they
-    are only there, as JSON.
-    """
-    options = [*_global_options(runtime, root, log), *(() if log else ("--log-format", "json"))]
-    return [*options, "run", *_bundle(bundle, config), "--", id]
+    """Return the command that runs a container in the foreground, and removes it at the end."""
+    return [*_global_options(runtime, root, log), "run", *_bundle(bundle, None), "--", id]
 
 
 def create_command(

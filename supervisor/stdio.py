@@ -22,6 +22,7 @@ class Stdio:
         """
         self._fds = fds
         self._line_end = "\r\n" if terminal else "\n"
+        self.error_is_kept = False
 
     @property
     def terminal(self) -> int | None:
@@ -46,6 +47,7 @@ class Stdio:
 
     def replace(self, fds: dict[int, int], *, terminal: bool) -> None:
         """Put other descriptors in the place of some, by number; those are closed."""
+        self.error_is_kept = 2 in fds
         for number, fd in fds.items():
             os.close(self._fds[number])
             self._fds[number] = fd

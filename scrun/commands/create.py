@@ -31,8 +31,8 @@ OWN = "@pod-"
 _TAKING = 10
 """Seconds that whoever listens at the console socket may take."""
 
-_CALL = b"\xfc"
-"""The least byte that begins a message, `scrun.commands.messages.CALL`; not imported yet."""
+_CALL, _TOLD = b"\xfc", b"\xfb"
+"""Those of `scrun.commands.messages`, not imported yet; the second is the least of them all."""
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -261,7 +261,10 @@ def _hear(
     shown = told = False
     while part := sock.recv(65536):
         data += part
-        while data[:1] >= _CALL and b"\0" in data:
+        while data[:1] >= _TOLD and b"\0" in data:
+            if data[:1] == _TOLD:
+                told, data = True, data[2:]
+                continue
             if data[:1] == _CALL:
                 from scrun.commands.call import call
 
@@ -277,7 +280,7 @@ def _hear(
         from scrun.commands.messages import clear
 
         clear()
-    if not data or data[:1] >= _CALL:
+    if not data or data[:1] >= _TOLD:
         raise ConnectionResetError("the supervisor closed the connection")
     return data[0], data[1:], told
 

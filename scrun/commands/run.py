@@ -24,7 +24,7 @@ from scrun.commands.create import (
 )
 from scrun.commands.pod import wants_terminal
 from scrun.errors import UsageError
-from scrun.foreground import CarriedTerminal, KeptTerminal, stay
+from scrun.foreground import CarriedTerminal, KeptTerminal, pass_signals_on, stay
 from scrun.oci.ids import check_id
 from scrun.pid_file import PidFile
 
@@ -60,9 +60,12 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             lock = pid_file.lock if pid_file else None
             left = anchor.Left(theirs.detach(), lock, terminal.path if terminal else None)
         fds = [*stdio, ours.fileno()]
-        status, answer, _ = submit(parsed, argv, left, fds, pid_file, terminal)
+        status, answer, told = submit(parsed, argv, left, fds, pid_file, terminal)
         ours.close()
         if status == 0:
+            told = False
+            if not detach:
+                pass_signals_on(theirs, carried)
             status, answer = ask(directory, "supervisor", [b"start", os.fsencode(container)])
             if status:
                 delete(directory)
@@ -72,7 +75,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     if status:
         from scrun.commands.failure import report_failure
 
-        return report_failure(answer, status, parsed)
+        # what the runtime has said to a terminal that we carry nobody has seen
+        return report_failure(answer, status, parsed, told=told and not carried)
     if detach:
         return 0
     try:

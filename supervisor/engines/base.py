@@ -167,7 +167,7 @@ of the signal that ended it."""
 
 
 class Process(Protocol):
-    """A container's first process, a child of the engine's monitor, which reaps it.
+    """A container's first process.
 
     Attributes:
         pid: Its process id.
@@ -200,18 +200,17 @@ class Process(Protocol):
 
 @runtime_checkable
 class Makes(Protocol):
-    """What a job has if the container's first process may be a child of the engine's monitor."""
+    """What a job has that can make a container without starting its program."""
 
     def made(
-        self, step: Step, call: Call, console: str | None
+        self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AbstractAsyncContextManager[Process]:
-        """Make the container, without starting its program; in the place of `run`.
-
-        It is ended when the block is left.
+        """Make the container; in the place of `run`. It is ended when the block is left.
 
         Args:
-            step: The container; its descriptors are those of `call`.
-            call: Makes the runtime a descendant of the monitor.
+            step: It; its descriptors are those of `call`, if there is one.
+            call: Makes the runtime a descendant of the engine's monitor, which will be the
+                parent of the container's first process; None: that will be ours.
             console: The engine's socket for the terminal, if it has one.
 
         Raises:

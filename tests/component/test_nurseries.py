@@ -125,6 +125,7 @@ class Unreachable:
 
     phase = Phase.RUNNING
     ending = False
+    about_to_run = False
 
     def __init__(self, journal: Journal, nursery: trio.Nursery) -> None:
         self.journal = journal

@@ -156,7 +156,7 @@ def states(side: Side, way: str) -> dict[str, tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("place", ["local-root", "local-user"])
-@pytest.mark.parametrize("way", ["create", "run"])
+@pytest.mark.parametrize("way", ["create", "run", "run --detach"])
 def test_what_hooks_are_told(make_site: MakeSite, runtime: str, place: str, way: str) -> None:
     """Each once, in its moment and directory, with the caller's id and bundle."""
     site = make_site(place, settings=f'[local]\nruntime = "{runtime}"\n')
@@ -266,10 +266,17 @@ def test_one_id_in_two_roots(make_site: MakeSite) -> None:
     ]
     for life in lives:
         life.says("up")
-    first, second = (Path(f"/proc/{life.anchor}/cgroup").read_text() for life in lives)
-    assert "-one\n" in first
-    assert not {*first.split()} & {line for line in second.split() if "one" in line}
+    first, second = (cgroups(life.anchor) for life in lives)
+    assert len(first) == len(second) == 1
+    assert first != second
     lives[0].delete()
     assert lives[1].status == "running"
     lives[1].delete()
-    assert not [*Path("/sys/fs/cgroup").glob("*/*-one")]
+    for name in first | second:
+        assert not [*Path("/sys/fs/cgroup").glob(f"*/{name}")]
+
+
+def cgroups(pid: int) -> set[str]:
+    """Return the names of a container's cgroups."""
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    return {name for line in lines if (name := line.rpartition("/")[2]).endswith("-one")}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness.beside import RUNTIMES, Beside
 from tests.harness.processes import descendants
 from tests.harness.site import CGROUP2, Site
 from tests.harness.terminal import Terminal
@@ -40,6 +41,12 @@ def popen(
 
 def ids(site: Site) -> list[str]:
     return site.must("list", "--quiet").split()
+
+
+def keeper(site: Site) -> int:
+    """Return the process that is the parent of the only container's first one."""
+    [found] = [p.pid for p in site.processes() if any(w.endswith("keeper.py") for w in p.argv)]
+    return found
 
 
 class At:
@@ -196,7 +203,7 @@ def carried(at: At, words: tuple[str, ...], ends: str) -> int:
 
 @pytest.mark.parametrize("runtime", ["crun", "runc"])
 def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None:
-    """A runtime that comes to read them only when the container has ended still shows them."""
+    """A keeper that comes to read them only when the container has ended still shows them."""
     site = make_site("local-root", settings=f'[local]\nruntime = "{runtime}"\n')
     if runtime == "crun":
         site.command = [*CGROUP2, *site.command]
@@ -206,10 +213,9 @@ def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None
     bundle = bundle_of(site, "sh", "-c", script, terminal=True)
     process = at.type("run", "--bundle", bundle, "one")
     at.screen.read_until("up")
-    [pid] = [p.pid for p in site.processes() if p.argv[0].endswith(runtime) and "run" in p.argv]
+    pid = keeper(site)
     [child] = descendants(pid)
     os.kill(pid, signal.SIGSTOP)
-    os.kill(pid, signal.SIGCHLD)  # the first that it will look at
     (site.rootfs / "go").write_text("\n")
     ended = Path(f"/proc/{child}/stat")
     wait_until("the container's end", lambda: ended.read_text().rpartition(")")[2][1] == "Z")
@@ -222,21 +228,15 @@ def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("site", ["local-root", "local-user"], indirect=True)
-def test_the_runtime_is_ended(at: At, number: int) -> None:
-    """Of SIGINT runc dies with 0, if there is a terminal."""
+def test_the_keeper_is_ended(at: At, number: int) -> None:
+    """What is the parent of a container's first process here."""
     site = at.site
     bundle = bundle_of(site, "sh", "-c", "echo up; read line; exit 7", terminal=True)
     process = at.type("run", "--keep", "--bundle", bundle, "one")
     at.screen.read_until("up")
-    [runtime] = [
-        process.pid
-        for process in site.processes()
-        if os.path.basename(process.argv[0]) in ("runc", "crun") and "run" in process.argv
-    ]
-    os.kill(runtime, number)
-    status = process.wait(30)
-    assert status in ((125,) if number == signal.SIGKILL else (125, 130))
-    assert f'"org.scrun.exit_status": "{status}"' in site.must("state", "one")
+    os.kill(keeper(site), number)
+    assert process.wait(30) == 125
+    assert '"org.scrun.exit_status": "125"' in site.must("state", "one")
     site.must("delete", "one")
     site.settle()
 
@@ -254,10 +254,47 @@ def test_a_failure_of_the_runtime_is_told_once(
     at = At(site)
     process = at.type("run", "--bundle", str(site.bundle(config)), "one")
     said = at.screen.read_until("never_heard_of")
-    assert process.wait(30) == 125
+    assert process.wait(30) == 1
     at.hang_up()
     said += at.screen.read_all()
     assert said.count("never_heard_of") == 1, said
+    assert ids(site) == []
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_one_that_cannot_be_made(
+    make_site: MakeSite, runtime: str, detach: bool, terminal: bool
+) -> None:
+    """`run` and `run --detach` fail as the runtime does, in its words, and nothing is left."""
+    site = make_site("local-root", settings=f'[local]\nruntime = "{runtime}"\n')
+    if runtime == "crun":
+        site.command = [*CGROUP2, *site.command]
+    config = site.config("true", terminal=terminal)
+    config["mounts"] = [mount for mount in config["mounts"] if mount["type"] != "cgroup"]
+    config["linux"]["sysctl"] = {"net.never_heard_of": "1"}
+    words = ("run", *(["--detach"] if detach else []), "--bundle", str(site.bundle(config)), "one")
+    ours = site.run(*words)
+    config["process"]["terminal"] = False  # which they would want of their caller
+    bundle = str(site.bundle(config))
+    theirs = Beside(runtime, site.base / "beside").run("run", "--bundle", bundle, "one")
+    assert (ours.returncode, theirs.returncode) == (1, 1)
+    *_, reason = theirs.stderr.strip().splitlines()
+    assert "never_heard_of" in reason
+    assert ours.stderr.count("never_heard_of") == 1, ours.stderr
+    assert ids(site) == []
+
+
+@pytest.mark.parametrize("site", ["local-root", "local-user"], indirect=True)
+def test_a_detached_one_runs_when_run_returns(site: Site) -> None:
+    """So whatever needs a running container can be done at once."""
+    bundle = bundle_of(site, "sleep", "600")
+    for command in ("events --stats", "pause", "ps", "exec"):
+        site.must("run", "--detach", "--bundle", bundle, "one")
+        words = [*command.split(), "one", *(["true"] if command == "exec" else [])]
+        site.must(*words)
+        site.must("delete", "--force", "one")
 
 
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)

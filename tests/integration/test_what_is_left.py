@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import MakeSite
 from tests.harness.processes import descendants, run
 from tests.harness.site import Site
@@ -41,26 +43,9 @@ def in_use(file: Path) -> Iterator[None]:
         run("umount", "--lazy", str(file))
 
 
-def test_a_job_that_no_process_could_give_back(make_site: MakeSite) -> None:
-    """Its holder is killed, and the supervisor can fork none that ends the container."""
-    site = make_site("local-user")
-    bundle = str(site.bundle(site.config("sh", "-c", "trap '' TERM; echo up; sleep 600; sleep 1")))
-    site.must("run", "--detach", "--bundle", bundle, "one")
-    wait_until("it is up", lambda: site.must("logs", "one") == "up\n")
-    with limited(site, "nproc", 1):
-        os.kill(holder(site), signal.SIGKILL)
-        wait_until(
-            "it is said", lambda: "(ulimit -u)" in site.must("logs", "--messages", "one"), 20
-        )
-        wait_until("it is stopped", lambda: record(site, "one")["status"] == "stopped")
-        found = record(site, "one")
-        assert (found["owns_job"], found["until_delete"]) == (True, False)
-    site.must("delete", "one")
-    wait_while("the container", lambda: [p for p in site.processes() if "sleep" in str(p)])
-
-
-def test_a_job_whose_holder_is_killed(make_site: MakeSite, tmp_path: Path) -> None:
-    """What it would have called is called in its place, though the container ends at once."""
+@pytest.fixture
+def by_oci_conf(make_site: MakeSite, tmp_path: Path) -> tuple[Site, Path]:
+    """A site whose oci.conf writes down that a container is removed, and where."""
     conf, done = tmp_path / "oci.conf", tmp_path / "done"
     for path in (tmp_path, *tmp_path.parents[:2]):
         path.chmod(0o755)
@@ -70,7 +55,30 @@ def test_a_job_whose_holder_is_killed(make_site: MakeSite, tmp_path: Path) -> No
     )
     done.touch()
     done.chmod(0o666)
-    site = make_site("local-user", settings=f'[local]\noci_conf = "{conf}"\n')
+    return make_site("local-user", settings=f'[local]\noci_conf = "{conf}"\n'), done
+
+
+def test_a_job_that_no_process_could_give_back(by_oci_conf: tuple[Site, Path]) -> None:
+    """Its holder is killed, and the supervisor can fork none that removes the container."""
+    site, done = by_oci_conf
+    life = site.shell("true").created().start()
+    life.says("up")
+    with limited(site, "nproc", 1):
+        os.kill(holder(site), signal.SIGKILL)
+        wait_until(
+            "it is said", lambda: "(ulimit -u)" in site.must("logs", "--messages", life.id), 20
+        )
+        life.wait_for("stopped")
+        found = record(site, life.id)
+        assert (found["owns_job"], found["until_delete"]) == (True, False)
+    assert done.read_text() == ""
+    life.delete()
+    assert done.read_text() != ""
+
+
+def test_a_job_whose_holder_is_killed(by_oci_conf: tuple[Site, Path]) -> None:
+    """What it would have called is called in its place, though the container ends at once."""
+    site, done = by_oci_conf
     life = site.shell("true").created().start()
     life.says("up")
     os.kill(holder(site), signal.SIGKILL)

@@ -83,18 +83,6 @@ class Commands(Protocol):
         """Whether the root file system has to be in the bundle, as `rootfs`."""
         ...
 
-    @property
-    def is_container(self) -> bool:
-        """Whether what runs is a container of the runtime's, and ends with `delete`.
-
-        Else it is the command's own process, with those that it starts.
-        """
-        ...
-
-    def place(self, container: Container) -> str:
-        """Say where the runtime keeps what it knows of a container; "" if that is not known."""
-        ...
-
     def setting(self, setting: Setting) -> Setting:
         """Return the surroundings of the commands, from those of a container's `create`."""
         ...
@@ -113,24 +101,6 @@ class Commands(Protocol):
         Raises:
             StagingError: They cannot be written.
             SettingsError: The site's patterns ask for what there is not.
-        """
-        ...
-
-    def working_directory(self, container: Container) -> str:
-        """Say where `run` works, once it is prepared."""
-        ...
-
-    @property
-    def logs_to_stderr(self) -> bool:
-        """Whether `run` can write its log to standard error, as JSON, and nothing else there."""
-        ...
-
-    def run(self, container: Container, log: str | None) -> list[str]:
-        """Run a container in the foreground; the command's exit status is the container's.
-
-        Args:
-            container: It.
-            log: Where the runtime writes what went wrong, as JSON; None: to standard error.
         """
         ...
 
@@ -169,8 +139,6 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
     runtime: Runtime
 
     link_rootfs = False
-    is_container = True
-    logs_to_stderr = True
 
     @property
     def cgroups(self) -> bool:
@@ -181,10 +149,6 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
     def maps_root(self) -> bool:
         """Whether the runtime wants user 0 in every id map."""
         return self.runtime.maps_root
-
-    def place(self, container: Container) -> str:
-        """See `Commands`. crun and runc make a directory."""
-        return os.path.join(_root(container), container.id)
 
     def setting(self, setting: Setting) -> Setting:
         """See `Commands`."""
@@ -208,23 +172,6 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         except OSError as error:
             raise StagingError(f"{_config(container)}: {described(error)}") from error
         return msgspec.structs.replace(container, bundle=bundle)
-
-    def working_directory(self, container: Container) -> str:
-        """See `Commands`."""
-        del container
-        return "/"
-
-    def run(self, container: Container, log: str | None) -> list[str]:
-        """See `Commands`."""
-        bundle, config = self._bundle(container)
-        return runtimes.run_command(
-            self.runtime,
-            root=_root(container),
-            bundle=bundle,
-            config=config,
-            id=container.id,
-            log=log,
-        )
 
     def create(
         self, container: Container, log: str, pid_file: str, console: str | None

@@ -24,9 +24,9 @@ from supervisor.engines.local.commands import (
     RuntimeCommands,
     made_by,
 )
-from supervisor.engines.local.job import LocalJob
 from supervisor.engines.local.runtime_job import RuntimeJob
 from supervisor.engines.local.site_commands import OciConfCommands
+from supervisor.engines.local.site_job import SiteJob
 from supervisor.names import user_name
 from supervisor.nurseries import unwrapped
 from supervisor.processes import Setting, child
@@ -124,7 +124,7 @@ class LocalEngine:
         *_, delete = commands.delete(container)
         ours, theirs = socket.socketpair()
         lost = trio.Event()
-        job: LocalJob | None = None
+        job: RuntimeJob | SiteJob | None = None
         try:
             with theirs, trio.socket.from_stdlib_socket(ours) as line:
                 async with (
@@ -148,12 +148,8 @@ class LocalEngine:
                         text = f"job {job_id} was cancelled: its holder was ended"
                         request.lost(taken("cancelled", text))
 
+                    job = _job(commands, container, request, _teller(commands, line))
                     try:
-                        tell = _teller(commands, line)
-                        if isinstance(commands, RuntimeCommands):
-                            job = RuntimeJob(commands, container, request, tell)
-                        else:
-                            job = LocalJob(commands, container, request, tell)
                         yield job
                     finally:
                         watching.cancel_scope.cancel()
@@ -184,6 +180,15 @@ class LocalEngine:
         if status and not any(word in line for line in said for word in gone):
             reason = said[-1] if said else f"status {status}"
             raise EngineError(f"the runtime cannot remove the container: {reason}")
+
+
+def _job(
+    commands: Commands, container: Container, request: Request, tell: Tell
+) -> RuntimeJob | SiteJob:
+    if isinstance(commands, RuntimeCommands):
+        return RuntimeJob(commands, container, request, tell)
+    assert isinstance(commands, OciConfCommands)
+    return SiteJob(commands, container, request, tell)
 
 
 def _teller(commands: Commands, line: trio.socket.SocketType) -> Tell:

@@ -1,39 +1,34 @@
-"""One container on this machine."""
+"""One container on this machine: what is done with it, whichever way it is run."""
 
-import contextlib
 import os
 import shlex
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 import trio
 
 from scrun.errors import EngineError, StateError, shortened
-from scrun.states import FATAL, Ending, exited, killed, taken
-from supervisor.engines.base import Answer, Program, Request, Session, Step
+from scrun.states import FATAL, Ending, taken
+from supervisor.engines.base import Answer, Program, Request, Session
 from supervisor.engines.local.commands import Commands, Container
-from supervisor.engines.local.environment import changed_environment
-from supervisor.engines.local.session import LocalSession, kill_started
+from supervisor.engines.local.session import LocalSession
 from supervisor.engines.script import signal_script
-from supervisor.engines.terminal import write_size
-from supervisor.processes import Child, child, run_shell, shell_status
-from supervisor.pumps import Output, carried, messages
+from supervisor.processes import Child, child, run_shell
+from supervisor.pumps import Output, messages
 from supervisor.runtimes import program_failure, read_log
 from supervisor.threads import in_thread
 
 _PATIENCE = 5.0
 _RETRY = 0.05
 _LOG = 1 << 20
-_APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-_FAILED = 1  # what crun and runc exit with when they fail themselves
 
 
 class LocalJob:
-    """A job of the embedded engine (see `supervisor.engines.base.Job`).
+    """A job of the embedded engine, but for `run` (see `supervisor.engines.base.Job`).
 
     Attributes:
-        stays: Whether it is to be released when the container is deleted, and not before.
+        stays: Whether its container has ended, and is left to the runtime until `delete`.
     """
 
     def __init__(
@@ -55,11 +50,11 @@ class LocalJob:
         self._commands = commands
         self._container = container
         self._request = request
-        self.stays = False
         self._tell = tell
         self._setting = commands.setting(request.setting)
         self._runtime: Child | None = None
         self._fatal = 0
+        self.stays = False
 
     @property
     def id(self) -> str:
@@ -86,97 +81,6 @@ class LocalJob:
             "SLURM_SUBMIT_HOST": node,
             "SLURM_TASKS_PER_NODE": "1",
         }
-
-    async def run(self, step: Step) -> Ending:
-        """Run the container in the foreground of the runtime's command, to its end."""
-        log = os.path.join(self._request.record, "runtime.log")
-        # crun moves the last output of a terminal to its log: so that is its standard error, and
-        # what there is beside the log goes to the terminal
-        heard = step.terminal and self._commands.logs_to_stderr
-        if step.terminal:
-            await in_thread(write_size, step.bundle, step.stdio[0])
-        async with changed_environment(step.bundle, step.variables):
-            with _opened(log if heard else None) as stderr:
-                status = await self._run(step, log, stderr)
-        reason, output = await read_tail(log)
-        if reason:
-            self._request.journal.write("error", reason)
-        if heard and output:
-            await self._write(step.stdio[2], output)
-        if status == _FAILED and reason:
-            # a signal that comes while the runtime starts the container makes it fail
-            told = self._commands.logs_to_stderr and not heard
-            return killed(self._fatal) if self._fatal else _not_started(reason, told=told)
-        if self._commands.is_container and (status < 0 or (not reason and self._is_left())):
-            text = f"the container was ended: its OCI runtime ended before it, with {status}"
-            return taken("scrun-failure", text)
-        return exited(shell_status(status))
-
-    async def _run(self, step: Step, log: str, heard: int | None) -> int:
-        """Run the runtime's command; return how it has ended.
-
-        Args:
-            step: The container.
-            log: Where the runtime writes what went wrong.
-            heard: The log, opened, if it is the runtime's standard error.
-        """
-        stdin, stdout, stderr = step.stdio
-        commands = self._commands
-        self._container = await in_thread(
-            commands.prepare, self._container, step, dict(self.environment)
-        )
-        async with child(
-            commands.run(self._container, log if heard is None else None),
-            self._setting,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr if heard is None else heard,
-            grace=1.0,
-            whole_group=not commands.is_container,
-            directory=commands.working_directory(self._container),
-        ) as runtime:
-            self._runtime = runtime
-            await self._is_process(runtime.pid)
-            step.running()
-            try:
-                return await runtime.wait()
-            except trio.Cancelled:
-                # The runtime passes SIGTERM on, and an init need not care for that.
-                with trio.move_on_after(_PATIENCE, shield=True):
-                    if await self._kill(signal.SIGKILL):  # it has no state, or no container yet
-                        kill_started(runtime)
-                    await runtime.wait()
-                raise
-            finally:
-                await self._is_process(0)
-
-    async def _write(self, terminal: int, output: bytes) -> None:
-        """Write the last output to a terminal, which may have nobody who reads it."""
-        with trio.move_on_after(_PATIENCE), contextlib.suppress(trio.BrokenResourceError):
-            async with (
-                carried(terminal, self._setting) as pipe,
-                trio.lowlevel.FdStream(os.dup(pipe)) as stream,
-            ):
-                await stream.send_all(output)
-
-    async def _is_process(self, pid: int) -> None:
-        """Take notice of the process that the container is, where it is no more than that."""
-        if not self._commands.is_container:
-            self._container = msgspec.structs.replace(self._container, pid=pid)
-            with trio.CancelScope(shield=True):
-                await self._tell(self._container)
-
-    def _is_left(self) -> bool:
-        """Tell whether the runtime has left its container: at its end it forgets it, where it can.
-
-        What it knows of the container says no more: one that is left with a terminal is hung up,
-        and has stopped a moment later. crun 1.21 says nothing of what it could not forget.
-        """
-        try:
-            place = os.statvfs(self._commands.place(self._container))
-        except OSError:  # it is forgotten
-            return False
-        return not place.f_flag & os.ST_RDONLY
 
     async def signal(self, number: int) -> None:
         """Send a signal to the container's first process.
@@ -301,19 +205,6 @@ class LocalJob:
             self._runtime.signal(signal.SIGWINCH)
 
 
-@contextlib.contextmanager
-def _opened(log: str | None) -> Iterator[int | None]:
-    """Give a descriptor that appends to a log, if there is to be one."""
-    if log is None:
-        yield None
-        return
-    fd = os.open(log, _APPENDED, 0o600)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 async def read_tail(log: str) -> tuple[str, bytes]:
     """Read the end of a runtime's log, where the reason is (see `read_log`)."""
     return read_log(await in_thread(_tail, log))
@@ -329,7 +220,7 @@ def _tail(log: str) -> bytes:
         return b""
 
 
-def _not_started(reason: str, *, told: bool) -> Ending:
+def not_started(reason: str, *, told: bool) -> Ending:
     """Make an ending of what the runtime said; `told` if the container's stderr has it."""
     text = shortened(f"the container could not be started: {reason}")
     if (status := program_failure(reason)) is not None:

@@ -1,13 +1,14 @@
-"""A container of crun or runc that an engine has created.
+"""A container of crun or runc: made, started, and waited for.
 
-Its first process is a child of the engine's monitor, as when that calls crun or runc itself: the
-`create` that waits makes it, by the runtime's own `create`. docs/decisions/pid-on-this-machine.md
-has why.
+For an engine its first process is a child of that one's monitor, as when that calls crun or runc
+itself: the `create` that waits makes it, by the runtime's own `create`.
+docs/decisions/pid-on-this-machine.md has why. All others have a keeper for a parent
+(`supervisor.engines.local.keeper`).
 """
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
@@ -15,8 +16,10 @@ from scrun.errors import EngineError, shortened
 from scrun.states import Ending
 from supervisor.engines.base import Call, Request, Step
 from supervisor.engines.local.commands import Container, RuntimeCommands
+from supervisor.engines.local.environment import changed_environment
 from supervisor.engines.local.exits import SomebodysChild
-from supervisor.engines.local.job import LocalJob, read_tail
+from supervisor.engines.local.job import LocalJob, not_started, read_tail
+from supervisor.engines.local.keeping import Keeper
 from supervisor.processes import child, own_program
 from supervisor.pumps import messages
 from supervisor.threads import in_thread
@@ -25,7 +28,7 @@ _PATIENCE = 5.0
 
 
 class RuntimeJob(LocalJob):
-    """A job whose container may be somebody else's child (see `supervisor.engines.base.Makes`)."""
+    """A job whose container is made first (see `supervisor.engines.base.Makes`)."""
 
     def __init__(
         self,
@@ -38,44 +41,75 @@ class RuntimeJob(LocalJob):
         super().__init__(commands, container, request, tell)
         self._runtime_commands = commands
         self._first: SomebodysChild | None = None
+        self._begun = trio.Event()
+
+    async def signal(self, number: int) -> None:
+        """See `LocalJob`: too early it would be for the runtime's code, and not the program's."""
+        await self._begun.wait()
+        await super().signal(number)
 
     @property
     def _runs(self) -> bool:
-        return super()._runs or (self._first is not None and self._first.ending is None)
+        return self._first is not None and self._first.ending is None
+
+    async def run(self, step: Step) -> Ending:
+        """Make the container, start it, and wait for its end."""
+        try:
+            async with self.made(step) as process:
+                await process.start()
+                step.running()
+                return await process.ended()
+        except NotMade as error:
+            return not_started(error.words, told=error.told)
 
     @asynccontextmanager
     async def made(
-        self, step: Step, call: Call, console: str | None
+        self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AsyncIterator["RuntimeProcess"]:
         """See `supervisor.engines.base.Makes`."""
+        record = self._request.record
+        pid_file = os.path.join(record, "runtime.pid")
+        async with AsyncExitStack() as stack:
+            stack.callback(self._begun.set)
+            keeper = None
+            if call is None:
+                keeper = Keeper(stack, step, record, pid_file, self._setting)
+                call, console = keeper.call, keeper.console
+            await self._make(step, call, pid_file, console, told=keeper is not None)
+            await in_thread(os.chmod, pid_file, 0o600)  # runtimes make it by the caller's umask
+            pid = await in_thread(_read_pid, pid_file)
+            first = SomebodysChild(pid) if keeper is None else keeper.child(pid)
+            self._first = first
+            self._runtime = keeper.process if keeper is not None else None
+            try:
+                yield RuntimeProcess(first, self)
+            finally:
+                with trio.move_on_after(_PATIENCE, shield=True):
+                    first.kill()
+                    await first.ended()
+                if first.over:
+                    # what the runtime knows of it stays until `delete`, when its last hooks run
+                    with trio.CancelScope(shield=True):
+                        await self._tell(None)
+                    self.stays = True
+                    self._request.stays()
+                first.close()
+
+    async def _make(
+        self, step: Step, call: Call, pid_file: str, console: str | None, *, told: bool
+    ) -> None:
         log = os.path.join(self._request.record, "runtime.log")
-        pid_file = os.path.join(self._request.record, "runtime.pid")
         commands = self._runtime_commands
-        self._container = await in_thread(
-            commands.prepare, self._container, step, dict(self.environment)
-        )
+        async with changed_environment(step.bundle, step.variables):
+            self._container = await in_thread(
+                commands.prepare, self._container, step, dict(self.environment)
+            )
         # what is killed with its `create` is not made behind our back
         before = [own_program("setpriv"), "--pdeathsig", "KILL", "--"]
         status = await call([*before, *commands.create(self._container, log, pid_file, console)])
         if status:
             reason, _ = await read_tail(log)
-            raise EngineError(
-                shortened(f"the container could not be created: {reason or f'status {status}'}")
-            )
-        await in_thread(os.chmod, pid_file, 0o600)  # runtimes make it by the caller's umask
-        first = SomebodysChild(await in_thread(_read_pid, pid_file))
-        self._first = first
-        try:
-            yield RuntimeProcess(first, self)
-        finally:
-            with trio.move_on_after(_PATIENCE, shield=True):
-                first.kill()
-                await first.ended()
-                # what the runtime knows of it stays until `delete`, when its last hooks run
-                await self._tell(None)
-                self.stays = True
-                self._request.stays()
-            first.close()
+            raise NotMade(reason or f"status {status}", told=told)
 
     async def begin(self) -> None:
         """Call the runtime's `start`.
@@ -93,6 +127,20 @@ class RuntimeJob(LocalJob):
         if status:
             reason = "; ".join(said) or f"status {status}"
             raise EngineError(shortened(f"the container could not be started: {reason}"))
+        self._begun.set()
+
+
+class NotMade(EngineError):
+    """The runtime has not made the container.
+
+    Attributes:
+        words: Its own.
+    """
+
+    def __init__(self, words: str, *, told: bool) -> None:
+        super().__init__(f"the container could not be created: {words}")
+        self.words = words
+        self.told = told
 
 
 class RuntimeProcess:

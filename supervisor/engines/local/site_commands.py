@@ -41,8 +41,6 @@ class OciConfCommands(msgspec.Struct, frozen=True):
     uid: int
     patterns: NodeRuntime
 
-    logs_to_stderr = False
-
     @property
     def cgroups(self) -> bool:
         """Whether resources are applied: the site's commands are taken to know."""
@@ -63,11 +61,6 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         """Whether there is a container of an OCI runtime, or just a process."""
         return not self.conf.ignore_file_config_json
 
-    def place(self, container: Container) -> str:
-        """See `Commands`."""
-        del container
-        return ""
-
     def setting(self, setting: Setting) -> Setting:
         """See `Commands`: RunTimeEnvExclude."""
         environment = without(setting.environment, self.conf.run_time_env_exclude)
@@ -82,11 +75,16 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         )
 
     def working_directory(self, container: Container) -> str:
-        """See `Commands`. That of the task, as Slurm has it since 23.02."""
+        """Say where `run` works: in the task's directory, as Slurm has it since 23.02."""
         return self._task(container).task_directory(self.conf)
 
-    def run(self, container: Container, log: str | None) -> list[str]:
-        """See `Commands`."""
+    def run(self, container: Container, log: str) -> list[str]:
+        """Run a container in the foreground; the command's exit status is the container's.
+
+        Args:
+            container: It.
+            log: Where it is written, as JSON, what went wrong.
+        """
         if self.conf.run_time_run is not None:
             return self._shell(in_place_of_the_shell(self.conf.run_time_run), container)
         words = [
@@ -97,7 +95,7 @@ class OciConfCommands(msgspec.Struct, frozen=True):
                 self.conf.run_time_query,
             )
         ]
-        return [sys.executable, "-I", "-S", _MINDER, log or "/dev/stderr", *words]
+        return [sys.executable, "-I", "-S", _MINDER, log, *words]
 
     def kill(self, container: Container, number: int) -> list[str]:
         """See `Commands`. RunTimeKill names a signal, or takes one at its end."""

@@ -1,0 +1,106 @@
+"""Has crun or runc make a container, and stays as its parent to its end.
+
+A program of its own, for containers that no engine waits for: those of `scrun run`, and those of
+which something has to be brought back before their engine may know of their end. It becomes the
+subreaper of the runtime, so the container's first process is its child. With a terminal it carries
+between that and its own standard streams, as the runtimes do in the foreground.
+
+On a descriptor it tells the exit status of the runtime's `create`, as a line. If that is 0, it
+ends with the container's, 128+n for a signal. SIGWINCH means that the terminal has another size.
+
+Imports little: there is one of these for each such container.
+"""
+
+import os
+import signal
+import sys
+
+CONSOLE = "@console"
+"""Stands in the command where the path of the console socket belongs."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SOCKET = "console"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+    from scrun.foreground import Carried
+
+
+def main(line: int, pid_file: str, command: "list[str]") -> int:
+    """Make the container and stay; return its exit status.
+
+    Args:
+        line: The descriptor for the status of `create`.
+        pid_file: Where that writes the pid of the container's first process.
+        command: It.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.set_inheritable(line, False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    console = None
+    if CONSOLE in command:
+        console = _listen()
+        # it is short, however long the way to the record is
+        path = f"/proc/{os.readlink('/proc/self')}/cwd/{_SOCKET}"
+        command = [path if word == CONSOLE else word for word in command]
+    # what Python has set for itself is not the container's
+    own = [signal.SIGPIPE, signal.SIGXFSZ]
+    runtime = os.posix_spawn(command[0], command, os.environ, setsigdef=own)
+    status = os.waitstatus_to_exitcode(os.waitpid(runtime, 0)[1])
+    carried = None
+    if console is not None and status == 0:
+        carried = _carried(console)
+    os.write(line, b"%d\n" % status)
+    os.close(line)
+    if status:
+        return 1
+    with open(pid_file, encoding="ascii") as file:
+        pid = int(file.read(32))
+    if carried is not None:
+        carried.carry_until(os.pidfd_open(pid))
+        carried.carry_the_rest()
+        carried.restore()
+    return _status_of(pid)
+
+
+def _listen() -> "socket.socket":
+    """Listen in the working directory, which is the container's record."""
+    import socket
+
+    console = socket.socket(socket.AF_UNIX)
+    console.bind(_SOCKET)
+    console.listen(1)
+    return console
+
+
+def _carried(console: "socket.socket") -> "Carried":
+    """Take the terminal over (runc's terminals.md); the runtime has sent it before it ended."""
+    import socket
+
+    sys.path.insert(0, os.path.dirname(__file__).removesuffix("/supervisor/engines/local"))
+    from scrun.foreground import Carried
+
+    connection, _ = console.accept()
+    with connection, console:
+        _, [master, *_], *_ = socket.recv_fds(connection, 4096, 1)
+    os.unlink(_SOCKET)
+    carried = Carried(master)
+    signal.signal(signal.SIGWINCH, lambda *_: carried.resize())
+    carried.begin()
+    return carried
+
+
+def _status_of(pid: int) -> int:
+    """Wait for a child, and for what others leave to us meanwhile."""
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == pid:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))

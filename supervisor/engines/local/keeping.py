@@ -1,0 +1,101 @@
+"""Our side of a keeper (see `supervisor.engines.local.keeper`)."""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+import trio
+
+from scrun.states import Ending, exited, taken
+from supervisor.engines.base import Step
+from supervisor.engines.local.exits import SomebodysChild
+from supervisor.engines.local.keeper import CONSOLE
+from supervisor.processes import Child, Setting, child
+
+_PROGRAM = os.path.join(os.path.dirname(__file__), "keeper.py")
+_TERMINAL = 1.0
+
+
+class Keeper:
+    """The parent of a container's first process, to its end.
+
+    Attributes:
+        console: What stands for the console socket in the command, if there is a terminal.
+        process: It, as soon as it is called.
+    """
+
+    def __init__(
+        self, stack: AsyncExitStack, step: Step, record: str, pid_file: str, setting: Setting
+    ) -> None:
+        """Describe it; nothing runs yet.
+
+        Args:
+            stack: It ends when that is left.
+            step: The container.
+            record: Its record.
+            pid_file: Where the runtime writes the pid of the first process.
+            setting: The surroundings of the runtime.
+        """
+        self.console = CONSOLE if step.terminal else None
+        self.process: Child | None = None
+        self._stack = stack
+        self._stdio = step.stdio
+        self._record = record
+        self._pid_file = pid_file
+        self._setting = setting
+
+    async def call(self, command: Sequence[str]) -> int:
+        """Have it make the container by a command, once; return that one's exit status."""
+        stdin, stdout, stderr = self._stdio
+        line, telling = os.pipe()
+        async with trio.lowlevel.FdStream(line) as told:
+            try:
+                program = [sys.executable, "-I", "-S", _PROGRAM, str(telling), self._pid_file]
+                self.process = await self._stack.enter_async_context(
+                    child(
+                        [*program, *command],
+                        self._setting,
+                        stdin=stdin,
+                        stdout=stdout,
+                        stderr=stderr,
+                        pass_fds=[telling],
+                        grace=_TERMINAL,
+                        directory=self._record,
+                    )
+                )
+            finally:
+                os.close(telling)
+            said = await told.receive_some()
+        return int(said) if said.strip().lstrip(b"-").isdigit() else await self.process.wait()
+
+    def child(self, pid: int) -> "KeptChild":
+        """Take hold of the first process.
+
+        Raises:
+            OSError: It is gone.
+        """
+        assert self.process is not None  # it has made it
+        return KeptChild(pid, self.process)
+
+
+class KeptChild(SomebodysChild):
+    """A keeper's child, which tells by its own end how that has ended."""
+
+    def __init__(self, pid: int, keeper: Child) -> None:
+        """Take hold of it."""
+        super().__init__(pid)
+        self._keeper = keeper
+
+    async def ended(self) -> Ending:
+        """Wait for its end."""
+        async with self._lock:
+            if self.ending is None:
+                status = await self._keeper.wait()
+                if status < 0:
+                    self.kill()
+                    text = f"the container was ended: its keeper ended before it, with {status}"
+                    self.ending = taken("scrun-failure", text)
+                else:
+                    self.ending = exited(status)
+        return self.ending
