@@ -1,6 +1,7 @@
 """A file system that does not answer stops nobody but those who need it."""
 
 import contextlib
+import json
 import os
 import subprocess
 import threading
@@ -8,18 +9,28 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
 
-from scrun.settings.load import Log
+from scrun.oci.config import load_bundle
+from scrun.record import Record, read_record, write_record
+from scrun.settings.load import Log, Settings, Staging
 from supervisor import log_files
+from supervisor.engines.base import Job, Request
+from supervisor.engines.local.engine import LocalEngine
+from supervisor.journal import Journal
+from supervisor.ledger import Ledger
 from supervisor.processes import Setting, child
+from supervisor.staging import builtin
+from supervisor.staging.base import Submission
+from supervisor.staging.place import directory_for
 from tests.component.test_server import NOBODY, Supervisor, base, running
 from tests.harness import users
 from tests.harness.hung import hung
 from tests.harness.processes import descendants
-from tests.harness.wait import wait_until
+from tests.harness.wait import wait_until, wait_while
 
 __all__ = ["base"]  # a fixture
 
@@ -69,8 +80,12 @@ def logging_to(supervisor: Supervisor, disk: Disk) -> Path:
 
 def one_hangs() -> bool:
     """Whether a thread of this process is where nothing can interrupt it."""
-    tasks = Path("/proc/self/task").glob("*/stat")
-    return "D" in [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has ended
+            state = Path("/proc/self/task", task, "stat").read_text()
+            found.append(state.rpartition(")")[2].split()[0])
+    return "D" in found
 
 
 def is_in(text: str, file: Path) -> bool:
@@ -164,6 +179,48 @@ async def test_a_child_that_hangs_holds_nobody_else(
             assert time.monotonic() - began < 5
             place.fail()
     assert descendants(os.getpid()) == before
+
+
+async def test_a_staged_bundle_whose_removal_hangs_stays_in_the_record(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it for ever; its thread goes on, and so does whoever deletes it."""
+    monkeypatch.setattr(builtin, "_CLEAN_UP", 0.5)
+    (tmp_path / "b" / "rootfs").mkdir(parents=True)
+    config = {
+        "ociVersion": "1.0.2",
+        "root": {"path": "rootfs"},
+        "process": {"cwd": "/", "args": ["true"], "user": {"uid": 0, "gid": 0}},
+    }
+    (tmp_path / "b" / "config.json").write_text(json.dumps(config))
+    record = Record("c1")
+    directory = tmp_path / "c1"
+    directory.mkdir()
+    write_record(str(directory), record)
+    journal = Journal(str(directory / "log"), Log(), "c1")
+    ledger = Ledger(str(directory), record, journal, lock=-1)
+    settings = Settings(staging=Staging(scratch=str(disk.place / "scratch")))
+    engine = LocalEngine(str(tmp_path), settings.local, settings.runtime)
+    request = Request(
+        "c1", Setting({"PATH": users.PATH}), "/", str(directory), journal, print, print
+    )
+    staged = Path(directory_for(settings.staging, request))
+    submission = Submission(
+        load_bundle(str(tmp_path / "b")), settings, engine, request, trio.Event()
+    )
+    with trio.fail_after(30):
+        async with builtin.BuiltIn(submission).staged(cast("Job", None), {}) as place:
+            assert place.bundle == str(staged)
+            ledger.note(staged=str(staged), stager="builtin")
+            disk.freeze()
+        await ledger.keep_what_is_left(job=False)
+        left = read_record(str(directory))
+        assert (left.staged, left.stager, left.is_left) == (str(staged), "builtin", True)
+        disk.thaw()
+        await trio.to_thread.run_sync(wait_while, "the staged bundle", staged.exists)
+        await ledger.keep_what_is_left(job=False)
+        assert not read_record(str(directory)).is_left
+    journal.close()
 
 
 async def test_what_a_hung_log_file_does_not_take_is_counted(
