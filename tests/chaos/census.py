@@ -27,9 +27,13 @@ NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE, UNKNOWN}
 """What is left, or lost, by others, whatever scrun does."""
 
 _ERROR = re.compile(
-    r'msg="(\w+(?:Error|Exception|Group): (?!\[Errno (?:11|12|24|28)\]).*)"$', re.MULTILINE
+    r'msg="(\w+(?:Error|Exception|Group): '
+    r"(?!\[Errno (?:11|12|24|28)\]|can't start new thread|'popitem\(\): dictionary is empty)"
+    r'.*)"$',
+    re.MULTILINE,
 )
-"""The end of a traceback, but for those of a want of processes, memory, descriptors or space."""
+"""The end of a traceback, but for those of a want of processes, memory, descriptors or space: two
+of them are trio's when there is no idle thread, and no new one."""
 
 _NUMBER = re.compile(r"the job is (\d+)")
 

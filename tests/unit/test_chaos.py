@@ -278,7 +278,11 @@ def test_what_may_stay_in_a_root_directory(tmp_path: Path) -> None:
     """The mark of who has looked, and a log without a fault of scrun's own."""
     (tmp_path / "@looked").touch()
     log = tmp_path / "@supervisor.log"
-    log.write_text('level=warning msg="job 7 is of a dead supervisor: it is given back"\n')
+    log.write_text(
+        'level=warning msg="job 7 is of a dead supervisor: it is given back"\n'
+        'level=error msg="RuntimeError: can\'t start new thread"\n'
+        'level=error msg="OSError: [Errno 28] No space left on device"\n'
+    )
     assert left_in(str(tmp_path)) == []
     (tmp_path / "c1").mkdir()
     log.write_text('level=error msg="ValueError: 7"\n')

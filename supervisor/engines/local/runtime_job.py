@@ -78,7 +78,10 @@ class RuntimeJob(LocalJob):
             await self._make(step, call, pid_file, console, told=keeper is not None)
             await in_thread(os.chmod, pid_file, 0o600)  # runtimes make it by the caller's umask
             pid = await in_thread(_read_pid, pid_file)
-            first = SomebodysChild(pid) if keeper is None else keeper.child(pid)
+            try:
+                first = SomebodysChild(pid) if keeper is None else keeper.child(pid)
+            except ProcessLookupError:
+                raise NotMade("its first process was ended", told=False) from None
             self._first = first
             self._runtime = keeper.process if keeper is not None else None
             try:
