@@ -123,10 +123,10 @@ PROCESSES: tuple[Fault, ...] = (
         "runtime",
         (CREATING, STARTING, RUNNING, ENDING),
         {
-            "KILL": "`create` or `start` is refused. Where the container runs below it: status "
-            "125, `its OCI runtime ended before it`; the container is removed",
-            "TERM": "passed on to the container, when that runs; before, status 125, or runc's 2",
-            "INT": "as TERM; runc, when it has a terminal, ends: status 125",
+            "KILL": "`create` or `start` is refused. Of a keeper, where there is one: status 125, "
+            "`its keeper ended before it`",
+            "TERM": "as KILL, or runc's 2",
+            "INT": "as TERM",
             "STOP": _LATER,
         },
         {

@@ -112,7 +112,7 @@ class RuntimeJob(LocalJob):
         status = await call([*before, *commands.create(self._container, log, pid_file, console)])
         if status:
             reason, _ = await read_tail(log)
-            raise NotMade(reason or f"status {status}", told=told)
+            raise NotMade(reason or f"status {status}", told=told and bool(reason))
 
     async def begin(self) -> None:
         """Call the runtime's `start`.
