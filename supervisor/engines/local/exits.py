@@ -20,6 +20,8 @@ _INFO = struct.Struct("=Q52xi")
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _EXIT = 1 << 3
 
+_REAPED, _LOOKS = 2.0, 0.02
+
 UNKNOWN = Ending(
     -1, "exited", "its exit status is known to the engine alone: this kernel is older than 6.15"
 )
@@ -58,8 +60,29 @@ class SomebodysChild:
         async with self._lock:  # a descriptor has one task at most that waits for it
             if self.ending is None:
                 await trio.lowlevel.wait_readable(self._pidfd)
-                self.ending = self._look()
+                self.ending = await self._seen()
         return self.ending
+
+    async def _seen(self) -> Ending:
+        """Return how it has ended.
+
+        One that has not begun its program is shown to nobody as a zombie, as it was no debugger's
+        either: that one has to be reaped first, and no event tells us when it is.
+        """
+        with trio.move_on_after(_REAPED):
+            while (ending := self._look()) is UNKNOWN and self._is_zombie:  # noqa: ASYNC110
+                await trio.sleep(_LOOKS)
+        return ending
+
+    @property
+    def _is_zombie(self) -> bool:
+        try:
+            signal.pidfd_send_signal(self._pidfd, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
 
     def _look(self) -> Ending:
         for _ in range(2):  # it may be reaped between one look and the other
