@@ -10,6 +10,7 @@ import msgspec
 PENDING = "org.scrun.pending"
 ESTIMATED_START = "org.scrun.estimated_start"
 OF_WAITING = (PENDING, ESTIMATED_START)
+FORGOTTEN = "Slurm does not know it any more"
 _MINUTE = 60.0
 
 # squeue(1), JOB REASON CODES, and slurm.conf(5): the first that matches counts. Those of limits
@@ -72,6 +73,7 @@ _EXPLANATIONS = (
     ("InvalidQOS", "its QOS is not there any more: set SCRUN_QOS"),
     ("BurstBuffer", "its burst buffer is not ready"),
     ("SystemFailure|LaunchFailed|JobLaunchFailure", "its launch failed: ask an administrator"),
+    (FORGOTTEN, "slurmctld has lost its state: try again"),
 )
 
 

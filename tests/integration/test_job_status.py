@@ -195,3 +195,15 @@ def test_a_job_that_slurm_forgets(site: Site) -> None:
     found = life.state()["annotations"]
     assert found["org.scrun.reason"] == "cancelled"
     assert "slurmctld has lost its state" in found["org.scrun.message"]
+
+
+def test_a_job_that_slurm_forgets_while_it_waits(make_site: MakeSite) -> None:
+    """salloc would wait for ever."""
+    site = make_site("slurm-user", create_timeout=0.5)
+    with cluster.full(site.user):
+        life = site.life("true").created().start()
+        wait_until("it waits", lambda: "org.scrun.pending" in life.state()["annotations"])
+        with cluster.without_controller():
+            cluster.forget()
+        assert life.wait(60) == 125
+    assert "slurmctld has lost its state" in life.state()["annotations"]["org.scrun.message"]

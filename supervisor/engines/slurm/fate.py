@@ -96,7 +96,7 @@ async def ask_fate(tools: Tools, setting: Setting, job_id: str) -> Ending | None
     """
     if tools.squeue is None:
         return None
-    squeue = [tools.squeue, "--noheader", "--jobs", job_id, "--states", "all", "--Format", _FORMAT]
+    squeue = _squeue(tools.squeue, job_id)
     sacct = os.path.join(os.path.dirname(tools.squeue), "sacct")
     of_job = [sacct, "--allocations", "--noheader", "--parsable2", "--jobs", job_id]
     with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
@@ -117,6 +117,24 @@ async def ask_fate(tools: Tools, setting: Setting, job_id: str) -> Ending | None
                 return await in_thread(read_accounting, answer, job_id, time.time(), abandon=True)
             await trio.sleep(_ACCOUNTING_LAGS)
     return None
+
+
+async def is_forgotten(tools: Tools, setting: Setting, job_id: str) -> bool:
+    """Tell whether Slurm says that it knows no such job, not even one that has ended.
+
+    A slurmctld that is killed writes nothing down: jobs of the last seconds are unknown to the
+    next one. salloc notices nothing of that (22.05), and waits for ever.
+    """
+    if tools.squeue is None:
+        return False
+    known = True
+    with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
+        _, known = await _asked(_squeue(tools.squeue, job_id), setting)
+    return not known
+
+
+def _squeue(squeue: str, job_id: str) -> list[str]:
+    return [squeue, "--noheader", "--jobs", job_id, "--states", "all", "--Format", _FORMAT]
 
 
 async def _asked(squeue: Sequence[str], setting: Setting) -> tuple[str, bool]:

@@ -22,8 +22,9 @@ from collections.abc import Sequence
 import msgspec
 import trio
 
-from scrun.waiting import Waiting, is_hopeless, is_news, is_too_much, waiting_line
+from scrun.waiting import FORGOTTEN, Waiting, is_hopeless, is_news, is_too_much, waiting_line
 from supervisor.engines.base import Request
+from supervisor.engines.slurm.fate import is_forgotten
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, output_of
 
@@ -48,6 +49,7 @@ class Queue:
         self._give_up = give_up
         self._jobs: list[str] = []
         self._answers: dict[str, Waiting] = {}
+        self._missing: set[str] = set()
         self._answered = trio.Event()
         self._turn = trio.Lock()
 
@@ -64,7 +66,7 @@ class Queue:
 
         Returns:
             What it waits for in vain. The scheduler's first word may be another one: so only what
-            is so for a while is returned.
+            is so for a while is returned. Or that Slurm has forgotten it.
         """
         told: Waiting | None = None
         in_vain_since: float | None = None
@@ -74,6 +76,10 @@ class Queue:
             while True:
                 waiting = await self._next(setting, job_id, pauses)
                 if waiting is None:
+                    if job_id in self._missing and await is_forgotten(
+                        self._tools, setting, job_id
+                    ):
+                        return Waiting(FORGOTTEN)
                     continue
                 if is_news(told, waiting, time.time()):
                     told = waiting
@@ -113,6 +119,7 @@ class Queue:
         environment = {**setting.environment, **_TIMES_AS_SECONDS}
         setting = msgspec.structs.replace(setting, environment=environment)
         answers: dict[str, Waiting] = {}
+        missing: set[str] = set()
         if self._tools.squeue is not None:
             command = [self._tools.squeue, "--noheader", "--format", "%i|%T|%S|%r", "--jobs"]
             with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
@@ -121,7 +128,9 @@ class Queue:
                     some = ",".join(jobs[first : first + _AT_ONCE])
                     answer = await output_of([*command, some], setting)
                     answers |= read_answers(answer, time.time())
-        self._answers = answers
+                    there = {line.partition("|")[0] for line in answer.splitlines()}
+                    missing.update(set(jobs[first : first + _AT_ONCE]) - there)
+        self._answers, self._missing = answers, missing
         self._answered.set()
         self._answered = trio.Event()
 
