@@ -338,6 +338,7 @@ def created_by_hand(
         sock = wire.connect(str(site.root), supervisor_socket(site))
         with theirs:
             wire.send(sock, [*fields, *environment], [null.fileno()] * 3 + [theirs.fileno()])
+            sock.sendall(b"%d\n" % os.getpid())  # the anchor
         if command == "create":
             _make(site, sock)
         if hears:
