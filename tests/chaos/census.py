@@ -22,8 +22,7 @@ BY_PODMAN = "stopped containers that podman did not delete after the death of it
 GIVEN_TWICE = "lives whose job has a number that a killed slurmctld had given before"
 """It saves the last number some seconds later, too. A node then refuses such a job's step, or has
 the runtime's state of the first one still; and who gives the first one back cancels the second."""
-UNKNOWN = "lives whose waiting job a killed slurmctld has forgotten, and salloc waits on"
-NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE, UNKNOWN}
+NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE}
 """What is left, or lost, by others, whatever scrun does."""
 
 _ERROR = re.compile(

@@ -273,9 +273,7 @@ class Life:
             def over() -> bool:
                 return self.place.children.has_ended(anchor, since)
 
-            if not await in_time(CALL, "the job", lambda: self.place.open_gate(self.plan, over)):
-                self.seen.forgotten = True
-                await self._kill("KILL")
+            await in_time(CALL, "the job", lambda: self.place.open_gate(self.plan, over))
 
     async def _let_go(self, held: Ends) -> None:
         """Have the container go on to its end."""

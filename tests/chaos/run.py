@@ -144,8 +144,6 @@ class Run:
             if limit is not None:
                 limit.release()
         self.report.add(plan, life.seen)
-        if life.seen.forgotten:
-            self.report.left({census.UNKNOWN: [str(plan)]})
         lost = {problem.kind for problem in problems} <= {Kind.STATUS, Kind.LINES}
         number = ""
         if problems and lost and plan.engine == "slurm":

@@ -58,7 +58,6 @@ class Seen(msgspec.Struct):
         anchor: The anchor's exit status.
         state: What `state` answered at the end: status, reason and exit status.
         waiting: The status that it told while the job was in the queue.
-        forgotten: Whether slurmctld had forgotten its job, so that it would have waited for ever.
         kills: How each `kill` ended.
         deletes: How each `delete` ended.
         out: The container's standard output.
@@ -78,7 +77,6 @@ class Seen(msgspec.Struct):
     anchor: int | None = None
     state: dict[str, str] | None = None
     waiting: str = ""
-    forgotten: bool = False
     kills: list[Answer] = []
     deletes: list[Answer] = []
     out: bytes = b""
@@ -99,7 +97,7 @@ def judge(plan: Plan, seen: Seen) -> list[Problem]:
     found += [Problem(Kind.LEAK, text) for text in seen.left]
     if seen.rogue:
         found.append(Problem(Kind.WORDS, seen.rogue))
-    if seen.hangs or seen.forgotten:  # the rest follows from it
+    if seen.hangs:  # the rest follows from it
         return found
     found += _of_calls(plan, seen)
     found += _of_the_end(plan, seen)

@@ -288,10 +288,3 @@ def test_what_may_stay_in_a_root_directory(tmp_path: Path) -> None:
     log.write_text('level=error msg="ValueError: 7"\n')
     assert left_in(str(tmp_path)) == ["c1", "@supervisor.log: ValueError: 7"]
     assert left_in(f"{tmp_path}/none") == []
-
-
-def test_a_life_whose_job_was_forgotten_has_nothing_but_to_be_undone() -> None:
-    [fault] = find("controller-kill")
-    of = plan(fault, WAITING)
-    assert kinds(of, seen(hit=True, forgotten=True, anchor=137, out=b"")) == []
-    assert kinds(of, seen(hit=True, forgotten=True, left=["its record"])) == [Kind.LEAK]
