@@ -1,6 +1,5 @@
 """A supervisor that may have no more processes, or no more descriptors."""
 
-import itertools
 import os
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ def limited(site: Site, what: str) -> Iterator[None]:
     """Lower a soft limit of the site's supervisor for a while: to a connection, or to nothing."""
     [pid] = site.supervisors()
     used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
-    free = next(number for number in itertools.count() if number not in used)
+    free = min(set(range(len(used) + 1)) - used)
     few = free + 1 if what == "nofile" else 1
 
     def prlimit(*words: str) -> str:

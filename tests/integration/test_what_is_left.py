@@ -63,7 +63,7 @@ def test_a_job_that_no_process_could_give_back(by_oci_conf: tuple[Site, Path]) -
     site, done = by_oci_conf
     life = site.shell("true").created().start()
     life.says("up")
-    with limited(site, "nproc", 1):
+    with limited(site, "nproc"):
         os.kill(holder(site), signal.SIGKILL)
         wait_until(
             "it is said", lambda: "(ulimit -u)" in site.must("logs", "--messages", life.id), 20
@@ -97,7 +97,7 @@ def test_what_waits_for_delete_waits_although_the_holder_is_killed(make_site: Ma
     life.wait_for("stopped")
     wait_until("its end", lambda: record(site, life.id)["until_delete"])
     assert list((site.root / life.id / "runtime").iterdir()) != []
-    with limited(site, "nproc", 1):
+    with limited(site, "nproc"):
         assert "(ulimit -u)" in site.fails("delete", life.id)
         assert record(site, life.id)["owns_job"] is True
     life.delete()
