@@ -183,6 +183,7 @@ class Life(Phases):
     async def _allocated(self, request: Request, bundle: Bundle) -> AsyncIterator[Job]:
         """Have a job, if there is an anchor: its making goes on while the bundle is looked at."""
         await self.named.wait()
+        self._ledger.note(pid=self.pid)  # who asks for its state may wish to signal it
         async with self._pods.allocate(self._engine, request, bundle.config, self.pid) as job:
             yield job
 

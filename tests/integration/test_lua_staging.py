@@ -244,6 +244,7 @@ def test_ended_while_a_command_of_stage_in_runs(
         assert site.run("delete", "--force", life.id).returncode == 0
     else:
         pid = create_of(life) if "create" in how else life.state()["pid"]
+        assert pid > 0  # 0 is whoever is in the group of this process
         os.kill(pid, signal.Signals["SIG" + how.split()[-1]])
         wait_while("the command", lambda: sleepers("612", "613"))
     assert sleepers("612", "613") == []
