@@ -57,15 +57,8 @@ class Side:
 
     def config(self, *args: str) -> dict[str, Any]:
         """Return a config.json with all hooks."""
-        config = self.site.config(*args)
-        config["root"]["readonly"] = False
+        config = self.site.mapped(*args)
         config["mounts"] = [mount for mount in config["mounts"] if mount["type"] != "cgroup"]
-        if uid := self.site.user.uid:
-            config["linux"]["namespaces"].append({"type": "user"})
-            for name, number in (("uidMappings", uid), ("gidMappings", self.site.user.gid)):
-                config["linux"][name] = [{"containerID": 0, "hostID": number, "size": 1}]
-            for mount in config["mounts"]:
-                mount["options"] = [o for o in mount.get("options", ()) if o != "gid=5"]
         inside = {"path": "/hook", "args": ["hook", "/told"]}
         outside = {"path": f"{self.told}/hook", "args": ["hook", f"{self.told}/told"]}
         config["hooks"] = {

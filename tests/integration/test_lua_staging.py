@@ -40,19 +40,7 @@ def with_script(make_site: MakeSite) -> WithScript:
 
 def life_of(site: Site, script: str, **how: object) -> Life:
     """Begin a container that can run as it is submitted, for no policy makes it fit."""
-    config = site.config("sh", "-c", script)
-    uid, gid = site.user.uid, site.user.gid
-    config["root"]["readonly"] = False
-    linux = config["linux"]
-    if uid:
-        for mount in config["mounts"]:
-            options = [word for word in mount.get("options", []) if word[:4] != "gid="]
-            mount["options"] = options
-        linux["uidMappings"] = [{"containerID": 0, "hostID": uid, "size": 1}]
-        linux["gidMappings"] = [{"containerID": 0, "hostID": gid, "size": 1}]
-        if not any(space["type"] == "user" for space in linux["namespaces"]):
-            linux["namespaces"].append({"type": "user"})
-    return site.life(config=config, **how)  # type: ignore[arg-type]
+    return site.life(config=site.mapped("sh", "-c", script), **how)  # type: ignore[arg-type]
 
 
 def marks(site: Site, name: str = "marks") -> list[str]:

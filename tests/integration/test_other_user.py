@@ -435,7 +435,8 @@ def test_the_place_for_staged_bundles_is_there_first(
         staged = name_in_scratch(str(site.root), f"s{number}")
         first = shared / (site.user.name if below else staged)
         assert stranger.tries(body, first, own) == "None", what
-        life = site.life("true", container=f"s{number}")
+        config = site.mapped("true") if scripted else site.config("true")
+        life = site.life(config=config, container=f"s{number}")
         # elsewhere the script's bundle runs as it is
         if scripted and not (place == "slurm-user" and slurm_version().forces_rootfs):
             life.created().delete()
