@@ -338,7 +338,7 @@ def test_the_variables_of_a_script(with_script: WithScript, place: str) -> None:
 	end
 	"""
     site = with_script(place, script + FINE_OUT)
-    config = site.config("true")
+    config = site.mapped("true")
     config["annotations"] = {"org.test.one": "value one"}
     life = site.life(config=config).created()
     spool = site.root / life.id / "spool"
