@@ -35,7 +35,18 @@ class Row:
 class Report:
     """Of a run."""
 
-    def __init__(self, seed: int, lives: int, at_once: int, progress: TextIO) -> None:
+    def __init__(
+        self, seed: int, lives: int, at_once: int, progress: TextIO, details: TextIO | None
+    ) -> None:
+        """Begin.
+
+        Args:
+            seed: Of the run.
+            lives: How many there will be.
+            at_once: How many at the same time.
+            progress: Where it is told how far the run has come.
+            details: Gets all that is known of each life that was not right, as soon as it is.
+        """
         self.seed = seed
         self.at_once = at_once
         self.lives = lives
@@ -43,6 +54,7 @@ class Report:
         self.remains: dict[str, list[str]] = {}
         self._rows: dict[str, Row] = defaultdict(Row)
         self._progress = progress
+        self._details = details
         self._began = time.monotonic()
         self._seconds = 0.0
         self._done = 0
@@ -77,6 +89,10 @@ class Report:
         for problem in failure.problems:
             print(f"    {problem.kind.value}: {problem.text}", file=self._progress)
         self._progress.flush()
+        if self._details is not None:
+            problems = "\n".join(f"{p.kind.value}: {p.text}" for p in failure.problems)
+            known = f"== {failure.plan}\n{problems}\n{failure.notes}\n-- log\n{failure.log}\n"
+            print(known, file=self._details, flush=True)
 
     def keep(self, life: Failure) -> None:
         """Keep what is known of a life that was asked for by its number."""
@@ -140,16 +156,6 @@ class Report:
             lines += ["", f"* {failure.plan} ({again})"]
             lines += [f"    {problem.kind.value}: {problem.text}" for problem in failure.problems]
         return "\n".join(lines)
-
-    def details(self) -> str:
-        """Return all that is known of the lives that were not right."""
-        parts = []
-        for failure in self.failures:
-            problems = "\n".join(f"{p.kind.value}: {p.text}" for p in failure.problems)
-            parts.append(
-                f"== {failure.plan}\n{problems}\n{failure.notes}\n-- log\n{failure.log}\n"
-            )
-        return "\n".join(parts)
 
 
 _COLUMNS = (Kind.LEAK, Kind.STATUS, Kind.LINES, Kind.HANG, Kind.WORDS)

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TextIO
 
 import trio
 
@@ -228,10 +229,15 @@ def _remove(base: str) -> None:
     shutil.rmtree(base, ignore_errors=True)
 
 
-def go(order: Order) -> Report:
-    """Run, and return the report."""
+def go(order: Order, details: TextIO | None) -> Report:
+    """Run, and return the report.
+
+    Args:
+        order: What is asked for.
+        details: Gets all that is known of each life that was not right.
+    """
     os.chdir("/")
-    report = Report(order.seed, order.lives, order.at_once, sys.stderr)
+    report = Report(order.seed, order.lives, order.at_once, sys.stderr, details)
     run = Run(order, report)
     trio.run(run.run)
     return report

@@ -177,7 +177,12 @@ FAULTS: tuple[Fault, ...] = (
                 {_FAILURE},
                 ("slurm",),
             ),
-            ("controller-kill", "as controller-restart", {_FAILURE}, ("slurm",)),
+            (
+                "controller-kill",
+                "as controller-restart; a job of the last seconds may be forgotten: 122, or 125",
+                {_FAILURE, _CANCELLED},
+                ("slurm",),
+            ),
             ("controller-stop", "as controller-restart", {_FAILURE}, ("slurm",)),
             (
                 "slurmd-kill",
