@@ -22,7 +22,11 @@ BY_PODMAN = "stopped containers that podman did not delete after the death of it
 GIVEN_TWICE = "lives whose job has a number that a killed slurmctld had given before"
 """It saves the last number some seconds later, too. A node then refuses such a job's step, or has
 the runtime's state of the first one still; and who gives the first one back cancels the second."""
-NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE}
+NOT_MADE = "lives whose step a node could not make, as slurmstepd lost its cgroup"
+"""24.11 with cgroup v1: the directory of the job is away when the task is to be put into it, now and
+then (1 in 5,000 lives), when other jobs of the user come and go. The container ends with 125 and
+srun's words."""
+NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE, NOT_MADE}
 """What is left, or lost, by others, whatever scrun does."""
 
 _ERROR = re.compile(
@@ -52,6 +56,16 @@ def given_twice(conf: str, log: str) -> str:
         return ""
     given = f"_slurm_rpc_allocate_resources JobId={found[1]} "
     return found[1] if controller.read_text(errors="replace").count(given) > 1 else ""
+
+
+def not_made(notes: str, log: str) -> bool:
+    """Tell whether a node could not make a life's step.
+
+    Args:
+        notes: What was seen of the life, with its standard error.
+        log: The container's log.
+    """
+    return "error: proctrack_g_add: " in notes and "launch failed: Slurmd could not" in log
 
 
 def look(places: list[Place], jobs: list[str], forgotten: set[str]) -> Left:

@@ -152,6 +152,9 @@ class Run:
         if number:
             self.report.left({census.GIVEN_TWICE: [f"{plan}: job {number}"]})
             problems = []
+        elif problems and lost and census.not_made(life.notes, life.log):
+            self.report.left({census.NOT_MADE: [str(plan)]})
+            problems = []
         if self.order.only is not None:
             self.report.keep(Failure(plan, problems, life.notes, life.log))
         if problems:

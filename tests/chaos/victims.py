@@ -1,5 +1,6 @@
 """Finds the process that a fault is meant for."""
 
+import contextlib
 import json
 import os
 import signal
@@ -171,7 +172,10 @@ class Harmed(Protocol):
 
 
 def killed(life: Harmed, pids: list[int]) -> None:
-    """Kill several processes with nothing in between."""
+    """Kill several processes with nothing in between.
+
+    Under load a supervisor that still runs has the time to hear of the others' death, and to tell.
+    """
     pidfds = []
     try:
         for pid in pids:
@@ -179,11 +183,10 @@ def killed(life: Harmed, pids: list[int]) -> None:
                 pidfds.append(os.pidfd_open(pid))
             except ProcessLookupError:
                 continue
-        for pidfd in pidfds:
-            try:
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pidfd in reversed(pidfds):
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, number)
         life.hit(f"SIGKILL to {pids}")
     finally:
         for pidfd in pidfds:

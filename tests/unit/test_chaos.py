@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.chaos import points
-from tests.chaos.census import given_twice, left_in
+from tests.chaos.census import given_twice, left_in, not_made
 from tests.chaos.faults import (
     CREATED,
     CREATING,
@@ -272,6 +272,14 @@ def test_a_number_that_was_given_twice(tmp_path: Path) -> None:
     assert given_twice(str(conf), said.format(3)) == ""
     assert given_twice(str(conf), "") == ""
     assert given_twice("/none/etc/slurm.conf", said.format(36)) == ""
+
+
+def test_a_step_that_a_node_could_not_make() -> None:
+    said = "standard error: 'slurmstepd-node2: error: proctrack_g_add: Bad address\\n'"
+    log = 'msg="srun: error: task 0 launch failed: Slurmd could not execve job"'
+    assert not_made(said, log)
+    assert not not_made(said, "")
+    assert not not_made("", log)
 
 
 def test_what_may_stay_in_a_root_directory(tmp_path: Path) -> None:
