@@ -247,6 +247,8 @@ class Life(Phases):
                 self._ledger.note(moved=place.moved)
                 for note in place.notes:
                     self._journal.write("info", note)
+                if place.missed:
+                    self._stdio.say(f"without effect in a job: {', '.join(place.missed)}")
                 step = Step(
                     bundle=place.bundle,
                     arguments=place.arguments,

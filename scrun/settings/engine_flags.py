@@ -34,7 +34,7 @@ OPTIONS = "slurm.option."
 CPUS, MEMORY, GPUS = "SCRUN_CPUS_PER_TASK", "SCRUN_MEM_PER_NODE", "SCRUN_GPUS"
 _PERIOD = 100_000
 _MEBIBYTE = 1 << 20
-_NOBODY_ASKED = 2048  # the limit of processes that podman sets by itself
+PIDS_LIMIT_OF_PODMAN = 2048  # that it sets by itself
 _GPU = re.compile(r"/dev/nvidia(\d{1,4})", re.ASCII)
 _GPU_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -97,7 +97,7 @@ def read_flags(config: Config, *, resources: bool) -> Flags:
     if gpus:
         requests[GPUS], origins[GPUS] = str(gpus), origin
     processes = _number(_table(limits.get("pids")).get("limit"))
-    if 0 < processes != _NOBODY_ASKED:
+    if 0 < processes != PIDS_LIMIT_OF_PODMAN:
         notes.append(f"--pids-limit {processes} is not enforced: Slurm has no such limit")
     return Flags(requests, origins, (*notes, *([note] if note else [])))
 

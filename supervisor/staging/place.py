@@ -50,6 +50,7 @@ class Staged(msgspec.Struct, frozen=True):
         bundle: Its directory.
         rootfs: Its root file system.
         notes: Lines for the log.
+        missed: Options of the engine's that have no effect, for its user.
         arguments: The command that it runs: process.args.
         moved: What a script's stage_out has to know, if there is one.
         copied_from: What `rootfs` was copied from, "" if it was not: at the end the changes go
@@ -65,6 +66,7 @@ class Staged(msgspec.Struct, frozen=True):
     moved: Moved | None = None
     copied_from: str = ""
     view: View | None = None
+    missed: tuple[str, ...] = ()
 
 
 def directory_for(settings: Staging, request: Request) -> str:
@@ -218,7 +220,14 @@ def _fill(
     if root.get("readonly"):
         copied_from = ""
     view = view_of(plan.config, rootfs, directory, elsewhere=target.elsewhere)
-    return Staged(directory, rootfs, tuple(notes), copied_from=copied_from, view=view)
+    return Staged(
+        directory,
+        rootfs,
+        tuple(notes),
+        copied_from=copied_from,
+        view=view,
+        missed=plan.missed,
+    )
 
 
 def _owners_are_lost(directory: str, ids: BothIds) -> str:

@@ -10,6 +10,7 @@ from scrun.errors import shortened
 from supervisor.staging.ids import BothIds
 
 _MOST = 1000
+_MOST_MISSED = 8  # that is a line
 
 # Where engines keep what they make for one container. None of it exists on another machine.
 HOST_ONLY = (
@@ -101,11 +102,19 @@ class Copy(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The answer: what to write, what to copy, and one line for the log about each loss."""
+    """The answer.
+
+    Attributes:
+        config: What to write.
+        copies: What to copy.
+        notes: One line for the log about each loss.
+        missed: Those of them that somebody has asked the engine for, as its options.
+    """
 
     config: dict[str, Any]
     copies: tuple[Copy, ...]
     notes: tuple[str, ...]
+    missed: tuple[str, ...] = ()
 
 
 class Notes:
@@ -113,6 +122,14 @@ class Notes:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.missed: list[str] = []
+
+    def miss(self, option: str) -> None:
+        """Put down that an option of the engine's has no effect: its user is told of it."""
+        if len(self.missed) < _MOST_MISSED:
+            self.missed.append(shortened(option))
+        elif len(self.missed) == _MOST_MISSED:
+            self.missed.append("…")
 
     def add(self, line: str) -> None:
         """Put down one line; an image may bring any number of them, of any length."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from scrun.settings.engine_flags import PIDS_LIMIT_OF_PODMAN
 from scrun.settings.request_sources import names_of_requests
 from supervisor.staging.ids import Maps, Range, is_mapped, mappings, maps_for
 from supervisor.staging.mounts import fit_mounts
@@ -27,6 +28,8 @@ _FOR_SCRUN = "they ask for the job, and are for scrun alone"
 _NO_CGROUPS = "the runtime there makes no cgroups, the job has its own"
 
 _SETS = ("bounding", "effective", "inheritable", "permitted", "ambient")
+
+_SYSCTLS_OF_ENGINES = ("net.ipv4.ping_group_range", "net.ipv4.ip_unprivileged_port_start")
 
 # sysctl names are per namespace; runc and crun refuse those whose namespace is the node's
 _SYSCTLS = (
@@ -86,7 +89,7 @@ def fit(
     )
     if "mounts" in fitted:
         fitted["mounts"] = mounts
-    return Plan(fitted, tuple(copies), tuple(notes.lines))
+    return Plan(fitted, tuple(copies), tuple(notes.lines), tuple(notes.missed))
 
 
 def _fit_process(process: dict[str, Any], target: Target, maps: Maps | None, notes: Notes) -> None:
@@ -191,6 +194,10 @@ def _fit_linux(
         seccomp = linux.get("seccomp") or {}
         for key in ("listenerPath", "listenerMetadata"):
             notes.drop(seccomp, "linux.seccomp.", key, _OTHER_MACHINE)
+    if target.elsewhere:
+        processes = ((linux.get("resources") or {}).get("pids") or {}).get("limit") or 0
+        if 0 < processes != PIDS_LIMIT_OF_PODMAN:
+            notes.miss("--pids-limit")
     if not target.cgroups:
         for key in ("cgroupsPath", "resources", "intelRdt"):
             notes.drop(linux, "linux.", key, _NO_CGROUPS)
@@ -272,6 +279,8 @@ def _sysctls_of_own_namespaces(linux: dict[str, Any], target: Target, notes: Not
         if namespace not in own:
             why = f"the container has no {namespace} namespace" if namespace else _ROOT_ONLY
             notes.drop(linux["sysctl"], "linux.sysctl.", name, why)
+            if target.elsewhere and name not in _SYSCTLS_OF_ENGINES:
+                notes.miss(f"--sysctl {name}")
         elif target.rootless and name == "net.ipv4.ping_group_range":
             # podman always sets "0 0"; a group without a map is EINVAL
             groups = linux["sysctl"][name].split()

@@ -23,9 +23,9 @@ GIVEN_TWICE = "lives whose job has a number that a killed slurmctld had given be
 """It saves the last number some seconds later, too. A node then refuses such a job's step, or has
 the runtime's state of the first one still; and who gives the first one back cancels the second."""
 NOT_MADE = "lives whose step a node could not make, as slurmstepd lost its cgroup"
-"""24.11 with cgroup v1: the directory of the job is away when the task is to be put into it, now and
-then (1 in 5,000 lives), when other jobs of the user come and go. The container ends with 125 and
-srun's words."""
+"""24.11 with cgroup v1: the directory of the job is away when the task is to be put into it, now
+and then (1 in 5,000 lives), when other jobs of the user come and go. The container ends with 125
+and srun's words."""
 NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE, NOT_MADE}
 """What is left, or lost, by others, whatever scrun does."""
 

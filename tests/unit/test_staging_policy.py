@@ -180,6 +180,31 @@ def test_every_loss_is_noted() -> None:
         assert notes.count(lost) == 1, lost
 
 
+@pytest.mark.parametrize(
+    ("sysctl", "processes", "missed"),
+    [
+        ({}, 2048, ()),
+        ({"net.core.somaxconn": "9"}, 2048, ("--sysctl net.core.somaxconn",)),
+        ({}, 10, ("--pids-limit",)),
+        ({}, -1, ()),
+        (
+            {f"net.x{number}": "9" for number in range(99)},
+            0,
+            (*(f"--sysctl net.x{number}" for number in range(8)), "…"),
+        ),
+    ],
+)
+def test_what_somebody_has_asked_for_is_missed(
+    sysctl: dict[str, str], processes: int, missed: tuple[str, ...]
+) -> None:
+    """And not what engines set by themselves."""
+    own = {"net.ipv4.ping_group_range": "0 0", "net.ipv4.ip_unprivileged_port_start": "0"}
+    limits = {"pids": {"limit": processes}, "devices": [{"allow": False, "access": "rwm"}]}
+    config = {"linux": {"sysctl": own | sysctl, "resources": limits}}
+    assert fitted(config, SLURM_USER).missed == missed
+    assert fitted(config, LOCAL_USER).missed == ()
+
+
 def test_what_says_nothing_is_lost_in_silence() -> None:
     config = {"process": {"user": {"uid": 0, "gid": 0, "additionalGids": []}, "rlimits": []}}
     assert fitted(config, SLURM_USER).notes == ()
