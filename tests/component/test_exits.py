@@ -14,24 +14,35 @@ import ctypes, os, signal, sys, threading, time
 import trio
 from supervisor.engines.local.exits import SomebodysChild
 
+class ReapedMeanwhile(SomebodysChild):
+    def _look(self):
+        seen = super()._look()
+        if not waited:
+            waited.append(os.waitpid(child, 0))
+        return seen
+
+waited = []
 child = os.fork()
 if not child:
     ctypes.CDLL(None).prctl(4, int(sys.argv[1]), 0, 0, 0)  # PR_SET_DUMPABLE
     os.kill(os.getpid(), signal.SIGSTOP)
 os.waitpid(child, os.WUNTRACED)
-process = SomebodysChild(child)
+later = sys.argv[2] == "later"
+process = (SomebodysChild if later else ReapedMeanwhile)(child)
 process.kill()
 os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-threading.Timer(0.2, os.waitpid, (child, 0)).start()
+if later:
+    threading.Timer(0.2, os.waitpid, (child, 0)).start()
 print(trio.run(process.ended).status)
 """
 
 
+@pytest.mark.parametrize("reaped", ["later", "meanwhile"])
 @pytest.mark.parametrize("dumpable", [1, 0])
-def test_one_that_was_killed_before_its_program(dumpable: int) -> None:
+def test_one_that_was_killed_before_its_program(dumpable: int, reaped: str) -> None:
     """An OCI runtime makes itself undumpable until then: its zombie shows nothing to others."""
     done = subprocess.run(
-        [*NOBODY, sys.executable, "-c", SCRIPT, str(dumpable)],
+        [*NOBODY, sys.executable, "-c", SCRIPT, str(dumpable), reaped],
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
         capture_output=True,

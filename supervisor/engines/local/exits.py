@@ -70,7 +70,11 @@ class SomebodysChild:
         either: that one has to be reaped first, and no event tells us when it is.
         """
         with trio.move_on_after(_REAPED):
-            while (ending := self._look()) is UNKNOWN and self._is_zombie:  # noqa: ASYNC110
+            # asked before each look, after which it may be reaped
+            while True:
+                is_zombie = self._is_zombie
+                if (ending := self._look()) is not UNKNOWN or not is_zombie:
+                    break
                 await trio.sleep(_LOOKS)
         return ending
 
