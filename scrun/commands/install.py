@@ -107,7 +107,7 @@ def _storage(engine: str, site: Site) -> list[str]:
     """Tell what podman's storage means for its containers on a cluster, if it is slow there."""
     if engine != "podman":
         return []
-    driver = podman.storage_driver(os.environ, site.home_config)
+    driver = podman.storage(os.environ, site.home_config, home(os.environ)).driver
     if driver == podman.WITHOUT_COPIES:
         return []
     return [f"note: podman's storage driver is {driver}: {podman.STORAGE}"]
@@ -118,7 +118,12 @@ def home_config(env: Mapping[str, str]) -> str:
     given = env.get("XDG_CONFIG_HOME", "")
     if given.startswith("/"):
         return given.rstrip("/") or "/"
-    return (env.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir).rstrip("/") + "/.config"
+    return home(env) + "/.config"
+
+
+def home(env: Mapping[str, str]) -> str:
+    """Return the user's home, as podman finds it."""
+    return (env.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir).rstrip("/")
 
 
 def _install(engine: str, site: Site, *, default: bool) -> list[Change]:

@@ -9,8 +9,11 @@ config.json where they do not hold, and its network where there is none.
 import glob
 import json
 import os
+import string
 import tomllib
 from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from scrun.errors import SettingsError
 
@@ -18,7 +21,7 @@ NAME = "scrun"
 MARK = "# Written by `scrun install podman`; `scrun install podman --undo` removes it.\n"
 _SYSTEM = "/etc/containers"
 _VENDOR = "/usr/share/containers"
-_DRIVER = "overlay"  # podman's own choice
+_DRIVER, _GRAPHROOT = "overlay", "/var/lib/containers/storage"  # podman's own choice
 WITHOUT_COPIES = "vfs"
 """The storage driver whose root file systems the nodes of a cluster see as they are."""
 STORAGE = (
@@ -61,33 +64,59 @@ def is_ours(content: str) -> bool:
     return content.startswith(MARK)
 
 
-def storage_driver(env: Mapping[str, str], home_config: str | None) -> str:
-    """Return podman's storage driver, by containers-storage.conf(5).
+class Storage(msgspec.Struct, frozen=True):
+    """podman's storage of images and containers.
+
+    Attributes:
+        driver: Its driver.
+        place: Its directory, the graphroot; it need not be there.
+    """
+
+    driver: str
+    place: str
+
+
+def storage(env: Mapping[str, str], home_config: str | None, home: str) -> Storage:
+    """Return podman's storage, by containers-storage.conf(5).
 
     Args:
         env: podman's environment.
         home_config: The user's directory of settings; None for root's podman.
+        home: The user's home.
 
     Raises:
         SettingsError: The file that counts is no TOML.
     """
-    if driver := env.get("STORAGE_DRIVER"):
-        return driver
-    places = [env.get("CONTAINERS_STORAGE_CONF", "")]
-    places += [f"{home_config}/containers/storage.conf"] if home_config else []
-    places += [f"{_SYSTEM}/storage.conf", f"{_VENDOR}/storage.conf"]
-    path = next((place for place in places if place and os.path.isfile(place)), None)
-    if path is None:
-        return _DRIVER
+    own = [env.get("CONTAINERS_STORAGE_CONF", "")]
+    own += [f"{home_config}/containers/storage.conf"] if home_config else []
+    everybodys = [f"{_SYSTEM}/storage.conf", f"{_VENDOR}/storage.conf"]
+    path = next((path for path in [*own, *everybodys] if path and os.path.isfile(path)), None)
+    table = _storage_table(path) if path else {}
+
+    def text(key: str) -> str:
+        value = table.get(key)
+        return value if isinstance(value, str) else ""
+
+    driver = env.get("STORAGE_DRIVER") or text("driver") or _DRIVER
+    if home_config is None:
+        return Storage(driver, text("graphroot") or _GRAPHROOT)
+    # an ordinary user's podman takes no graphroot from a file that is everybody's
+    place = text("graphroot") if path in own else text("rootless_storage_path")
+    known = {"HOME": home, "USER": os.path.basename(home), "UID": str(os.geteuid())}
+    place = string.Template(place).safe_substitute({**known, **env})
+    data = env.get("XDG_DATA_HOME") or f"{home}/.local/share"
+    return Storage(driver, place or f"{data}/containers/storage")
+
+
+def _storage_table(path: str) -> dict[str, object]:
     try:
         with open(path, "rb") as file:
-            storage = tomllib.load(file).get("storage", {})
+            table = tomllib.load(file).get("storage", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from error
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
-    driver = storage.get("driver") if isinstance(storage, dict) else None
-    return driver if isinstance(driver, str) and driver else _DRIVER
+    return table if isinstance(table, dict) else {}
 
 
 def files(

@@ -4,11 +4,12 @@ import os
 
 import trio
 
-from scrun.commands.install import Site, home_config
+from scrun.commands.install import Site, home, home_config
 from scrun.errors import SettingsError
 from scrun.install import docker, files, podman
 from supervisor.doctor.findings import Finding
 from supervisor.doctor.place import Check, Place, Tell
+from supervisor.staging.mapped import why_no_owners
 
 
 def judge_podman(engine: dict[str, object], usable: str | None) -> Finding:
@@ -50,14 +51,23 @@ def judge_docker(path: str, program: str | None, *, usable: bool) -> Finding:
     return Finding("docker", "ok", f"{path}: knows scrun as {program}")
 
 
-def judge_storage(driver: str, engine: str) -> Finding:
-    """Judge podman's storage driver.
+def judge_storage(storage: podman.Storage, engine: str, why_no_owners: str = "") -> Finding:
+    """Judge podman's storage.
 
     Args:
-        driver: It.
+        storage: It.
         engine: Where containers run.
+        why_no_owners: Why files there cannot belong to the ids that the user is lent, or "".
     """
-    name = "podman's storage"
+    name, driver = "podman's storage", storage.driver
+    if why_no_owners:
+        return Finding(
+            name,
+            "warn",
+            f"{storage.place}: files there cannot have an image's users ({why_no_owners})",
+            "set graphroot in storage.conf to a file system that lets them, as local disks do; "
+            "NFS does not",
+        )
     if engine != "slurm" or driver == podman.WITHOUT_COPIES:
         return Finding(name, "ok", f"driver {driver}")
     what, _, remedy = podman.STORAGE.partition("; ")
@@ -76,10 +86,15 @@ async def _podman(place: Place, tell: Tell) -> None:
 def _look_at_storage(place: Place) -> Finding:
     own = None if os.geteuid() == 0 else home_config(place.setting.environment)
     try:
-        driver = podman.storage_driver(place.setting.environment, own)
+        environment = place.setting.environment
+        storage = podman.storage(environment, own, home(environment))
     except SettingsError as error:
         return Finding("podman's storage", "warn", str(error), "correct that file")
-    return judge_storage(driver, place.engine.name if place.engine else "")
+    there = storage.place
+    while not os.path.lexists(there) and there != "/":
+        there = os.path.dirname(there)
+    why = why_no_owners(there) if own and os.access(there, os.W_OK) else ""
+    return judge_storage(storage, place.engine.name if place.engine else "", why)
 
 
 def _look_at_podman(place: Place) -> Finding:

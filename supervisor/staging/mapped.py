@@ -1,15 +1,25 @@
-"""Removes what belongs to the user's lent ids, as root of a user namespace that has them."""
+"""Commands that are run as root of a user namespace that has the user's lent ids."""
 
+import contextlib
 import subprocess
+from collections.abc import Sequence
 
 from supervisor.processes import own_program
 from supervisor.staging.id_maps import lent_to_caller
-from supervisor.staging.ids import Ids
+from supervisor.staging.ids import BothIds, Ids
 
-_TIMEOUT = 600.0
+_REMOVING = 600.0
+_TRYING = 10.0
 _TOOL = 10.0
 # sh has lost its capabilities by its exec; what root of the finished map executes has them all
 _WAIT = 'echo; read -r _ && exec "$@"'
+_GIVE_AWAY = """
+file=$(mktemp "$1/.scrun-doctor.XXXXXX") || exit
+chown "$2" "$file"
+status=$?
+rm -f "$file"
+exit "$status"
+"""
 
 
 def remove_mapped(path: str) -> None:
@@ -17,21 +27,50 @@ def remove_mapped(path: str) -> None:
 
     Without such ids, or newuidmap(1), what is left is left.
     """
-    if (ids := lent_to_caller()) is None or ids.lent:
-        return  # within an engine's namespace we are root of it already
-    remove = ("rm", "-rf", "--one-file-system", "--", path)
-    command = [own_program("unshare"), "--user", "/bin/sh", "-c", _WAIT, "sh", *remove]
+    if (ids := _lent()) is not None:
+        _run(("rm", "-rf", "--one-file-system", "--", path), ids, _REMOVING)
+
+
+def why_no_owners(directory: str) -> str:
+    """Tell why a file in a directory cannot belong to a lent id, or "".
+
+    Network file systems often know nothing of what root of a user namespace may do. Nothing is
+    known either where no ids are lent.
+    """
+    if (ids := _lent()) is None:
+        return ""
+    owner = f"{ids.uids.whole[-1].inside}:{ids.gids.whole[-1].inside}"
+    done = _run(("/bin/sh", "-c", _GIVE_AWAY, "sh", directory, owner), ids, _TRYING)
+    if done is None or done.returncode == 0:
+        return ""
+    lines = done.stderr.decode(errors="replace").split("\n")
+    return lines[0].rpartition(": ")[2] or f"status {done.returncode}"
+
+
+def _lent() -> BothIds | None:
+    """Return what has to be mapped: within an engine's namespace we are root of it already."""
+    ids = lent_to_caller()
+    return None if ids is None or ids.lent else ids
+
+
+def _run(
+    command: Sequence[str], ids: BothIds, timeout: float
+) -> subprocess.CompletedProcess[bytes] | None:
+    """Run a command; None if there is no such namespace, or it took too long."""
+    words = [own_program("unshare"), "--user", "/bin/sh", "-c", _WAIT, "sh", *command]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe) as child:
         assert child.stdout is not None
         try:
-            child.stdout.readline()  # then it is in its namespace
-            if _map("newuidmap", child.pid, ids.uids) and _map("newgidmap", child.pid, ids.gids):
-                child.communicate(b"\n", _TIMEOUT)
-        except (OSError, subprocess.SubprocessError):
-            pass
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                child.stdout.readline()  # then it is in its namespace
+                tools = (("newuidmap", ids.uids), ("newgidmap", ids.gids))
+                if all(_map(tool, child.pid, each) for tool, each in tools):
+                    out, err = child.communicate(b"\n", timeout)
+                    return subprocess.CompletedProcess(words, child.returncode, out, err)
         finally:
             child.kill()
+    return None
 
 
 def _map(tool: str, pid: int, ids: Ids) -> bool:

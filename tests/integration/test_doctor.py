@@ -223,3 +223,29 @@ def test_colour_on_a_terminal_only(site: Site, plain: bool) -> None:
         assert process.wait(30) == 0
     terminal.close()
     assert ("\033[32mok" in said) is not plain
+
+
+@pytest.mark.parametrize("site", ["local-user"], indirect=True)
+def test_storage_that_keeps_no_owners(site: Site) -> None:
+    """As a network file system is: root of a user namespace may not give files away there."""
+    storage, below = site.base / "b" / "storage", site.base / "b" / "below"
+    for path in (storage, below):
+        path.mkdir()
+        site.user.give(path)
+    config = site.base / "b" / "config" / "containers"
+    config.mkdir(parents=True)
+    (config / "storage.conf").write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{storage}/new/one"\n'
+    )
+    home = str(config.parent)
+    assert Doctor(site, "--no-job", XDG_CONFIG_HOME=home).status("podman's storage") == "ok"
+    options = ("--chown-deny", "--chgrp-deny", "-o", "allow_other")
+    subprocess.run(["bindfs", *options, below, storage], check=True, timeout=10)
+    try:
+        doctor = Doctor(site, "--no-job", XDG_CONFIG_HOME=home)
+    finally:
+        subprocess.run(["umount", storage], check=True, timeout=10)
+    assert doctor.status("podman's storage") == "warn"
+    assert f"{storage}/new/one: files there cannot have" in doctor.text("podman's storage")
+    assert "Operation not permitted" in doctor.text("podman's storage")
+    assert list(below.iterdir()) == []

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from scrun.errors import SettingsError
+from scrun.install import podman
 from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.shell_commands import program_of
 from supervisor.doctor import by_hand, cluster, containers, engines, machine, main, trial
@@ -313,7 +314,13 @@ def test_libraries() -> None:
     [("overlay", "slurm", "warn"), ("vfs", "slurm", "ok"), ("overlay", "local", "ok")],
 )
 def test_podmans_storage(driver: str, engine: str, status: str) -> None:
-    assert engines.judge_storage(driver, engine).status == status
+    storage = podman.Storage(driver, "/home/a/storage")
+    assert engines.judge_storage(storage, engine).status == status
+    found = engines.judge_storage(storage, engine, "Operation not permitted")
+    assert found.status == "warn"
+    assert found.text == (
+        "/home/a/storage: files there cannot have an image's users (Operation not permitted)"
+    )
 
 
 def test_podman() -> None:

@@ -329,7 +329,43 @@ def test_podmans_storage_driver(
     path = tmp_path / "containers" / "storage.conf"
     path.parent.mkdir()
     path.write_text(content or "[storage]\n")
-    assert podman.storage_driver(env, str(tmp_path)) == driver
+    assert podman.storage(env, str(tmp_path), "/home/a").driver == driver
+
+
+@pytest.mark.parametrize(
+    ("content", "env", "place"),
+    [
+        ("", {}, "/home/a/.local/share/containers/storage"),
+        ("", {"XDG_DATA_HOME": "/data"}, "/data/containers/storage"),
+        ('graphroot = "/own"\n', {}, "/own"),
+        ('graphroot = "$HOME/s/$USER"\n', {"HOME": "/home/a"}, "/home/a/s/a"),
+        ("graphroot = 1\n", {}, "/home/a/.local/share/containers/storage"),
+    ],
+)
+def test_where_podmans_storage_is(
+    tmp_path: Path, content: str, env: dict[str, str], place: str
+) -> None:
+    path = tmp_path / "containers" / "storage.conf"
+    path.parent.mkdir()
+    path.write_text(f"[storage]\n{content}")
+    assert podman.storage(env, str(tmp_path), "/home/a").place == place
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ('graphroot = "/everybodys"\n', "/home/a/.local/share/containers/storage"),
+        ('rootless_storage_path = "/storage/$USER"\n', "/storage/a"),
+    ],
+)
+def test_where_a_site_has_podmans_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, place: str
+) -> None:
+    monkeypatch.setattr(podman, "_SYSTEM", str(tmp_path))
+    (tmp_path / "storage.conf").write_text(f"[storage]\n{content}")
+    assert podman.storage({}, f"{tmp_path}/none", "/home/a").place == place
+    root = "/everybodys" if "graphroot" in content else "/var/lib/containers/storage"
+    assert podman.storage({}, None, "/root").place == root
 
 
 def test_a_storage_conf_that_is_no_toml(tmp_path: Path) -> None:
@@ -337,4 +373,4 @@ def test_a_storage_conf_that_is_no_toml(tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text("driver: vfs\n")
     with pytest.raises(SettingsError, match=r"storage\.conf"):
-        podman.storage_driver({}, str(tmp_path))
+        podman.storage({}, str(tmp_path), "/home/a")
