@@ -21,7 +21,7 @@ from supervisor.viewers import attach
 class Attached:
     """A container with a terminal of ours, and somebody's connection to it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, unkillable: Exception | None = None) -> None:
         self.stdio = Stdio([os.open("/dev/null", os.O_RDWR) for _ in range(3)], terminal=False)
         self.kept = KeptOutput(str(path), 16 << 20, print)
         self.kept.connect(self.stdio, terminal=True)
@@ -34,7 +34,7 @@ class Attached:
         async def kill(number: int) -> None:
             await trio.lowlevel.checkpoint()
             self.got.append(number)
-            raise StateError("it ends")
+            raise unkillable or StateError("it ends")
 
         def resized() -> None:
             self.resizes += 1
@@ -50,8 +50,9 @@ async def serve(box: Attached, connection: trio.SocketStream) -> None:
         await attach(box.container, connection)
 
 
-async def test_frames_of_somebody_attached(tmp_path: Path) -> None:
-    box = Attached(tmp_path / "output")
+@pytest.mark.parametrize("unkillable", [None, PermissionError(1, "Operation not permitted")])
+async def test_frames_of_somebody_attached(tmp_path: Path, unkillable: Exception | None) -> None:
+    box = Attached(tmp_path / "output", unkillable)
     theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery, theirs:

@@ -156,6 +156,8 @@ LATER = [
     ("exec", "--ignore-paused"),
     ("exec", "--cgroup", "/sub"),
     ("update", "--cpu-idle", "1"),  # runc 1.2
+    ("update", "--cpu-burst", "1000"),
+    ("checkpoint", "--tcp-skip-in-flight"),  # runc 1.3
     ("restore", "--lsm-mount-context", "c"),
     ("restore", "--pidfd-socket", "/s"),
 ]
