@@ -244,6 +244,16 @@ def test_one_that_ignores_signals_is_killed(kind: str, status: int, problems: li
     assert kinds(plan(fault, RUNNING, kind), what) == problems
 
 
+def test_a_keeper_that_gets_sigint_before_its_first_line() -> None:
+    said = 'Traceback (most recent call last):\n  File "keeper.py", line {}, in <module>\n'
+    said += "KeyboardInterrupt\nscrun: the container could not be created: status -2\n"
+    [fault] = find("runtime-int")
+    early = seen(hit=True, create=Answer(1, "", said.format(0)))
+    assert kinds(plan(fault, CREATING), early) == []
+    late = seen(hit=True, create=Answer(1, "", said.format(7)))
+    assert kinds(plan(fault, CREATING), late) == [Kind.WORDS]
+
+
 def test_what_could_not_be_started_has_written_nothing() -> None:
     [fault] = find("answer-stranger")
     what = seen(hit=True, start=REFUSED, anchor=137, state=None, out=b"", own=frozenset({137}))
