@@ -34,7 +34,7 @@ OPTIONS = "slurm.option."
 CPUS, MEMORY, GPUS = "SCRUN_CPUS_PER_TASK", "SCRUN_MEM_PER_NODE", "SCRUN_GPUS"
 _PERIOD = 100_000
 _MEBIBYTE = 1 << 20
-PIDS_LIMIT_OF_PODMAN = 2048  # that it sets by itself
+_BY_PODMAN = 2048  # the limit of processes that it sets by itself
 _GPU = re.compile(r"/dev/nvidia(\d{1,4})", re.ASCII)
 _GPU_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -96,10 +96,19 @@ def read_flags(config: Config, *, resources: bool) -> Flags:
     gpus, origin, note = _gpus(config)
     if gpus:
         requests[GPUS], origins[GPUS] = str(gpus), origin
-    processes = _number(_table(limits.get("pids")).get("limit"))
-    if 0 < processes != PIDS_LIMIT_OF_PODMAN:
+    if processes := processes_asked(limits):
         notes.append(f"--pids-limit {processes} is not enforced: Slurm has no such limit")
     return Flags(requests, origins, (*notes, *([note] if note else [])))
+
+
+def processes_asked(limits: Mapping[str, object]) -> int:
+    """Return how many processes somebody wants a container to have at most, or 0.
+
+    Args:
+        limits: `linux.resources`.
+    """
+    processes = _number(_table(limits.get("pids")).get("limit"))
+    return processes if 0 < processes != _BY_PODMAN else 0
 
 
 def variable_of(annotation: str) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from scrun.settings.engine_flags import PIDS_LIMIT_OF_PODMAN
+from scrun.settings.engine_flags import processes_asked
 from scrun.settings.request_sources import names_of_requests
 from supervisor.staging.ids import Maps, Range, is_mapped, mappings, maps_for
 from supervisor.staging.mounts import fit_mounts
@@ -194,10 +194,8 @@ def _fit_linux(
         seccomp = linux.get("seccomp") or {}
         for key in ("listenerPath", "listenerMetadata"):
             notes.drop(seccomp, "linux.seccomp.", key, _OTHER_MACHINE)
-    if target.elsewhere:
-        processes = ((linux.get("resources") or {}).get("pids") or {}).get("limit") or 0
-        if 0 < processes != PIDS_LIMIT_OF_PODMAN:
-            notes.miss("--pids-limit")
+    if target.elsewhere and processes_asked(linux.get("resources") or {}):
+        notes.miss("--pids-limit")
     if not target.cgroups:
         for key in ("cgroupsPath", "resources", "intelRdt"):
             notes.drop(linux, "linux.", key, _NO_CGROUPS)

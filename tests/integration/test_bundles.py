@@ -452,20 +452,3 @@ def test_the_kernel_permits_user_namespaces() -> None:
     finally:
         site.close()
     assert [line for line in lines if line.startswith("ok    user namespaces: ")], lines
-
-
-# What a node cannot do
-
-
-@SLURM
-def test_an_option_without_effect_is_told(site: Site) -> None:
-    config = site.config("true")
-    spaces = config["linux"]["namespaces"]
-    config["linux"]["namespaces"] = [space for space in spaces if space["type"] != "network"]
-    config["linux"]["sysctl"] = {"net.core.somaxconn": "9", "net.ipv4.ping_group_range": "0 0"}
-    config["linux"]["resources"] = {"pids": {"limit": 10}}
-    life = site.life(config=config).created().start()
-    assert life.wait() == 0
-    said = "scrun: without effect in a job: --pids-limit, --sysctl net.core.somaxconn\n"
-    assert life.errors() == said
-    life.delete()

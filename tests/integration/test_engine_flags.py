@@ -94,3 +94,17 @@ def test_they_can_be_switched_off(make_site: MakeSite) -> None:
     job = job_of(site.life(config=config).created())
     assert (job["CPUs/Task"], job["TimeLimit"]) == ("1", "00:07:00")
     assert job["MinMemoryNode"] != "100M"
+
+
+@as_user
+def test_an_option_without_effect_is_told(site: Site) -> None:
+    config = site.config("true")
+    spaces = config["linux"]["namespaces"]
+    config["linux"]["namespaces"] = [space for space in spaces if space["type"] != "network"]
+    config["linux"]["sysctl"] = {"net.core.somaxconn": "9", "net.ipv4.ping_group_range": "0 0"}
+    config["linux"]["resources"] = {"pids": {"limit": 10}}
+    life = site.life(config=config).created().start()
+    assert life.wait() == 0
+    said = "scrun: without effect in a job: --pids-limit, --sysctl net.core.somaxconn\n"
+    assert life.errors() == said
+    life.delete()
