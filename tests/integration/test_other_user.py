@@ -200,8 +200,8 @@ request = len(args[1].encode()).to_bytes(4, 'big') + args[1].replace(' ', chr(0)
 kept = []
 for _ in range(1100):  # more than wait in its queue
     sock = socket.socket(socket.AF_UNIX)
+    sock.connect(args[0])  # with a time limit it would not wait for a place in that queue
     sock.settimeout(20)
-    sock.connect(args[0])
     kept.append(sock)
 for sock in kept[:5]:
     try:
