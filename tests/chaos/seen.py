@@ -111,7 +111,8 @@ def _may(plan: Plan, seen: Seen) -> frozenset[int]:
         return seen.own
     # here the engine has the container's own process, and what ends that from outside kills it
     killed = {137} if plan.has_own_process and plan.fault.ends else frozenset[int]()
-    if killed and ("supervisor" in plan.fault.name or plan.fault.point):
+    starting = "supervisor" in plan.fault.name and plan.moment is STARTING
+    if killed and (starting or plan.fault.point):
         killed = {137, 1}  # `start` is ended half-way, and the runtime's process within with it
     return _may_with_anchor(plan, seen) | killed
 
