@@ -70,13 +70,11 @@ class SomebodysChild:
         either: that one has to be reaped first, and no event tells us when it is.
         """
         with trio.move_on_after(_REAPED):
-            # asked before each look, after which it may be reaped
-            while True:
-                is_zombie = self._is_zombie
-                if (ending := self._look()) is not UNKNOWN or not is_zombie:
-                    break
+            while self._is_zombie:
+                if (ending := self._look()) is not UNKNOWN:
+                    return ending
                 await trio.sleep(_LOOKS)
-        return ending
+        return self._look()  # it may have been reaped right after the last one
 
     @property
     def _is_zombie(self) -> bool:
@@ -89,14 +87,13 @@ class SomebodysChild:
         return True
 
     def _look(self) -> Ending:
-        for _ in range(2):  # it may be reaped between one look and the other
-            status = _of_reaped(self._pidfd)
-            if status is None:
-                status = _of_zombie(self.pid, self._pidfd)
-            if status is not None:
-                code = os.waitstatus_to_exitcode(status)
-                return exited(code if code >= 0 else 128 - code)
-        return UNKNOWN
+        status = _of_reaped(self._pidfd)
+        if status is None:
+            status = _of_zombie(self.pid, self._pidfd)
+        if status is None:
+            return UNKNOWN
+        code = os.waitstatus_to_exitcode(status)
+        return exited(code if code >= 0 else 128 - code)
 
     def kill(self) -> None:
         """Send it SIGKILL; if it is the first of a PID namespace all others there end with it."""
