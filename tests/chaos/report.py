@@ -36,7 +36,7 @@ class Report:
     """Of a run."""
 
     def __init__(
-        self, seed: int, lives: int, at_once: int, progress: TextIO, details: TextIO | None
+        self, seed: int, lives: int, at_once: int, progress: TextIO, details: TextIO
     ) -> None:
         """Begin.
 
@@ -89,10 +89,9 @@ class Report:
         for problem in failure.problems:
             print(f"    {problem.kind.value}: {problem.text}", file=self._progress)
         self._progress.flush()
-        if self._details is not None:
-            problems = "\n".join(f"{p.kind.value}: {p.text}" for p in failure.problems)
-            known = f"== {failure.plan}\n{problems}\n{failure.notes}\n-- log\n{failure.log}\n"
-            print(known, file=self._details, flush=True)
+        problems = "\n".join(f"{p.kind.value}: {p.text}" for p in failure.problems)
+        known = f"== {failure.plan}\n{problems}\n{failure.notes}\n-- log\n{failure.log}\n"
+        print(known, file=self._details, flush=True)
 
     def keep(self, life: Failure) -> None:
         """Keep what is known of a life that was asked for by its number."""

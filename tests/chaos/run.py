@@ -232,7 +232,7 @@ def _remove(base: str) -> None:
     shutil.rmtree(base, ignore_errors=True)
 
 
-def go(order: Order, details: TextIO | None) -> Report:
+def go(order: Order, details: TextIO) -> Report:
     """Run, and return the report.
 
     Args:
