@@ -82,12 +82,13 @@ class Container(Life):
 
         self.begin(kill)
 
-    def inside(self, purpose: str) -> Inside:
+    async def inside(self, purpose: str) -> Inside:
         """Return what is needed to do something with the container while it runs.
 
         Raises:
             StateError: It does not.
         """
+        await self.notice()
         if self.phase is Phase.WAITING:
             raise StateError(
                 f"container {self.id}: {purpose} is not possible yet: {self._notices.reason}"

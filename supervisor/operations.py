@@ -27,7 +27,7 @@ async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio
         ScrunError: The program cannot be run.
     """
     try:
-        inside = container.inside("exec")
+        inside = await container.inside("exec")
         _check_goes_on(container, "exec")
         if container.paused:
             raise StateError(f"container {container.id} is paused: resume it before you do that")
@@ -68,7 +68,7 @@ async def hold(container: Container, *, resume: bool) -> None:
         EngineError: It was not done.
     """
     purpose = "resume" if resume else "pause"
-    inside = container.inside(purpose)
+    inside = await container.inside(purpose)
     _check_goes_on(container, purpose)
     if container.paused is not resume:
         word = "is not paused" if resume else "is paused already"

@@ -167,19 +167,19 @@ class Request:
     async def _ps(self) -> bytes:
         form, words = os.fsdecode(self._arguments[1]), map(os.fsdecode, self._arguments[2:])
         container = self._live("ps")
-        job = container.inside("ps").job
+        job = (await container.inside("ps")).job
         return DONE + await processes(job, container.pid, form, [*words])
 
     async def _events(self) -> bytes:
         container = self._live("events")
-        inside = container.inside("events")
+        inside = await container.inside("events")
         resources = inside.bundle.config.linux.resources
         return DONE + await statistics(inside.job, container.id, resources)
 
     async def _update(self) -> bytes:
         limit, text = os.fsdecode(self._arguments[1]), self._arguments[2]
         resources = read_resources(text, "linux.resources")
-        job, bundle, *_ = self._live("update").inside("update")
+        job, bundle, *_ = await self._live("update").inside("update")
         wanted = changes(resources, bundle.config.linux.resources)
         await job.update(json.dumps(resources), wanted, limit)
         return DONE

@@ -77,13 +77,12 @@ def descendants(pid: int) -> list[int]:
     found: list[int] = []
     waiting = [pid]
     while waiting:
-        for task in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
-            try:
-                children = [int(child) for child in task.read_text().split()]
-            except OSError:
-                continue
-            found += children
-            waiting += children
+        with contextlib.suppress(OSError):  # one that ends cannot be listed, or read
+            for task in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+                with contextlib.suppress(OSError):
+                    children = [int(child) for child in task.read_text().split()]
+                    found += children
+                    waiting += children
     return found
 
 

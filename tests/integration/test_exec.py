@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import termios
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -258,6 +259,31 @@ def test_where_nothing_runs(site: Site) -> None:
     assert "is stopped, not running" in site.fails("exec", life.id, "true")
     life.delete()
     assert "does not exist" in site.fails("exec", life.id, "true")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["exec", "ID", "true"], ["ps", "ID"], ["events", "--stats", "ID"], ["pause", "ID"],
+     ["update", "--memory", "100000000", "ID"]],
+    ids=lambda words: str(words[0]),
+)  # fmt: skip
+@pytest.mark.parametrize("site", ["local-user"], indirect=True)
+def test_right_after_its_end(site: Site, words: list[str]) -> None:
+    """The engine, whose child the container is, may know of its end before the supervisor."""
+    life = site.shell("sleep 600").created().start()
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        os.kill(life.anchor, signal.SIGKILL)
+        assert life.wait() == 137
+        asking = _popen(site, *[life.id if word == "ID" else word for word in words])
+        time.sleep(0.5)  # by then it has asked
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    _, said = asking.communicate(timeout=30)
+    assert f"{words[0]} is not possible: it is stopped" in said.decode()
+    assert asking.returncode == 1
+    life.delete()
 
 
 def test_a_pattern_of_the_site(make_site: MakeSite) -> None:

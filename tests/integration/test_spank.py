@@ -176,6 +176,7 @@ def test_a_process_that_was_killed(with_stack: WithStack, place: str) -> None:
     """It takes nothing with it: the container goes on, and its status is its own."""
     site = with_stack(place, "function slurm_spank_exit() end")
     life = site.shell("sleep 2; exit 5").created().start()
+    life.wait_for("running")  # before that, functions of the task are still to be called
     [worker] = [process for process in site.processes() if "supervisor.lua" in str(process)]
     os.kill(worker.pid, signal.SIGKILL)
     assert life.wait() == 5

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import trio
 
 from scrun.settings.load import Local, Runtime, Settings
 from supervisor.engines import choose
@@ -62,8 +63,10 @@ async def test_engines_that_nobody_uses_are_not_kept() -> None:
     for number in range(100):
         await engines.choose(settings, {"PATH": f"{number}"})
     assert await engines.choose(settings, {"PATH": "first"}) is first  # a container has it
-    gc.collect()
-    assert len(engines._known) <= choose._KEPT + 1
+    with trio.fail_after(10):  # a thread that has made one may have it still, for a moment
+        while len(engines._known) > choose._KEPT + 1:
+            gc.collect()
+            await trio.sleep(0.01)
 
 
 def test_tools_of_many_paths_are_not_kept() -> None:
