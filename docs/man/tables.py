@@ -33,7 +33,7 @@ from facts import (
 from scrun import states
 from scrun.cli.grammar import COMMANDS, options_of
 from scrun.settings import load, requests
-from supervisor.lua import constants
+from supervisor.worker import constants
 
 PAGES = ("scrun.1", "scrun.lua.5", "scrun.toml.5")
 

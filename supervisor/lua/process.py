@@ -33,7 +33,7 @@ _LEVELS: tuple[Level, ...] = get_args(Level)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PROGRAM = """import sys
 sys.path[:0] = [sys.argv[2]]
-from supervisor.lua.worker import main
+from supervisor.worker.main import main
 main()"""
 # how many fields a frame has after its kind; None: any number
 _FIELDS: Mapping[bytes, int | None] = {

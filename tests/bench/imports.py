@@ -23,7 +23,7 @@ def imports(interpreter: str, packages: Path) -> str:
         ("a command (`state`)", ("-I", "-S"), "import scrun._fast, scrun.settings.quick"),
         ("`create` that finds a supervisor", ("-I", "-S"), "import scrun.commands.create"),
         ("the supervisor", ("-I",), "import supervisor.run"),
-        ("a script's worker", ("-I",), "import supervisor.lua.worker"),
+        ("a script's worker", ("-I",), "import supervisor.worker.main"),
     )  # fmt: skip
     rows = []
     for kind, options, statement in kinds:

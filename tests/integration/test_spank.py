@@ -152,7 +152,9 @@ def test_no_process_waits_for_what_is_never_called(with_stack: WithStack, place:
     life.wait_for("running")
 
     def workers() -> list[object]:
-        return [process for process in site.processes() if "supervisor.lua.worker" in str(process)]
+        return [
+            process for process in site.processes() if "supervisor.worker.main" in str(process)
+        ]
 
     wait_until("the worker is gone", lambda: not workers())
     life.kill("KILL")
@@ -177,7 +179,7 @@ def test_a_process_that_was_killed(with_stack: WithStack, place: str) -> None:
     site = with_stack(place, "function slurm_spank_exit() end")
     life = site.shell("sleep 2; exit 5").created().start()
     life.wait_for("running")  # before that, functions of the task are still to be called
-    [worker] = [process for process in site.processes() if "supervisor.lua" in str(process)]
+    [worker] = [process for process in site.processes() if "supervisor.worker" in str(process)]
     os.kill(worker.pid, signal.SIGKILL)
     assert life.wait() == 5
     life.delete()

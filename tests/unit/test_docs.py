@@ -15,12 +15,13 @@ from scrun import states
 from scrun.cli.grammar import COMMANDS, GLOBAL, Option
 from scrun.settings import load, requests
 from scrun.settings.outputs import Told
-from supervisor.lua import constants, worker
-from supervisor.lua.documents import Documents
+from supervisor.worker import constants
+from supervisor.worker import main as worker
+from supervisor.worker.documents import Documents
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = ("scrun.1", "scrun.lua.5", "scrun.toml.5")
-PRELUDE = (CHECKOUT / "supervisor" / "lua" / "prelude.lua").read_text()
+PRELUDE = (CHECKOUT / "supervisor" / "worker" / "prelude.lua").read_text()
 
 
 @pytest.fixture(scope="module")

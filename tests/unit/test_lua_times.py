@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.lua.times import NOT_A_TIME, UNLIMITED, minutes
+from supervisor.worker.times import NOT_A_TIME, UNLIMITED, minutes
 
 SPANS = {
     "1:30": 2,

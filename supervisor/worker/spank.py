@@ -1,9 +1,9 @@
-"""The scripts of a plugstack.conf at work, in the process of `supervisor.lua.worker`.
+"""The scripts of a plugstack.conf at work, in the process of `supervisor.worker.main`.
 
 A context has a Lua runtime, as it has a process of its own in Slurm: what scripts keep in globals
 in one context is not there in another. Several contexts of a container share this process.
 
-From the supervisor, after what `supervisor.lua.worker` lists::
+From the supervisor, after what `supervisor.worker.main` lists::
 
     open  CONTEXT VERSION MEMORY OUTPUT-LIMIT SLURM-VERSION TRUSTED PATH...
     call  CONTEXT INDEX FUNCTION STATE
@@ -25,14 +25,14 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from supervisor.lua.runtime import Runtime, Value
-from supervisor.lua.worker import Failed, Host, checked, flush, prelude, read_script
 from supervisor.spank.names import CALLBACKS
+from supervisor.worker.main import Failed, Host, checked, flush, prelude, read_script
+from supervisor.worker.runtime import Runtime, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisor.lua.worker import Supervisor
+    from supervisor.worker.main import Supervisor
 
 _HERE = os.path.dirname(__file__)
 

@@ -42,10 +42,10 @@ from typing import TYPE_CHECKING
 
 from scrun.paths import read_trusted
 from scrun.wire import frame
-from supervisor.lua.constants import ERRORS, OF_JOBS, SUCCESS, USUAL
-from supervisor.lua.modules import advice
-from supervisor.lua.runtime import Runtime, Value
-from supervisor.lua.times import minutes
+from supervisor.worker.constants import ERRORS, OF_JOBS, SUCCESS, USUAL
+from supervisor.worker.modules import advice
+from supervisor.worker.runtime import Runtime, Value
+from supervisor.worker.times import minutes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,7 +254,7 @@ class Script:
 
 def prelude(runtime: Runtime, host: Host, cluster: str) -> tuple[Callable[..., Value], ...]:
     """Run the prelude; return its functions for loading, calling and asking, and its own."""
-    from supervisor.lua.documents import install
+    from supervisor.worker.documents import install
 
     functions: dict[str, object] = {
         "log": host.log,
@@ -344,7 +344,7 @@ def serve(supervisor: Supervisor) -> None:
     """
     request = supervisor.hear()
     if request[0] != b"load":
-        from supervisor.spank.worker import serve_stack
+        from supervisor.worker.spank import serve_stack
 
         serve_stack(supervisor, request)
     script = Script(supervisor, request[1:])
