@@ -1,8 +1,8 @@
 """scrun lua: try a site's scrun.lua, without a cluster and without a container.
 
 `check FILE` loads it as `create` does and tells what it defines. `run FILE` has it stage a bundle,
-and tells what has become of that. The work is the supervisor's (`supervisor.lua.trial`), in a
-program of its own that takes this one's place: there is no container to keep.
+and tells what has become of that. The work is the supervisor's (`supervisor.programs.lua_trial`),
+in a program of its own that takes this one's place: there is no container to keep.
 """
 
 from scrun.cli.parse import Parsed
@@ -27,4 +27,4 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ("bundle", "config", "stage-out")
     ):
         raise UsageError("lua check takes no bundle: it only loads the script")
-    become(module="supervisor.lua.trial", argv=argv)
+    become(module="supervisor.programs.lua_trial", argv=argv)

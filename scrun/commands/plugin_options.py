@@ -1,8 +1,8 @@
 """The options of `create` and `run` that scripts of plugstack.conf have registered.
 
 Which there are only the scripts can tell, and they run in a program of the supervisor's
-(`supervisor.spank.listing`). It is asked when somebody types an option that is not in the grammar,
-or wants help; so no other call pays for it.
+(`supervisor.programs.spank_options`). It is asked when somebody types an option that is not in the
+grammar, or wants help; so no other call pays for it.
 
 Each becomes a variable of the request, SCRUN_OPTION_NAME (`scrun.settings.plugin_options`): the
 supervisor needs to know one way only.
@@ -22,8 +22,8 @@ COMMANDS = ("create", "run")
 """Those that take them."""
 
 _PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from supervisor.spank.listing import main; "
-    "sys.exit(main(sys.argv[1:]))"
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from supervisor.programs.spank_options import main; sys.exit(main(sys.argv[1:]))"
 )
 _GLOBAL = ("config-file", "slurm-conf", "engine")
 _PATIENCE = 60

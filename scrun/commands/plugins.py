@@ -3,7 +3,7 @@
 A row for each: its type, the version of the plugin API that it was written for, the package that
 it came with, its name, and whether it can be used here, or why not. To find that out each is
 loaded, as for a container, and asked with the settings that hold for this call. The work is the
-supervisor's (`supervisor.plugins.listing`).
+supervisor's (`supervisor.programs.plugins_list`).
 
 Errors: SettingsError, when a settings file or a variable is wrong.
 """
@@ -20,4 +20,4 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         argv: The same as it came.
     """
     del parsed
-    become(module="supervisor.plugins.listing", argv=argv, undoes_nothing=True)
+    become(module="supervisor.programs.plugins_list", argv=argv, undoes_nothing=True)

@@ -12,7 +12,7 @@ from supervisor.processes import Setting, child
 from supervisor.pumps import messages
 from supervisor.view.plan import View
 
-_PROGRAM = os.path.join(os.path.dirname(__file__), "program.py")
+_PROGRAM = os.path.join(os.path.dirname(__file__), "..", "programs", "show_files.py")
 _PATIENCE = 10.0
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.view import program, show
+from supervisor.programs import show_files as program
+from supervisor.view import show
 from supervisor.view.plan import Place, View
 from tests.harness.wait import wait_until
 

@@ -11,11 +11,19 @@ from scrun.errors import SettingsError
 from scrun.install import podman
 from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.shell_commands import program_of
-from supervisor.doctor import by_hand, cluster, containers, engines, machine, main, trial
-from supervisor.doctor.findings import Finding, Report, json_text, text_line
-from supervisor.doctor.machine import Directory, Namespaces
-from supervisor.doctor.place import Check, Place, Tell, run_tool
 from supervisor.processes import Setting
+from supervisor.programs.doctor import (
+    by_hand,
+    cluster,
+    containers,
+    engines,
+    machine,
+    main,
+    trial,
+)
+from supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
+from supervisor.programs.doctor.machine import Directory, Namespaces
+from supervisor.programs.doctor.place import Check, Place, Tell, run_tool
 from tests.harness import users
 
 CONF = """

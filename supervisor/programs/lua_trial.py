@@ -35,7 +35,7 @@ from supervisor.lua.find import find_script, site_of
 from supervisor.lua.host import loaded
 from supervisor.orders import Order, own_order
 from supervisor.processes import Setting
-from supervisor.spank.trial import check_spank, is_spank
+from supervisor.programs.spank_trial import check_spank, is_spank
 from supervisor.staging.base import Submission
 from supervisor.staging.place import Staged
 from supervisor.staging.scripted import Scripted, scripted

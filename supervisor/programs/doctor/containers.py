@@ -22,13 +22,13 @@ from scrun.commands.launch import own_directory
 from scrun.errors import ScrunError
 from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.slurmconf import read_conf
-from supervisor.doctor.findings import Finding
-from supervisor.doctor.place import Check, Done, Place, Tell, run_tool
 from supervisor.processes import SYSTEM_PATH, Setting, child
+from supervisor.programs.doctor.findings import Finding
+from supervisor.programs.doctor.place import Check, Done, Place, Tell, run_tool
 from supervisor.runtimes import find_runtime
 
 NAME = "container"
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGE = os.path.abspath(__file__).partition("/supervisor/programs/")[0]
 _SCRUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scrun._fast import main; main()"
 _ID = "doctor"
 _LIFE = 60.0

@@ -7,8 +7,8 @@ import trio
 from scrun.commands.install import Site, home, home_config
 from scrun.errors import SettingsError
 from scrun.install import docker, files, podman
-from supervisor.doctor.findings import Finding
-from supervisor.doctor.place import Check, Place, Tell
+from supervisor.programs.doctor.findings import Finding
+from supervisor.programs.doctor.place import Check, Place, Tell
 from supervisor.staging.mapped import why_no_owners
 
 

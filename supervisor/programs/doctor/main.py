@@ -10,10 +10,10 @@ from scrun._fast import write
 from scrun.cli.parse import parse
 from scrun.commands.failure import explain_end
 from scrun.errors import ScrunError, leaves
-from supervisor.doctor import by_hand, cluster, containers, engines, machine, trial
-from supervisor.doctor.findings import Finding, Report, json_text, text_line
-from supervisor.doctor.place import Check, Place, examine
 from supervisor.plugins.registry import plugins
+from supervisor.programs.doctor import by_hand, cluster, containers, engines, machine, trial
+from supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
+from supervisor.programs.doctor.place import Check, Place, examine
 
 CHECKS: tuple[Check, ...] = (
     *machine.BASICS,

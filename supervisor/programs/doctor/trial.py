@@ -14,16 +14,16 @@ from scrun.errors import EngineError, ScrunError, SettingsError, StagingError
 from scrun.settings.load import Log
 from scrun.settings.shell_commands import program_of
 from scrun.states import Ending
-from supervisor.doctor.cluster import judge_ping, mute, oci_conf_path, read_oci_conf
-from supervisor.doctor.containers import NAME as CONTAINER
-from supervisor.doctor.containers import own_root, try_container
-from supervisor.doctor.findings import Finding
-from supervisor.doctor.place import Check, Place, Tell, run_tool
 from supervisor.engines.base import Job, Request
 from supervisor.journal import Journal
 from supervisor.lua.find import find_script
 from supervisor.nurseries import unwrapped
 from supervisor.processes import Setting
+from supervisor.programs.doctor.cluster import judge_ping, mute, oci_conf_path, read_oci_conf
+from supervisor.programs.doctor.containers import NAME as CONTAINER
+from supervisor.programs.doctor.containers import own_root, try_container
+from supervisor.programs.doctor.findings import Finding
+from supervisor.programs.doctor.place import Check, Place, Tell, run_tool
 from supervisor.pumps import messages
 from supervisor.staging.id_maps import with_ids
 from supervisor.staging.place import directory_for

@@ -13,7 +13,6 @@ from scrun.errors import EngineUnavailable, PluginUnavailable, ScrunError
 from scrun.settings.load import Settings, merge
 from scrun.settings.slurmconf import find_slurm_conf
 from scrun.settings.versions import SlurmVersion, parse_version
-from supervisor.doctor.findings import Finding
 from supervisor.engines.base import Engine
 from supervisor.engines.choose import Engines
 from supervisor.engines.slurm.engine import SlurmEngine
@@ -22,6 +21,7 @@ from supervisor.names import learn
 from supervisor.orders import own_order
 from supervisor.plugins.registry import Plugins
 from supervisor.processes import SYSTEM_PATH, Setting, child
+from supervisor.programs.doctor.findings import Finding
 from supervisor.pumps import messages
 
 Tell = Callable[[Finding], None]

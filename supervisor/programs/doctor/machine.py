@@ -15,10 +15,10 @@ from scrun.errors import ScrunError
 from scrun.settings import quick
 from scrun.settings.versions import features
 from scrun.version import VERSION
-from supervisor.doctor.findings import Finding
-from supervisor.doctor.place import Check, Place, Tell, run_tool, slurm_version
 from supervisor.limits import still_limited
 from supervisor.processes import own_program
+from supervisor.programs.doctor.findings import Finding
+from supervisor.programs.doctor.place import Check, Place, Tell, run_tool, slurm_version
 from supervisor.successor import of_the_dead
 
 _WANTED_IDS = 65536

@@ -13,11 +13,11 @@ from scrun.settings.shell_commands import program_of
 from scrun.settings.site import beside
 from scrun.settings.slurmconf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
 from scrun.settings.versions import features
-from supervisor.doctor.findings import Finding
-from supervisor.doctor.place import Check, Place, Tell, run_tool, slurm_version
 from supervisor.journal import Journal
 from supervisor.lua.find import find_script, site_of
 from supervisor.lua.host import loaded
+from supervisor.programs.doctor.findings import Finding
+from supervisor.programs.doctor.place import Check, Place, Tell, run_tool, slurm_version
 
 _MUNGE = "/run/munge/munge.socket.2"
 

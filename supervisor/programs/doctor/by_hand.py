@@ -18,14 +18,14 @@ from scrun.settings.node_runtime import node_runtime
 from scrun.settings.ociconf import OciConf, parse_oci_conf
 from scrun.settings.shell_commands import program_of
 from scrun.settings.slurmconf import read_conf
-from supervisor.doctor.cluster import oci_conf_path
-from supervisor.doctor.containers import last_line, own_root, write_bundle
-from supervisor.doctor.findings import Finding
-from supervisor.doctor.place import Check, Place, Tell
 from supervisor.engines.base import Step
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.processes import Child, child, output_of
+from supervisor.programs.doctor.cluster import oci_conf_path
+from supervisor.programs.doctor.containers import last_line, own_root, write_bundle
+from supervisor.programs.doctor.findings import Finding
+from supervisor.programs.doctor.place import Check, Place, Tell
 from supervisor.staging.place import stage_in
 from supervisor.staging.survey import local_target
 
