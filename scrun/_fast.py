@@ -9,9 +9,9 @@ needed, by name.
 import os
 import sys
 
-from scrun import wire
 from scrun.cli.parse import Parsed, parse
 from scrun.errors import UsageError
+from scrun.protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def write(content: bytes) -> None:
 
 
 def request(parsed: Parsed, container: str) -> "list[bytes]":
-    """Build the request for a forwarded operation (see `scrun.wire`)."""
+    """Build the request for a forwarded operation (see `scrun.protocol.wire`)."""
     fields = [parsed.command, container]
     if parsed.command == "kill":
         fields.append(parsed.operands[0] if parsed.operands else "TERM")

@@ -2,7 +2,7 @@
 
 Its own standard error and `--log` are its own to write: they may block, and they are somebody
 else's. So the messages go over its connection, before the answer: see
-`scrun.commands.messages` for their form.
+`scrun.protocol.progress` for their form.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.cli.report import printable
-from scrun.commands.messages import CALL, LIVE, TO_LOG, TO_STDERR
 from scrun.errors import StateError
+from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
 from scrun.settings.load import LEVELS, Level
 from supervisor.journal import Journal, Shown, as_runc
 from supervisor.nurseries import unwrapped

@@ -4,8 +4,8 @@ import fcntl
 import os
 import socket
 
-from scrun import wire
 from scrun.commands.launch import own_directory
+from scrun.protocol import wire
 
 
 def listen(root: str, name: str) -> socket.socket:

@@ -71,7 +71,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def read_call(fields: Sequence[bytes], *commands: str) -> Call:
-    """Read the fields of a request that carries a command line (see `scrun.wire`).
+    """Read the fields of a request that carries a command line (see `scrun.protocol.wire`).
 
     Args:
         fields: They.

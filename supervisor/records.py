@@ -7,9 +7,9 @@ import os
 import random
 import tempfile
 
-from scrun import wire
 from scrun.errors import ContainerExists, SettingsError, StagingError
 from scrun.paths import has_record
+from scrun.protocol import wire
 from scrun.record import Record, write_record
 from supervisor.ownership import own
 from supervisor.staging.files import remove

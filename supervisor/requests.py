@@ -1,4 +1,4 @@
-"""What each request to the supervisor does (see `scrun.wire`, and `scrun.commands`)."""
+"""What each request to the supervisor does (see `scrun.protocol.wire`, and `scrun.commands`)."""
 
 import json
 import os
@@ -9,10 +9,10 @@ from signal import SIGKILL, SIGTERM
 
 import trio
 
-from scrun.commands.messages import TOLD
 from scrun.errors import ScrunError, StateError, UsageError, described
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
+from scrun.protocol.progress import TOLD
 from scrun.record import Record, stopped_state
 from scrun.states import Ending, Phase, killed, not_running
 from supervisor.anchors import Anchor

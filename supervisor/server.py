@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import trio
 
-from scrun import wire
 from scrun.errors import ScrunError, StateError, UsageError
 from scrun.paths import outer_id
+from scrun.protocol import wire
 from scrun.settings.load import Settings, load
 from supervisor.caller import hang_up, send
 from supervisor.containers import Containers

@@ -2,10 +2,11 @@
 
 import os
 
-from scrun import _fast, wire
+from scrun import _fast
 from scrun.cli.parse import Parsed
 from scrun.errors import StateError, UnknownContainer, UsageError
 from scrun.paths import has_record
+from scrun.protocol import wire
 
 
 def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int:

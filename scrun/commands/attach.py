@@ -17,10 +17,10 @@ import _socket
 import os
 import select
 
-from scrun import wire
 from scrun._fast import record_root, write
 from scrun.anchor import LOST
 from scrun.cli.parse import Parsed
+from scrun.protocol import wire
 
 DATA, SIZE, SIGNAL = b"d", b"w", b"s"
 

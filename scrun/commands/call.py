@@ -4,7 +4,7 @@ The container's first process becomes a child of whoever is the subreaper above 
 containerd's shim, and never of the supervisor, which is nobody's descendant. So the engine waits
 for it, signals it and finds its namespaces as with crun or runc.
 
-Wire: the supervisor sends CALL (`scrun.commands.messages`), the length of the command as a decimal
+Wire: the supervisor sends CALL (`scrun.protocol.progress`), the length of the command as a decimal
 number, NUL, and the command's words separated by NUL. The answer is a line with its exit status,
 negative if a signal ended it, and beside it the descriptor that holds the lock of the pid file, if
 there is one. Standard input, output and error are those of `create`.

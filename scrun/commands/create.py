@@ -4,7 +4,7 @@ Wire: `create PID UMASK CWD COUNT ARGUMENT... NAME=VALUE...` with four descripto
 container's standard input, output and error, and the supervisor's end of the anchor's socket.
 PID is that of this process; the anchor's follows in a line of its own.
 The answer comes when the container is *created*: allocated and staged. Messages may come before
-it (`scrun.commands.messages`). It is confirmed by one more byte: a `create` that is killed before
+it (`scrun.protocol.progress`). It is confirmed by one more byte: a `create` that is killed before
 it has made the pid file leaves no container behind that nobody knows.
 
 Errors: whatever can be known without a job is refused before one is asked for; then there is no
@@ -18,11 +18,12 @@ supervisor sees the connection close, ends what it began, and the anchor with it
 import _socket
 import os
 
-from scrun import anchor, wire
+from scrun import anchor
 from scrun._fast import ask, record_root, setting
 from scrun.cli.parse import Parsed
 from scrun.oci.ids import check_id
 from scrun.pid_file import PidFile
+from scrun.protocol import wire
 from scrun.version import VERSION
 
 OWN = "@pod-"
@@ -32,7 +33,7 @@ _TAKING = 10
 """Seconds that whoever listens at the console socket may take."""
 
 _CALL, _TOLD = b"\xfc", b"\xfb"
-"""Those of `scrun.commands.messages`, not imported yet; the second is the least of them all."""
+"""Those of `scrun.protocol.progress`, not imported yet; the second is the least of them all."""
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -271,13 +272,13 @@ def _hear(
                 ended, data = call(sock, data, lock)
                 told = ended > 0
                 continue
-            from scrun.commands.messages import show
+            from scrun.protocol.progress import show
 
             message, _, data = data.partition(b"\0")
             show(message, parsed)
             shown = True
     if shown:
-        from scrun.commands.messages import clear
+        from scrun.protocol.progress import clear
 
         clear()
     if not data or data[:1] >= _TOLD:
@@ -286,7 +287,7 @@ def _hear(
 
 
 def request(operation: str, pid: int, argv: "list[str]") -> "list[bytes]":
-    """Build a request that carries a command line, and where it was typed (see `scrun.wire`)."""
+    """Build a request that carries a command line, and where it was typed (`protocol.wire`)."""
     os.umask(umask := os.umask(0o077))
     fields = [operation.encode(), b"%d" % pid, b"%o" % umask, os.fsencode(os.getcwd())]
     fields += [b"%d" % len(argv)]

@@ -14,7 +14,7 @@ import _socket
 import os
 import stat
 
-from scrun import anchor, wire
+from scrun import anchor
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed
 from scrun.commands.create import Console, open_closed_descriptors, request
@@ -23,6 +23,7 @@ from scrun.foreground import CarriedTerminal, own_terminal, stay
 from scrun.oci.ids import check_id
 from scrun.paths import LIMIT
 from scrun.pid_file import PidFile
+from scrun.protocol import wire
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:

@@ -6,10 +6,10 @@ import fcntl
 import os
 import sys
 
-from scrun import wire
 from scrun.anchor import out_of_the_way
 from scrun.errors import SettingsError, SupervisorLost, described
 from scrun.paths import replaceable
+from scrun.protocol import wire
 
 _BUILDAH = b"buildah-"
 _GENERATIONS = 3  # whoever calls a runtime, and perhaps scripts around that

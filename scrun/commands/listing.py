@@ -14,11 +14,11 @@ Errors: OSError, when the root directory cannot be read.
 import os
 import re
 
-from scrun import wire
 from scrun._fast import record_root, say
 from scrun.cli.parse import Parsed
 from scrun.oci.ids import is_id
 from scrun.paths import looked
+from scrun.protocol import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ import re
 import stat
 import time
 
-from scrun import wire
 from scrun._fast import record_root, say, write
 from scrun.cli.parse import Parsed
 from scrun.commands.ask import meant
 from scrun.errors import StateError, UnknownContainer, UsageError
 from scrun.paths import OWN_LOG
+from scrun.protocol import wire
 from scrun.record import OUTPUT, TIMES
 from scrun.times import moment
 

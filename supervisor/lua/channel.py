@@ -7,7 +7,7 @@ from collections import deque
 
 import trio
 
-from scrun.wire import LIMIT, frame
+from scrun.protocol.wire import LIMIT, frame
 
 _MOST = 16  # descriptors that nobody has taken; a worker sends one and waits
 _ROOM = socket.CMSG_SPACE(_MOST * 4)
@@ -18,7 +18,7 @@ class Hangup(Exception):
 
 
 class Channel:
-    """Sends and receives the frames of `scrun.wire`; owns its socket and what comes with it."""
+    """Sends and receives the frames of `protocol.wire`; owns its socket and what comes with it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = trio.socket.from_stdlib_socket(sock)

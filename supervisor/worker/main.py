@@ -4,8 +4,8 @@ Why a process and not a thread of the supervisor: nothing can stop a script that
 one of Lua's C functions or waits for a FIFO, but a process can be killed. And what a script
 changes (working directory, locale, open files, memory) goes with it.
 
-It talks with the supervisor (`supervisor.lua.host`) on a socket, in the frames of `scrun.wire`.
-From the supervisor::
+It talks with the supervisor (`supervisor.lua.host`) on a socket, in the frames of
+`scrun.protocol.wire`. From the supervisor::
 
     load   VERSION MEMORY OUTPUT_LIMIT SCRIPT CLUSTER TRUSTED
     call   FUNCTION BUNDLE ROOT COUNT ARGUMENT... NAME=VALUE...
@@ -41,7 +41,7 @@ import time
 from typing import TYPE_CHECKING
 
 from scrun.paths import read_trusted
-from scrun.wire import frame
+from scrun.protocol.wire import frame
 from supervisor.worker.constants import ERRORS, OF_JOBS, SUCCESS, USUAL
 from supervisor.worker.modules import advice
 from supervisor.worker.runtime import Runtime, Value

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from scrun import wire
+from scrun.protocol import wire
 
 if TYPE_CHECKING:
     from tests.chaos.life import Life

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from scrun import _fast, wire
+from scrun import _fast
+from scrun.protocol import wire
 from scrun.record import Record, write_record
 
 REPOSITORY = Path(__file__).parents[2]

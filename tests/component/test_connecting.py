@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun import wire
+from scrun.protocol import wire
 from tests.harness import users
 from tests.harness.users import User
 
@@ -27,7 +27,7 @@ sys.stdin.read()
 CONNECT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from scrun import wire
+from scrun.protocol import wire
 try:
     wire.connect_supervisor(sys.argv[2], "socket").close()
     print("connected")

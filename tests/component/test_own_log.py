@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from scrun import wire
 from scrun.paths import OWN_LOG
+from scrun.protocol import wire
 from supervisor import log
 from tests.component.test_server import NAME, NOBODY, REPOSITORY, base, everything, running
 from tests.harness import users

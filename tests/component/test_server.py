@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from scrun import wire
 from scrun.paths import OWN_LOG
+from scrun.protocol import wire
 from tests.harness import users
 from tests.harness.bundle import make_config, make_rootfs, write_bundle
 from tests.harness.processes import descendants, peer

@@ -6,15 +6,16 @@ from collections.abc import Iterable
 
 import trio
 
-from scrun import _fast, wire
+from scrun import _fast
 from scrun.cli.grammar import COMMANDS
 from scrun.cli.parse import parse as parse_argv
-from scrun.commands import messages
 from scrun.commands.attach import DATA, frame, take_frames
 from scrun.commands.create import _hear, request, supervisor_name
 from scrun.errors import UsageError
 from scrun.oci.ids import check_id
 from scrun.oci.signals import parse_signal, signal_name
+from scrun.protocol import progress as messages
+from scrun.protocol import wire
 from supervisor.anchors import read_signals
 from supervisor.containers import Containers
 from supervisor.lua.channel import Channel, Hangup

@@ -9,9 +9,9 @@ goes through everything that comes after it; what is written is read again as th
 import base64
 import json
 
-from scrun import wire
 from scrun.cli.grammar import COMMANDS
 from scrun.commands.attach import DATA, frame
+from scrun.protocol import wire
 from tests.fuzz import documents, frames, outputs, settings
 from tests.fuzz.base import Target
 from tests.fuzz.seeds import (

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from scrun import wire
 from scrun.cli.parse import Parsed
 from scrun.commands.create import _hear
-from scrun.commands.messages import CALL
 from scrun.oci.config import ANNOTATIONS_LIMIT
+from scrun.protocol import wire
+from scrun.protocol.progress import CALL
 from tests.fuzz.seeds import ODD, RECORD
 from tests.fuzz.targets import TARGETS
 from tests.harness.life import Life

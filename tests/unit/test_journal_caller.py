@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from scrun.cli.parse import Parsed, parse
-from scrun.commands import create, messages
+from scrun.commands import create
+from scrun.protocol import progress as messages
 from scrun.settings.load import Level, Log
 from supervisor.caller import frames, told
 from supervisor.journal import Journal, Shown

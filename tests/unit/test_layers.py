@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 FORBIDDEN = {"supervisor", "trio", "lupa", "daemon"}
 FAST = (
     "scrun._fast",
-    "scrun.wire",
+    "scrun.protocol.wire",
     "scrun.anchor",
     "scrun.pid_file",
     "scrun.commands.create",

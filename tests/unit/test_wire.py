@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun import wire
+from scrun.protocol import wire
 from tests.harness import users
 
 REPOSITORY = Path(__file__).parents[2]

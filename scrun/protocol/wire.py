@@ -8,7 +8,7 @@ every command and imports nothing but `_socket`.
 A reply is one byte, the exit status of the command, and what the command prints until end of
 file: on standard output when the status is 0, else the reason, for standard error and `--log`.
 The reply to `create` may have messages before it, which begin with 252 to 255: see
-`scrun.commands.messages`.
+`scrun.protocol.progress`.
 
 Requests (`FIELDS` in brackets)::
 
