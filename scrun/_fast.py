@@ -44,7 +44,7 @@ def run(argv: "list[str]") -> int:
         except UsageError as error:
             if error.left is None:
                 raise
-            from scrun.commands.plugin_options import parse_again
+            from scrun.client.plugin_options import parse_again
 
             argv, parsed = parse_again(argv, error)
         if parsed.command in _FORWARDED:
@@ -71,7 +71,7 @@ def forward(parsed: Parsed) -> int:
     from scrun.oci.ids import check_id
 
     if parsed.options.get("regex"):
-        from scrun.commands.matching import forward_each
+        from scrun.client.matching import forward_each
 
         return forward_each(parsed)
     container = check_id(parsed.id or "")
@@ -79,7 +79,7 @@ def forward(parsed: Parsed) -> int:
     try:
         status, answer = ask(directory, "supervisor", request(parsed, container))
     except wire.NOBODY:
-        from scrun.commands import orphan
+        from scrun.client import orphan
 
         return orphan.run(parsed, directory)
     if status:
@@ -87,7 +87,7 @@ def forward(parsed: Parsed) -> int:
 
         return report_failure(answer, status, parsed)
     if parsed.command == "start" and "/@pod-" in os.readlink(directory + "/supervisor"):
-        from scrun.commands.start import common_supervisor
+        from scrun.client.common_supervisor import common_supervisor
 
         common_supervisor(parsed)
     say(answer)

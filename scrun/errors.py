@@ -68,7 +68,7 @@ class UsageError(ScrunError):
         options: What the parser had read before it stopped, so that the error can go
             to the ``--log`` that was asked for.
         left: How many arguments follow the one at fault, if that may be an option of a
-            script's (``scrun.commands.plugin_options``).
+            script's (``scrun.client.plugin_options``).
     """
 
     options: dict[str, object] | None = None

@@ -64,7 +64,7 @@ class Caller:
             await send(self._connection, data)
 
     async def call(self, command: Sequence[str]) -> int:
-        """Have it carry out a command, once (see `scrun.commands.call`).
+        """Have it carry out a command, once (see `scrun.client.call`).
 
         A cancellation waits for the command's end for some seconds: it can be undone then.
 

@@ -53,7 +53,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ScrunError: It cannot be done.
     """
     del argv
-    from scrun.commands.ask import meant
+    from scrun.client.answer import meant
 
     root = record_root(parsed)
     container = meant(parsed, root)
@@ -61,7 +61,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     try:
         sock = wire.connect_supervisor(directory, "supervisor")
     except wire.NOBODY:
-        from scrun.commands.ask import unserved
+        from scrun.client.answer import unserved
 
         raise unserved(directory) from None
     wire.send(sock, [b"attach", os.fsencode(container)])

@@ -125,7 +125,7 @@ def _whom_to_ask(root: str, parsed: Parsed) -> "tuple[str, bool]":
     if group != "user":
         return name, True
     if not os.path.lexists(f"{root}/{name}"):
-        from scrun.commands.launch import is_waited_for
+        from scrun.client.launch import is_waited_for
 
         if is_waited_for():
             return supervisor_name("pod", parsed), False
@@ -188,7 +188,7 @@ def _ask(
         try:
             sock = wire.connect_supervisor(root, name)
         except OSError:
-            from scrun.commands.launch import launch
+            from scrun.client.launch import launch
 
             file = parsed.text("config-file") or ""
             sock = launch(root, name, settings_file=file, lingers=lingers)
@@ -267,7 +267,7 @@ def _hear(
                 told, data = True, data[2:]
                 continue
             if data[:1] == _CALL:
-                from scrun.commands.call import call
+                from scrun.client.call import call
 
                 ended, data = call(sock, data, lock)
                 told = ended > 0

@@ -9,7 +9,7 @@ Wire: nothing; but the test container is made by a `create` as any other.
 """
 
 from scrun.cli.parse import Parsed
-from scrun.commands.become import become
+from scrun.client.become import become
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:

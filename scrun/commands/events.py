@@ -14,7 +14,7 @@ import time
 
 from scrun._fast import record_root, say
 from scrun.cli.parse import Parsed
-from scrun.commands.ask import answer_of, ask_supervisor, meant
+from scrun.client.answer import answer_of, ask_supervisor, meant
 from scrun.errors import ScrunError, UsageError
 from scrun.times import seconds_of
 

@@ -108,7 +108,7 @@ def _meant(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]":
     given = parsed.id or ""
     if not (os.isatty(0) and os.isatty(1)):
         return given, argv
-    from scrun.commands.ask import meant
+    from scrun.client.answer import meant
 
     place = len(argv) - len(parsed.operands) - 1  # whatever follows the id is an operand
     container = meant(parsed, record_root(parsed))
@@ -167,7 +167,7 @@ def _connect(directory: str) -> _socket.socket:
     try:
         return wire.connect_supervisor(directory, "supervisor")
     except wire.NOBODY:
-        from scrun.commands.ask import unserved
+        from scrun.client.answer import unserved
 
         raise unserved(directory) from None
 

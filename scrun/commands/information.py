@@ -8,7 +8,7 @@ from scrun.errors import ScrunError
 
 def _of_plugins(topic: "str | None", parsed: Parsed) -> str:
     """Return what a command's help says about the options of a site's scripts."""
-    from scrun.commands import plugin_options
+    from scrun.client import plugin_options
 
     if topic not in plugin_options.COMMANDS:
         return ""

@@ -61,7 +61,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     # a path need not be UTF-8, and JSON cannot say one that is not
     say(text.encode("utf-8", "replace"))
     if not parsed.options.get("quiet") and (lost or not looked(root)):
-        from scrun.commands.orphan import tidy_up
+        from scrun.client.orphan import tidy_up
 
         tidy_up(parsed, root)
     return 0

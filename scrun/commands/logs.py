@@ -18,7 +18,7 @@ import time
 
 from scrun._fast import record_root, say, write
 from scrun.cli.parse import Parsed
-from scrun.commands.ask import meant
+from scrun.client.answer import meant
 from scrun.errors import StateError, UnknownContainer, UsageError
 from scrun.paths import OWN_LOG
 from scrun.protocol import wire

@@ -9,7 +9,7 @@ Errors: SettingsError, when a settings file or a variable is wrong.
 """
 
 from scrun.cli.parse import Parsed
-from scrun.commands.become import become
+from scrun.client.become import become
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:

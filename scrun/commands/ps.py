@@ -10,7 +10,7 @@ import os
 
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed
-from scrun.commands.ask import ask_supervisor, meant
+from scrun.client.answer import ask_supervisor, meant
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:

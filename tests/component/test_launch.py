@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scrun.commands.launch import launch
+from scrun.client.launch import launch
 from scrun.errors import SupervisorLost
 from scrun.protocol import wire
 from tests.harness.processes import peer, processes, signal_quietly
@@ -18,7 +18,7 @@ from tests.harness.wait import wait_while
 NAME = "@user-x"
 KILLED_AFTER_STARTING_ONE = """
 import os, sys
-from scrun.commands.launch import launch
+from scrun.client.launch import launch
 spawn = os.posix_spawn
 def spawn_and_die(*arguments, **more):
     spawn(*arguments, **more)
@@ -63,7 +63,7 @@ def test_one_that_hangs_while_it_starts(tmp_path: Path, monkeypatch: pytest.Monk
     waits += "it.launch(*sys.argv[1:])"
     other_one = [sys.executable, "-c", waits, str(root), NAME]
     with monkeypatch.context() as patch:
-        patch.setattr("scrun.commands.launch._PATIENCE", 2.0)
+        patch.setattr("scrun.client.launch._PATIENCE", 2.0)
         patch.setattr(os, "posix_spawn", spawn_and_stop)
         with subprocess.Popen(
             ["sh", "-c", 'sleep 0.5; exec "$@"', "sh", *other_one],

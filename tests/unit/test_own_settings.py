@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scrun.cli.parse import parse
-from scrun.commands import launch
+from scrun.client import launch
 from scrun.record import Record
 from supervisor import orphans
 from supervisor.ledger import first_record

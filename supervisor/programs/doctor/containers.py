@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from scrun.commands.launch import own_directory
+from scrun.client.launch import own_directory
 from scrun.errors import ScrunError
 from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.slurmconf import read_conf

@@ -9,8 +9,8 @@ import stat
 import msgspec
 import trio
 
-from scrun.commands.launch import own_directory
-from scrun.commands.orphan import tidy_up
+from scrun.client.launch import own_directory
+from scrun.client.orphan import tidy_up
 from scrun.errors import ScrunError
 from scrun.settings import quick
 from scrun.settings.versions import features

@@ -9,8 +9,8 @@ import os
 
 from scrun._fast import record_root, setting
 from scrun.cli.parse import Parsed
+from scrun.client.launch import is_waited_for, launch_beside
 from scrun.commands.create import supervisor_name
-from scrun.commands.launch import is_waited_for, launch_beside
 from scrun.errors import ScrunError
 
 

@@ -106,7 +106,7 @@ def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     call = "have_tidied" if to_tidy else "launch"
     program = (
-        f"import sys; sys.path.insert(0, sys.argv[1]); from scrun.commands.launch import {call}; "
+        f"import sys; sys.path.insert(0, sys.argv[1]); from scrun.client.launch import {call}; "
         f"{call}(sys.argv[2], sys.argv[3])"
     )
     argv = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), "-c", program]

@@ -11,8 +11,8 @@ from _socket import socket
 
 from scrun import _fast
 from scrun.cli.parse import Parsed
+from scrun.client.launch import is_waited_for, launch
 from scrun.commands.create import supervisor_name
-from scrun.commands.launch import is_waited_for, launch
 from scrun.errors import ScrunError, StateError, UnknownContainer
 from scrun.paths import has_record
 from scrun.states import not_running
@@ -54,7 +54,7 @@ def run(parsed: Parsed, directory: str) -> int:
 
 def tidy_up(parsed: Parsed, root: str) -> None:
     """Have given back what dead supervisors have left; nobody waits for it, or needs it now."""
-    from scrun.commands.launch import launch_beside
+    from scrun.client.launch import launch_beside
 
     try:
         launch_beside(root, supervisor_name("user", parsed), to_tidy=True)
