@@ -10,7 +10,7 @@ import os
 import sys
 
 from scrun.cli.parse import Parsed, parse
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 from scrun.protocol import wire
 
 TYPE_CHECKING = False

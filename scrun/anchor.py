@@ -216,7 +216,7 @@ def _make(
         if why or os.waitid(os.P_PID, anchor, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             raise OSError(0, os.fsdecode(why) or "it ended at once")
         if apart:
-            from scrun.namespaces import become_root
+            from scrun.core.namespaces import become_root
 
             os.chdir(_EMPTY)
             become_root()
@@ -228,7 +228,7 @@ def _make(
 
 def _go_apart() -> None:
     """Move to namespaces of our own, with an empty root beside the one that we still have."""
-    from scrun import namespaces as ns
+    from scrun.core import namespaces as ns
 
     kinds = ns.NEW_MOUNT | ns.NEW_PID | ns.NEW_IPC | ns.NEW_UTS | ns.NEW_NETWORK | ns.NEW_CGROUP
     uid, gid = os.geteuid(), os.getegid()
@@ -263,7 +263,7 @@ def _become(
         apart: Whether it is in namespaces of its own.
     """
     if apart:
-        from scrun import namespaces as ns
+        from scrun.core import namespaces as ns
 
         try:
             ns.mount("proc", f"{_EMPTY}/proc", "proc", ns.NO_SUID | ns.NO_DEVICES | ns.NO_PROGRAMS)

@@ -16,11 +16,11 @@ import os
 
 import msgspec
 
-from scrun.errors import StateError
+from scrun.core.errors import StateError
+from scrun.core.paths import read_regular
 from scrun.oci.config import explain
 from scrun.oci.document import VALUES
 from scrun.oci.state import render_state
-from scrun.paths import read_regular
 from scrun.waiting import OF_WAITING
 
 _DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)

@@ -25,7 +25,7 @@ import enum
 
 import msgspec
 
-from scrun.errors import NOT_RUNNING, shortened
+from scrun.core.errors import NOT_RUNNING, shortened
 
 
 class Phase(enum.Enum):

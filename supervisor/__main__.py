@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
 
 def _failed(error: Exception, root: str, starter: "Starter") -> int:
     """Say why it ends: to who has started it, if that waits still, else in the log."""
-    from scrun.errors import ScrunError, described, leaves
+    from scrun.core.errors import ScrunError, described, leaves
     from supervisor import log
 
     if not (starter.waits and all(isinstance(leaf, ScrunError) for leaf in leaves(error))):

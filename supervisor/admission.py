@@ -2,7 +2,7 @@
 
 import os
 
-from scrun.errors import BundleError
+from scrun.core.errors import BundleError
 from scrun.oci.config import Bundle, Process, load_bundle
 from scrun.oci.lookup import Found, NotFound, Unknown, find_program
 from supervisor.orders import Order

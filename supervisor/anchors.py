@@ -10,7 +10,7 @@ from typing import Protocol
 
 import trio
 
-from scrun.errors import ScrunError, described
+from scrun.core.errors import ScrunError, described
 from scrun.states import FATAL, Ending, Phase, killed
 from supervisor.journal import Journal
 

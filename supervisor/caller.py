@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.cli.report import printable
-from scrun.errors import StateError
+from scrun.core.errors import StateError
 from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
 from scrun.settings.load import LEVELS, Level
 from supervisor.journal import Journal, Shown, as_runc

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from scrun.errors import ContainerExists, EngineError, ScrunError, StateError, described
+from scrun.core.errors import ContainerExists, EngineError, ScrunError, StateError, described
 from scrun.record import undone
 from scrun.states import Answer, Phase, answer_to_signal, killed, taken
 from supervisor.inside import Inside

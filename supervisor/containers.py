@@ -6,9 +6,9 @@ from functools import partial
 
 import trio
 
-from scrun.errors import StateError, SupervisorLost, UnknownContainer
+from scrun.core.errors import StateError, SupervisorLost, UnknownContainer
+from scrun.core.paths import has_record
 from scrun.oci.ids import check_id
-from scrun.paths import has_record
 from scrun.record import Record, read_record
 from scrun.states import taken
 from supervisor import orphans

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from supervisor.engines.base import Answer, Job
 from supervisor.engines.script import list_script, stats_script
 

@@ -18,7 +18,7 @@ from functools import partial
 
 import trio
 
-from scrun.errors import EngineError, ScrunError, StagingError, StateError
+from scrun.core.errors import EngineError, ScrunError, StagingError, StateError
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
 from scrun.settings.engine_flags import read_flags

@@ -16,8 +16,8 @@ import time
 import traceback
 
 from scrun.cli.report import log_lines
-from scrun.errors import ScrunError, described, leaves
-from scrun.paths import OWN_LOG
+from scrun.core.errors import ScrunError, described, leaves
+from scrun.core.paths import OWN_LOG
 
 LIMIT = 1 << 20
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -13,7 +13,7 @@ from collections import deque
 import trio
 
 from scrun.cli.report import log_line
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.load import Log
 from supervisor.log import log
 

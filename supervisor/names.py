@@ -10,7 +10,7 @@ import pwd
 
 import msgspec
 
-from scrun.paths import real_id
+from scrun.core.paths import real_id
 from scrun.settings.quick import real_uid
 
 

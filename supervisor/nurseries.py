@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from scrun.errors import leaves
+from scrun.core.errors import leaves
 from supervisor.log import fault
 from supervisor.threads import own_threads
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import trio
 
-from scrun.errors import StateError
+from scrun.core.errors import StateError
 from supervisor.anchors import Anchor
 from supervisor.container import Container
 from supervisor.orders import Call

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from scrun.cli.parse import Parsed, parse
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 from scrun.settings.load import LEVELS, Log, Settings, load, merge
 from scrun.settings.site import with_site_levels
 from supervisor.journal import Shown

@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
-from scrun.errors import ScrunError, StateError
-from scrun.paths import has_record
+from scrun.core.errors import ScrunError, StateError
+from scrun.core.paths import has_record
 from scrun.record import Record, of_the_lost, read_record, write_record
 from scrun.settings.load import Settings, load, merge
 from supervisor.engines.choose import Engines

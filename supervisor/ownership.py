@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from scrun.errors import StateError
+from scrun.core.errors import StateError
 from scrun.record import Record, read_record, undone
 from supervisor.threads import in_thread
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import trio
 
 from scrun.anchor import LOST
-from scrun.errors import (
+from scrun.core.errors import (
     AllocationRefused,
     EngineError,
     ScrunError,

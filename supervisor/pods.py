@@ -14,7 +14,7 @@ all its requests, and the others become further steps of it.
 The job is held by a task of the server's, not of the first member's: members come and go in any
 order. Whatever is told about it, all of them are told. Every container is a member, and most are
 alone: podman's infra container cannot be known by its config.json, as only those that follow name
-it (`scrun.commands.pod`).
+it (`scrun.core.pods`).
 """
 
 import re
@@ -24,8 +24,8 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
-from scrun.commands.pod import named_pod
-from scrun.errors import AllocationRefused, ScrunError, described
+from scrun.core.errors import AllocationRefused, ScrunError, described
+from scrun.core.pods import named_pod
 from scrun.oci.config import Config
 from scrun.settings.engine_flags import Flags
 from scrun.settings.requests import TABLE, from_environment

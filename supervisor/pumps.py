@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from supervisor.nurseries import unwrapped
 from supervisor.processes import Setting, child, own_program
 

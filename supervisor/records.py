@@ -7,8 +7,8 @@ import os
 import random
 import tempfile
 
-from scrun.errors import ContainerExists, SettingsError, StagingError
-from scrun.paths import has_record
+from scrun.core.errors import ContainerExists, SettingsError, StagingError
+from scrun.core.paths import has_record
 from scrun.protocol import wire
 from scrun.record import Record, write_record
 from supervisor.ownership import own

@@ -9,7 +9,7 @@ from signal import SIGKILL, SIGTERM
 
 import trio
 
-from scrun.errors import ScrunError, StateError, UsageError, described
+from scrun.core.errors import ScrunError, StateError, UsageError, described
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.protocol.progress import TOLD

@@ -5,7 +5,7 @@ import signal
 
 import trio
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from supervisor.limits import raise_limits
 from supervisor.listening import listen
 from supervisor.log_files import finish

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from scrun.errors import RuntimeMissing
+from scrun.core.errors import RuntimeMissing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import trio
 
-from scrun.errors import ScrunError, StateError, UsageError
-from scrun.paths import outer_id
+from scrun.core.errors import ScrunError, StateError, UsageError
+from scrun.core.paths import outer_id
 from scrun.protocol import wire
 from scrun.settings.load import Settings, load
 from supervisor.caller import hang_up, send

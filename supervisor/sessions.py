@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from scrun.cli.parse import Parsed
-from scrun.errors import BundleError, ScrunError, UsageError, described
+from scrun.core.errors import BundleError, ScrunError, UsageError, described
 from scrun.oci.config import Bundle, Process, read_config
 from scrun.oci.document import read_file
 from scrun.oci.lookup import Found, NotFound, find_program

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from scrun.errors import ScrunError
+from scrun.core.errors import ScrunError
+from scrun.core.paths import LOOKED, has_record, looked
 from scrun.oci.ids import is_id
-from scrun.paths import LOOKED, has_record, looked
 from scrun.record import read_record
 from scrun.settings.load import load
 from supervisor import orphans

@@ -11,7 +11,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from scrun.errors import ScrunError
+from scrun.core.errors import ScrunError
 
 _MOST = 8  # at a time, for one container or connection
 _PATIENCE = 30.0

@@ -11,11 +11,11 @@ from msgspec import inspect as inspected
 
 from scrun import states
 from scrun.cli.grammar import COMMANDS, CONTAINER
+from scrun.core.version import SPEC, VERSION
 from scrun.oci.signals import signal_name
 from scrun.settings import load, quick
 from scrun.settings.outputs import Told
 from scrun.settings.requests import Release, Request
-from scrun.version import SPEC, VERSION
 from supervisor import sessions
 from supervisor.lua import find
 

@@ -4,8 +4,8 @@ They are answers and go to stdout.
 """
 
 from scrun.cli.grammar import COMMANDS, Option, options_of
-from scrun.errors import UsageError
-from scrun.version import SPEC, VERSION
+from scrun.core.errors import UsageError
+from scrun.core.version import SPEC, VERSION
 
 # where the right column begins, beside options and beside commands
 _OPTIONS, _COMMANDS = 30, 14

@@ -9,7 +9,7 @@ It imports nothing but its like: every call of scrun pays for what is imported h
 """
 
 from scrun.cli.grammar import COMMANDS, CONTAINER, PERHAPS_CONTAINER, Option, options_of
-from scrun.errors import UsageError, closest
+from scrun.core.errors import UsageError, closest
 from scrun.oci.ids import check_id
 
 # as strconv.ParseBool, which runc's --flag=value goes through

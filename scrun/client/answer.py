@@ -4,8 +4,8 @@ import os
 
 from scrun import _fast
 from scrun.cli.parse import Parsed
-from scrun.errors import StateError, UnknownContainer, UsageError
-from scrun.paths import has_record
+from scrun.core.errors import StateError, UnknownContainer, UsageError
+from scrun.core.paths import has_record
 from scrun.protocol import wire
 
 

@@ -11,7 +11,7 @@ from scrun._fast import record_root, setting
 from scrun.cli.parse import Parsed
 from scrun.client.launch import is_waited_for, launch_beside
 from scrun.commands.create import supervisor_name
-from scrun.errors import ScrunError
+from scrun.core.errors import ScrunError
 
 
 def common_supervisor(parsed: Parsed) -> None:

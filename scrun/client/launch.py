@@ -7,8 +7,8 @@ import os
 import sys
 
 from scrun.anchor import out_of_the_way
-from scrun.errors import SettingsError, SupervisorLost, described
-from scrun.paths import replaceable
+from scrun.core.errors import SettingsError, SupervisorLost, described
+from scrun.core.paths import replaceable
 from scrun.protocol import wire
 
 _BUILDAH = b"buildah-"

@@ -12,7 +12,7 @@ from scrun._fast import forward, record_root
 from scrun.cli.parse import Parsed
 from scrun.commands.failure import explain
 from scrun.commands.listing import containers
-from scrun.errors import UnknownContainer, UsageError
+from scrun.core.errors import UnknownContainer, UsageError
 
 
 def forward_each(parsed: Parsed) -> int:

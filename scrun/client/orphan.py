@@ -13,8 +13,8 @@ from scrun import _fast
 from scrun.cli.parse import Parsed
 from scrun.client.launch import is_waited_for, launch
 from scrun.commands.create import supervisor_name
-from scrun.errors import ScrunError, StateError, UnknownContainer
-from scrun.paths import has_record
+from scrun.core.errors import ScrunError, StateError, UnknownContainer
+from scrun.core.paths import has_record
 from scrun.states import not_running
 
 

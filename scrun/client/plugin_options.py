@@ -15,7 +15,7 @@ import sys
 
 from scrun.cli.grammar import Option
 from scrun.cli.parse import Parsed, parse
-from scrun.errors import SpankError, UsageError
+from scrun.core.errors import SpankError, UsageError
 from scrun.settings.plugin_options import variable_of
 
 COMMANDS = ("create", "run")

@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 
 from scrun.cli.parse import Parsed
-from scrun.errors import BundleError, StateError
+from scrun.core.errors import BundleError, StateError
 from scrun.oci.document import read_file
 from scrun.oci.image import Image, find_image
 

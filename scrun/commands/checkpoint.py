@@ -11,8 +11,8 @@ import os
 
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed
-from scrun.errors import StateError, UnknownContainer
-from scrun.paths import has_record
+from scrun.core.errors import StateError, UnknownContainer
+from scrun.core.paths import has_record
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:

@@ -9,7 +9,7 @@ Errors: UsageError, for another shell.
 from scrun._fast import write
 from scrun.cli.completion import SHELLS
 from scrun.cli.parse import Parsed
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:

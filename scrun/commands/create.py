@@ -21,10 +21,10 @@ import os
 from scrun import anchor
 from scrun._fast import ask, record_root, setting
 from scrun.cli.parse import Parsed
+from scrun.core.version import VERSION
 from scrun.oci.ids import check_id
 from scrun.pid_file import PidFile
 from scrun.protocol import wire
-from scrun.version import VERSION
 
 OWN = "@pod-"
 """How the names of supervisors begin that serve one pod, or one container."""
@@ -151,7 +151,7 @@ def supervisor_name(group: str, parsed: Parsed) -> str:
     if group == "container":
         key = parsed.id or ""
     elif group == "pod":
-        from scrun.commands.pod import pod_of
+        from scrun.core.pods import pod_of
 
         key = pod_of(_text(parsed, "bundle") or ".", _text(parsed, "config")) or parsed.id or ""
     return f"@{group}{_digest(key)}-{namespaces}-{VERSION}"
@@ -195,7 +195,7 @@ def _ask(
         try:
             if (owner := wire.served_by(sock)) != os.geteuid():
                 # root may ask about everybody's containers, but hands its environment to nobody
-                from scrun.errors import SettingsError
+                from scrun.core.errors import SettingsError
 
                 raise SettingsError.of_root(root, f"belongs to uid {owner}")
             wire.send(sock, fields, fds)
@@ -213,7 +213,7 @@ def _ask(
             return status, answer, told
         except (BrokenPipeError, ConnectionResetError):
             if attempt == 2 or os.path.lexists(f"{root}/{parsed.id}"):
-                from scrun.errors import SupervisorLost
+                from scrun.core.errors import SupervisorLost
 
                 raise SupervisorLost(
                     f"the supervisor died while it created container {parsed.id}; "

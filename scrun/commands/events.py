@@ -15,8 +15,8 @@ import time
 from scrun._fast import record_root, say
 from scrun.cli.parse import Parsed
 from scrun.client.answer import answer_of, ask_supervisor, meant
-from scrun.errors import ScrunError, UsageError
-from scrun.times import seconds_of
+from scrun.core.errors import ScrunError, UsageError
+from scrun.core.times import seconds_of
 
 _PAUSE = 5.0
 _NUMBER = re.compile(r"[0-9]{0,9}\.?[0-9]{0,9}")

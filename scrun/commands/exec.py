@@ -18,10 +18,10 @@ from scrun import anchor
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed
 from scrun.commands.create import Console, open_closed_descriptors, request
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
+from scrun.core.paths import LIMIT
 from scrun.foreground import CarriedTerminal, own_terminal, stay
 from scrun.oci.ids import check_id
-from scrun.paths import LIMIT
 from scrun.pid_file import PidFile
 from scrun.protocol import wire
 
@@ -176,7 +176,7 @@ def _answer(sock: _socket.socket, container: str) -> "tuple[int, bytes]":
     try:
         return wire.receive(sock)
     except ConnectionError:
-        from scrun.errors import SupervisorLost
+        from scrun.core.errors import SupervisorLost
 
         raise SupervisorLost(
             f"the supervisor of container {container} died; delete the container"

@@ -4,7 +4,7 @@ import os
 
 from scrun.cli.parse import Parsed
 from scrun.cli.report import append, one_line, printable, report
-from scrun.errors import NOT_RUNNING, ScrunError, UsageError, described, leaves
+from scrun.core.errors import NOT_RUNNING, ScrunError, UsageError, described, leaves
 
 
 def explain(error: Exception, parsed: "Parsed | None") -> int:

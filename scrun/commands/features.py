@@ -17,11 +17,11 @@ import os
 
 from scrun._fast import write
 from scrun.cli.parse import Parsed
-from scrun.commands.pod import ANNOTATIONS as OF_PODS
+from scrun.core.pods import ANNOTATIONS as OF_PODS
+from scrun.core.version import VERSION
 from scrun.settings.load import load, merge
 from scrun.settings.requests import TABLE
 from scrun.settings.slurmconf import find_slurm_conf
-from scrun.version import VERSION
 
 # what scrun.oci.config is written after; it takes every 1.x
 OLDEST, NEWEST = "1.0.0", "1.2.0"

@@ -3,7 +3,7 @@
 from scrun._fast import write
 from scrun.cli import help as texts
 from scrun.cli.parse import Parsed
-from scrun.errors import ScrunError
+from scrun.core.errors import ScrunError
 
 
 def _of_plugins(topic: "str | None", parsed: Parsed) -> str:

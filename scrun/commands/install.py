@@ -22,7 +22,7 @@ import scrun
 from scrun._fast import write
 from scrun.cli.parse import Parsed
 from scrun.cli.report import printable
-from scrun.errors import SettingsError, UsageError
+from scrun.core.errors import SettingsError, UsageError
 from scrun.install import docker, files, launcher, podman, settings
 from scrun.install.files import Change
 from scrun.settings import load, quick

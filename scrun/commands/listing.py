@@ -16,8 +16,8 @@ import re
 
 from scrun._fast import record_root, say
 from scrun.cli.parse import Parsed
+from scrun.core.paths import looked
 from scrun.oci.ids import is_id
-from scrun.paths import looked
 from scrun.protocol import wire
 
 TYPE_CHECKING = False
@@ -97,7 +97,7 @@ def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:
 
 def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None:
     """Read a record; None when it is gone."""
-    from scrun.errors import StateError
+    from scrun.core.errors import StateError
     from scrun.record import read_record
 
     try:

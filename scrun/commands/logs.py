@@ -19,11 +19,11 @@ import time
 from scrun._fast import record_root, say, write
 from scrun.cli.parse import Parsed
 from scrun.client.answer import meant
-from scrun.errors import StateError, UnknownContainer, UsageError
-from scrun.paths import OWN_LOG
+from scrun.core.errors import StateError, UnknownContainer, UsageError
+from scrun.core.paths import OWN_LOG
+from scrun.core.times import moment
 from scrun.protocol import wire
 from scrun.record import OUTPUT, TIMES
-from scrun.times import moment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

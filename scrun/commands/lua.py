@@ -7,7 +7,7 @@ in a program of its own that takes this one's place: there is no container to ke
 
 from scrun.cli.parse import Parsed
 from scrun.client.become import become
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:

@@ -13,7 +13,7 @@ import shutil
 
 from scrun._fast import say
 from scrun.cli.parse import Parsed
-from scrun.errors import BundleError, UsageError
+from scrun.core.errors import BundleError, UsageError
 from scrun.oci.config import read_config
 from scrun.settings.ociconf import OciConf, parse_oci_conf
 from scrun.settings.ocitask import NO_PID, Task

@@ -7,7 +7,7 @@ Errors: StateError, always.
 """
 
 from scrun.cli.parse import Parsed
-from scrun.errors import StateError
+from scrun.core.errors import StateError
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:

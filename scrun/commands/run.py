@@ -22,8 +22,8 @@ from scrun.commands.create import (
     open_closed_descriptors,
     submit,
 )
-from scrun.commands.pod import wants_terminal
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
+from scrun.core.pods import wants_terminal
 from scrun.foreground import CarriedTerminal, KeptTerminal, pass_signals_on, stay
 from scrun.oci.ids import check_id
 from scrun.pid_file import PidFile

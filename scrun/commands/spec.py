@@ -14,7 +14,7 @@ import os
 from typing import Any
 
 from scrun.cli.parse import Parsed
-from scrun.errors import StateError
+from scrun.core.errors import StateError
 
 NAME = "config.json"
 

@@ -17,7 +17,7 @@ from typing import Any
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed
 from scrun.client.answer import ask_supervisor
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 from scrun.oci.resources import LIMIT, read_resources, resources_from_options
 
 _TIME = re.compile(

@@ -6,7 +6,7 @@ program, `default-runtime` a name in it. Both are read again at SIGHUP.
 
 import json
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.install import jsontext
 
 NAME = "scrun"

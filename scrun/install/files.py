@@ -5,7 +5,7 @@ import tempfile
 
 import msgspec
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 
 _LIMIT = 4 * 1024 * 1024
 

@@ -7,7 +7,7 @@ anew would lose them. Pure.
 import json
 from typing import NamedTuple
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 
 _DECODER = json.JSONDecoder()
 _BLANK = " \t\r\n"

@@ -4,8 +4,8 @@ import os
 import shutil
 import stat
 
-from scrun.errors import SettingsError
-from scrun.paths import of_path, replaceable
+from scrun.core.errors import SettingsError
+from scrun.core.paths import of_path, replaceable
 
 _CALL = b"scrun._fast"
 

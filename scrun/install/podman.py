@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 
 NAME = "scrun"
 MARK = "# Written by `scrun install podman`; `scrun install podman --undo` removes it.\n"

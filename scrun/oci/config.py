@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from scrun.errors import BundleError
+from scrun.core.errors import BundleError
 from scrun.oci.document import decode, place_of, read_file
 
 ANNOTATIONS_LIMIT = 1 << 20

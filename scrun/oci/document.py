@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from scrun.errors import BundleError
-from scrun.paths import read_regular
+from scrun.core.errors import BundleError
+from scrun.core.paths import read_regular
 
 VALUES = 100_000
 """Nor does one have more values; one of podman's has some 1,500."""

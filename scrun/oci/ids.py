@@ -4,7 +4,7 @@ The runtime specification leaves the form to the runtime; this is runc's
 (libcontainer/factory_linux.go, validateID), with the length of a directory's name.
 """
 
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 
 _ALLOWED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_+.-"
 _LONGEST = 255  # NAME_MAX: the id becomes a directory

@@ -5,7 +5,7 @@ Only what is needed to name one: what is in it is umoci's business.
 
 import os
 
-from scrun.errors import BundleError
+from scrun.core.errors import BundleError
 from scrun.oci.document import decode, read_file
 
 _NAME = "org.opencontainers.image.ref.name"

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from scrun.errors import BundleError, StateError, UsageError
+from scrun.core.errors import BundleError, StateError, UsageError
 from scrun.oci.config import Process, explain
 from scrun.oci.document import decode
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 
 _OPTIONS: dict[str, tuple[str, str]] = {
     "blkio-weight": ("blockIO", "weight"),

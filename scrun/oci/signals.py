@@ -4,7 +4,7 @@
 kill(1), crun and runc.
 """
 
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

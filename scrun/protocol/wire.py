@@ -137,7 +137,7 @@ def check_server(sock: _socket.socket) -> None:
     # root of a user namespace is not root: whom that does not have is shown as nobody
     is_ours = owner == user or (user == 0 and owner != _NOBODY)
     if is_ours and owner == _NOBODY:
-        from scrun.paths import outer_id
+        from scrun.core.paths import outer_id
 
         is_ours = outer_id("uid", _NOBODY) == _NOBODY
     if not is_ours:

@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from scrun.errors import closest
+from scrun.core.errors import closest
 from scrun.oci.config import Config
 from scrun.settings.requests import TABLE
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.oci.config import explain
 from scrun.settings import quick
 from scrun.settings.table import check_keys, read_table

@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.load import Runtime
 from scrun.settings.ociconf import OciConf
 

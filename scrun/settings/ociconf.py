@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from scrun.errors import SettingsError, closest, shortened
+from scrun.core.errors import SettingsError, closest, shortened
 from scrun.settings.load import LEVELS, Level, level
 from scrun.settings.patterns import check_letters, extended
 from scrun.settings.slurmconf import logical_lines, pairs

@@ -10,7 +10,7 @@ import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 
-from scrun.errors import SettingsError, shortened
+from scrun.core.errors import SettingsError, shortened
 
 Values = Mapping[str, str | Sequence[str]]
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from scrun.errors import SpankError, closest
+from scrun.core.errors import SpankError, closest
 from scrun.settings.engine_flags import OPTIONS as PREFIX
 from scrun.settings.request_sources import PLAIN
 

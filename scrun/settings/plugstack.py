@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.load import Settings
 from scrun.settings.slurmconf import (
     check_trusted,

@@ -78,7 +78,7 @@ def read(path: str, kind: str) -> bytes | None:
     Raises:
         OSError: It cannot be read, or must not be trusted; `strerror` says why.
     """
-    from scrun.paths import read_trusted
+    from scrun.core.paths import read_trusted
 
     try:
         return read_trusted(path, limit=LIMIT)
@@ -180,7 +180,7 @@ def default_root(env: "Mapping[str, str]", setting: str | None = None) -> str:
             return f"/run/user/{uid}/scrun"
     except OSError:
         pass
-    from scrun.errors import SettingsError
+    from scrun.core.errors import SettingsError
 
     raise SettingsError(
         f"no directory for the containers of uid {uid}: set XDG_RUNTIME_DIR, or give --root"

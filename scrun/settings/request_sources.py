@@ -27,7 +27,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.engine_flags import KINDS, NO_FLAGS, Flags, named_by, nearest
 from scrun.settings.requests import TABLE, from_environment
 

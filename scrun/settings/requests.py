@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 
 Release = tuple[int, int]
 

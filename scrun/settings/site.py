@@ -5,8 +5,8 @@ import os
 
 import msgspec
 
-from scrun.errors import SettingsError
-from scrun.paths import Untrusted, read_trusted
+from scrun.core.errors import SettingsError
+from scrun.core.paths import Untrusted, read_trusted
 from scrun.settings.load import Level, Log, Settings
 from scrun.settings.ociconf import OciConf, parse_oci_conf
 from scrun.settings.slurmconf import find_slurm_conf, slurm_user

@@ -11,9 +11,9 @@ import pwd
 import re
 from collections.abc import Collection, Iterator
 
-from scrun.errors import BundleError, SettingsError
+from scrun.core.errors import BundleError, SettingsError
+from scrun.core.paths import of_path, read_trusted, replaceable
 from scrun.oci.document import read_file
-from scrun.paths import of_path, read_trusted, replaceable
 from scrun.settings.load import Settings
 
 PLACES = (
@@ -86,7 +86,7 @@ def check_trusted(path: str, trusted: Collection[int]) -> None:
 
 
 def read_trusted_conf(path: str, trusted: Collection[int]) -> str:
-    """Read a file of this syntax that decides what runs; `trusted` as in `scrun.paths`.
+    """Read a file of this syntax that decides what runs; `trusted` as in `scrun.core.paths`.
 
     Raises:
         SettingsError: It cannot be read, or somebody else could have written it.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from scrun.errors import SettingsError, closest
+from scrun.core.errors import SettingsError, closest
 from scrun.settings import requests
 
 _DOTS = 100  # in a line; tomllib takes n * n steps for a key of n parts

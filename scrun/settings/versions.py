@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 
 OLDEST = (22, 5)
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from weakref import WeakValueDictionary
 
-from scrun.errors import EngineUnavailable, PluginUnavailable
+from scrun.core.errors import EngineUnavailable, PluginUnavailable
 from scrun.settings.load import Settings
 from supervisor.engines.base import Engine
 from supervisor.plugins.registry import Plugins, configured

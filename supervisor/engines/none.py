@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from scrun.states import Ending, exited
 from supervisor.engines.base import Answer, Job, Program, Request, Session, Step
 from supervisor.processes import Setting

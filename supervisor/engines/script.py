@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from scrun.errors import BundleError
+from scrun.core.errors import BundleError
 
 _PIECE = 100_000  # bytes: a variable has 128 KiB at most (MAX_ARG_STRLEN)
 _ALL = 1_500_000  # bytes: and all of them, with the words of the command line, 2 MiB

@@ -4,7 +4,7 @@ import os
 import stat
 from typing import NamedTuple
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.load import Settings
 from scrun.settings.slurmconf import (
     check_trusted,

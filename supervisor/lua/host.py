@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from scrun.errors import ScrunError, StagingError
+from scrun.core.errors import ScrunError, StagingError
 from scrun.settings.load import Lua
 from supervisor.journal import Journal
 from supervisor.lua.find import Site

@@ -15,7 +15,7 @@ from typing import get_args
 import msgspec
 import trio
 
-from scrun.errors import EngineError, ScrunError
+from scrun.core.errors import EngineError, ScrunError
 from scrun.settings.load import Level, Lua
 from supervisor.journal import Journal
 from supervisor.lua.channel import Channel, Hangup

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import msgspec
 
-from scrun.errors import PluginUnavailable, closest, described
-from scrun.version import VERSION as SCRUN_VERSION
+from scrun.core.errors import PluginUnavailable, closest, described
+from scrun.core.version import VERSION as SCRUN_VERSION
 from supervisor.plugins import api
 
 GROUP = "scrun.plugins"

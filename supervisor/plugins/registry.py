@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import trio
 
-from scrun.errors import PluginUnavailable, described
+from scrun.core.errors import PluginUnavailable, described
 from scrun.settings.load import Settings
 from supervisor.plugins import api
 from supervisor.plugins.installed import Installed, find, load

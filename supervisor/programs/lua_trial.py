@@ -18,7 +18,7 @@ import trio
 from scrun._fast import write
 from scrun.cli.parse import parse
 from scrun.commands.failure import explain_end
-from scrun.errors import BundleError
+from scrun.core.errors import BundleError
 from scrun.oci.config import Bundle, Config, load_bundle, read_config
 from scrun.oci.lookup import NotFound, find_program
 from scrun.settings.load import LEVELS, Level, Log

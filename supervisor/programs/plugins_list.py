@@ -14,7 +14,7 @@ from scrun._fast import say
 from scrun.cli.columns import columns
 from scrun.cli.parse import parse
 from scrun.commands.failure import explain_end
-from scrun.errors import described
+from scrun.core.errors import described
 from scrun.settings.load import Settings
 from supervisor.orders import Order, own_order
 from supervisor.plugins.installed import Installed, built_in, others

@@ -35,7 +35,7 @@ def main(argv: "list[str]") -> int:
 
 
 def _show(namespace: int, view: bytes) -> None:
-    from scrun import namespaces as ns
+    from scrun.core import namespaces as ns
 
     whole, *places = (record.split(b"\0") for record in view.split(b"\0\n")[:-1])
     rootfs, bundle, read_only, elsewhere = whole
@@ -79,7 +79,7 @@ def _on_the_nodes(source: bytes, devices: "set[int] | None") -> bytes:
 
 def _cover(root: int, path: str, source: str, *, visible: bool, read_only: bool) -> None:
     """Mount a source at a path of the container, or what fails if it is not to be seen."""
-    from scrun import namespaces as ns
+    from scrun.core import namespaces as ns
 
     try:
         place = _place(root, path, of_file=_is_file(source))
@@ -110,7 +110,7 @@ def _place(root: int, path: str, *, of_file: "bool | None") -> int:
     Raises:
         FileNotFoundError: It is not there, and it is not known what it has to be.
     """
-    from scrun import namespaces as ns
+    from scrun.core import namespaces as ns
 
     names = [name for name in path.split("/") if name]
     here = os.dup(root)
@@ -134,7 +134,7 @@ def _place(root: int, path: str, *, of_file: "bool | None") -> int:
 
 def _forbid_writing(fd: int) -> None:
     """Make a mount read-only. What else holds for it stays: more is not permitted."""
-    from scrun import namespaces as ns
+    from scrun.core import namespaces as ns
 
     flags = os.fstatvfs(fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
     flags |= ns.REMOUNT | ns.BIND | ns.READ_ONLY

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from scrun._fast import write
-from scrun.errors import SpankError, closest
-from scrun.paths import read_regular
+from scrun.core.errors import SpankError, closest
+from scrun.core.paths import read_regular
 from scrun.settings.load import Settings
 from scrun.settings.plugin_options import Option
 from scrun.settings.plugstack import Line, Script

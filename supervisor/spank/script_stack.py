@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 import trio
 
-from scrun.errors import SpankError
+from scrun.core.errors import SpankError
 from scrun.oci.config import Bundle
 from scrun.settings.plugin_options import read_given
 from scrun.states import Ending

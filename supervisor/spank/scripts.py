@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import trio
 
-from scrun.errors import SpankError
+from scrun.core.errors import SpankError
 from scrun.settings.load import Lua
 from scrun.settings.plugin_options import Option
 from scrun.settings.plugstack import Script

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from scrun.errors import StagingError
+from scrun.core.errors import StagingError
 from supervisor.staging.files import OPEN_FOLDER, remove
 
 _PIECE = 1 << 20

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
-from scrun.errors import StagingError
+from scrun.core.errors import StagingError
 from supervisor.engines.base import Job, Request
 from supervisor.nurseries import unwrapped
 from supervisor.processes import child

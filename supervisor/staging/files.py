@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, NamedTuple
 
-from scrun.errors import StagingError
+from scrun.core.errors import StagingError
 from supervisor.staging.mounts import DIRECTORY_LIMIT, FILE_LIMIT
 
 if TYPE_CHECKING:

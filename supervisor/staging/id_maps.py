@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 import trio
 
-from scrun.errors import EngineError, StagingError
-from scrun.paths import real_id
+from scrun.core.errors import EngineError, StagingError
+from scrun.core.paths import real_id
 from supervisor.engines.base import Job, Request
 from supervisor.staging.ids import (
     INITIAL,

@@ -6,7 +6,7 @@ directory did not.
 
 import os
 
-from scrun.errors import StagingError
+from scrun.core.errors import StagingError
 from supervisor.identity import is_dead
 from supervisor.log import fault, log
 from supervisor.names import learn

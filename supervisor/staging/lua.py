@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 import trio
 
-from scrun.errors import EngineError, PluginUnavailable
+from scrun.core.errors import EngineError, PluginUnavailable
 from scrun.record import Moved
 from scrun.settings.load import Settings
 from supervisor.engines.base import Request

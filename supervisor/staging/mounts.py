@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from scrun.errors import StagingError
+from scrun.core.errors import StagingError
 from supervisor.staging.plan import Copy, Notes, Source, Target
 
 if TYPE_CHECKING:

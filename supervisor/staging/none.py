@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from scrun.errors import StagingError
+from scrun.core.errors import StagingError
 from supervisor.engines.base import Job
 from supervisor.staging.base import Left, Submission
 from supervisor.staging.place import Staged

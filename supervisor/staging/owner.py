@@ -11,8 +11,8 @@ from hashlib import blake2s
 
 import msgspec
 
-from scrun.errors import StagingError
-from scrun.paths import read_regular
+from scrun.core.errors import StagingError
+from scrun.core.paths import read_regular
 from scrun.record import Process
 from scrun.settings.patterns import substitute
 from supervisor.identity import myself, place

@@ -16,8 +16,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from scrun.errors import StagingError, described
-from scrun.paths import real_id, replaceable
+from scrun.core.errors import StagingError, described
+from scrun.core.paths import real_id, replaceable
 from scrun.record import Moved
 from supervisor.identity import is_dead
 from supervisor.staging.bring_back import bring_back

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from scrun.errors import shortened
+from scrun.core.errors import shortened
 from supervisor.staging.ids import BothIds
 
 _MOST = 1000

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import trio
 
-from scrun.errors import BundleError, StagingError
+from scrun.core.errors import BundleError, StagingError
 from scrun.oci.config import Bundle, read_config
 from scrun.record import Moved
 from scrun.settings.load import Settings

@@ -13,7 +13,7 @@ It talks with the supervisor (`supervisor.lua.host`) on a socket, in the frames 
     status EXIT-STATUS    the answer to a command
     refused REASON        likewise
 
-TRUSTED are uids, with commas between them (see `scrun.paths.replaceable`).
+TRUSTED are uids, with commas between them (see `scrun.core.paths.replaceable`).
 To it::
 
     log     LEVEL TEXT
@@ -40,7 +40,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from scrun.paths import read_trusted
+from scrun.core.paths import read_trusted
 from scrun.protocol.wire import frame
 from supervisor.worker.constants import ERRORS, OF_JOBS, SUCCESS, USUAL
 from supervisor.worker.modules import advice

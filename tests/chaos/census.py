@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from scrun.paths import LOOKED, OWN_LOG
+from scrun.core.paths import LOOKED, OWN_LOG
 from tests.chaos.place import Place
 from tests.chaos.victims import children_of, listener, words_of
 from tests.harness.processes import processes

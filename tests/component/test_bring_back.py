@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import StagingError
+from scrun.core.errors import StagingError
 from supervisor.staging.bring_back import bring_back
 
 

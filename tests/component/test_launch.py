@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scrun.client.launch import launch
-from scrun.errors import SupervisorLost
+from scrun.core.errors import SupervisorLost
 from scrun.protocol import wire
 from tests.harness.processes import peer, processes, signal_quietly
 from tests.harness.wait import wait_while

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from scrun.settings.load import Lua
 from tests.harness.lua import ARGUMENTS, EXTREMES, HEAD, OUT, Bench, failing
 from tests.harness.wait import wait_while

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from scrun.cli.parse import parse
-from scrun.errors import EngineError, StateError
+from scrun.core.errors import EngineError, StateError
 from scrun.oci.config import Bundle
 from scrun.settings.load import Log
 from scrun.states import Ending, Phase

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.paths import OWN_LOG
+from scrun.core.paths import OWN_LOG
 from scrun.protocol import wire
 from supervisor import log
 from tests.component.test_server import NAME, NOBODY, REPOSITORY, base, everything, running

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import trio
 
-from scrun.commands.pod import pod_of
-from scrun.errors import AllocationRefused, EngineError
+from scrun.core.errors import AllocationRefused, EngineError
+from scrun.core.pods import pod_of
 from scrun.oci.config import Config, Linux, Namespace, Process, Root
 from scrun.settings.engine_flags import Flags
 from scrun.settings.load import Log

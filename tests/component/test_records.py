@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.record import Record
 from supervisor.records import make_record, remove_record
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scrun import paths
-from scrun.paths import Untrusted, read_trusted, replaceable
+from scrun.core import paths
+from scrun.core.paths import Untrusted, read_trusted, replaceable
 from tests.harness import users
 
 
@@ -176,7 +176,9 @@ def test_in_a_user_namespace_of_a_user() -> None:
 
 def namespaced(path: str, user: users.User) -> str:
     """What is told in a user namespace of somebody, as its root."""
-    program = "import sys; from scrun.paths import replaceable; print(replaceable(sys.argv[1]))"
+    program = (
+        "import sys; from scrun.core.paths import replaceable; print(replaceable(sys.argv[1]))"
+    )
     command = [*user.prefix, "unshare", "--user", "--map-root-user", sys.executable, "-c", program]
     done = subprocess.run(
         [*command, path], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,

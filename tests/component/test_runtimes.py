@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scrun.errors import RuntimeMissing
+from scrun.core.errors import RuntimeMissing
 from supervisor.runtimes import (
     Runtime,
     command,

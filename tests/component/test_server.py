@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.paths import OWN_LOG
+from scrun.core.paths import OWN_LOG
 from scrun.protocol import wire
 from tests.harness import users
 from tests.harness.bundle import make_config, make_rootfs, write_bundle

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scrun.cli.parse import parse
-from scrun.errors import BundleError, StateError, UsageError
+from scrun.core.errors import BundleError, StateError, UsageError
 from scrun.oci.config import Bundle, load_bundle
 from supervisor.orders import Call
 from supervisor.processes import Setting

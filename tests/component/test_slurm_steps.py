@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from scrun.settings.load import Log
 from scrun.settings.node_runtime import NodeRuntime
 from scrun.settings.versions import SlurmVersion, features

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from scrun.errors import SpankError, leaves
+from scrun.core.errors import SpankError, leaves
 from scrun.settings.load import Lua
 from supervisor.spank.phases import ContextName, Facts
 from tests.harness.lua import EXTREMES, VERSIONS

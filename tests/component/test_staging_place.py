@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scrun.errors import StagingError
+from scrun.core.errors import StagingError
 from supervisor.staging import place, survey
 from supervisor.staging.place import Staged, stage_in, stage_out
 from supervisor.staging.plan import Target

@@ -7,7 +7,7 @@ import time
 import pytest
 import trio
 
-from scrun.errors import BundleError, StagingError
+from scrun.core.errors import BundleError, StagingError
 from scrun.settings.load import Staging
 from supervisor import admission, names, threads
 from supervisor.engines.base import Request

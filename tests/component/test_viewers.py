@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from scrun.commands.attach import DATA, SIGNAL, SIZE, frame
-from scrun.errors import StateError
+from scrun.core.errors import StateError
 from supervisor.container import Container
 from supervisor.kept import KeptOutput
 from supervisor.stdio import Stdio

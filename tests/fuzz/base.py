@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from scrun.cli.report import one_line, printable
-from scrun.errors import ScrunError
+from scrun.core.errors import ScrunError
 
 LONGEST = 4096
 

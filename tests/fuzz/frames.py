@@ -11,7 +11,7 @@ from scrun.cli.grammar import COMMANDS
 from scrun.cli.parse import parse as parse_argv
 from scrun.commands.attach import DATA, frame, take_frames
 from scrun.commands.create import _hear, request, supervisor_name
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 from scrun.oci.ids import check_id
 from scrun.oci.signals import parse_signal, signal_name
 from scrun.protocol import progress as messages

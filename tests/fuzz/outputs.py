@@ -3,7 +3,7 @@
 import base64
 import re
 
-from scrun.errors import EngineError, SettingsError
+from scrun.core.errors import EngineError, SettingsError
 from scrun.settings.versions import parse_version
 from scrun.waiting import annotations_of, waiting_line
 from supervisor.engines.base import Answer

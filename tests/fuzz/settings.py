@@ -3,7 +3,7 @@
 import os
 import shlex
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings import quick
 from scrun.settings.load import Runtime, load
 from scrun.settings.node_runtime import node_runtime, signalled

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from scrun import namespaces as ns
+from scrun.core import namespaces as ns
 
 _IN, _OUT = struct.Struct("IIQQIIII"), struct.Struct("IiQ")
 _GETATTR, _INIT = 3, 26

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from scrun.errors import StagingError, leaves
+from scrun.core.errors import StagingError, leaves
 from scrun.settings.load import Level, Log, Lua
 from supervisor.journal import Journal
 from supervisor.lua.find import Site

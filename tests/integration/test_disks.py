@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.paths import LOOKED, OWN_LOG
+from scrun.core.paths import LOOKED, OWN_LOG
 from tests.conftest import MakeSite
 from tests.harness.life import Life
 from tests.harness.places import mounted

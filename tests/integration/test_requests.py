@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.requests import TABLE, Request, salloc_arguments, srun_arguments
 from scrun.settings.versions import parse_version
 from tests.conftest import MakeSite

@@ -130,7 +130,7 @@ def _allocation() -> Iterator[Mutation]:
 
 
 def _paths() -> Iterator[Mutation]:
-    paths = _in("scrun/paths.py", "tests/component/test_replaceable.py")
+    paths = _in("scrun/core/paths.py", "tests/component/test_replaceable.py")
     yield paths(
         "owners-on-the-way-do-not-matter",
         "if uid not in owners and not _is_outer_root(status, above):",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from supervisor.engines.base import Answer
 from supervisor.engines.local import minder
 from supervisor.engines.slurm.inspect import read_answers

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import LONGEST, BundleError
+from scrun.core.errors import LONGEST, BundleError
+from scrun.core.paths import LIMIT
 from scrun.oci.config import ANNOTATIONS_LIMIT, LONGEST_WORD, load_bundle, parse
 from scrun.oci.document import LEVELS, VALUES, decode
-from scrun.paths import LIMIT
 from scrun.record import Record, read_record, write_record
 from supervisor.staging.plan import Target
 from supervisor.staging.policy import fit

@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from scrun.commands.create import _digest
-from scrun.commands.pod import pod_of
-from scrun.errors import PluginUnavailable, StateError
+from scrun.core.errors import PluginUnavailable, StateError
+from scrun.core.pods import pod_of
 from scrun.record import Record, write_record
 from supervisor import orphans
 from supervisor.engines.choose import Engines

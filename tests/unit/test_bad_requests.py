@@ -4,7 +4,7 @@ import pytest
 
 from scrun.anchor import LOST
 from scrun.commands.attach import DATA, SIGNAL, frame, take_frames
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 from scrun.foreground import status_of
 from supervisor.anchors import read_signals
 from supervisor.lua.channel import Hangup

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings import quick
 from scrun.settings.load import load, parse
 from scrun.settings.patterns import substitute

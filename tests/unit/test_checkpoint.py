@@ -6,7 +6,7 @@ import pytest
 
 from scrun.cli.parse import parse
 from scrun.commands import checkpoint, restore
-from scrun.errors import StateError, UnknownContainer
+from scrun.core.errors import StateError, UnknownContainer
 
 
 def test_an_unknown_container_is_told_first(tmp_path: Path) -> None:

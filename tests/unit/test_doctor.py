@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.install import podman
 from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.shell_commands import program_of

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import BundleError
+from scrun.core.errors import BundleError
 from supervisor.engines.script import (
     exec_script,
     list_script,

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from scrun import errors
-from scrun.errors import (
+from scrun.core import errors
+from scrun.core.errors import (
     BundleError,
     ContainerExists,
     ScrunError,

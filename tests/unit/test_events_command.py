@@ -3,7 +3,7 @@
 import pytest
 
 from scrun.commands.events import _seconds
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scrun.errors import BundleError, ScrunError, StateError, UsageError
+from scrun.core.errors import BundleError, ScrunError, StateError, UsageError
 from scrun.oci.config import parse
 from scrun.oci.document import VALUES, decode
 from scrun.oci.process import process_from_file

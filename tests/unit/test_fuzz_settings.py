@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.load import load
 from scrun.settings.ociconf import parse_oci_conf
 from tests.fuzz.base import written

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scrun.cli.grammar import COMMANDS, options_of
 from scrun.cli.parse import parse
 from scrun.commands.attach import frame, take_frames
-from scrun.errors import LONGEST, UsageError
+from scrun.core.errors import LONGEST, UsageError
 from scrun.protocol import wire
 from supervisor.anchors import read_signals
 from supervisor.lua.channel import Channel, Hangup

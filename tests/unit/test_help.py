@@ -6,7 +6,7 @@ import pytest
 
 from scrun.cli.grammar import COMMANDS, options_of
 from scrun.cli.help import help_text, usage_text, version_text
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 
 TOPICS = [None, *COMMANDS]
 

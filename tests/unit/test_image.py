@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import BundleError
+from scrun.core.errors import BundleError
 from scrun.oci.image import find_image, tags
 from tests.harness.limits import limited
 

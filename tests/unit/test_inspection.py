@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from supervisor.engines.base import Answer, Job
 from supervisor.inspection import Seen, Usage, processes, read_list, rows_of, total
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.install import docker, files, jsontext, launcher, podman, settings
 
 PROGRAM = "/opt/scrun/bin/scrun"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.load import Runtime
 from scrun.settings.node_runtime import NodeRuntime, derived_exec, node_runtime, signalled
 from scrun.settings.ociconf import OciConf

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrun.errors import BundleError
+from scrun.core.errors import BundleError
+from scrun.core.paths import LIMIT
 from scrun.oci.config import load_bundle, parse
-from scrun.paths import LIMIT
 
 MINIMAL: dict[str, Any] = {
     "ociVersion": "1.0.2",

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scrun.errors import SettingsError, StagingError
+from scrun.core.errors import SettingsError, StagingError
 from scrun.settings.ociconf import OciConf
 from scrun.settings.ocitask import Task
 from supervisor.engines.base import Step

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.patterns import substitute, without
 from scrun.settings.shell_commands import in_place_of_the_shell, portable

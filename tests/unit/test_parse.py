@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scrun.cli import grammar
 from scrun.cli.grammar import COMMANDS, CONTAINER, MANY, ONCE, USED, options_of
 from scrun.cli.parse import parse
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 
@@ -234,7 +234,7 @@ def test_nothing_but_a_usage_error_comes_out(argv: list[str]) -> None:
     assert argv == before
 
 
-@pytest.mark.parametrize("module", ["scrun.cli.parse", "scrun.cli.help", "scrun.errors"])
+@pytest.mark.parametrize("module", ["scrun.cli.parse", "scrun.cli.help", "scrun.core.errors"])
 def test_the_parser_imports_nothing_but_its_like(module: str) -> None:
     def imported(code: str) -> set[str]:
         result = subprocess.run(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.errors import SpankError
+from scrun.core.errors import SpankError
 from scrun.settings.engine_flags import named_by
 from scrun.settings.plugin_options import Option, read_given, variable_of
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from scrun.errors import PluginUnavailable
+from scrun.core.errors import PluginUnavailable
 from scrun.record import Record
 from scrun.settings.load import Settings
 from supervisor.engines.base import Answer, Program, Request, Step
@@ -233,7 +233,7 @@ async def test_neither_has_to_be_there(made: Made) -> None:
         ("raise RuntimeError('no')", "its init failed: internal error: RuntimeError: no"),
         ("raise SystemExit(3)", "its init failed: internal error: SystemExit: 3"),
         (
-            "from scrun.errors import PluginUnavailable; raise PluginUnavailable('buy it first')",
+            "from scrun.core.errors import PluginUnavailable as E; raise E('buy it first')",
             "its init failed: buy it first",
         ),
     ],

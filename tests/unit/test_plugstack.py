@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.load import Settings, Slurm, Spank
 from scrun.settings.plugstack import Line, find_plugstack, find_scripts, read_plugstack
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scrun.errors import BundleError, StateError, UsageError
+from scrun.core.errors import BundleError, StateError, UsageError
 from scrun.oci.process import (
     Wish,
     checked,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrun.errors import StateError
-from scrun.paths import LIMIT
+from scrun.core.errors import StateError
+from scrun.core.paths import LIMIT
 from scrun.record import Record, read_record, write_record
 
 FULL = Record(

@@ -9,7 +9,7 @@ import pytest
 
 from scrun.cli.parse import Parsed, parse
 from scrun.commands.failure import explain, explain_end, report_failure
-from scrun.errors import ScrunError, StateError, UnknownContainer, UsageError
+from scrun.core.errors import ScrunError, StateError, UnknownContainer, UsageError
 
 Explain = Callable[..., list[str]]
 

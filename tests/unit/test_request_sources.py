@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.engine_flags import Flags
 from scrun.settings.request_sources import Wanted, asked_by, gather, names_of_requests
 from scrun.settings.requests import TABLE, salloc_arguments, srun_arguments

@@ -1,6 +1,6 @@
 import pytest
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.requests import (
     TABLE,
     from_environment,

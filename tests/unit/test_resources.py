@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scrun.cli.grammar import COMMANDS
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 from scrun.oci.resources import changes, resources_from_options
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.load import Settings, load, merge, parse
 
 FULL = """

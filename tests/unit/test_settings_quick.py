@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings import quick
 from scrun.settings.load import load
 
@@ -204,5 +204,5 @@ def test_imports_nothing_but_built_in_modules() -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     )
     assert set(answer.stdout.split()) <= {
-        "scrun", "scrun.settings", "scrun.settings.quick", "scrun.paths", "errno", "pwd",
+        "scrun", "scrun.settings", "scrun.settings.quick", "scrun.core.paths", "errno", "pwd",
     }  # fmt: skip

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.load import Settings, Slurm
 from scrun.settings.slurmconf import find_slurm_conf, logical_lines, read_slurm_conf
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 from scrun.oci.signals import STOP_SIGNAL, parse_signal, signal_name, stop_signal
 
 

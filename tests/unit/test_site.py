@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scrun.errors import EngineUnavailable, SettingsError
+from scrun.core.errors import EngineUnavailable, SettingsError
 from scrun.settings.load import Local, Log, Settings, Slurm
 from scrun.settings.ociconf import OciConf
 from scrun.settings.site import beside, site_conf, with_site_levels

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from scrun.settings.load import Runtime
 from scrun.settings.node_runtime import node_runtime
 from scrun.settings.ociconf import OciConf, parse_oci_conf

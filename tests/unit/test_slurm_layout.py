@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from supervisor.engines.slurm.layout import (
     Layout,
     OneNode,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.load import Runtime
 from scrun.settings.node_runtime import NodeRuntime, node_runtime
 from scrun.settings.ociconf import parse_oci_conf

@@ -13,7 +13,7 @@ import pytest
 
 from scrun.cli.parse import parse
 from scrun.commands.spec import run, spec
-from scrun.errors import StateError
+from scrun.core.errors import StateError
 from scrun.oci.config import load_bundle
 from tests.harness.site import Site, scrun_binary
 from tests.harness.users import User, ordinary

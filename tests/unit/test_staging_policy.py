@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scrun.errors import StagingError
+from scrun.core.errors import StagingError
 from supervisor.staging.ids import BothIds, Ids, Range, mappings
 from supervisor.staging.mounts import DIRECTORY_LIMIT, FILE_LIMIT
 from supervisor.staging.policy import Plan, Source, Target, fit

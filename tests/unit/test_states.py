@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.errors import LONGEST
+from scrun.core.errors import LONGEST
 from scrun.states import (
     FATAL,
     TAKEN,

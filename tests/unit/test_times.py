@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.times import moment
+from scrun.core.times import moment
 
 NOW = 1_000_000.25
 

@@ -11,7 +11,7 @@ import pytest
 
 from scrun.cli.parse import parse
 from scrun.commands import update
-from scrun.errors import UsageError
+from scrun.core.errors import UsageError
 
 Send = Callable[..., tuple[str, object]]
 

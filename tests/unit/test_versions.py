@@ -1,6 +1,6 @@
 import pytest
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.settings.versions import Features, SlurmVersion, features, parse_version
 
 

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import msgspec
 
-from scrun.errors import StagingError, described
+from scrun.core.errors import StagingError, described
+from scrun.core.paths import real_id
 from scrun.oci.signals import signal_name
-from scrun.paths import real_id
 from supervisor import runtimes
 from supervisor.engines.base import Step
 from supervisor.engines.local.runtime_config import (

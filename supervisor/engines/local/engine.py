@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from scrun.settings.load import Local, Runtime
 from scrun.settings.node_runtime import node_runtime
 from scrun.settings.ociconf import parse_oci_conf

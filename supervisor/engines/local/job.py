@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 import trio
 
-from scrun.errors import EngineError, StateError, shortened
+from scrun.core.errors import EngineError, StateError, shortened
 from scrun.states import FATAL, Ending, taken
 from supervisor.engines.base import Answer, Program, Request, Session
 from supervisor.engines.local.commands import Commands, Container

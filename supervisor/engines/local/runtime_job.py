@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
-from scrun.errors import EngineError, shortened
+from scrun.core.errors import EngineError, shortened
 from scrun.states import Ending
 from supervisor.engines.base import Call, Request, Step
 from supervisor.engines.local.commands import Container, RuntimeCommands

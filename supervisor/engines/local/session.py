@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import trio
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from scrun.states import Ending, exited
 from supervisor.engines.base import Program
 from supervisor.engines.script import exec_script, process_variables

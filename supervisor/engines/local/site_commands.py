@@ -6,7 +6,7 @@ import sys
 
 import msgspec
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from scrun.oci.signals import signal_name
 from scrun.settings.node_runtime import NodeRuntime, signalled
 from scrun.settings.ociconf import OciConf

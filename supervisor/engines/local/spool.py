@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from scrun.errors import StagingError, described
+from scrun.core.errors import StagingError, described
 from scrun.settings.ociconf import OciConf
 from scrun.settings.ocitask import ENVIRONMENT, Task
 from scrun.settings.patterns import without

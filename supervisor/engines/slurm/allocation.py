@@ -25,7 +25,7 @@ from signal import SIGTERM
 import msgspec
 import trio
 
-from scrun.errors import AllocationRefused
+from scrun.core.errors import AllocationRefused
 from scrun.states import Ending, taken
 from scrun.waiting import Waiting, in_vain_line
 from supervisor.engines.base import Request

@@ -4,7 +4,7 @@ import signal
 
 import trio
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from supervisor.engines.slurm.grammar import Sentence, complaint, understood
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, child

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from scrun.errors import EngineUnavailable, ScrunError
-from scrun.paths import real_id
+from scrun.core.errors import EngineUnavailable, ScrunError
+from scrun.core.paths import real_id
 from scrun.settings.load import Runtime
 from scrun.settings.node_runtime import node_runtime
 from scrun.settings.ociconf import OciConf

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from supervisor.engines.base import Answer
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, child

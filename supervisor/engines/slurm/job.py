@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
-from scrun.errors import EngineError, StateError
+from scrun.core.errors import EngineError, StateError
 from scrun.settings.versions import Features
 from scrun.states import Ending, taken
 from supervisor.engines.base import Answer, Program, Request, Session, Step

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 
 NODES, TASKS, PER_NODE = "SCRUN_JOB_NUM_NODES", "SCRUN_NTASKS", "SCRUN_NTASKS_PER_NODE"
 SHAPE = (NODES, TASKS)

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from scrun.errors import EngineError, SettingsError
+from scrun.core.errors import EngineError, SettingsError
+from scrun.core.paths import real_id
 from scrun.oci.signals import signal_name
-from scrun.paths import real_id
 from scrun.settings.node_runtime import NodeRuntime, signalled
 from scrun.settings.patterns import substitute
 from supervisor.engines.script import PROCESS_FILE

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from scrun.errors import EngineUnavailable
+from scrun.core.errors import EngineUnavailable
 from scrun.settings.load import Runtime, Settings
 from scrun.settings.slurmconf import find_slurm_conf
 from supervisor.engines.slurm.engine import SlurmEngine

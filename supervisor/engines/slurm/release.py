@@ -2,7 +2,7 @@
 
 import trio
 
-from scrun.errors import EngineError, described, leaves
+from scrun.core.errors import EngineError, described, leaves
 from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.tools import Tools
 from supervisor.journal import Journal

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from supervisor.engines.slurm.grammar import Sentence, complaint, understood
 from supervisor.engines.slurm.tools import Tools, of_the_job
 from supervisor.processes import Setting, child, shell_status

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import trio
 
-from scrun.errors import EngineError, SettingsError
+from scrun.core.errors import EngineError, SettingsError
 from supervisor.engines.slurm.cancel import signal_step
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.tools import Tools

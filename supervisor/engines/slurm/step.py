@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from scrun.settings.load import Level
 from supervisor.engines.slurm.cancel import signal_step
 from supervisor.engines.slurm.messages import SrunHeard

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from scrun.errors import EngineUnavailable
-from scrun.paths import real_id
+from scrun.core.errors import EngineUnavailable
+from scrun.core.paths import real_id
 from scrun.settings.ociconf import OciConf
 from supervisor.processes import SYSTEM_PATH, Setting, own_program
 

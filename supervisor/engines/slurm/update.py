@@ -1,6 +1,6 @@
 """What Slurm lets a user change of a running job."""
 
-from scrun.errors import EngineError
+from scrun.core.errors import EngineError
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, child
 from supervisor.pumps import messages

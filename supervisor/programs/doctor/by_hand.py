@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 import trio
 
-from scrun.errors import ScrunError
+from scrun.core.errors import ScrunError
 from scrun.settings.node_runtime import node_runtime
 from scrun.settings.ociconf import OciConf, parse_oci_conf
 from scrun.settings.shell_commands import program_of

@@ -6,7 +6,7 @@ import re
 
 import trio
 
-from scrun.errors import ScrunError, SettingsError
+from scrun.core.errors import ScrunError, SettingsError
 from scrun.settings.load import Log, load
 from scrun.settings.ociconf import OciConf, parse_oci_conf
 from scrun.settings.shell_commands import program_of

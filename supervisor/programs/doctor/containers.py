@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from scrun.client.launch import own_directory
-from scrun.errors import ScrunError
+from scrun.core.errors import ScrunError
 from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.slurmconf import read_conf
 from supervisor.processes import SYSTEM_PATH, Setting, child

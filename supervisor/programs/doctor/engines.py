@@ -5,7 +5,7 @@ import os
 import trio
 
 from scrun.commands.install import Site, home, home_config
-from scrun.errors import SettingsError
+from scrun.core.errors import SettingsError
 from scrun.install import docker, files, podman
 from supervisor.programs.doctor.findings import Finding
 from supervisor.programs.doctor.place import Check, Place, Tell

@@ -11,10 +11,10 @@ import trio
 
 from scrun.client.launch import own_directory
 from scrun.client.orphan import tidy_up
-from scrun.errors import ScrunError
+from scrun.core.errors import ScrunError
+from scrun.core.version import VERSION
 from scrun.settings import quick
 from scrun.settings.versions import features
-from scrun.version import VERSION
 from supervisor.limits import still_limited
 from supervisor.processes import own_program
 from supervisor.programs.doctor.findings import Finding

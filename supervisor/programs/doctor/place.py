@@ -9,7 +9,7 @@ import trio
 
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed, parse
-from scrun.errors import EngineUnavailable, PluginUnavailable, ScrunError
+from scrun.core.errors import EngineUnavailable, PluginUnavailable, ScrunError
 from scrun.settings.load import Settings, merge
 from scrun.settings.slurmconf import find_slurm_conf
 from scrun.settings.versions import SlurmVersion, parse_version

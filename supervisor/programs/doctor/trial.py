@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 import trio
 
-from scrun.errors import EngineError, ScrunError, SettingsError, StagingError
+from scrun.core.errors import EngineError, ScrunError, SettingsError, StagingError
 from scrun.settings.load import Log
 from scrun.settings.shell_commands import program_of
 from scrun.states import Ending

@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 import trio
 
-from scrun.errors import PluginUnavailable, SettingsError
+from scrun.core.errors import PluginUnavailable, SettingsError
 from scrun.settings.load import Settings
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.engines.local import plugin as local

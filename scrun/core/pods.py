@@ -10,7 +10,7 @@ belongs to the pod of its own id, and in most cases is alone there.
 import json
 import os
 
-from scrun.paths import read_regular
+from scrun.core.paths import read_regular
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
