@@ -1,4 +1,4 @@
-"""The supervisor's end of an anchor (see `scrun.anchor`)."""
+"""The supervisor's end of an anchor (see `scrun.anchor.shell`)."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from typing import Protocol
 import trio
 
 from scrun.core.errors import ScrunError, described
-from scrun.states import FATAL, Ending, Phase, killed
+from scrun.model.states import FATAL, Ending, Phase, killed
 from supervisor.journal import Journal
 
 _GRACE = 5.0

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from scrun.core.errors import ContainerExists, EngineError, ScrunError, StateError, described
-from scrun.record import undone
-from scrun.states import Answer, Phase, answer_to_signal, killed, taken
+from scrun.model.record import undone
+from scrun.model.states import Answer, Phase, answer_to_signal, killed, taken
 from supervisor.inside import Inside
 from supervisor.life import Life
 from supervisor.records import remove_record

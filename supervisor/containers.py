@@ -8,9 +8,9 @@ import trio
 
 from scrun.core.errors import StateError, SupervisorLost, UnknownContainer
 from scrun.core.paths import has_record
+from scrun.model.record import Record, read_record
+from scrun.model.states import taken
 from scrun.oci.ids import check_id
-from scrun.record import Record, read_record
-from scrun.states import taken
 from supervisor import orphans
 from supervisor.anchors import Anchor
 from supervisor.caller import Caller

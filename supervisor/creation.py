@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from scrun.states import Phase, killed
+from scrun.model.states import Phase, killed
 from supervisor import conmon
 from supervisor.notices import Notices
 from supervisor.orders import Order

@@ -6,7 +6,7 @@ import os
 import socket
 from _blake2 import blake2s  # hashlib loads OpenSSL, 2 ms
 
-from scrun.record import Process
+from scrun.model.record import Process
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 
 import trio
 
-from scrun.record import OUTPUT, TIMES
+from scrun.model.record import OUTPUT, TIMES
 from supervisor.limited import LimitedFile
 from supervisor.stdio import Stdio
 

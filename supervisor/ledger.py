@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from scrun.model.record import FORMAT, Record, write_record
+from scrun.model.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
 from scrun.oci.state import render_state
-from scrun.record import FORMAT, Record, write_record
-from scrun.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
 from supervisor.identity import myself
 from supervisor.journal import Journal
 from supervisor.orders import Order

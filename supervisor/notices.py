@@ -7,7 +7,7 @@ the same lines, from whoever has heard them.
 
 from collections.abc import Callable
 
-from scrun.waiting import Waiting, waiting_line
+from scrun.model.waiting import Waiting, waiting_line
 
 _ASKING = "its job is not in the queue yet"
 

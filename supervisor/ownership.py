@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.core.errors import StateError
-from scrun.record import Record, read_record, undone
+from scrun.model.record import Record, read_record, undone
 from supervisor.threads import in_thread
 
 LOCK = "lock"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import trio
 
-from scrun.anchor import LOST
+from scrun.anchor.shell import LOST
 from scrun.core.errors import (
     AllocationRefused,
     EngineError,
@@ -17,9 +17,8 @@ from scrun.core.errors import (
     described,
     leaves,
 )
-from scrun.oci.signals import signal_name, stop_signal
-from scrun.record import ENDING_SINCE
-from scrun.states import (
+from scrun.model.record import ENDING_SINCE
+from scrun.model.states import (
     TAKEN,
     Answer,
     Ending,
@@ -31,7 +30,8 @@ from scrun.states import (
     not_running,
     taken,
 )
-from scrun.waiting import Waiting, suspended_line
+from scrun.model.waiting import Waiting, suspended_line
+from scrun.oci.signals import signal_name, stop_signal
 from supervisor import conmon
 from supervisor.anchors import Anchor
 from supervisor.caller import Caller

@@ -26,11 +26,11 @@ import trio
 
 from scrun.core.errors import AllocationRefused, ScrunError, described
 from scrun.core.pods import named_pod
+from scrun.model.states import FATAL, Ending, taken
+from scrun.model.waiting import Waiting, waiting_line
 from scrun.oci.config import Config
 from scrun.settings.engine_flags import Flags
 from scrun.settings.requests import TABLE, from_environment
-from scrun.states import FATAL, Ending, taken
-from scrun.waiting import Waiting, waiting_line
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.log import fault
 

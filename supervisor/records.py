@@ -9,8 +9,8 @@ import tempfile
 
 from scrun.core.errors import ContainerExists, SettingsError, StagingError
 from scrun.core.paths import has_record
+from scrun.model.record import Record, write_record
 from scrun.protocol import wire
-from scrun.record import Record, write_record
 from supervisor.ownership import own
 from supervisor.staging.files import remove
 

@@ -10,11 +10,11 @@ from signal import SIGKILL, SIGTERM
 import trio
 
 from scrun.core.errors import ScrunError, StateError, UsageError, described
+from scrun.model.record import Record, stopped_state
+from scrun.model.states import Ending, Phase, killed, not_running
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.protocol.progress import TOLD
-from scrun.record import Record, stopped_state
-from scrun.states import Ending, Phase, killed, not_running
 from supervisor.anchors import Anchor
 from supervisor.caller import Caller, hang_up, send, told
 from supervisor.container import Container

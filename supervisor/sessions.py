@@ -10,11 +10,11 @@ import trio
 
 from scrun.cli.parse import Parsed
 from scrun.core.errors import BundleError, ScrunError, UsageError, described
+from scrun.model.states import FATAL, Ending, killed, taken
 from scrun.oci.config import Bundle, Process, read_config
 from scrun.oci.document import read_file
 from scrun.oci.lookup import Found, NotFound, find_program
 from scrun.oci.process import Wish, checked, fitting_user, process_from_file, process_from_wish
-from scrun.states import FATAL, Ending, killed, taken
 from supervisor.anchors import Anchor
 from supervisor.engines.base import Job, Program, Session
 from supervisor.journal import Journal

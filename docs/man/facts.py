@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import inspect as inspected
 
-from scrun import states
 from scrun.cli.grammar import COMMANDS, CONTAINER
 from scrun.core.version import SPEC, VERSION
+from scrun.model import states
 from scrun.oci.signals import signal_name
 from scrun.settings import load, quick
 from scrun.settings.outputs import Told

@@ -30,8 +30,8 @@ from facts import (
     values,
 )
 
-from scrun import states
 from scrun.cli.grammar import COMMANDS, options_of
+from scrun.model import states
 from scrun.settings import load, requests
 from supervisor.worker import constants
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 import sys
 
-from scrun.anchor import out_of_the_way
+from scrun.anchor.shell import out_of_the_way
 from scrun.core.errors import SettingsError, SupervisorLost, described
 from scrun.core.paths import replaceable
 from scrun.protocol import wire

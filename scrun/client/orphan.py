@@ -15,7 +15,7 @@ from scrun.client.launch import is_waited_for, launch
 from scrun.commands.create import supervisor_name
 from scrun.core.errors import ScrunError, StateError, UnknownContainer
 from scrun.core.paths import has_record
-from scrun.states import not_running
+from scrun.model.states import not_running
 
 
 def run(parsed: Parsed, directory: str) -> int:
@@ -38,7 +38,7 @@ def run(parsed: Parsed, directory: str) -> int:
     if parsed.command == "delete":
         return _delete(parsed, os.path.dirname(directory), container)
     # 25 ms: not for one that does not exist, which engines ask for when they clean up
-    from scrun.record import read_record, stopped_state
+    from scrun.model.record import read_record, stopped_state
 
     record = read_record(directory)
     if record.is_unfinished:

@@ -18,7 +18,7 @@ import os
 import select
 
 from scrun._fast import record_root, write
-from scrun.anchor import LOST
+from scrun.anchor.shell import LOST
 from scrun.cli.parse import Parsed
 from scrun.protocol import wire
 
@@ -74,7 +74,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     has_terminal = sock.recv(1) == b"\1"
     wire.wait_for_ever(sock)
     if has_terminal and not parsed.count("no-stdin") and os.isatty(0):
-        from scrun.foreground import KeptTerminal
+        from scrun.anchor.foreground import KeptTerminal
 
         kept = KeptTerminal(0)
         kept.make_raw()

@@ -18,12 +18,12 @@ supervisor sees the connection close, ends what it began, and the anchor with it
 import _socket
 import os
 
-from scrun import anchor
 from scrun._fast import ask, record_root, setting
+from scrun.anchor import shell
+from scrun.anchor.pid_file import PidFile
 from scrun.cli.parse import Parsed
 from scrun.core.version import VERSION
 from scrun.oci.ids import check_id
-from scrun.pid_file import PidFile
 from scrun.protocol import wire
 
 OWN = "@pod-"
@@ -54,7 +54,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         console = Console(path) if (path := _text(parsed, "console-socket")) else None
         ours, theirs = _socket.socketpair()
         lock = pid_file.lock if pid_file else None
-        left = anchor.Left(theirs.detach(), lock, console.path if console else None)
+        left = shell.Left(theirs.detach(), lock, console.path if console else None)
         stdio = console.stdio if console else [0, 1, 2]
         fds = [*stdio, ours.fileno()]
         status, answer, told = submit(parsed, argv, left, fds, pid_file, console)
@@ -83,7 +83,7 @@ def delete(directory: str) -> None:
 def submit(
     parsed: Parsed,
     argv: "list[str]",
-    left: "anchor.Left | None",
+    left: "shell.Left | None",
     fds: "list[int]",
     pid_file: "PidFile | None",
     console: "Console | None",
@@ -171,7 +171,7 @@ def _ask(
     name: str,
     parsed: Parsed,
     fields: "list[bytes]",
-    left: "anchor.Left | None",
+    left: "shell.Left | None",
     fds: "list[int]",
     pid_file: "PidFile | None",
     console: "Console | None",
@@ -225,7 +225,7 @@ def _ask(
 
 
 def _name_anchor(
-    sock: _socket.socket, left: "anchor.Left | None", pid_file: "PidFile | None"
+    sock: _socket.socket, left: "shell.Left | None", pid_file: "PidFile | None"
 ) -> None:
     """Tell the supervisor, and the pid file, which process the anchor is.
 

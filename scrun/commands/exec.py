@@ -14,15 +14,15 @@ import _socket
 import os
 import stat
 
-from scrun import anchor
 from scrun._fast import record_root
+from scrun.anchor import shell
+from scrun.anchor.foreground import CarriedTerminal, own_terminal, stay
+from scrun.anchor.pid_file import PidFile
 from scrun.cli.parse import Parsed
 from scrun.commands.create import Console, open_closed_descriptors, request
 from scrun.core.errors import UsageError
 from scrun.core.paths import LIMIT
-from scrun.foreground import CarriedTerminal, own_terminal, stay
 from scrun.oci.ids import check_id
-from scrun.pid_file import PidFile
 from scrun.protocol import wire
 
 
@@ -67,7 +67,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         pid, left = os.getpid(), None
         if detach:
             lock = pid_file.lock if pid_file else None
-            left = anchor.Left(theirs.detach(), lock, terminal.path if terminal else None)
+            left = shell.Left(theirs.detach(), lock, terminal.path if terminal else None)
             pid = left.pid
         if pid_file:
             pid_file.names(pid, left)

@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scrun.record import Record
+    from scrun.model.record import Record
 
 _PATIENCE = 2
 """Seconds for each supervisor to take a connection; one that does not is taken to be there."""
@@ -98,7 +98,7 @@ def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:
 def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None:
     """Read a record; None when it is gone."""
     from scrun.core.errors import StateError
-    from scrun.record import read_record
+    from scrun.model.record import read_record
 
     try:
         owner = _owner(os.stat(directory).st_uid)
@@ -148,8 +148,8 @@ def _state(record: "Record", *, lost: bool = False) -> "Mapping[str, object]":
     """
     import json
 
+    from scrun.model.record import stopped_state
     from scrun.oci.state import render_state
-    from scrun.record import stopped_state
 
     if lost:
         text = stopped_state(record)
@@ -265,7 +265,7 @@ def information(status: str, annotations: "Mapping[str, str]") -> str:
     if status == "running" and (since := annotations.get("org.scrun.ending_since", "")):
         return f"is being ended since {_moment(since)}"
     if status in ("creating", "created", "running"):
-        from scrun.waiting import ESTIMATED_START, PENDING
+        from scrun.model.waiting import ESTIMATED_START, PENDING
 
         reason = annotations.get(PENDING, "")
         start = annotations.get(ESTIMATED_START, "")

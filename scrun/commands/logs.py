@@ -22,8 +22,8 @@ from scrun.client.answer import meant
 from scrun.core.errors import StateError, UnknownContainer, UsageError
 from scrun.core.paths import OWN_LOG
 from scrun.core.times import moment
+from scrun.model.record import OUTPUT, TIMES
 from scrun.protocol import wire
-from scrun.record import OUTPUT, TIMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

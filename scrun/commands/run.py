@@ -13,8 +13,10 @@ Errors: as those; when it cannot be started it is deleted again.
 import _socket
 import os
 
-from scrun import anchor
 from scrun._fast import ask, record_root
+from scrun.anchor import shell
+from scrun.anchor.foreground import CarriedTerminal, KeptTerminal, pass_signals_on, stay
+from scrun.anchor.pid_file import PidFile
 from scrun.cli.parse import Parsed
 from scrun.commands.create import (
     Console,
@@ -24,9 +26,7 @@ from scrun.commands.create import (
 )
 from scrun.core.errors import UsageError
 from scrun.core.pods import wants_terminal
-from scrun.foreground import CarriedTerminal, KeptTerminal, pass_signals_on, stay
 from scrun.oci.ids import check_id
-from scrun.pid_file import PidFile
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -58,7 +58,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         left = None
         if detach:
             lock = pid_file.lock if pid_file else None
-            left = anchor.Left(theirs.detach(), lock, terminal.path if terminal else None)
+            left = shell.Left(theirs.detach(), lock, terminal.path if terminal else None)
         fds = [*stdio, ours.fileno()]
         status, answer, told = submit(parsed, argv, left, fds, pid_file, terminal)
         ours.close()

@@ -153,7 +153,7 @@ class AllocationRefused(EngineError):
     ``create`` was answered before, this ends the container.
 
     Attributes:
-        reason: Why the container ended then, a key of ``scrun.states.TAKEN``.
+        reason: Why the container ended then, a key of ``scrun.model.states.TAKEN``.
     """
 
     def __init__(self, message: str, reason: str = "scrun-failure") -> None:

@@ -11,9 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from scrun.model.states import Ending
+from scrun.model.waiting import Waiting
 from scrun.settings.engine_flags import NO_FLAGS, Flags
-from scrun.states import Ending
-from scrun.waiting import Waiting
 from supervisor.journal import Journal
 from supervisor.processes import Setting
 from supervisor.staging.plan import Target

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from scrun.core.errors import EngineError
-from scrun.states import Ending, exited
+from scrun.model.states import Ending, exited
 from supervisor.engines.base import Answer, Job, Program, Request, Session, Step
 from supervisor.processes import Setting
 from supervisor.staging.plan import Target

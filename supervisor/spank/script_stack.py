@@ -23,9 +23,9 @@ import msgspec
 import trio
 
 from scrun.core.errors import SpankError
+from scrun.model.states import Ending
 from scrun.oci.config import Bundle
 from scrun.settings.plugin_options import read_given
-from scrun.states import Ending
 from supervisor.engines.base import Job, Request, Step
 from supervisor.spank.contexts import Context, Member, Variables
 from supervisor.spank.native import Native

@@ -1,6 +1,6 @@
 """The plugin stack of a container at a site without scripts, and what all stacks have."""
 
-from scrun.states import Ending
+from scrun.model.states import Ending
 from supervisor.engines.base import Job, Request, Step
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from scrun.model.states import Ending
 from scrun.oci.config import read_config
-from scrun.states import Ending
 from supervisor.spank.phases import Facts
 
 

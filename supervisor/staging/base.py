@@ -11,8 +11,8 @@ from typing import Protocol
 import msgspec
 import trio
 
+from scrun.model.record import Record
 from scrun.oci.config import Bundle
-from scrun.record import Record
 from scrun.settings.load import Settings
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.processes import Setting

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from scrun.record import Record
+from scrun.model.record import Record
 from scrun.settings.load import Settings
 from supervisor.lua.find import find_script
 from supervisor.plugins.api import StagePlugin

@@ -8,7 +8,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, PluginUnavailable
-from scrun.record import Moved
+from scrun.model.record import Moved
 from scrun.settings.load import Settings
 from supervisor.engines.base import Request
 from supervisor.journal import Journal

@@ -18,7 +18,7 @@ import msgspec
 
 from scrun.core.errors import StagingError, described
 from scrun.core.paths import real_id, replaceable
-from scrun.record import Moved
+from scrun.model.record import Moved
 from supervisor.identity import is_dead
 from supervisor.staging.bring_back import bring_back
 from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write

@@ -10,8 +10,8 @@ import msgspec
 import trio
 
 from scrun.core.errors import BundleError, StagingError
+from scrun.model.record import Moved
 from scrun.oci.config import Bundle, read_config
-from scrun.record import Moved
 from scrun.settings.load import Settings
 from supervisor.engines.base import Job, Request
 from supervisor.lua.find import site_of

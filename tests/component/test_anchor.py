@@ -18,8 +18,8 @@ from typing import IO
 
 import pytest
 
-from scrun.anchor import LOST, PASSED_ON
-from scrun.pid_file import PidFile
+from scrun.anchor.pid_file import PidFile
+from scrun.anchor.shell import LOST, PASSED_ON
 from tests.harness.wait import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ if asked["number"]:
     os.dup2(sock, asked["number"])
     os.close(sock)
     sock = asked["number"]
-from scrun.pid_file import PidFile
+from scrun.anchor.pid_file import PidFile
 file = PidFile(asked["pid_file"]) if asked["pid_file"] else None
 left = anchor.Left(sock, file.lock if file else None, asked["terminal"])
 pid = left.pid

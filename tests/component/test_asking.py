@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from scrun import _fast
+from scrun.model.record import Record, write_record
 from scrun.protocol import wire
-from scrun.record import Record, write_record
 
 REPOSITORY = Path(__file__).parents[2]
 _WITHOUT = """

@@ -14,8 +14,8 @@ from typing import cast
 import pytest
 import trio
 
+from scrun.model.record import Record, read_record, write_record
 from scrun.oci.config import load_bundle
-from scrun.record import Record, read_record, write_record
 from scrun.settings.load import Log, Settings, Staging
 from supervisor import log_files
 from supervisor.engines.base import Job, Request

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.pid_file import PidFile
+from scrun.anchor.pid_file import PidFile
 from tests.harness.places import KINDS
 from tests.harness.users import root
 

@@ -12,13 +12,13 @@ import trio
 
 from scrun.core.errors import AllocationRefused, EngineError
 from scrun.core.pods import pod_of
+from scrun.model.states import Ending, exited, taken
+from scrun.model.waiting import Waiting
 from scrun.oci.config import Config, Linux, Namespace, Process, Root
 from scrun.settings.engine_flags import Flags
 from scrun.settings.load import Log
 from scrun.settings.request_sources import gather
 from scrun.settings.requests import salloc_arguments, srun_arguments
-from scrun.states import Ending, exited, taken
-from scrun.waiting import Waiting
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.journal import Journal
 from supervisor.pods import Pods, ending_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.record import Record
+from scrun.model.record import Record
 from supervisor.records import make_record, remove_record
 
 SOCKET = "@x"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scrun.core.errors import StagingError
-from scrun.record import Record
+from scrun.model.record import Record
 from supervisor.records import make_record, remove_half_made, remove_record
 from supervisor.staging import files, place, survey
 

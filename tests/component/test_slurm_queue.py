@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
+from scrun.model.waiting import Waiting
 from scrun.settings.load import GIVE_UP, Log
-from scrun.waiting import Waiting
 from supervisor.engines.base import Request
 from supervisor.engines.slurm import pending
 from supervisor.engines.slurm.pending import Queue

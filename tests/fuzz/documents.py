@@ -15,11 +15,11 @@ from scrun.commands.update import _merged
 from scrun.core.errors import BundleError, SettingsError, StagingError, StateError, UsageError
 from scrun.core.paths import LIMIT
 from scrun.core.pods import pod_of
+from scrun.model.record import Record, read_record, stopped_state, write_record
 from scrun.oci import process as processes
 from scrun.oci.config import Bundle, Config, parse
 from scrun.oci.lookup import find_program
 from scrun.oci.resources import changes, read_resources
-from scrun.record import Record, read_record, stopped_state, write_record
 from scrun.settings.engine_flags import read_flags
 from scrun.settings.outputs import Told, output_variables
 from scrun.settings.request_sources import asked_by, gather

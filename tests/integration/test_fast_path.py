@@ -12,7 +12,7 @@ from tests.harness.site import Site
 one_each = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirect=True)
 
 FOR_NAMESPACES = {"_ctypes"}  # and not ctypes
-OURS = ("scrun", "scrun._fast", "scrun.protocol.wire", "scrun.anchor")
+OURS = ("scrun", "scrun._fast", "scrun.protocol.wire", "scrun.anchor.shell")
 
 
 def imported(site: Site, *command: str) -> set[str]:

@@ -8,9 +8,9 @@ import pytest
 
 from scrun.core.errors import LONGEST, BundleError
 from scrun.core.paths import LIMIT
+from scrun.model.record import Record, read_record, write_record
 from scrun.oci.config import ANNOTATIONS_LIMIT, LONGEST_WORD, load_bundle, parse
 from scrun.oci.document import LEVELS, VALUES, decode
-from scrun.record import Record, read_record, write_record
 from supervisor.staging.plan import Target
 from supervisor.staging.policy import fit
 from tests.harness.limits import limited

@@ -9,7 +9,7 @@ import trio
 from scrun.commands.create import _digest
 from scrun.core.errors import PluginUnavailable, StateError
 from scrun.core.pods import pod_of
-from scrun.record import Record, write_record
+from scrun.model.record import Record, write_record
 from supervisor import orphans
 from supervisor.engines.choose import Engines
 from supervisor.plugins.registry import plugins

@@ -14,7 +14,7 @@ import pytest
 
 from scrun.cli import completion, completion_bash, completion_fish, completion_zsh
 from scrun.cli.grammar import COMMANDS, options_of
-from scrun.record import Record, write_record
+from scrun.model.record import Record, write_record
 from tests.harness.site import scrun_binary
 
 SCRIPTS = {

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scrun import states
 from scrun.cli.grammar import COMMANDS, GLOBAL, Option
+from scrun.model import states
 from scrun.settings import load, requests
 from scrun.settings.outputs import Told
 from supervisor.worker import constants

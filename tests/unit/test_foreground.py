@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from scrun.anchor import LOST, PASSED_ON
-from scrun.foreground import CarriedTerminal, KeptTerminal
+from scrun.anchor.foreground import CarriedTerminal, KeptTerminal
+from scrun.anchor.shell import LOST, PASSED_ON
 from tests.harness.wait import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 STAYS = """
 import _socket, os, sys
 sys.path.insert(0, sys.argv[1])
-from scrun.foreground import stay
+from scrun.anchor.foreground import stay
 os._exit(stay(_socket.socket(fileno=int(sys.argv[2]))))
 """
 
@@ -165,7 +165,7 @@ def test_what_is_no_terminal_is_not_kept(tmp_path: Path) -> None:
 IN_BACKGROUND = """
 import fcntl, os, sys, termios
 sys.path.insert(0, sys.argv[1])
-from scrun.foreground import CarriedTerminal, KeptTerminal
+from scrun.anchor.foreground import CarriedTerminal, KeptTerminal
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 kept = KeptTerminal(0)
 kept.make_raw()

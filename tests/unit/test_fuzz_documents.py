@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scrun.core.errors import BundleError, ScrunError, StateError, UsageError
+from scrun.model.record import read_record
 from scrun.oci.config import parse
 from scrun.oci.document import VALUES, decode
 from scrun.oci.process import process_from_file
 from scrun.oci.resources import read_resources
-from scrun.record import read_record
 from supervisor.staging.policy import fit
 from tests.fuzz.base import written
 from tests.fuzz.documents import PLACES

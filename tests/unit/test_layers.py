@@ -14,8 +14,8 @@ FORBIDDEN = {"supervisor", "trio", "lupa", "daemon"}
 FAST = (
     "scrun._fast",
     "scrun.protocol.wire",
-    "scrun.anchor",
-    "scrun.pid_file",
+    "scrun.anchor.shell",
+    "scrun.anchor.pid_file",
     "scrun.commands.create",
     "scrun.cli.parse",
     "scrun.oci.ids",

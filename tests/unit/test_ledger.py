@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scrun.record import Moved, Record, read_record, write_record
+from scrun.model.record import Moved, Record, read_record, write_record
+from scrun.model.waiting import Waiting
 from scrun.settings.load import Log
-from scrun.waiting import Waiting
 from supervisor.journal import Journal, Shown
 from supervisor.ledger import Ledger
 

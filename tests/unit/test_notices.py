@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.waiting import Waiting
+from scrun.model.waiting import Waiting
 from supervisor.notices import Notices
 
 RESOURCES = Waiting("Resources")

@@ -6,7 +6,7 @@ import pytest
 
 from scrun.cli.parse import parse
 from scrun.client import launch
-from scrun.record import Record
+from scrun.model.record import Record
 from supervisor import orphans
 from supervisor.ledger import first_record
 from supervisor.orders import read_order

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from scrun.core.errors import PluginUnavailable
-from scrun.record import Record
+from scrun.model.record import Record
 from scrun.settings.load import Settings
 from supervisor.engines.base import Answer, Program, Request, Step
 from supervisor.engines.choose import Engines

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scrun.core.errors import StateError
 from scrun.core.paths import LIMIT
-from scrun.record import Record, read_record, write_record
+from scrun.model.record import Record, read_record, write_record
 
 FULL = Record(
     id="c1",

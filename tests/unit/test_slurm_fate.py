@@ -4,7 +4,7 @@ import pwd
 
 import pytest
 
-from scrun.states import TAKEN
+from scrun.model.states import TAKEN
 from supervisor.engines.slurm.fate import read_accounting, read_fate
 
 NOW = 1795289232.5

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.states import Ending, exited
+from scrun.model.states import Ending, exited
 from supervisor.engines.slurm.exits import Exit, ending_of_step, step_exit
 from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
 from supervisor.runtimes import program_failure

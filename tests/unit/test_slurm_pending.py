@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.settings.load import GIVE_UP
-from scrun.waiting import (
+from scrun.model.waiting import (
     ESTIMATED_START,
     PENDING,
     Waiting,
@@ -21,6 +20,7 @@ from scrun.waiting import (
     is_too_much,
     waiting_line,
 )
+from scrun.settings.load import GIVE_UP
 from supervisor.engines.slurm.pending import read_answers, read_waiting
 
 NOW = 1_795_267_800.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.states import exited, killed
+from scrun.model.states import exited, killed
 from supervisor.spank.names import CALLBACKS, ITEMS, LOCAL_ITEMS, REMOTE_ITEMS, TASK_ITEMS
 from supervisor.spank.phases import ContextName, Facts, state
 from supervisor.spank.tasks import environment_of, facts_of_job, wait_status

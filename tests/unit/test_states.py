@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.core.errors import LONGEST
-from scrun.states import (
+from scrun.model.states import (
     FATAL,
     TAKEN,
     Answer,

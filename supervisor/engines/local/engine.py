@@ -11,11 +11,11 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError
+from scrun.model.states import taken
 from scrun.settings.load import Local, Runtime
 from scrun.settings.node_runtime import node_runtime
 from scrun.settings.ociconf import parse_oci_conf
 from scrun.settings.slurmconf import read_trusted_conf
-from scrun.states import taken
 from supervisor.engines.base import Job, Request
 from supervisor.engines.local.commands import (
     RUNTIME,

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import trio
 
-from scrun.states import Ending, exited
+from scrun.model.states import Ending, exited
 
 # struct pidfd_info of linux/pidfd.h, in its first size: mask, …, exit_code
 _INFO = struct.Struct("=Q52xi")

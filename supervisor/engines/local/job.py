@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
-from scrun.states import FATAL, Ending, taken
+from scrun.model.states import FATAL, Ending, taken
 from supervisor.engines.base import Answer, Program, Request, Session
 from supervisor.engines.local.commands import Commands, Container
 from supervisor.engines.local.session import LocalSession

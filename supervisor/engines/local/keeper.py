@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
 
-    from scrun.foreground import Carried
+    from scrun.anchor.foreground import Carried
 
 
 def main(line: int, pid_file: str, command: "list[str]") -> int:
@@ -81,7 +81,7 @@ def _carried(console: "socket.socket") -> "Carried":
     import socket
 
     sys.path.insert(0, os.path.dirname(__file__).removesuffix("/supervisor/engines/local"))
-    from scrun.foreground import Carried
+    from scrun.anchor.foreground import Carried
 
     connection, _ = console.accept()
     with connection, console:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import trio
 
-from scrun.states import Ending, exited, taken
+from scrun.model.states import Ending, exited, taken
 from supervisor.engines.base import Step
 from supervisor.engines.local.exits import SomebodysChild
 from supervisor.engines.local.keeper import CONSOLE

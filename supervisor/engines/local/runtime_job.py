@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import trio
 
 from scrun.core.errors import EngineError, shortened
-from scrun.states import Ending
+from scrun.model.states import Ending
 from supervisor.engines.base import Call, Request, Step
 from supervisor.engines.local.commands import Container, RuntimeCommands
 from supervisor.engines.local.environment import changed_environment

@@ -7,7 +7,7 @@ from contextlib import suppress
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.states import Ending, exited
+from scrun.model.states import Ending, exited
 from supervisor.engines.base import Program
 from supervisor.engines.script import exec_script, process_variables
 from supervisor.processes import Child, Setting, child, shell_status

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 
-from scrun.states import Ending, exited, killed, taken
+from scrun.model.states import Ending, exited, killed, taken
 from supervisor.engines.base import Request, Step
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.environment import changed_environment

@@ -26,8 +26,8 @@ import msgspec
 import trio
 
 from scrun.core.errors import AllocationRefused
-from scrun.states import Ending, taken
-from scrun.waiting import Waiting, in_vain_line
+from scrun.model.states import Ending, taken
+from scrun.model.waiting import Waiting, in_vain_line
 from supervisor.engines.base import Request
 from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.fate import ask_fate

@@ -5,7 +5,7 @@ from signal import SIGKILL
 
 import msgspec
 
-from scrun.states import Ending, exited, taken
+from scrun.model.states import Ending, exited, taken
 from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
 
 # slurm/slurm.h, SIG_OOM: the low byte of a task's status when the kernel killed one of the step's

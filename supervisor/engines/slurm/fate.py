@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import trio
 
-from scrun.states import Ending, taken
+from scrun.model.states import Ending, taken
 from supervisor.engines.slurm.grammar import understood
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting, child, output_of

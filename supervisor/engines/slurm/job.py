@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 
 from scrun.core.errors import EngineError, StateError
+from scrun.model.states import Ending, taken
 from scrun.settings.versions import Features
-from scrun.states import Ending, taken
 from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.slurm.allocation import Held
 from supervisor.engines.slurm.exits import ending_of_step, step_exit

@@ -3,7 +3,7 @@
 import os
 import re
 
-from scrun.states import Ending, taken
+from scrun.model.states import Ending, taken
 from supervisor.engines.slurm.grammar import OVER, Said, Sentence, complaint, understood
 from supervisor.runtimes import program_failure
 

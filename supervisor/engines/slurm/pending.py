@@ -22,7 +22,14 @@ from collections.abc import Sequence
 import msgspec
 import trio
 
-from scrun.waiting import FORGOTTEN, Waiting, is_hopeless, is_news, is_too_much, waiting_line
+from scrun.model.waiting import (
+    FORGOTTEN,
+    Waiting,
+    is_hopeless,
+    is_news,
+    is_too_much,
+    waiting_line,
+)
 from supervisor.engines.base import Request
 from supervisor.engines.slurm.fate import is_forgotten
 from supervisor.engines.slurm.tools import Tools

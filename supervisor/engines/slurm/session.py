@@ -6,7 +6,7 @@ cgroup of its own step: ending the step ends it, and all that it has started.
 
 import signal
 
-from scrun.states import Ending, taken
+from scrun.model.states import Ending, taken
 from supervisor.engines.base import Program
 from supervisor.engines.script import exec_script, process_variables
 from supervisor.engines.slurm.exits import ending_of_step, step_exit

@@ -5,7 +5,7 @@ import contextlib
 import msgspec
 import trio
 
-from scrun.record import Process
+from scrun.model.record import Process
 from supervisor.engines.slurm.tools import Tools
 from supervisor.identity import is_dead, read_mark
 from supervisor.processes import Setting, output_of

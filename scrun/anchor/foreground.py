@@ -1,15 +1,15 @@
 """A command that stays: it is the anchor itself, for as long as what it has started runs.
 
-What `create` leaves behind for engines to watch (`scrun.anchor`) is here the caller's own process:
-`run` and `exec` in the foreground, `shell`. The same line goes over the same socket: signals
-there, the exit status back.
+What `create` leaves behind for engines to watch (`scrun.anchor.shell`) is here the caller's own
+process: `run` and `exec` in the foreground, `shell`. The same line goes over the same socket:
+signals there, the exit status back.
 """
 
 import _signal
 import _socket
 import os
 
-from scrun.anchor import LOST, PASSED_ON
+from scrun.anchor.shell import LOST, PASSED_ON
 
 _LAST_OUTPUT = 0.5
 """Seconds in which a terminal that is open still has to show something more."""

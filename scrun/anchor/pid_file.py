@@ -1,10 +1,10 @@
-"""The file of `--pid-file`, whose lock the anchor holds (see `scrun.anchor`)."""
+"""The file of `--pid-file`, whose lock the anchor holds (see `scrun.anchor.shell`)."""
 
 import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from scrun.anchor import Left
+    from scrun.anchor.shell import Left
 
 
 class PidFile:

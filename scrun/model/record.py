@@ -18,10 +18,10 @@ import msgspec
 
 from scrun.core.errors import StateError
 from scrun.core.paths import read_regular
+from scrun.model.waiting import OF_WAITING
 from scrun.oci.config import explain
 from scrun.oci.document import VALUES
 from scrun.oci.state import render_state
-from scrun.waiting import OF_WAITING
 
 _DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
 
