@@ -187,20 +187,20 @@ def record_root(parsed: Parsed) -> str:
     given = parsed.options.get("root")
     if isinstance(given, str):
         return os.path.abspath(given)
-    from scrun.settings.quick import default_root
+    from scrun.settings.file.quick import default_root
 
     return default_root(os.environ, setting(parsed, "root"))
 
 
 def setting(parsed: Parsed, key: str) -> "str | None":
     """Look one key of the settings up that the fast path needs: `root` or `group`."""
-    from scrun.settings.quick import quick
+    from scrun.settings.file.quick import quick
 
     given = parsed.options.get("config-file")
     config_file = given if isinstance(given, str) else None
     found = quick(os.environ, config_file)
     if found is None:  # said in a way that takes the whole of TOML to read
-        from scrun.settings.load import load
+        from scrun.settings.file.load import load
 
         value = getattr(load(os.environ, config_file), key)
         return value if isinstance(value, str) else None

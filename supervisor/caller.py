@@ -17,7 +17,7 @@ import trio
 from scrun.cli.report import printable
 from scrun.core.errors import StateError
 from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
-from scrun.settings.load import LEVELS, Level
+from scrun.settings.file.load import LEVELS, Level
 from supervisor.journal import Journal, Shown, as_runc
 from supervisor.nurseries import unwrapped
 from supervisor.orders import read_pid

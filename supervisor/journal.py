@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from scrun.cli.report import log_lines
-from scrun.settings.load import LEVELS, Level, Log
+from scrun.settings.file.load import LEVELS, Level, Log
 from supervisor.limited import LimitedFile
 from supervisor.log_files import LogFile
 

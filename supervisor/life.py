@@ -22,8 +22,8 @@ from scrun.core.errors import EngineError, ScrunError, StagingError, StateError
 from scrun.model.states import TAKEN, Ending, Phase, taken
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
-from scrun.settings.engine_flags import read_flags
-from scrun.settings.request_sources import asked_by
+from scrun.settings.slurm.engine_flags import read_flags
+from scrun.settings.slurm.request_sources import asked_by
 from supervisor.admission import ProgramNotFound, admit, called_as
 from supervisor.anchors import Anchor, obey
 from supervisor.caller import Caller

@@ -11,7 +11,7 @@ import pwd
 import msgspec
 
 from scrun.core.paths import real_id
-from scrun.settings.quick import real_uid
+from scrun.settings.file.quick import real_uid
 
 
 class User(msgspec.Struct, frozen=True):

@@ -7,8 +7,8 @@ import msgspec
 
 from scrun.cli.parse import Parsed, parse
 from scrun.core.errors import UsageError
-from scrun.settings.load import LEVELS, Log, Settings, load, merge
-from scrun.settings.site import with_site_levels
+from scrun.settings.file.load import LEVELS, Log, Settings, load, merge
+from scrun.settings.oci_conf.site import with_site_levels
 from supervisor.journal import Shown
 from supervisor.limits import soft_limits
 from supervisor.processes import Setting

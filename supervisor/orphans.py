@@ -9,7 +9,7 @@ import msgspec
 from scrun.core.errors import ScrunError, StateError
 from scrun.core.paths import has_record
 from scrun.model.record import Record, of_the_lost, read_record, write_record
-from scrun.settings.load import Settings, load, merge
+from scrun.settings.file.load import Settings, load, merge
 from supervisor.engines.choose import Engines
 from supervisor.identity import myself
 from supervisor.ownership import succeed

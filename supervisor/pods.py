@@ -29,8 +29,8 @@ from scrun.core.pods import named_pod
 from scrun.model.states import FATAL, Ending, taken
 from scrun.model.waiting import Waiting, waiting_line
 from scrun.oci.config import Config
-from scrun.settings.engine_flags import Flags
-from scrun.settings.requests import TABLE, from_environment
+from scrun.settings.slurm.engine_flags import Flags
+from scrun.settings.slurm.requests import TABLE, from_environment
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.log import fault
 
@@ -287,7 +287,7 @@ def _inside(request: Request, shared: _SharedJob) -> Request:
 
 
 def _nothing_of_the_job() -> Mapping[str, str]:
-    """Take back all that a lower source may ask for (`scrun.settings.request_sources`)."""
+    """Take back all that a lower source may ask for (`scrun.settings.slurm.request_sources`)."""
     return {
         name: "" if TABLE[name].argument == "required" else "no"  # empty switches those on
         for name in _OF_THE_JOB

@@ -14,7 +14,7 @@ import trio
 from scrun.core.errors import ScrunError, StateError, UsageError
 from scrun.core.paths import outer_id
 from scrun.protocol import wire
-from scrun.settings.load import Settings, load
+from scrun.settings.file.load import Settings, load
 from supervisor.caller import hang_up, send
 from supervisor.containers import Containers
 from supervisor.listening import listen_again, watch_removals

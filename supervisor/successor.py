@@ -23,7 +23,7 @@ from scrun.core.errors import ScrunError
 from scrun.core.paths import LOOKED, has_record, looked
 from scrun.model.record import read_record
 from scrun.oci.ids import is_id
-from scrun.settings.load import load
+from scrun.settings.file.load import load
 from supervisor import orphans
 from supervisor.engines.base import Engine, RemembersJobs
 from supervisor.engines.choose import Engines

@@ -13,9 +13,9 @@ from scrun.cli.grammar import COMMANDS, CONTAINER
 from scrun.core.version import SPEC, VERSION
 from scrun.model import states
 from scrun.oci.signals import signal_name
-from scrun.settings import load, quick
-from scrun.settings.outputs import Told
-from scrun.settings.requests import Release, Request
+from scrun.settings.file import load, quick
+from scrun.settings.slurm.outputs import Told
+from scrun.settings.slurm.requests import Release, Request
 from supervisor import sessions
 from supervisor.lua import find
 

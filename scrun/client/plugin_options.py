@@ -4,8 +4,8 @@ Which there are only the scripts can tell, and they run in a program of the supe
 (`supervisor.programs.spank_options`). It is asked when somebody types an option that is not in the
 grammar, or wants help; so no other call pays for it.
 
-Each becomes a variable of the request, SCRUN_OPTION_NAME (`scrun.settings.plugin_options`): the
-supervisor needs to know one way only.
+Each becomes a variable of the request, SCRUN_OPTION_NAME (`scrun.settings.spank.plugin_options`):
+the supervisor needs to know one way only.
 """
 
 import json
@@ -16,7 +16,7 @@ import sys
 from scrun.cli.grammar import Option
 from scrun.cli.parse import Parsed, parse
 from scrun.core.errors import SpankError, UsageError
-from scrun.settings.plugin_options import variable_of
+from scrun.settings.spank.plugin_options import variable_of
 
 COMMANDS = ("create", "run")
 """Those that take them."""
@@ -108,8 +108,8 @@ def listed(given: "dict[str, object]") -> "list[Option]":
 
 
 def _has_scripts(words: "list[str]") -> bool:
-    from scrun.settings.load import load, merge
-    from scrun.settings.plugstack import find_plugstack
+    from scrun.settings.file.load import load, merge
+    from scrun.settings.spank.plugstack import find_plugstack
 
     options = parse([*words, "version"])
     settings = load(os.environ, options.text("config-file"))

@@ -109,7 +109,7 @@ def _file(parsed: "Parsed | None") -> "tuple[str, str]":
     given, config = options.get("log-format"), options.get("config-file")
     # with --log, that is what the format is for
     form = given if isinstance(given, str) and "log" not in options else None
-    from scrun.settings.load import LEVELS, load
+    from scrun.settings.file.load import LEVELS, load
 
     try:
         log = load(os.environ, config if isinstance(config, str) else None).log

@@ -19,9 +19,9 @@ from scrun._fast import write
 from scrun.cli.parse import Parsed
 from scrun.core.pods import ANNOTATIONS as OF_PODS
 from scrun.core.version import VERSION
-from scrun.settings.load import load, merge
-from scrun.settings.requests import TABLE
-from scrun.settings.slurmconf import find_slurm_conf
+from scrun.settings.file.load import load, merge
+from scrun.settings.slurm.requests import TABLE
+from scrun.settings.slurm_conf import find_slurm_conf
 
 # what scrun.oci.config is written after; it takes every 1.x
 OLDEST, NEWEST = "1.0.0", "1.2.0"

@@ -25,8 +25,8 @@ from scrun.cli.report import printable
 from scrun.core.errors import SettingsError, UsageError
 from scrun.install import docker, files, launcher, podman, settings
 from scrun.install.files import Change
-from scrun.settings import load, quick
-from scrun.settings.slurmconf import PLACES
+from scrun.settings.file import load, quick
+from scrun.settings.slurm_conf import PLACES
 
 ENGINES = ("podman", "docker")
 _DOCKER = "/etc/docker"

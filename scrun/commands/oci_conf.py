@@ -15,10 +15,10 @@ from scrun._fast import say
 from scrun.cli.parse import Parsed
 from scrun.core.errors import BundleError, UsageError
 from scrun.oci.config import read_config
-from scrun.settings.ociconf import OciConf, parse_oci_conf
-from scrun.settings.ocitask import NO_PID, Task
-from scrun.settings.shell_commands import program_of
-from scrun.settings.slurmconf import read_conf
+from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
+from scrun.settings.oci_conf.shell_commands import program_of
+from scrun.settings.oci_conf.task import NO_PID, Task
+from scrun.settings.slurm_conf import read_conf
 
 _OPTIONS = ("bundle", "chdir", "job", "node", "pid", "spool", "step", "task", "uid", "user")
 _SPOOL = "/var/spool/slurmd"

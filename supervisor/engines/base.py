@@ -13,7 +13,7 @@ import msgspec
 
 from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
-from scrun.settings.engine_flags import NO_FLAGS, Flags
+from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
 from supervisor.journal import Journal
 from supervisor.processes import Setting
 from supervisor.staging.plan import Target
@@ -51,8 +51,8 @@ class Request(msgspec.Struct, frozen=True):
         ending: Tells how the container has ended, for a job that has an exit status itself; None
             while nobody knows. To be called when the job is given back.
         asked: What config.json asks for, by SCRUN_* variable; an image may have written it
-            (`scrun.settings.request_sources`).
-        flags: What the engine's flags ask for (`scrun.settings.engine_flags`).
+            (`scrun.settings.slurm.request_sources`).
+        flags: What the engine's flags ask for (`scrun.settings.slurm.engine_flags`).
         waiting: Called with what a pending job waits for, whenever that changes; with None when
             it does not wait any more, if it was called before.
         suspended: Called with whether the job's processes stand still, when somebody else than the

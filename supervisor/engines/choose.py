@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping
 from weakref import WeakValueDictionary
 
 from scrun.core.errors import EngineUnavailable, PluginUnavailable
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 from supervisor.engines.base import Engine
 from supervisor.plugins.registry import Plugins, configured
 from supervisor.threads import look

@@ -5,8 +5,8 @@ import stat
 from typing import NamedTuple
 
 from scrun.core.errors import SettingsError
-from scrun.settings.load import Settings
-from scrun.settings.slurmconf import (
+from scrun.settings.file.load import Settings
+from scrun.settings.slurm_conf import (
     check_trusted,
     find_slurm_conf,
     read_slurm_conf,

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.core.errors import ScrunError, StagingError
-from scrun.settings.load import Lua
+from scrun.settings.file.load import Lua
 from supervisor.journal import Journal
 from supervisor.lua.find import Site
 from supervisor.lua.process import Remote, Worker, working

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, ScrunError
-from scrun.settings.load import Level, Lua
+from scrun.settings.file.load import Level, Lua
 from supervisor.journal import Journal
 from supervisor.lua.channel import Channel, Hangup
 from supervisor.nurseries import unwrapped

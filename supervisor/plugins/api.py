@@ -18,7 +18,7 @@ from collections.abc import Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 from supervisor.engines.base import Engine
 from supervisor.staging.base import Left, Stager, Submission
 

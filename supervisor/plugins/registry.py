@@ -7,7 +7,7 @@ from typing import Any, cast
 import trio
 
 from scrun.core.errors import PluginUnavailable, described
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 from supervisor.plugins import api
 from supervisor.plugins.installed import Installed, find, load
 from supervisor.threads import in_thread

@@ -22,10 +22,10 @@ from scrun.core.errors import BundleError
 from scrun.model.states import Ending
 from scrun.oci.config import Bundle, Config, load_bundle, read_config
 from scrun.oci.lookup import NotFound, find_program
-from scrun.settings.load import LEVELS, Level, Log
-from scrun.settings.node_runtime import NodeRuntime
-from scrun.settings.ociconf import OciConf
-from scrun.settings.request_sources import asked_by
+from scrun.settings.file.load import LEVELS, Level, Log
+from scrun.settings.oci_conf.node_runtime import NodeRuntime
+from scrun.settings.oci_conf.parse import OciConf
+from scrun.settings.slurm.request_sources import asked_by
 from supervisor.caller import stderr_lines
 from supervisor.engines.base import Job, Request
 from supervisor.engines.local.engine import LocalEngine

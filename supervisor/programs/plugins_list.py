@@ -15,7 +15,7 @@ from scrun.cli.columns import columns
 from scrun.cli.parse import parse
 from scrun.commands.failure import explain_end
 from scrun.core.errors import described
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 from supervisor.orders import Order, own_order
 from supervisor.plugins.installed import Installed, built_in, others
 from supervisor.plugins.registry import Plugins, configured

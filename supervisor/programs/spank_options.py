@@ -14,7 +14,7 @@ import trio
 from scrun._fast import write
 from scrun.cli.parse import parse
 from scrun.commands.failure import explain
-from scrun.settings.load import Log, Settings
+from scrun.settings.file.load import Log, Settings
 from supervisor.journal import Journal
 from supervisor.nurseries import unwrapped
 from supervisor.orders import settings_of

@@ -8,9 +8,9 @@ import trio
 from scrun._fast import write
 from scrun.core.errors import SpankError, closest
 from scrun.core.paths import read_regular
-from scrun.settings.load import Settings
-from scrun.settings.plugin_options import Option
-from scrun.settings.plugstack import Line, Script
+from scrun.settings.file.load import Settings
+from scrun.settings.spank.plugin_options import Option
+from scrun.settings.spank.plugstack import Line, Script
 from supervisor.journal import Journal
 from supervisor.processes import Setting
 from supervisor.spank.contexts import Variables

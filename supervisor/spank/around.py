@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.oci.config import Bundle
-from scrun.settings.load import Settings
-from scrun.settings.plugin_options import read_given
-from scrun.settings.plugstack import Script, find_plugstack, find_scripts, read_plugstack
-from scrun.settings.slurmconf import find_slurm_conf, slurm_user
+from scrun.settings.file.load import Settings
+from scrun.settings.slurm_conf import find_slurm_conf, slurm_user
+from scrun.settings.spank.plugin_options import read_given
+from scrun.settings.spank.plugstack import Script, find_plugstack, find_scripts, read_plugstack
 from supervisor.engines.base import Engine, Request
 from supervisor.nurseries import unwrapped
 from supervisor.spank.stack import Stack

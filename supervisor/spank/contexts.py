@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from scrun.settings.plugin_options import Option
-from scrun.settings.plugstack import Script
+from scrun.settings.spank.plugin_options import Option
+from scrun.settings.spank.plugstack import Script
 from supervisor.spank.phases import ContextName
 
 _ENDS: Mapping[ContextName, Sequence[str]] = {

@@ -10,9 +10,9 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from scrun.settings.load import Settings
-from scrun.settings.plugstack import Script
-from scrun.settings.slurmconf import find_slurm_conf, read_slurm_conf
+from scrun.settings.file.load import Settings
+from scrun.settings.slurm_conf import find_slurm_conf, read_slurm_conf
+from scrun.settings.spank.plugstack import Script
 
 Native = frozenset[str]
 """Lines, by their file and number."""

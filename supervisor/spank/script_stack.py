@@ -25,7 +25,7 @@ import trio
 from scrun.core.errors import SpankError
 from scrun.model.states import Ending
 from scrun.oci.config import Bundle
-from scrun.settings.plugin_options import read_given
+from scrun.settings.spank.plugin_options import read_given
 from supervisor.engines.base import Job, Request, Step
 from supervisor.spank.contexts import Context, Member, Variables
 from supervisor.spank.native import Native

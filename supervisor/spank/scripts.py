@@ -13,9 +13,9 @@ import msgspec
 import trio
 
 from scrun.core.errors import SpankError
-from scrun.settings.load import Lua
-from scrun.settings.plugin_options import Option
-from scrun.settings.plugstack import Script
+from scrun.settings.file.load import Lua
+from scrun.settings.spank.plugin_options import Option
+from scrun.settings.spank.plugstack import Script
 from supervisor.journal import Journal
 from supervisor.lua.process import Worker, working
 from supervisor.processes import Setting

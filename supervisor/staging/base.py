@@ -13,7 +13,7 @@ import trio
 
 from scrun.model.record import Record
 from scrun.oci.config import Bundle
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.processes import Setting
 from supervisor.staging.place import Staged

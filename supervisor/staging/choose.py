@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from scrun.model.record import Record
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 from supervisor.lua.find import find_script
 from supervisor.plugins.api import StagePlugin
 from supervisor.plugins.registry import Plugins, configured

@@ -9,7 +9,7 @@ import trio
 
 from scrun.core.errors import EngineError, PluginUnavailable
 from scrun.model.record import Moved
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 from supervisor.engines.base import Request
 from supervisor.journal import Journal
 from supervisor.log_files import open_file

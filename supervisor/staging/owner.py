@@ -14,7 +14,7 @@ import msgspec
 from scrun.core.errors import StagingError
 from scrun.core.paths import read_regular
 from scrun.model.record import Process
-from scrun.settings.patterns import substitute
+from scrun.settings.oci_conf.patterns import substitute
 from supervisor.identity import myself, place
 from supervisor.names import user_of
 

@@ -33,7 +33,7 @@ from supervisor.view.plan import View, view_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from scrun.settings.load import Staging
+    from scrun.settings.file.load import Staging
     from supervisor.engines.base import Request
     from supervisor.staging.ids import BothIds
     from supervisor.staging.plan import Target

@@ -12,7 +12,7 @@ import trio
 from scrun.core.errors import BundleError, StagingError
 from scrun.model.record import Moved
 from scrun.oci.config import Bundle, read_config
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 from supervisor.engines.base import Job, Request
 from supervisor.lua.find import site_of
 from supervisor.lua.host import Script, loaded

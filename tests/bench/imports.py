@@ -20,7 +20,7 @@ def imports(interpreter: str, packages: Path) -> str:
     """
     path = f"import sys; sys.path.insert(0, {str(packages)!r}); "
     kinds: Sequence[tuple[str, Sequence[str], str]] = (
-        ("a command (`state`)", ("-I", "-S"), "import scrun._fast, scrun.settings.quick"),
+        ("a command (`state`)", ("-I", "-S"), "import scrun._fast, scrun.settings.file.quick"),
         ("`create` that finds a supervisor", ("-I", "-S"), "import scrun.commands.create"),
         ("the supervisor", ("-I",), "import supervisor.run"),
         ("a script's worker", ("-I",), "import supervisor.worker.main"),

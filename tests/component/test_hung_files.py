@@ -16,7 +16,7 @@ import trio
 
 from scrun.model.record import Record, read_record, write_record
 from scrun.oci.config import load_bundle
-from scrun.settings.load import Log, Settings, Staging
+from scrun.settings.file.load import Log, Settings, Staging
 from supervisor import log_files
 from supervisor.engines.base import Job, Request
 from supervisor.engines.local.engine import LocalEngine

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from scrun.settings.load import Lua
+from scrun.settings.file.load import Lua
 from tests.harness.lua import EXTREMES, HEAD, OUT, VERSIONS, Bench, failing
 
 IN = f"{HEAD}return slurm.SUCCESS end\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scrun.settings.load import Lua
+from scrun.settings.file.load import Lua
 from tests.harness.lua import HEAD, OUT, Bench, failing
 
 

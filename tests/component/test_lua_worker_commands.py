@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.settings.load import Lua
+from scrun.settings.file.load import Lua
 from tests.harness.lua import ARGUMENTS, EXTREMES, HEAD, OUT, Bench, failing
 from tests.harness.wait import wait_while
 

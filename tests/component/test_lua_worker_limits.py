@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import trio
 
-from scrun.settings.load import Lua
+from scrun.settings.file.load import Lua
 from tests.harness.lua import ARGUMENTS, EXTREMES, HEAD, OUT, Bench, failing
 
 

@@ -14,7 +14,7 @@ from scrun.cli.parse import parse
 from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, Phase
 from scrun.oci.config import Bundle
-from scrun.settings.load import Log
+from scrun.settings.file.load import Log
 from supervisor import operations
 from supervisor.anchors import Anchor, obey
 from supervisor.container import Container

@@ -15,10 +15,10 @@ from scrun.core.pods import pod_of
 from scrun.model.states import Ending, exited, taken
 from scrun.model.waiting import Waiting
 from scrun.oci.config import Config, Linux, Namespace, Process, Root
-from scrun.settings.engine_flags import Flags
-from scrun.settings.load import Log
-from scrun.settings.request_sources import gather
-from scrun.settings.requests import salloc_arguments, srun_arguments
+from scrun.settings.file.load import Log
+from scrun.settings.slurm.engine_flags import Flags
+from scrun.settings.slurm.request_sources import gather
+from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.journal import Journal
 from supervisor.pods import Pods, ending_of

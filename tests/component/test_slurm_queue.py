@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from scrun.model.waiting import Waiting
-from scrun.settings.load import GIVE_UP, Log
+from scrun.settings.file.load import GIVE_UP, Log
 from supervisor.engines.base import Request
 from supervisor.engines.slurm import pending
 from supervisor.engines.slurm.pending import Queue

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from scrun.settings.load import Log
+from scrun.settings.file.load import Log
 from supervisor.engines.slurm import release
 from supervisor.engines.slurm.release import cancel_in_the_end
 from supervisor.engines.slurm.tools import Tools

@@ -10,9 +10,9 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
-from scrun.settings.load import Log
-from scrun.settings.node_runtime import NodeRuntime
-from scrun.settings.versions import SlurmVersion, features
+from scrun.settings.file.load import Log
+from scrun.settings.oci_conf.node_runtime import NodeRuntime
+from scrun.settings.slurm.versions import SlurmVersion, features
 from supervisor.engines.base import Request, Step
 from supervisor.engines.slurm import signals
 from supervisor.engines.slurm.allocation import Held

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from scrun.core.errors import BundleError, StagingError
-from scrun.settings.load import Staging
+from scrun.settings.file.load import Staging
 from supervisor import admission, names, threads
 from supervisor.engines.base import Request
 from supervisor.nurseries import bulkhead

@@ -20,10 +20,10 @@ from scrun.oci import process as processes
 from scrun.oci.config import Bundle, Config, parse
 from scrun.oci.lookup import find_program
 from scrun.oci.resources import changes, read_resources
-from scrun.settings.engine_flags import read_flags
-from scrun.settings.outputs import Told, output_variables
-from scrun.settings.request_sources import asked_by, gather
-from scrun.settings.requests import salloc_arguments, srun_arguments
+from scrun.settings.slurm.engine_flags import read_flags
+from scrun.settings.slurm.outputs import Told, output_variables
+from scrun.settings.slurm.request_sources import asked_by, gather
+from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from supervisor.engines.base import Answer
 from supervisor.engines.script import process_variables
 from supervisor.inspection import statistics

@@ -5,7 +5,7 @@ import re
 
 from scrun.core.errors import EngineError, SettingsError
 from scrun.model.waiting import annotations_of, waiting_line
-from scrun.settings.versions import parse_version
+from scrun.settings.slurm.versions import parse_version
 from supervisor.engines.base import Answer
 from supervisor.engines.local import minder
 from supervisor.engines.slurm.exits import ending_of_step, step_exit

@@ -4,15 +4,15 @@ import os
 import shlex
 
 from scrun.core.errors import SettingsError
-from scrun.settings import quick
-from scrun.settings.load import Runtime, load
-from scrun.settings.node_runtime import node_runtime, signalled
-from scrun.settings.ociconf import parse_oci_conf
-from scrun.settings.patterns import substitute
-from scrun.settings.plugstack import find_scripts, read_plugstack
-from scrun.settings.requests import from_environment, salloc_arguments, srun_arguments
-from scrun.settings.shell_commands import in_place_of_the_shell, portable
-from scrun.settings.slurmconf import read_slurm_conf
+from scrun.settings.file import quick
+from scrun.settings.file.load import Runtime, load
+from scrun.settings.oci_conf.node_runtime import node_runtime, signalled
+from scrun.settings.oci_conf.parse import parse_oci_conf
+from scrun.settings.oci_conf.patterns import substitute
+from scrun.settings.oci_conf.shell_commands import in_place_of_the_shell, portable
+from scrun.settings.slurm.requests import from_environment, salloc_arguments, srun_arguments
+from scrun.settings.slurm_conf import read_slurm_conf
+from scrun.settings.spank.plugstack import find_scripts, read_plugstack
 from supervisor.engines.slurm.layout import OneNode, check, layout_within
 from tests.fuzz.base import RELEASES, said, written
 

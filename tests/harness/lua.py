@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from scrun.core.errors import StagingError, leaves
-from scrun.settings.load import Level, Log, Lua
+from scrun.settings.file.load import Level, Log, Lua
 from supervisor.journal import Journal
 from supervisor.lua.find import Site
 from supervisor.lua.host import Script, loaded

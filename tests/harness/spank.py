@@ -6,8 +6,8 @@ from pathlib import Path
 
 import trio
 
-from scrun.settings.load import Lua
-from scrun.settings.plugstack import Line, Script
+from scrun.settings.file.load import Lua
+from scrun.settings.spank.plugstack import Line, Script
 from supervisor.processes import Setting
 from supervisor.spank.contexts import Context, Variables
 from supervisor.spank.phases import ContextName, Facts

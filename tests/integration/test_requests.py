@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.requests import TABLE, Request, salloc_arguments, srun_arguments
-from scrun.settings.versions import parse_version
+from scrun.settings.slurm.requests import TABLE, Request, salloc_arguments, srun_arguments
+from scrun.settings.slurm.versions import parse_version
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings import quick
-from scrun.settings.load import load, parse
-from scrun.settings.patterns import substitute
-from scrun.settings.slurmconf import read_slurm_conf
+from scrun.settings.file import quick
+from scrun.settings.file.load import load, parse
+from scrun.settings.oci_conf.patterns import substitute
+from scrun.settings.slurm_conf import read_slurm_conf
 from tests.harness.limits import limited
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from scrun.cli.grammar import COMMANDS, GLOBAL, Option
 from scrun.model import states
-from scrun.settings import load, requests
-from scrun.settings.outputs import Told
+from scrun.settings.file import load
+from scrun.settings.slurm import requests
+from scrun.settings.slurm.outputs import Told
 from supervisor.worker import constants
 from supervisor.worker import main as worker
 from supervisor.worker.documents import Documents

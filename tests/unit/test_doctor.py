@@ -9,8 +9,8 @@ import trio
 
 from scrun.core.errors import SettingsError
 from scrun.install import podman
-from scrun.settings.ociconf import parse_oci_conf
-from scrun.settings.shell_commands import program_of
+from scrun.settings.oci_conf.parse import parse_oci_conf
+from scrun.settings.oci_conf.shell_commands import program_of
 from supervisor.processes import Setting
 from supervisor.programs.doctor import (
     by_hand,

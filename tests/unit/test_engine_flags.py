@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.oci.config import parse
-from scrun.settings.engine_flags import KINDS, Flags, named_by, nearest, read_flags, variable_of
-from scrun.settings.requests import TABLE
+from scrun.settings.slurm.engine_flags import (
+    KINDS,
+    Flags,
+    named_by,
+    nearest,
+    read_flags,
+    variable_of,
+)
+from scrun.settings.slurm.requests import TABLE
 from tests.harness.limits import limited
 
 CPUS, MEMORY, GPUS = "SCRUN_CPUS_PER_TASK", "SCRUN_MEM_PER_NODE", "SCRUN_GPUS"

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from scrun.settings.load import Local, Runtime, Settings
+from scrun.settings.file.load import Local, Runtime, Settings
 from supervisor.engines import choose
 from supervisor.engines.choose import Engines
 from supervisor.engines.local import engine as local

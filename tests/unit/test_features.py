@@ -12,7 +12,7 @@ from scrun.cli.parse import parse
 from scrun.commands import features
 from scrun.commands.features import features as document_for
 from scrun.oci import config
-from scrun.settings.requests import TABLE
+from scrun.settings.slurm.requests import TABLE
 from supervisor.staging.plan import Target
 from supervisor.staging.policy import fit
 from tests.harness.site import scrun_binary

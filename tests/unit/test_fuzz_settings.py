@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.core.errors import SettingsError
-from scrun.settings.load import load
-from scrun.settings.ociconf import parse_oci_conf
+from scrun.settings.file.load import load
+from scrun.settings.oci_conf.parse import parse_oci_conf
 from tests.fuzz.base import written
 from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited

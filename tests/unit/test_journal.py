@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.load import LEVELS, Level, Log
+from scrun.settings.file.load import LEVELS, Level, Log
 from supervisor.journal import Journal, Shown
 from supervisor.log_files import finish, open_file
 

@@ -12,7 +12,7 @@ import trio
 from scrun.cli.parse import Parsed, parse
 from scrun.commands import create
 from scrun.protocol import progress as messages
-from scrun.settings.load import Level, Log
+from scrun.settings.file.load import Level, Log
 from supervisor.caller import frames, told
 from supervisor.journal import Journal, Shown
 from supervisor.orders import read_order

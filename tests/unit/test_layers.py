@@ -19,7 +19,7 @@ FAST = (
     "scrun.commands.create",
     "scrun.cli.parse",
     "scrun.oci.ids",
-    "scrun.settings.quick",
+    "scrun.settings.file.quick",
     "scrun.core.version",
 )
 SCRUN = sorted((REPOSITORY / "scrun").rglob("*.py"))

@@ -8,7 +8,7 @@ import pytest
 
 from scrun.model.record import Moved, Record, read_record, write_record
 from scrun.model.waiting import Waiting
-from scrun.settings.load import Log
+from scrun.settings.file.load import Log
 from supervisor.journal import Journal, Shown
 from supervisor.ledger import Ledger
 

@@ -3,9 +3,14 @@
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.load import Runtime
-from scrun.settings.node_runtime import NodeRuntime, derived_exec, node_runtime, signalled
-from scrun.settings.ociconf import OciConf
+from scrun.settings.file.load import Runtime
+from scrun.settings.oci_conf.node_runtime import (
+    NodeRuntime,
+    derived_exec,
+    node_runtime,
+    signalled,
+)
+from scrun.settings.oci_conf.parse import OciConf
 
 
 @pytest.mark.parametrize(

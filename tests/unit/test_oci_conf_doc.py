@@ -2,8 +2,8 @@
 
 import re
 
-from scrun.settings.ociconf import OciConf
-from scrun.settings.patterns import LETTERS
+from scrun.settings.oci_conf.parse import OciConf
+from scrun.settings.oci_conf.patterns import LETTERS
 from tests.harness import documents
 
 HEADINGS = ("runtime", "the container runs", "of the guide", "parameter", "pattern")

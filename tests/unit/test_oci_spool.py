@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from scrun.core.errors import SettingsError, StagingError
-from scrun.settings.ociconf import OciConf
-from scrun.settings.ocitask import Task
+from scrun.settings.oci_conf.parse import OciConf
+from scrun.settings.oci_conf.task import Task
 from supervisor.engines.base import Step
 from supervisor.engines.local.spool import changed_config, environment_file, write_task
 

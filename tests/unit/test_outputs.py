@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.oci.config import LONGEST_WORD
-from scrun.settings import outputs
-from scrun.settings.outputs import Told, output_variables
-from scrun.settings.requests import TABLE
+from scrun.settings.slurm import outputs
+from scrun.settings.slurm.outputs import Told, output_variables
+from scrun.settings.slurm.requests import TABLE
 
 # scrun(1), OUTPUT ENVIRONMENT VARIABLES, in its order
 MANUAL = """
@@ -104,7 +104,7 @@ def test_a_command_can_be_started_with_any(annotations: dict[str, str]) -> None:
 
 
 def test_it_is_light() -> None:
-    program = "import sys, scrun.settings.outputs; print('trio' in sys.modules)"
+    program = "import sys, scrun.settings.slurm.outputs; print('trio' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program],
         stdin=subprocess.DEVNULL,

@@ -14,7 +14,7 @@ import trio
 
 from scrun.core.errors import PluginUnavailable
 from scrun.model.record import Record
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 from supervisor.engines.base import Answer, Program, Request, Step
 from supervisor.engines.choose import Engines
 from supervisor.engines.local import plugin as local
@@ -347,7 +347,7 @@ def test_nothing_is_looked_up_for_our_own() -> None:
     program = """if True:
     import sys
     import trio
-    from scrun.settings.load import Settings
+    from scrun.settings.file.load import Settings
     from supervisor.server import Server
     from supervisor.engines.choose import Engines
     from supervisor.plugins.registry import Plugins

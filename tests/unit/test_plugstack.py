@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.load import Settings, Slurm, Spank
-from scrun.settings.plugstack import Line, find_plugstack, find_scripts, read_plugstack
+from scrun.settings.file.load import Settings, Slurm, Spank
+from scrun.settings.spank.plugstack import Line, find_plugstack, find_scripts, read_plugstack
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_slurm_conf_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def read(path: str) -> dict[str, str]:
         raise AssertionError(f"{path} is read again")
 
-    monkeypatch.setattr("scrun.settings.plugstack.read_slurm_conf", read)
+    monkeypatch.setattr("scrun.settings.spank.plugstack.read_slurm_conf", read)
     assert find_plugstack(settings) is None
     (tmp_path / "slurm.conf").write_text("PlugStackConfig=/a\n")
     with pytest.raises(AssertionError, match="is read again"):

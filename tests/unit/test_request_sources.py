@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.core.errors import SettingsError
-from scrun.settings.engine_flags import Flags
-from scrun.settings.request_sources import Wanted, asked_by, gather, names_of_requests
-from scrun.settings.requests import TABLE, salloc_arguments, srun_arguments
+from scrun.settings.slurm.engine_flags import Flags
+from scrun.settings.slurm.request_sources import Wanted, asked_by, gather, names_of_requests
+from scrun.settings.slurm.requests import TABLE, salloc_arguments, srun_arguments
 from supervisor.staging.plan import Target
 from supervisor.staging.policy import fit
 

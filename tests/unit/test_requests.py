@@ -1,7 +1,7 @@
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.requests import (
+from scrun.settings.slurm.requests import (
     TABLE,
     from_environment,
     salloc_arguments,

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.load import Settings, load, merge, parse
+from scrun.settings.file.load import Settings, load, merge, parse
 
 FULL = """
 engine = "slurm"

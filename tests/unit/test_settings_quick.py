@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scrun.core.errors import SettingsError
-from scrun.settings import quick
-from scrun.settings.load import load
+from scrun.settings.file import quick
+from scrun.settings.file.load import load
 
 UID = os.geteuid()
 
@@ -196,7 +196,7 @@ def test_default_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_imports_nothing_but_built_in_modules() -> None:
     code = (
-        "import sys, os; before = set(sys.modules); import scrun.settings.quick as quick;"
+        "import sys, os; before = set(sys.modules); import scrun.settings.file.quick as quick;"
         "quick.quick(os.environ); quick.default_root(os.environ, '/x');"
         "print(*sorted(set(sys.modules) - before))"
     )
@@ -204,5 +204,5 @@ def test_imports_nothing_but_built_in_modules() -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     )
     assert set(answer.stdout.split()) <= {
-        "scrun", "scrun.settings", "scrun.settings.quick", "scrun.core.paths", "errno", "pwd",
+        "scrun", "scrun.settings", "scrun.settings.file.quick", "scrun.core.paths", "errno", "pwd",
     }  # fmt: skip

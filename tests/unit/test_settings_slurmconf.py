@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.load import Settings, Slurm
-from scrun.settings.slurmconf import find_slurm_conf, logical_lines, read_slurm_conf
+from scrun.settings.file.load import Settings, Slurm
+from scrun.settings.slurm_conf import find_slurm_conf, logical_lines, read_slurm_conf
 
 
 def test_find(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from scrun.core.errors import EngineUnavailable, SettingsError
-from scrun.settings.load import Local, Log, Settings, Slurm
-from scrun.settings.ociconf import OciConf
-from scrun.settings.site import beside, site_conf, with_site_levels
+from scrun.settings.file.load import Local, Log, Settings, Slurm
+from scrun.settings.oci_conf.parse import OciConf
+from scrun.settings.oci_conf.site import beside, site_conf, with_site_levels
 from supervisor.engines.slurm.tools import Tools
 from supervisor.processes import Setting
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from scrun.core.errors import EngineError
-from scrun.settings.load import Runtime
-from scrun.settings.node_runtime import node_runtime
-from scrun.settings.ociconf import OciConf, parse_oci_conf
+from scrun.settings.file.load import Runtime
+from scrun.settings.oci_conf.node_runtime import node_runtime
+from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.processes import Setting

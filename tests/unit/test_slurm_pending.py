@@ -20,7 +20,7 @@ from scrun.model.waiting import (
     is_too_much,
     waiting_line,
 )
-from scrun.settings.load import GIVE_UP
+from scrun.settings.file.load import GIVE_UP
 from supervisor.engines.slurm.pending import read_answers, read_waiting
 
 NOW = 1_795_267_800.0

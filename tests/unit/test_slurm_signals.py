@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.load import Runtime
-from scrun.settings.node_runtime import NodeRuntime, node_runtime
-from scrun.settings.ociconf import parse_oci_conf
+from scrun.settings.file.load import Runtime
+from scrun.settings.oci_conf.node_runtime import NodeRuntime, node_runtime
+from scrun.settings.oci_conf.parse import parse_oci_conf
 from supervisor import names
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.signals import Running, kill_scripts

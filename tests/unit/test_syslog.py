@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scrun.cli.syslog import Syslog, packets
-from scrun.settings.load import Level
+from scrun.settings.file.load import Level
 
 NOON = time.struct_time((2026, 1, 5, 12, 0, 9, 0, 5, 0))
 

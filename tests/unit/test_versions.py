@@ -1,7 +1,7 @@
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.versions import Features, SlurmVersion, features, parse_version
+from scrun.settings.slurm.versions import Features, SlurmVersion, features, parse_version
 
 
 @pytest.mark.parametrize(

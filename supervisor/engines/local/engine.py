@@ -12,10 +12,10 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import taken
-from scrun.settings.load import Local, Runtime
-from scrun.settings.node_runtime import node_runtime
-from scrun.settings.ociconf import parse_oci_conf
-from scrun.settings.slurmconf import read_trusted_conf
+from scrun.settings.file.load import Local, Runtime
+from scrun.settings.oci_conf.node_runtime import node_runtime
+from scrun.settings.oci_conf.parse import parse_oci_conf
+from scrun.settings.slurm_conf import read_trusted_conf
 from supervisor.engines.base import Job, Request
 from supervisor.engines.local.commands import (
     RUNTIME,

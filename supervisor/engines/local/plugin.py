@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from scrun.settings.load import Local, Runtime, Settings
+from scrun.settings.file.load import Local, Runtime, Settings
 from supervisor.engines.local.engine import LocalEngine
 
 plugin_type = "engine/local"

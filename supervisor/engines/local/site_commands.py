@@ -8,11 +8,11 @@ import msgspec
 
 from scrun.core.errors import EngineError
 from scrun.oci.signals import signal_name
-from scrun.settings.node_runtime import NodeRuntime, signalled
-from scrun.settings.ociconf import OciConf
-from scrun.settings.ocitask import NO_PID, Task
-from scrun.settings.patterns import without
-from scrun.settings.shell_commands import in_place_of_the_shell, portable
+from scrun.settings.oci_conf.node_runtime import NodeRuntime, signalled
+from scrun.settings.oci_conf.parse import OciConf
+from scrun.settings.oci_conf.patterns import without
+from scrun.settings.oci_conf.shell_commands import in_place_of_the_shell, portable
+from scrun.settings.oci_conf.task import NO_PID, Task
 from supervisor.engines.base import Step
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.spool import write_task

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from scrun.core.errors import StagingError, described
-from scrun.settings.ociconf import OciConf
-from scrun.settings.ocitask import ENVIRONMENT, Task
-from scrun.settings.patterns import without
+from scrun.settings.oci_conf.parse import OciConf
+from scrun.settings.oci_conf.patterns import without
+from scrun.settings.oci_conf.task import ENVIRONMENT, Task
 from supervisor.engines.base import Step
 from supervisor.engines.local.runtime_config import with_absolute_paths
 from supervisor.staging.files import remove_tree, write

@@ -8,13 +8,13 @@ import trio
 
 from scrun.core.errors import EngineUnavailable, ScrunError
 from scrun.core.paths import real_id
-from scrun.settings.load import Runtime
-from scrun.settings.node_runtime import node_runtime
-from scrun.settings.ociconf import OciConf
-from scrun.settings.request_sources import gather
-from scrun.settings.requests import salloc_arguments, srun_arguments
-from scrun.settings.site import beside, site_conf
-from scrun.settings.versions import SlurmVersion, features, parse_version
+from scrun.settings.file.load import Runtime
+from scrun.settings.oci_conf.node_runtime import node_runtime
+from scrun.settings.oci_conf.parse import OciConf
+from scrun.settings.oci_conf.site import beside, site_conf
+from scrun.settings.slurm.request_sources import gather
+from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
+from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
 from supervisor.engines.base import Job, Request
 from supervisor.engines.slurm.allocation import Held, Wish, hold
 from supervisor.engines.slurm.cancel import cancel_job

@@ -9,7 +9,7 @@ import trio
 
 from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, taken
-from scrun.settings.versions import Features
+from scrun.settings.slurm.versions import Features
 from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.slurm.allocation import Held
 from supervisor.engines.slurm.exits import ending_of_step, step_exit

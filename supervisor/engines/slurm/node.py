@@ -5,8 +5,8 @@ import msgspec
 from scrun.core.errors import EngineError, SettingsError
 from scrun.core.paths import real_id
 from scrun.oci.signals import signal_name
-from scrun.settings.node_runtime import NodeRuntime, signalled
-from scrun.settings.patterns import substitute
+from scrun.settings.oci_conf.node_runtime import NodeRuntime, signalled
+from scrun.settings.oci_conf.patterns import substitute
 from supervisor.engines.script import PROCESS_FILE
 from supervisor.names import user_name
 

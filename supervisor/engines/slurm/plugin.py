@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from scrun.core.errors import EngineUnavailable
-from scrun.settings.load import Runtime, Settings
-from scrun.settings.slurmconf import find_slurm_conf
+from scrun.settings.file.load import Runtime, Settings
+from scrun.settings.slurm_conf import find_slurm_conf
 from supervisor.engines.slurm.engine import SlurmEngine
 from supervisor.engines.slurm.tools import Tools, find_tools
 from supervisor.staging.plan import HOST_ONLY

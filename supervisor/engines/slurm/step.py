@@ -8,7 +8,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.settings.load import Level
+from scrun.settings.file.load import Level
 from supervisor.engines.slurm.cancel import signal_step
 from supervisor.engines.slurm.messages import SrunHeard
 from supervisor.engines.slurm.tools import Tools, lean

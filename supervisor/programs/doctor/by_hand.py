@@ -14,10 +14,10 @@ import msgspec
 import trio
 
 from scrun.core.errors import ScrunError
-from scrun.settings.node_runtime import node_runtime
-from scrun.settings.ociconf import OciConf, parse_oci_conf
-from scrun.settings.shell_commands import program_of
-from scrun.settings.slurmconf import read_conf
+from scrun.settings.oci_conf.node_runtime import node_runtime
+from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
+from scrun.settings.oci_conf.shell_commands import program_of
+from scrun.settings.slurm_conf import read_conf
 from supervisor.engines.base import Step
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.site_commands import OciConfCommands

@@ -7,12 +7,12 @@ import re
 import trio
 
 from scrun.core.errors import ScrunError, SettingsError
-from scrun.settings.load import Log, load
-from scrun.settings.ociconf import OciConf, parse_oci_conf
-from scrun.settings.shell_commands import program_of
-from scrun.settings.site import beside
-from scrun.settings.slurmconf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
-from scrun.settings.versions import features
+from scrun.settings.file.load import Log, load
+from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
+from scrun.settings.oci_conf.shell_commands import program_of
+from scrun.settings.oci_conf.site import beside
+from scrun.settings.slurm.versions import features
+from scrun.settings.slurm_conf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
 from supervisor.journal import Journal
 from supervisor.lua.find import find_script, site_of
 from supervisor.lua.host import loaded

@@ -20,8 +20,8 @@ import trio
 
 from scrun.client.launch import own_directory
 from scrun.core.errors import ScrunError
-from scrun.settings.ociconf import parse_oci_conf
-from scrun.settings.slurmconf import read_conf
+from scrun.settings.oci_conf.parse import parse_oci_conf
+from scrun.settings.slurm_conf import read_conf
 from supervisor.processes import SYSTEM_PATH, Setting, child
 from supervisor.programs.doctor.findings import Finding
 from supervisor.programs.doctor.place import Check, Done, Place, Tell, run_tool

@@ -13,8 +13,8 @@ from scrun.client.launch import own_directory
 from scrun.client.orphan import tidy_up
 from scrun.core.errors import ScrunError
 from scrun.core.version import VERSION
-from scrun.settings import quick
-from scrun.settings.versions import features
+from scrun.settings.file import quick
+from scrun.settings.slurm.versions import features
 from supervisor.limits import still_limited
 from supervisor.processes import own_program
 from supervisor.programs.doctor.findings import Finding

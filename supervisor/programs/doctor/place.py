@@ -10,9 +10,9 @@ import trio
 from scrun._fast import record_root
 from scrun.cli.parse import Parsed, parse
 from scrun.core.errors import EngineUnavailable, PluginUnavailable, ScrunError
-from scrun.settings.load import Settings, merge
-from scrun.settings.slurmconf import find_slurm_conf
-from scrun.settings.versions import SlurmVersion, parse_version
+from scrun.settings.file.load import Settings, merge
+from scrun.settings.slurm.versions import SlurmVersion, parse_version
+from scrun.settings.slurm_conf import find_slurm_conf
 from supervisor.engines.base import Engine
 from supervisor.engines.choose import Engines
 from supervisor.engines.slurm.engine import SlurmEngine

@@ -12,8 +12,8 @@ import trio
 
 from scrun.core.errors import EngineError, ScrunError, SettingsError, StagingError
 from scrun.model.states import Ending
-from scrun.settings.load import Log
-from scrun.settings.shell_commands import program_of
+from scrun.settings.file.load import Log
+from scrun.settings.oci_conf.shell_commands import program_of
 from supervisor.engines.base import Job, Request
 from supervisor.journal import Journal
 from supervisor.lua.find import find_script

@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import PluginUnavailable, SettingsError
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.engines.local import plugin as local
 from supervisor.processes import Setting

@@ -28,8 +28,8 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from scrun.core.errors import SettingsError
-from scrun.settings.engine_flags import KINDS, NO_FLAGS, Flags, named_by, nearest
-from scrun.settings.requests import TABLE, from_environment
+from scrun.settings.slurm.engine_flags import KINDS, NO_FLAGS, Flags, named_by, nearest
+from scrun.settings.slurm.requests import TABLE, from_environment
 
 # What names, numbers, times, node lists and lists of features or devices are made of. Not in it:
 # the slash (salloc and srun read a FILE when a node list has one), the percent sign (patterns of

@@ -7,9 +7,9 @@ import msgspec
 
 from scrun.core.errors import SettingsError
 from scrun.core.paths import Untrusted, read_trusted
-from scrun.settings.load import Level, Log, Settings
-from scrun.settings.ociconf import OciConf, parse_oci_conf
-from scrun.settings.slurmconf import find_slurm_conf, slurm_user
+from scrun.settings.file.load import Level, Log, Settings
+from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
+from scrun.settings.slurm_conf import find_slurm_conf, slurm_user
 
 
 def beside(slurm_conf: str | None) -> str:

@@ -27,7 +27,7 @@ import msgspec
 
 from scrun.core.errors import closest
 from scrun.oci.config import Config
-from scrun.settings.requests import TABLE
+from scrun.settings.slurm.requests import TABLE
 
 PREFIX = "slurm."
 OPTIONS = "slurm.option."

@@ -3,7 +3,7 @@
 A command needs the root directory and the grouping before it can reach its supervisor, and
 nothing else. TOML needs `tomllib`, and that needs `re`: ten times the price of the rest of
 the command. So `quick` reads a strict subset of TOML by hand, and says None where it is not
-sure; the full loader (`scrun.settings.load`) then answers, with the error when there is one.
+sure; the full loader (`scrun.settings.file.load`) then answers, with the error when there is one.
 
 All commands on a container must find the same files, and engines pass hardly anything on:
 `delete` is called with XDG_RUNTIME_DIR as its whole environment. Therefore the home is that

@@ -11,8 +11,8 @@ import re
 import msgspec
 
 from scrun.core.errors import SettingsError
-from scrun.settings.load import Runtime
-from scrun.settings.ociconf import OciConf
+from scrun.settings.file.load import Runtime
+from scrun.settings.oci_conf.parse import OciConf
 
 _ID = r"(?!-)(?:(?!%p)[^\s;&|<>()])+"
 _NAMES = r"(?:SIG)?(?:HUP|INT|QUIT|KILL|TERM|1|2|3|9|15)"
@@ -23,7 +23,7 @@ _OTHERS = r"(?:^|[\s/])(?:apptainer|singularity)\s"
 
 
 class NodeRuntime(msgspec.Struct, frozen=True):
-    """Patterns of commands, filled in by `scrun.settings.ociconf.substitute`; "" is unknown.
+    """Patterns of commands, filled in by `oci_conf.parse.substitute`; "" is unknown.
 
     Attributes:
         kill: Signals the first process: see `signalled`.

@@ -1,7 +1,7 @@
 """A settings file as TOML: read, and its keys and values looked at. Pure.
 
 What only a struct can tell, such as types, is told when the table becomes one
-(`scrun.settings.load`).
+(`scrun.settings.file.load`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from scrun.core.errors import SettingsError, closest
-from scrun.settings import requests
+from scrun.settings.slurm import requests
 
 _DOTS = 100  # in a line; tomllib takes n * n steps for a key of n parts
 

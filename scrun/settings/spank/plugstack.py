@@ -15,8 +15,8 @@ from collections.abc import Collection
 import msgspec
 
 from scrun.core.errors import SettingsError
-from scrun.settings.load import Settings
-from scrun.settings.slurmconf import (
+from scrun.settings.file.load import Settings
+from scrun.settings.slurm_conf import (
     check_trusted,
     find_slurm_conf,
     read_slurm_conf,

@@ -3,7 +3,8 @@
 After scrun(1), "INPUT ENVIRONMENT VARIABLES", and srun(1). Which tool has an option was read
 from the sources of 22.05, 24.11 and 26.05, and every one was given to salloc and srun 22.05.8.
 
-Where requests come from, and which source counts more, is in `scrun.settings.request_sources`.
+Where requests come from, and which source counts more, is in
+`scrun.settings.slurm.request_sources`.
 """
 
 import re

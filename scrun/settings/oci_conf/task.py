@@ -9,8 +9,8 @@ import os
 
 import msgspec
 
-from scrun.settings.ociconf import OciConf
-from scrun.settings.patterns import substitute
+from scrun.settings.oci_conf.parse import OciConf
+from scrun.settings.oci_conf.patterns import substitute
 
 NO_PID = (1 << 22) + 1
 """No process can have this number (PID_MAX_LIMIT). 0 would be the group of whoever calls kill."""

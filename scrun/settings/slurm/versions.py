@@ -1,8 +1,8 @@
 """The versions of Slurm, and everything that differs between them.
 
 No other module compares versions (the options of salloc and srun, by version, are in
-`scrun.settings.requests`). "Measured" is a run against 22.05.8 or the version named, "NEWS" the
-file of that name in Slurm's sources. docs/versions.md tells it to people.
+`scrun.settings.slurm.requests`). "Measured" is a run against 22.05.8 or the version named, "NEWS"
+the file of that name in Slurm's sources. docs/versions.md tells it to people.
 """
 
 import re

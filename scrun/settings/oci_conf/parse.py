@@ -9,9 +9,9 @@ from typing import Literal
 import msgspec
 
 from scrun.core.errors import SettingsError, closest, shortened
-from scrun.settings.load import LEVELS, Level, level
-from scrun.settings.patterns import check_letters, extended
-from scrun.settings.slurmconf import logical_lines, pairs
+from scrun.settings.file.load import LEVELS, Level, level
+from scrun.settings.oci_conf.patterns import check_letters, extended
+from scrun.settings.slurm_conf import logical_lines, pairs
 
 
 class OciConf(msgspec.Struct, frozen=True):

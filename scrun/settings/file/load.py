@@ -18,8 +18,8 @@ import msgspec
 
 from scrun.core.errors import SettingsError
 from scrun.oci.config import explain
-from scrun.settings import quick
-from scrun.settings.table import check_keys, read_table
+from scrun.settings.file import quick
+from scrun.settings.file.table import check_keys, read_table
 
 Level = Literal[
     "quiet", "fatal", "error", "info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5"

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from scrun.core.errors import BundleError, SettingsError
 from scrun.core.paths import of_path, read_trusted, replaceable
 from scrun.oci.document import read_file
-from scrun.settings.load import Settings
+from scrun.settings.file.load import Settings
 
 PLACES = (
     "/etc/slurm/slurm.conf",

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from scrun.core.errors import SpankError, closest
-from scrun.settings.engine_flags import OPTIONS as PREFIX
-from scrun.settings.request_sources import PLAIN
+from scrun.settings.slurm.engine_flags import OPTIONS as PREFIX
+from scrun.settings.slurm.request_sources import PLAIN
 
 VARIABLE = "SCRUN_OPTION_"
 
