@@ -51,16 +51,14 @@ def run(argv: "list[str]") -> int:
             return forward(parsed)
         return _module(parsed.command).run(parsed, argv)  # type: ignore[attr-defined, no-any-return]
     except Exception as error:
-        from scrun.commands.failure import explain
+        from scrun.cli.failure import explain
 
         return explain(error, parsed)
 
 
 def _module(command: str) -> object:
     """Import what carries a command out: the module of that name."""
-    name = "information" if command in _INFORMATION else command.replace("-", "_")
-    if name == "list":
-        name = "listing"
+    name = "help" if command in _INFORMATION else command.replace("-", "_")
     package = __import__("scrun.commands", fromlist=[name])
     __import__("scrun.commands." + name)
     return getattr(package, name)
@@ -83,7 +81,7 @@ def forward(parsed: Parsed) -> int:
 
         return orphan.run(parsed, directory)
     if status:
-        from scrun.commands.failure import report_failure
+        from scrun.cli.failure import report_failure
 
         return report_failure(answer, status, parsed)
     if parsed.command == "start" and "/@pod-" in os.readlink(directory + "/supervisor"):

@@ -23,7 +23,7 @@ def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int
     """
     status, answer = answer_of(directory, fields)
     if status:
-        from scrun.commands.failure import report_failure
+        from scrun.cli.failure import report_failure
 
         return report_failure(answer, status, parsed)
     _fast.say(answer)
@@ -54,7 +54,7 @@ def meant(parsed: Parsed, root: str) -> str:
     given = parsed.id or ""
     if os.path.lexists(os.path.join(root, given)):
         return given
-    from scrun.commands.listing import containers
+    from scrun.commands.list import containers
 
     try:
         found = [name for name in containers(root) if name.startswith(given)]

@@ -72,7 +72,7 @@ def _delete(parsed: Parsed, root: str, container: str) -> int:
 
     status, answer = _fast.converse(served, fields)
     if status:
-        from scrun.commands.failure import report_failure
+        from scrun.cli.failure import report_failure
 
         return report_failure(answer, status, parsed)
     return 0

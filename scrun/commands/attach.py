@@ -67,7 +67,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     wire.send(sock, [b"attach", os.fsencode(container)])
     first = sock.recv(1)
     if first != b"\0":
-        from scrun.commands.failure import report_failure
+        from scrun.cli.failure import report_failure
 
         status = first or b"\1"
         return report_failure(wire.answer(sock, status)[1:], status[0], parsed)

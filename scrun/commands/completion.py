@@ -7,7 +7,7 @@ Errors: UsageError, for another shell.
 """
 
 from scrun._fast import write
-from scrun.cli.completion import SHELLS
+from scrun.cli.completion.words import SHELLS
 from scrun.cli.parse import Parsed
 from scrun.core.errors import UsageError
 
@@ -22,7 +22,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     shell = parsed.operands[0]
     if shell not in SHELLS:
         raise UsageError(f"no completion for {shell!r}, only {', '.join(SHELLS)}")
-    name = f"scrun.cli.completion_{shell}"
+    name = f"scrun.cli.completion.{shell}"
     module = __import__(name, fromlist=["script"])
     write(module.script().encode())
     return 0

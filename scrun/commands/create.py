@@ -62,7 +62,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         if pid_file:
             pid_file.discard()
     if status:
-        from scrun.commands.failure import report_failure
+        from scrun.cli.failure import report_failure
 
         return report_failure(answer, status, parsed, told=told)
     return 0

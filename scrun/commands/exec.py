@@ -90,7 +90,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         if pid_file:
             pid_file.discard()
     if status:
-        from scrun.commands.failure import report_failure
+        from scrun.cli.failure import report_failure
 
         return report_failure(answer, status, parsed)
     return 0

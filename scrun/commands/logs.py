@@ -266,7 +266,7 @@ def _follow(
     wire.send(sock, fields)
     status = sock.recv(1) or b"\1"
     if status != b"\0":
-        from scrun.commands.failure import report_failure
+        from scrun.cli.failure import report_failure
 
         return report_failure(wire.answer(sock, status)[1:], status[0], parsed)
     wire.wait_for_ever(sock)

@@ -73,7 +73,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         if pid_file:
             pid_file.discard()
     if status:
-        from scrun.commands.failure import report_failure
+        from scrun.cli.failure import report_failure
 
         # what the runtime has said to a terminal that we carry nobody has seen
         return report_failure(answer, status, parsed, told=told and not carried)

@@ -16,8 +16,8 @@ import msgspec
 import trio
 
 from scrun._fast import write
+from scrun.cli.failure import explain_end
 from scrun.cli.parse import parse
-from scrun.commands.failure import explain_end
 from scrun.core.errors import BundleError
 from scrun.model.states import Ending
 from scrun.oci.config import Bundle, Config, load_bundle, read_config

@@ -12,8 +12,8 @@ import trio
 
 from scrun._fast import say
 from scrun.cli.columns import columns
+from scrun.cli.failure import explain_end
 from scrun.cli.parse import parse
-from scrun.commands.failure import explain_end
 from scrun.core.errors import described
 from scrun.settings.file.load import Settings
 from supervisor.orders import Order, own_order

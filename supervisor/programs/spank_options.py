@@ -12,8 +12,8 @@ import msgspec
 import trio
 
 from scrun._fast import write
+from scrun.cli.failure import explain
 from scrun.cli.parse import parse
-from scrun.commands.failure import explain
 from scrun.settings.file.load import Log, Settings
 from supervisor.journal import Journal
 from supervisor.nurseries import unwrapped

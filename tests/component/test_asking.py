@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 _WITHOUT = """
 import os, resource, sys
 sys.path.insert(0, sys.argv[1])
-import scrun._fast, scrun.commands.failure, scrun.client.orphan
+import scrun._fast, scrun.cli.failure, scrun.client.orphan
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 os._exit(scrun._fast.run(sys.argv[2:]))
 """

@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from scrun.cli.report import printable
-from scrun.commands import listing
+from scrun.commands import list as listing
 from scrun.commands.update import _merged
 from scrun.core.errors import BundleError, SettingsError, StagingError, StateError, UsageError
 from scrun.core.paths import LIMIT

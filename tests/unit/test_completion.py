@@ -12,7 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from scrun.cli import completion, completion_bash, completion_fish, completion_zsh
+from scrun.cli.completion import (
+    bash as completion_bash,
+)
+from scrun.cli.completion import (
+    fish as completion_fish,
+)
+from scrun.cli.completion import (
+    words as completion,
+)
+from scrun.cli.completion import (
+    zsh as completion_zsh,
+)
 from scrun.cli.grammar import COMMANDS, options_of
 from scrun.model.record import Record, write_record
 from tests.harness.site import scrun_binary

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scrun.commands import listing
+from scrun.commands import list as listing
 from scrun.model.record import Record, write_record
 from tests.harness.site import scrun_binary
 from tests.harness.users import ordinary

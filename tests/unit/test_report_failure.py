@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scrun.cli.failure import explain, explain_end, report_failure
 from scrun.cli.parse import Parsed, parse
-from scrun.commands.failure import explain, explain_end, report_failure
 from scrun.core.errors import ScrunError, StateError, UnknownContainer, UsageError
 
 Explain = Callable[..., list[str]]

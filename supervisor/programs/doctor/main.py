@@ -7,8 +7,8 @@ import sys
 import trio
 
 from scrun._fast import write
+from scrun.cli.failure import explain_end
 from scrun.cli.parse import parse
-from scrun.commands.failure import explain_end
 from scrun.core.errors import ScrunError, leaves
 from supervisor.plugins.registry import plugins
 from supervisor.programs.doctor import by_hand, cluster, containers, engines, machine, trial

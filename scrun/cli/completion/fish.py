@@ -1,6 +1,6 @@
 """The script by which fish completes scrun's command line."""
 
-from scrun.cli.completion import CARRIED, Choice, Value, choices, in_order, places
+from scrun.cli.completion.words import CARRIED, Choice, Value, choices, in_order, places
 from scrun.cli.grammar import COMMANDS
 
 _SCRIPT = """\

@@ -1,6 +1,6 @@
 """What a shell may offer for scrun's command line, from the grammar's table.
 
-The scripts for the shells (`completion_bash`, `completion_zsh`, `completion_fish`) are made of
+The scripts for the shells (`bash`, `zsh`, `fish`) are made of
 this. Nothing of the table is written down there, so a new command or option is completed as soon
 as it is in the table.
 """

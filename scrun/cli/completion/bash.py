@@ -6,7 +6,7 @@ It needs bash 4 and not the package bash-completion. bash breaks words at `=`, s
 
 import shlex
 
-from scrun.cli.completion import CARRIED, Value, choices, in_order, places
+from scrun.cli.completion.words import CARRIED, Value, choices, in_order, places
 from scrun.cli.grammar import COMMANDS
 
 _SCRIPT = """\

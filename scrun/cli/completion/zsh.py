@@ -5,7 +5,7 @@ It may be sourced, or lie as `_scrun` in a directory of `fpath` (zshcompsys(1)).
 
 import shlex
 
-from scrun.cli.completion import CARRIED, Choice, Value, choices, in_order, places
+from scrun.cli.completion.words import CARRIED, Choice, Value, choices, in_order, places
 from scrun.cli.grammar import COMMANDS
 
 _SCRIPT = """\
