@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from scrun.cli.report import printable
 from scrun.core.errors import StateError
+from scrun.core.text import printable
 from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
 from scrun.settings.file.load import LEVELS, Level
 from supervisor.journal import Journal, Shown, as_runc

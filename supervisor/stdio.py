@@ -3,7 +3,7 @@
 import os
 import select
 
-from scrun.cli.report import printable
+from scrun.core.text import printable
 
 
 class Stdio:

@@ -170,7 +170,7 @@ class Carried:
 
     def _show(self) -> bool:
         """Write what it shows; tell whether there may be more."""
-        from scrun._fast import write
+        from scrun.core.output import write
 
         try:
             shown = os.read(self.master, 65536)

@@ -1,6 +1,6 @@
 """Tables for people."""
 
-from scrun.cli.report import printable
+from scrun.core.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,8 +3,9 @@
 import os
 
 from scrun.cli.parse import Parsed
-from scrun.cli.report import append, one_line, printable, report
+from scrun.cli.report import append, report
 from scrun.core.errors import NOT_RUNNING, ScrunError, UsageError, described, leaves
+from scrun.core.text import one_line, printable
 
 
 def explain(error: Exception, parsed: "Parsed | None") -> int:

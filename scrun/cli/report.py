@@ -19,6 +19,8 @@ import json
 import os
 import time
 
+from scrun.core.text import one_line, printable
+
 
 def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A002 - runc's word
     """Return one line of a log as runc's logrus writes it, without the newline.
@@ -51,29 +53,6 @@ def log_lines(level: str, msg: str, when: float, format: str) -> str:  # noqa: A
     """
     parts = [msg] if format == "json" else msg.splitlines() or [""]
     return "\n".join(log_line(level, part, when, format) for part in parts)
-
-
-def printable_lines(text: bytes) -> bytes:
-    """Write out what would move a terminal's cursor, but for the ends of lines and tabs."""
-    shown = text.decode(errors="backslashreplace")
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in shown).encode()
-
-
-def escaped(text: str) -> str:
-    """Escape, in JSON of several lines, what would move a terminal's cursor."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
-
-
-def printable(text: str) -> str:
-    """Write out what would move a terminal's cursor: ids and paths come from anywhere."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def one_line(text: str) -> str:
-    """Make one line of a message that may have more."""
-    return "; ".join(line for line in map(str.strip, text.splitlines()) if line)
 
 
 def report(error_text: str, *, log: str | None, log_format: str, stderr: int = 2) -> None:

@@ -2,9 +2,10 @@
 
 import os
 
-from scrun import _fast
 from scrun.cli.parse import Parsed
+from scrun.client.ask import ask
 from scrun.core.errors import StateError, UnknownContainer, UsageError
+from scrun.core.output import say
 from scrun.core.paths import has_record
 from scrun.protocol import wire
 
@@ -26,7 +27,7 @@ def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int
         from scrun.cli.failure import report_failure
 
         return report_failure(answer, status, parsed)
-    _fast.say(answer)
+    say(answer)
     return 0
 
 
@@ -38,7 +39,7 @@ def answer_of(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
         StateError: Nobody serves it any more.
     """
     try:
-        return _fast.ask(directory, "supervisor", fields)
+        return ask(directory, "supervisor", fields)
     except wire.NOBODY:
         raise unserved(directory) from None
 

@@ -1,14 +1,14 @@
 """scrun start: start the program of a created container.
 
-Wire: `start ID`, sent by `scrun._fast`. Here is only what follows in one case: the container's
+Wire: `start ID`, sent by `client.ask`. Here is only what follows in one case: the container's
 supervisor was started below conmon and is its own (see `scrun.commands.create`). podman calls
 `start` itself, so one that is started from here is nobody's child for long; buildah does not.
 """
 
 import os
 
-from scrun._fast import record_root, setting
 from scrun.cli.parse import Parsed
+from scrun.client.ask import record_root, setting
 from scrun.client.launch import is_waited_for, launch_beside
 from scrun.commands.create import supervisor_name
 from scrun.core.errors import ScrunError

@@ -8,9 +8,9 @@ Errors: the expression is not one, or, without --force, no container matches.
 
 import re
 
-from scrun._fast import forward, record_root
 from scrun.cli.failure import explain
 from scrun.cli.parse import Parsed
+from scrun.client.ask import forward, record_root
 from scrun.commands.list import containers
 from scrun.core.errors import UnknownContainer, UsageError
 

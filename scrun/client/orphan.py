@@ -9,11 +9,12 @@ by its id, if it is there still, and remove what is left.
 import os
 from _socket import socket
 
-from scrun import _fast
 from scrun.cli.parse import Parsed
+from scrun.client.ask import converse, request, setting
 from scrun.client.launch import is_waited_for, launch
 from scrun.commands.create import supervisor_name
 from scrun.core.errors import ScrunError, StateError, UnknownContainer
+from scrun.core.output import say
 from scrun.core.paths import has_record
 from scrun.model.states import not_running
 
@@ -46,7 +47,7 @@ def run(parsed: Parsed, directory: str) -> int:
     if parsed.command in ("start", "pause", "resume"):
         raise StateError(f"container {container} is stopped: its supervisor is gone; delete it")
     if parsed.command == "state":
-        _fast.say(stopped_state(record))
+        say(stopped_state(record))
     if parsed.command == "kill" and not parsed.count("all"):
         raise StateError(not_running(container))
     return 0
@@ -63,14 +64,14 @@ def tidy_up(parsed: Parsed, root: str) -> None:
 
 
 def _delete(parsed: Parsed, root: str, container: str) -> int:
-    name = supervisor_name(_fast.setting(parsed, "group") or "user", parsed)
+    name = supervisor_name(setting(parsed, "group") or "user", parsed)
     file = parsed.text("config-file") or ""
-    fields = _fast.request(parsed, container)
+    fields = request(parsed, container)
 
     def served() -> socket:
         return launch(root, name, settings_file=file, lingers=not is_waited_for())
 
-    status, answer = _fast.converse(served, fields)
+    status, answer = converse(served, fields)
     if status:
         from scrun.cli.failure import report_failure
 

@@ -17,9 +17,10 @@ import _socket
 import os
 import select
 
-from scrun._fast import record_root, write
 from scrun.anchor.shell import LOST
 from scrun.cli.parse import Parsed
+from scrun.client.ask import record_root
+from scrun.core.output import write
 from scrun.protocol import wire
 
 DATA, SIZE, SIGNAL = b"d", b"w", b"s"

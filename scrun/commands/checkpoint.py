@@ -9,8 +9,8 @@ Errors: UnknownContainer, when there is no such container; StateError otherwise,
 
 import os
 
-from scrun._fast import record_root
 from scrun.cli.parse import Parsed
+from scrun.client.ask import record_root
 from scrun.core.errors import StateError, UnknownContainer
 from scrun.core.paths import has_record
 

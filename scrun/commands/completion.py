@@ -6,10 +6,10 @@ it; the ids of containers it asks for when they are needed, by `scrun list --qui
 Errors: UsageError, for another shell.
 """
 
-from scrun._fast import write
 from scrun.cli.completion.words import SHELLS
 from scrun.cli.parse import Parsed
 from scrun.core.errors import UsageError
+from scrun.core.output import write
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:

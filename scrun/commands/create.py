@@ -18,10 +18,10 @@ supervisor sees the connection close, ends what it began, and the anchor with it
 import _socket
 import os
 
-from scrun._fast import ask, record_root, setting
 from scrun.anchor import shell
 from scrun.anchor.pid_file import PidFile
 from scrun.cli.parse import Parsed
+from scrun.client.ask import ask, record_root, setting
 from scrun.core.version import VERSION
 from scrun.oci.ids import check_id
 from scrun.protocol import wire

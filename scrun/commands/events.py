@@ -12,10 +12,11 @@ import os
 import re
 import time
 
-from scrun._fast import record_root, say
 from scrun.cli.parse import Parsed
 from scrun.client.answer import answer_of, ask_supervisor, meant
+from scrun.client.ask import record_root
 from scrun.core.errors import ScrunError, UsageError
+from scrun.core.output import say
 from scrun.core.times import seconds_of
 
 _PAUSE = 5.0

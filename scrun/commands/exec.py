@@ -14,11 +14,11 @@ import _socket
 import os
 import stat
 
-from scrun._fast import record_root
 from scrun.anchor import shell
 from scrun.anchor.foreground import CarriedTerminal, own_terminal, stay
 from scrun.anchor.pid_file import PidFile
 from scrun.cli.parse import Parsed
+from scrun.client.ask import record_root
 from scrun.commands.create import Console, open_closed_descriptors, request
 from scrun.core.errors import UsageError
 from scrun.core.paths import LIMIT

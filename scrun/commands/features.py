@@ -15,8 +15,8 @@ Errors: SettingsError, when a settings file or a variable is wrong.
 import json
 import os
 
-from scrun._fast import write
 from scrun.cli.parse import Parsed
+from scrun.core.output import write
 from scrun.core.pods import ANNOTATIONS as OF_PODS
 from scrun.core.version import VERSION
 from scrun.settings.file.load import load, merge

@@ -1,9 +1,9 @@
 """scrun help, --usage, --version: what needs neither configuration nor a supervisor."""
 
-from scrun._fast import write
 from scrun.cli import help as texts
 from scrun.cli.parse import Parsed
 from scrun.core.errors import ScrunError
+from scrun.core.output import write
 
 
 def _of_plugins(topic: "str | None", parsed: Parsed) -> str:

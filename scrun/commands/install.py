@@ -19,10 +19,10 @@ import sys
 from collections.abc import Mapping
 
 import scrun
-from scrun._fast import write
 from scrun.cli.parse import Parsed
-from scrun.cli.report import printable
 from scrun.core.errors import SettingsError, UsageError
+from scrun.core.output import write
+from scrun.core.text import printable
 from scrun.install import docker, files, launcher, podman, settings
 from scrun.install.files import Change
 from scrun.settings.file import load, quick

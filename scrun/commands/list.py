@@ -14,8 +14,9 @@ Errors: OSError, when the root directory cannot be read.
 import os
 import re
 
-from scrun._fast import record_root, say
 from scrun.cli.parse import Parsed
+from scrun.client.ask import record_root
+from scrun.core.output import say
 from scrun.core.paths import looked
 from scrun.oci.ids import is_id
 from scrun.protocol import wire
@@ -51,7 +52,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     elif parsed.text("format") == "json":
         import json
 
-        from scrun.cli.report import escaped
+        from scrun.core.text import escaped
 
         text = escaped(json.dumps(rows(root, ids, lost), indent=2, ensure_ascii=False)) + "\n"
     elif os.isatty(1) and not parsed.options.get("wide"):

@@ -16,10 +16,11 @@ import re
 import stat
 import time
 
-from scrun._fast import record_root, say, write
 from scrun.cli.parse import Parsed
 from scrun.client.answer import meant
+from scrun.client.ask import record_root
 from scrun.core.errors import StateError, UnknownContainer, UsageError
+from scrun.core.output import say, write
 from scrun.core.paths import OWN_LOG
 from scrun.core.times import moment
 from scrun.model.record import OUTPUT, TIMES

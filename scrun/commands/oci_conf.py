@@ -11,9 +11,9 @@ import os
 import pwd
 import shutil
 
-from scrun._fast import say
 from scrun.cli.parse import Parsed
 from scrun.core.errors import BundleError, UsageError
+from scrun.core.output import say
 from scrun.oci.config import read_config
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
 from scrun.settings.oci_conf.shell_commands import program_of

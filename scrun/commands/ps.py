@@ -8,9 +8,9 @@ Errors: the container does not run, or its nodes cannot be asked.
 
 import os
 
-from scrun._fast import record_root
 from scrun.cli.parse import Parsed
 from scrun.client.answer import ask_supervisor, meant
+from scrun.client.ask import record_root
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:

@@ -13,11 +13,11 @@ Errors: as those; when it cannot be started it is deleted again.
 import _socket
 import os
 
-from scrun._fast import ask, record_root
 from scrun.anchor import shell
 from scrun.anchor.foreground import CarriedTerminal, KeptTerminal, pass_signals_on, stay
 from scrun.anchor.pid_file import PidFile
 from scrun.cli.parse import Parsed
+from scrun.client.ask import ask, record_root
 from scrun.commands.create import (
     Console,
     delete,

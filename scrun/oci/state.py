@@ -7,7 +7,7 @@ scrun prints them, indented as runc does it.
 import json
 from collections.abc import Mapping
 
-from scrun.cli.report import escaped
+from scrun.core.text import escaped
 
 
 def render_state(

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import trio
 
-from scrun._fast import write
 from scrun.cli.failure import explain_end
 from scrun.cli.parse import parse
 from scrun.core.errors import BundleError
+from scrun.core.output import write
 from scrun.model.states import Ending
 from scrun.oci.config import Bundle, Config, load_bundle, read_config
 from scrun.oci.lookup import NotFound, find_program

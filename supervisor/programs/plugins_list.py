@@ -10,11 +10,11 @@ from collections.abc import Iterable
 import msgspec
 import trio
 
-from scrun._fast import say
 from scrun.cli.columns import columns
 from scrun.cli.failure import explain_end
 from scrun.cli.parse import parse
 from scrun.core.errors import described
+from scrun.core.output import say
 from scrun.settings.file.load import Settings
 from supervisor.orders import Order, own_order
 from supervisor.plugins.installed import Installed, built_in, others

@@ -11,9 +11,9 @@ import tempfile
 import msgspec
 import trio
 
-from scrun._fast import write
 from scrun.cli.failure import explain
 from scrun.cli.parse import parse
+from scrun.core.output import write
 from scrun.settings.file.load import Log, Settings
 from supervisor.journal import Journal
 from supervisor.nurseries import unwrapped

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from scrun._fast import write
 from scrun.core.errors import SpankError, closest
+from scrun.core.output import write
 from scrun.core.paths import read_regular
 from scrun.settings.file.load import Settings
 from scrun.settings.spank.plugin_options import Option

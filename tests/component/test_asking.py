@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from scrun import _fast
+from scrun.client.ask import ask
 from scrun.model.record import Record, write_record
 from scrun.protocol import wire
 
@@ -57,7 +58,7 @@ def record(root: Path) -> Path:
 
 def test_one_that_hangs_up_is_asked_again(tmp_path: Path) -> None:
     with listening(tmp_path, [b"", b"", b"\0fine"]) as asked:
-        assert _fast.ask(str(tmp_path), "supervisor", [b"state", b"c1"]) == (0, b"fine")
+        assert ask(str(tmp_path), "supervisor", [b"state", b"c1"]) == (0, b"fine")
     assert asked == [wire.frame([b"state", b"c1"])]
 
 

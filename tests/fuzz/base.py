@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from scrun.cli.report import one_line, printable
 from scrun.core.errors import ScrunError
+from scrun.core.text import one_line, printable
 
 LONGEST = 4096
 

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import trio
 
-from scrun.cli.report import printable
 from scrun.commands import list as listing
 from scrun.commands.update import _merged
 from scrun.core.errors import BundleError, SettingsError, StagingError, StateError, UsageError
 from scrun.core.paths import LIMIT
 from scrun.core.pods import pod_of
+from scrun.core.text import printable
 from scrun.model.record import Record, read_record, stopped_state, write_record
 from scrun.oci import process as processes
 from scrun.oci.config import Bundle, Config, parse

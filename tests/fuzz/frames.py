@@ -9,6 +9,7 @@ import trio
 from scrun import _fast
 from scrun.cli.grammar import COMMANDS
 from scrun.cli.parse import parse as parse_argv
+from scrun.client.ask import request as request_of
 from scrun.commands.attach import DATA, frame, take_frames
 from scrun.commands.create import _hear, request, supervisor_name
 from scrun.core.errors import UsageError
@@ -40,7 +41,7 @@ def argv(data: bytes) -> None:
     if parsed.id is not None:
         assert check_id(parsed.id) == parsed.id
     if parsed.command in _fast._FORWARDED:
-        fields = _fast.request(parsed, parsed.id or "")
+        fields = request_of(parsed, parsed.id or "")
         assert wire.frame(fields)[4:].split(b"\0") == fields
     if parsed.command in ("create", "exec"):  # the supervisor reads the same out of it
         call = read_call(request(parsed.command, 1, words)[1:], parsed.command)

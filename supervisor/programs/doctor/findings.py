@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 import trio
 
-from scrun.cli.report import one_line, printable
+from scrun.core.text import one_line, printable
 
 Status = Literal["ok", "warn", "fail"]
 

@@ -6,10 +6,10 @@ import sys
 
 import trio
 
-from scrun._fast import write
 from scrun.cli.failure import explain_end
 from scrun.cli.parse import parse
 from scrun.core.errors import ScrunError, leaves
+from scrun.core.output import write
 from supervisor.plugins.registry import plugins
 from supervisor.programs.doctor import by_hand, cluster, containers, engines, machine, trial
 from supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
