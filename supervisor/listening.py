@@ -4,7 +4,7 @@ import fcntl
 import os
 import socket
 
-from scrun.client.launch import own_directory
+from scrun.core.own_directory import own_directory
 from scrun.protocol import wire
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import trio
 
-from scrun.anchor.shell import LOST
 from scrun.core.errors import (
     AllocationRefused,
     EngineError,
@@ -32,6 +31,7 @@ from scrun.model.states import (
 )
 from scrun.model.waiting import Waiting, suspended_line
 from scrun.oci.signals import signal_name, stop_signal
+from scrun.protocol.anchor import LOST
 from supervisor import conmon
 from supervisor.anchors import Anchor
 from supervisor.caller import Caller

@@ -9,8 +9,8 @@ from contextlib import aclosing
 
 import trio
 
-from scrun.commands.attach import DATA, SIGNAL, SIZE, frame, take_frames
 from scrun.core.errors import ScrunError, StateError
+from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame, take_frames
 from supervisor.container import Container
 from supervisor.kept import Followed, KeptOutput
 from supervisor.nurseries import unwrapped

@@ -9,7 +9,7 @@ import _signal
 import _socket
 import os
 
-from scrun.anchor.shell import LOST, PASSED_ON
+from scrun.protocol.anchor import LOST, PASSED_ON
 
 _LAST_OUTPUT = 0.5
 """Seconds in which a terminal that is open still has to show something more."""

@@ -33,10 +33,7 @@ import _signal
 import os
 import sys
 
-LOST = 125
-"""Exit status of an anchor whose supervisor died, as docker and podman have it for own faults."""
-
-PASSED_ON = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "WINCH")
+from scrun.protocol.anchor import LOST, PASSED_ON
 
 _EMPTY = "/proc"
 """Where the empty root is mounted first, in a place that is there on every host."""

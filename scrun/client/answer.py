@@ -1,12 +1,9 @@
 """A question to the supervisor of a running container, for the commands that are seldom called."""
 
-import os
-
 from scrun.cli.parse import Parsed
 from scrun.client.ask import ask
-from scrun.core.errors import StateError, UnknownContainer, UsageError
+from scrun.client.find import unserved
 from scrun.core.output import say
-from scrun.core.paths import has_record
 from scrun.protocol import wire
 
 
@@ -42,37 +39,3 @@ def answer_of(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
         return ask(directory, "supervisor", fields)
     except wire.NOBODY:
         raise unserved(directory) from None
-
-
-def meant(parsed: Parsed, root: str) -> str:
-    """Return the id that a person means: the one that is there, or the only one that begins so.
-
-    For the commands of people only: engines know whole ids, and nothing is ended by half of one.
-
-    Raises:
-        UsageError: Several begin so.
-    """
-    given = parsed.id or ""
-    if os.path.lexists(os.path.join(root, given)):
-        return given
-    from scrun.commands.list import containers
-
-    try:
-        found = [name for name in containers(root) if name.startswith(given)]
-    except OSError:
-        found = []
-    if len(found) > 1:
-        raise UsageError(f"container {given}: which one: {', '.join(found)}?")
-    return found[0] if found else given
-
-
-def unserved(directory: str) -> "UnknownContainer | StateError":
-    """Say why nobody answers for a container.
-
-    Raises:
-        OSError: That cannot be known.
-    """
-    container = os.path.basename(directory)
-    if not has_record(directory):
-        return UnknownContainer(f"container {container} does not exist")
-    return StateError(f"container {container} is stopped: its supervisor is gone; delete it")

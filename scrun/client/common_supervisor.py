@@ -10,7 +10,7 @@ import os
 from scrun.cli.parse import Parsed
 from scrun.client.ask import record_root, setting
 from scrun.client.launch import is_waited_for, launch_beside
-from scrun.commands.create import supervisor_name
+from scrun.client.supervisor_name import supervisor_name
 from scrun.core.errors import ScrunError
 
 

@@ -7,8 +7,8 @@ import os
 import sys
 
 from scrun.anchor.shell import out_of_the_way
-from scrun.core.errors import SettingsError, SupervisorLost, described
-from scrun.core.paths import replaceable
+from scrun.core.errors import SettingsError, SupervisorLost
+from scrun.core.own_directory import own_directory
 from scrun.protocol import wire
 
 _BUILDAH = b"buildah-"
@@ -139,34 +139,6 @@ def have_tidied(root: str, name: str) -> None:
 # What the first caller ignores (a shell's background job has SIGINT ignored) or blocks is its own
 # matter, and not that of everybody's containers. 32 and 33 are the C library's.
 _SIGNALS = tuple({*range(1, 65)} - {9, 19, 32, 33})
-
-
-def own_directory(path: str) -> None:
-    """Make the root directory if it is missing; refuse one that others could write to.
-
-    Raises:
-        SettingsError: See above.
-    """
-    umask = os.umask(0o077)
-    os.umask(umask | 0o022)  # for what is missing above it, whatever the caller's is
-    try:
-        if reason := replaceable(path):
-            raise SettingsError.of_root(path, reason)
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        status = os.stat(path)
-        reason = replaceable(path)  # again, with what was missing
-    except FileExistsError:
-        raise SettingsError.of_root(path, "is not a directory") from None
-    except OSError as error:
-        raise SettingsError.of_root(path, described(error).removeprefix(f"{path}: ")) from error
-    finally:
-        os.umask(umask)
-    if status.st_uid != os.geteuid():
-        reason = f"belongs to uid {status.st_uid}"
-    if reason:
-        raise SettingsError.of_root(path, reason)
-    if status.st_mode & 0o022:
-        raise SettingsError(f"root directory {path}: others may write to it; chmod 700 it")
 
 
 def _lock(path: str) -> int:

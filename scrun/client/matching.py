@@ -11,7 +11,7 @@ import re
 from scrun.cli.failure import explain
 from scrun.cli.parse import Parsed
 from scrun.client.ask import forward, record_root
-from scrun.commands.list import containers
+from scrun.client.find import containers
 from scrun.core.errors import UnknownContainer, UsageError
 
 

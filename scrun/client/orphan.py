@@ -12,7 +12,7 @@ from _socket import socket
 from scrun.cli.parse import Parsed
 from scrun.client.ask import converse, request, setting
 from scrun.client.launch import is_waited_for, launch
-from scrun.commands.create import supervisor_name
+from scrun.client.supervisor_name import supervisor_name
 from scrun.core.errors import ScrunError, StateError, UnknownContainer
 from scrun.core.output import say
 from scrun.core.paths import has_record

@@ -17,34 +17,15 @@ import _socket
 import os
 import select
 
-from scrun.anchor.shell import LOST
 from scrun.cli.parse import Parsed
 from scrun.client.ask import record_root
 from scrun.core.output import write
 from scrun.protocol import wire
-
-DATA, SIZE, SIGNAL = b"d", b"w", b"s"
+from scrun.protocol.anchor import LOST
+from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame, take_frames
 
 _DETACH = b"\x10\x11"  # ctrl-p ctrl-q, as podman and docker have it
 _PIECE = 65536
-
-
-def frame(kind: bytes, content: bytes) -> bytes:
-    """Pack what goes over the connection."""
-    return kind + len(content).to_bytes(4, "big") + content
-
-
-def take_frames(data: bytes) -> "tuple[list[tuple[bytes, bytes]], bytes]":
-    """Take the whole frames out of what has come: kinds and contents, and what is left."""
-    frames = []
-    place = 0
-    while len(data) >= place + 5:
-        end = place + 5 + int.from_bytes(data[place + 1 : place + 5], "big")
-        if len(data) < end:
-            break
-        frames.append((data[place : place + 1], data[place + 5 : end]))
-        place = end
-    return frames, data[place:]
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -54,7 +35,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ScrunError: It cannot be done.
     """
     del argv
-    from scrun.client.answer import meant
+    from scrun.client.find import meant
 
     root = record_root(parsed)
     container = meant(parsed, root)
@@ -62,7 +43,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     try:
         sock = wire.connect_supervisor(directory, "supervisor")
     except wire.NOBODY:
-        from scrun.client.answer import unserved
+        from scrun.client.find import unserved
 
         raise unserved(directory) from None
     wire.send(sock, [b"attach", os.fsencode(container)])

@@ -13,8 +13,9 @@ import re
 import time
 
 from scrun.cli.parse import Parsed
-from scrun.client.answer import answer_of, ask_supervisor, meant
+from scrun.client.answer import answer_of, ask_supervisor
 from scrun.client.ask import record_root
+from scrun.client.find import meant
 from scrun.core.errors import ScrunError, UsageError
 from scrun.core.output import say
 from scrun.core.times import seconds_of

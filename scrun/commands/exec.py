@@ -19,7 +19,9 @@ from scrun.anchor.foreground import CarriedTerminal, own_terminal, stay
 from scrun.anchor.pid_file import PidFile
 from scrun.cli.parse import Parsed
 from scrun.client.ask import record_root
-from scrun.commands.create import Console, open_closed_descriptors, request
+from scrun.client.console import Console
+from scrun.client.submit import request
+from scrun.commands.create import open_closed_descriptors
 from scrun.core.errors import UsageError
 from scrun.core.paths import LIMIT
 from scrun.oci.ids import check_id
@@ -108,7 +110,7 @@ def _meant(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]":
     given = parsed.id or ""
     if not (os.isatty(0) and os.isatty(1)):
         return given, argv
-    from scrun.client.answer import meant
+    from scrun.client.find import meant
 
     place = len(argv) - len(parsed.operands) - 1  # whatever follows the id is an operand
     container = meant(parsed, record_root(parsed))
@@ -167,7 +169,7 @@ def _connect(directory: str) -> _socket.socket:
     try:
         return wire.connect_supervisor(directory, "supervisor")
     except wire.NOBODY:
-        from scrun.client.answer import unserved
+        from scrun.client.find import unserved
 
         raise unserved(directory) from None
 

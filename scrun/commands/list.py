@@ -16,9 +16,9 @@ import re
 
 from scrun.cli.parse import Parsed
 from scrun.client.ask import record_root
+from scrun.client.find import containers
 from scrun.core.output import say
 from scrun.core.paths import looked
-from scrun.oci.ids import is_id
 from scrun.protocol import wire
 
 TYPE_CHECKING = False
@@ -66,20 +66,6 @@ def run(parsed: Parsed, argv: list[str]) -> int:
 
         tidy_up(parsed, root)
     return 0
-
-
-def containers(root: str) -> list[str]:
-    """Return the ids under a root directory, sorted.
-
-    Raises:
-        OSError: It cannot be read; but it need not be there.
-    """
-    try:
-        with os.scandir(root) as entries:
-            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-    return sorted(filter(is_id, names))
 
 
 def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:

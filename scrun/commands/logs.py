@@ -17,8 +17,8 @@ import stat
 import time
 
 from scrun.cli.parse import Parsed
-from scrun.client.answer import meant
 from scrun.client.ask import record_root
+from scrun.client.find import meant
 from scrun.core.errors import StateError, UnknownContainer, UsageError
 from scrun.core.output import say, write
 from scrun.core.paths import OWN_LOG

@@ -9,8 +9,9 @@ Errors: the container does not run, or its nodes cannot be asked.
 import os
 
 from scrun.cli.parse import Parsed
-from scrun.client.answer import ask_supervisor, meant
+from scrun.client.answer import ask_supervisor
 from scrun.client.ask import record_root
+from scrun.client.find import meant
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:

@@ -18,12 +18,9 @@ from scrun.anchor.foreground import CarriedTerminal, KeptTerminal, pass_signals_
 from scrun.anchor.pid_file import PidFile
 from scrun.cli.parse import Parsed
 from scrun.client.ask import ask, record_root
-from scrun.commands.create import (
-    Console,
-    delete,
-    open_closed_descriptors,
-    submit,
-)
+from scrun.client.console import Console
+from scrun.client.submit import submit
+from scrun.commands.create import delete, open_closed_descriptors
 from scrun.core.errors import UsageError
 from scrun.core.pods import wants_terminal
 from scrun.oci.ids import check_id

@@ -19,7 +19,7 @@ from typing import IO
 import pytest
 
 from scrun.anchor.pid_file import PidFile
-from scrun.anchor.shell import LOST, PASSED_ON
+from scrun.protocol.anchor import LOST, PASSED_ON
 from tests.harness.wait import wait_until
 
 REPOSITORY = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from scrun.commands.attach import DATA, SIGNAL, SIZE, frame
 from scrun.core.errors import StateError
+from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame
 from supervisor.container import Container
 from supervisor.kept import KeptOutput
 from supervisor.stdio import Stdio

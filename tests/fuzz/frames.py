@@ -9,14 +9,15 @@ import trio
 from scrun import _fast
 from scrun.cli.grammar import COMMANDS
 from scrun.cli.parse import parse as parse_argv
+from scrun.client import progress
 from scrun.client.ask import request as request_of
-from scrun.commands.attach import DATA, frame, take_frames
-from scrun.commands.create import _hear, request, supervisor_name
+from scrun.client.submit import _hear, request
+from scrun.client.supervisor_name import supervisor_name
 from scrun.core.errors import UsageError
 from scrun.oci.ids import check_id
 from scrun.oci.signals import parse_signal, signal_name
-from scrun.protocol import progress as messages
 from scrun.protocol import wire
+from scrun.protocol.attach import DATA, frame, take_frames
 from supervisor.anchors import read_signals
 from supervisor.containers import Containers
 from supervisor.lua.channel import Channel, Hangup
@@ -109,14 +110,14 @@ class _Said:
 def heard(pieces: Iterable[bytes]) -> tuple[object, list[bytes]]:
     """What `create` makes of an answer, and what it shows meanwhile."""
     shown: list[bytes] = []
-    before = messages.write_if_possible
-    messages.write_if_possible = lambda fd, line: shown.append(line)
+    before = progress.write_if_possible
+    progress.write_if_possible = lambda fd, line: shown.append(line)
     try:
         return _hear(_Said(pieces), parse_argv(["create", "c"]))[:2], shown  # type: ignore[arg-type]
     except ConnectionError as error:
         return str(error), shown
     finally:
-        messages.write_if_possible = before
+        progress.write_if_possible = before
 
 
 def reply(data: bytes) -> None:

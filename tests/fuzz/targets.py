@@ -10,8 +10,8 @@ import base64
 import json
 
 from scrun.cli.grammar import COMMANDS
-from scrun.commands.attach import DATA, frame
 from scrun.protocol import wire
+from scrun.protocol.attach import DATA, frame
 from tests.fuzz import documents, frames, outputs, settings
 from tests.fuzz.base import Target
 from tests.fuzz.seeds import (

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from scrun.cli.parse import Parsed
-from scrun.commands.create import _hear
+from scrun.client.submit import _hear
 from scrun.oci.config import ANNOTATIONS_LIMIT
 from scrun.protocol import wire
 from scrun.protocol.progress import CALL

@@ -2,7 +2,8 @@
 
 import pytest
 
-from scrun.commands.attach import DATA, frame, without_keys
+from scrun.commands.attach import without_keys
+from scrun.protocol.attach import DATA, frame
 
 P, Q = b"\x10", b"\x11"
 

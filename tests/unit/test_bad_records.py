@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from scrun.commands.create import _digest
+from scrun.client.supervisor_name import _digest
 from scrun.core.errors import PluginUnavailable, StateError
 from scrun.core.pods import pod_of
 from scrun.model.record import Record, write_record

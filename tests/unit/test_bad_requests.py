@@ -3,9 +3,9 @@
 import pytest
 
 from scrun.anchor.foreground import status_of
-from scrun.anchor.shell import LOST
-from scrun.commands.attach import DATA, SIGNAL, frame, take_frames
 from scrun.core.errors import UsageError
+from scrun.protocol.anchor import LOST
+from scrun.protocol.attach import DATA, SIGNAL, frame, take_frames
 from supervisor.anchors import read_signals
 from supervisor.lua.channel import Hangup
 from supervisor.lua.process import understood

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from scrun.anchor.foreground import CarriedTerminal, KeptTerminal
-from scrun.anchor.shell import LOST, PASSED_ON
+from scrun.protocol.anchor import LOST, PASSED_ON
 from tests.harness.wait import wait_until
 
 REPOSITORY = Path(__file__).parents[2]

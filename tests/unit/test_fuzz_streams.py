@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from scrun.cli.grammar import COMMANDS, options_of
 from scrun.cli.parse import parse
-from scrun.commands.attach import frame, take_frames
 from scrun.core.errors import LONGEST, UsageError
 from scrun.protocol import wire
+from scrun.protocol.attach import frame, take_frames
 from supervisor.anchors import read_signals
 from supervisor.lua.channel import Channel, Hangup
 from supervisor.server import _receive

@@ -10,8 +10,7 @@ import pytest
 import trio
 
 from scrun.cli.parse import Parsed, parse
-from scrun.commands import create
-from scrun.protocol import progress as messages
+from scrun.client import progress, submit
 from scrun.settings.file.load import Level, Log
 from supervisor.caller import frames, told
 from supervisor.journal import Journal, Shown
@@ -44,13 +43,13 @@ def answered(data: bytes, parsed: Parsed) -> tuple[int, bytes]:
     with ours, theirs:
         theirs.sendall(data)
         theirs.close()
-        return create._hear(ours, parsed)[:2]
+        return submit._hear(ours, parsed)[:2]
 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     shown: list[bytes] = []
-    monkeypatch.setattr(messages, "show", lambda message, _: shown.append(message))
+    monkeypatch.setattr(progress, "show", lambda message, _: shown.append(message))
     return shown
 
 
@@ -79,8 +78,8 @@ def test_a_supervisor_that_goes_without_an_answer(seen: list[bytes], data: bytes
 def test_what_is_for_the_log_is_appended_there(tmp_path: Path) -> None:
     log = tmp_path / "log"
     parsed = parse(["--log", str(log), "--log-format", "text", "create", "c1"])
-    messages.show(b"\xfeinfo one", parsed)
-    messages.show(b"\xfedebug two\nlines", parsed)
+    progress.show(b"\xfeinfo one", parsed)
+    progress.show(b"\xfedebug two\nlines", parsed)
     ends = [line.partition(" ")[2] for line in log.read_text().splitlines()]
     assert ends == ['level=info msg="one"', 'level=debug msg="two"', 'level=debug msg="lines"']
 
@@ -88,7 +87,7 @@ def test_what_is_for_the_log_is_appended_there(tmp_path: Path) -> None:
 def test_a_standard_error_that_is_full_is_not_waited_for() -> None:
     readable, writable = os.pipe()
     for number in range(40):
-        messages.write_if_possible(writable, b"%02d" % number + b"x" * 8000)
+        progress.write_if_possible(writable, b"%02d" % number + b"x" * 8000)
     os.close(writable)
     with open(readable, "rb") as pipe:
         got = pipe.read()
@@ -99,9 +98,9 @@ def test_a_standard_error_that_is_full_is_not_waited_for() -> None:
 def test_a_closed_standard_error_is_no_error() -> None:
     readable, writable = os.pipe()
     os.close(readable)
-    messages.write_if_possible(writable, b"x\n")
+    progress.write_if_possible(writable, b"x\n")
     os.close(writable)
-    messages.write_if_possible(writable, b"x\n")
+    progress.write_if_possible(writable, b"x\n")
 
 
 async def tell_all(

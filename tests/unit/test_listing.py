@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scrun.client.find import containers
 from scrun.commands import list as listing
 from scrun.model.record import Record, write_record
 from tests.harness.site import scrun_binary
@@ -299,7 +300,7 @@ def test_a_start_today_is_told_without_the_day(monkeypatch: pytest.MonkeyPatch) 
 def test_one_connection_for_all_of_a_supervisor(root: Root) -> None:
     for number in range(20):
         root.add(Record(id=f"c{number}", status="running", pid=1))
-    assert len(listing.rows(str(root.path), listing.containers(str(root.path)))) == 20
+    assert len(listing.rows(str(root.path), containers(str(root.path)))) == 20
     root.server.setblocking(False)
     root.server.accept()[0].close()
     with pytest.raises(BlockingIOError):

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 import trio
 
-from scrun.client.launch import own_directory
 from scrun.core.errors import ScrunError
+from scrun.core.own_directory import own_directory
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_conf
 from supervisor.processes import SYSTEM_PATH, Setting, child

@@ -9,9 +9,9 @@ import stat
 import msgspec
 import trio
 
-from scrun.client.launch import own_directory
 from scrun.client.orphan import tidy_up
 from scrun.core.errors import ScrunError
+from scrun.core.own_directory import own_directory
 from scrun.core.version import VERSION
 from scrun.settings.file import quick
 from scrun.settings.slurm.versions import features

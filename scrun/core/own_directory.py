@@ -1,0 +1,34 @@
+"""The root directory: made if it is missing, refused if others could write to it."""
+
+import os
+
+from scrun.core.errors import SettingsError, described
+from scrun.core.paths import replaceable
+
+
+def own_directory(path: str) -> None:
+    """Make the root directory if it is missing; refuse one that others could write to.
+
+    Raises:
+        SettingsError: See above.
+    """
+    umask = os.umask(0o077)
+    os.umask(umask | 0o022)  # for what is missing above it, whatever the caller's is
+    try:
+        if reason := replaceable(path):
+            raise SettingsError.of_root(path, reason)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        status = os.stat(path)
+        reason = replaceable(path)  # again, with what was missing
+    except FileExistsError:
+        raise SettingsError.of_root(path, "is not a directory") from None
+    except OSError as error:
+        raise SettingsError.of_root(path, described(error).removeprefix(f"{path}: ")) from error
+    finally:
+        os.umask(umask)
+    if status.st_uid != os.geteuid():
+        reason = f"belongs to uid {status.st_uid}"
+    if reason:
+        raise SettingsError.of_root(path, reason)
+    if status.st_mode & 0o022:
+        raise SettingsError(f"root directory {path}: others may write to it; chmod 700 it")
