@@ -355,7 +355,7 @@ KINDS = ("mnt", "pid", "ipc", "uts", "net", "cgroup")
 LOOK = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from scrun import namespaces
+from scrun.core import namespaces
 fds = [os.open(path, os.O_RDONLY) for path in sys.argv[2:]]
 for fd in fds:
     namespaces.enter(fd, 0)

@@ -59,7 +59,7 @@ def test_one_that_hangs_while_it_starts(tmp_path: Path, monkeypatch: pytest.Monk
         os.kill(pid, signal.SIGSTOP)
         return pid
 
-    waits = "import sys; from scrun.commands import launch as it; it._PATIENCE = 1; "
+    waits = "import sys; from scrun.client import launch as it; it._PATIENCE = 1; "
     waits += "it.launch(*sys.argv[1:])"
     other_one = [sys.executable, "-c", waits, str(root), NAME]
     with monkeypatch.context() as patch:

@@ -129,7 +129,7 @@ sys.stdin.read()
 CALL = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from scrun import wire
+from scrun.protocol import wire
 try:
     wire.connect_supervisor(sys.argv[2], "s").close()
     print("connected")
