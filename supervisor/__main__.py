@@ -31,12 +31,12 @@ def main(argv: list[str]) -> int:
     if detached:
         daemonize(starter.fds)
         cgroup = leave_cgroup()
-    from supervisor import log
+    from supervisor.log import supervisor_log
 
     try:
         from supervisor.run import serve
 
-        log.begin(root, name, detached=detached)
+        supervisor_log.begin(root, name, detached=detached)
         gc.freeze()  # what is there now stays, so no collection need look at it
         gc.enable()
         idle = float(options["--idle-timeout"]) if "--idle-timeout" in options else None
@@ -48,18 +48,18 @@ def main(argv: list[str]) -> int:
     finally:
         if cgroup:
             remove_cgroup(cgroup)
-    log.end(root)
+    supervisor_log.end(root)
     return 0
 
 
 def _failed(error: Exception, root: str, starter: "Starter") -> int:
     """Say why it ends: to who has started it, if that waits still, else in the log."""
     from scrun.core.errors import ScrunError, described, leaves
-    from supervisor import log
+    from supervisor.log import supervisor_log
 
     if not (starter.waits and all(isinstance(leaf, ScrunError) for leaf in leaves(error))):
-        log.fault("it ends", error)
-    log.end(root)
+        supervisor_log.fault("it ends", error)
+    supervisor_log.end(root)
     starter.tell(described(error))
     return 1
 

@@ -18,7 +18,7 @@ from scrun.core.errors import StateError
 from scrun.core.text import printable
 from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
 from scrun.settings.file.load import LEVELS, Level
-from supervisor.journal import Journal, Shown, as_runc
+from supervisor.log.journal import Journal, Shown, as_runc
 from supervisor.nurseries import unwrapped
 from supervisor.orders import read_pid
 

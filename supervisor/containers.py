@@ -16,9 +16,9 @@ from supervisor.anchors import Anchor
 from supervisor.caller import Caller
 from supervisor.container import Container
 from supervisor.engines.choose import Engines
-from supervisor.journal import Journal
 from supervisor.ledger import Ledger, first_record
-from supervisor.log_files import open_file
+from supervisor.log.files import open_file
+from supervisor.log.journal import Journal
 from supervisor.nurseries import bulkhead
 from supervisor.orders import Order
 from supervisor.plugins.registry import Plugins

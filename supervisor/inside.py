@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from scrun.oci.config import Bundle
 from supervisor.engines.base import Job
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.nurseries import Tasks
 from supervisor.staging.place import Staged
 

@@ -2,7 +2,7 @@
 
 The output goes through the supervisor into a file of the record, and from there to whoever asks
 for it (`logs`, `attach`). The file is the buffer: each reader has a place of its own in it, so a
-slow one holds nobody up. It is limited, as `supervisor.limited` has it.
+slow one holds nobody up. It is limited, as `supervisor.log.limited` has it.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 import trio
 
 from scrun.model.record import OUTPUT, TIMES
-from supervisor.limited import LimitedFile
+from supervisor.log.limited import LimitedFile
 from supervisor.stdio import Stdio
 
 _PIECE = 64 * 1024

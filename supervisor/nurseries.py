@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.core.errors import leaves
-from supervisor.log import fault
+from supervisor.log.supervisor_log import fault
 from supervisor.threads import own_threads
 
 

@@ -9,8 +9,8 @@ from scrun.cli.parse import Parsed, parse
 from scrun.core.errors import UsageError
 from scrun.settings.file.load import LEVELS, Log, Settings, load, merge
 from scrun.settings.oci_conf.site import with_site_levels
-from supervisor.journal import Shown
 from supervisor.limits import soft_limits
+from supervisor.log.journal import Shown
 from supervisor.processes import Setting
 
 _OF_CRUN = {"warning": "info"}

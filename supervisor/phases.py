@@ -37,10 +37,10 @@ from supervisor.anchors import Anchor
 from supervisor.caller import Caller
 from supervisor.engines.base import Job, Process
 from supervisor.inside import Inside
-from supervisor.journal import Journal
 from supervisor.kept import Followed
 from supervisor.ledger import Ledger, now
-from supervisor.log import fault
+from supervisor.log.journal import Journal
+from supervisor.log.supervisor_log import fault
 from supervisor.notices import Notices
 from supervisor.orders import Order
 from supervisor.stdio import Stdio

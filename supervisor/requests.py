@@ -20,7 +20,7 @@ from supervisor.caller import Caller, hang_up, send, told
 from supervisor.container import Container
 from supervisor.containers import Containers
 from supervisor.inspection import processes, statistics
-from supervisor.log import fault
+from supervisor.log.supervisor_log import fault
 from supervisor.names import learn
 from supervisor.nurseries import unwrapped
 from supervisor.operations import execute, hold

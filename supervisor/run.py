@@ -8,7 +8,7 @@ import trio
 from scrun.core.errors import SettingsError
 from supervisor.limits import raise_limits
 from supervisor.listening import listen
-from supervisor.log_files import finish
+from supervisor.log.files import finish
 from supervisor.records import remove_half_made
 from supervisor.server import Server, own_settings
 from supervisor.starter import Starter

@@ -18,7 +18,7 @@ from scrun.settings.file.load import Settings, load
 from supervisor.caller import hang_up, send
 from supervisor.containers import Containers
 from supervisor.listening import listen_again, watch_removals
-from supervisor.log import fault, log
+from supervisor.log.supervisor_log import fault, log
 from supervisor.plugins.registry import plugins
 from supervisor.processes import end_children, keep_descriptors_free
 from supervisor.requests import DESCRIPTORS, Request

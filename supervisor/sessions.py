@@ -17,7 +17,7 @@ from scrun.oci.lookup import Found, NotFound, find_program
 from scrun.oci.process import Wish, checked, fitting_user, process_from_file, process_from_wish
 from supervisor.anchors import Anchor
 from supervisor.engines.base import Job, Program, Session
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.nurseries import unwrapped
 from supervisor.orders import Call
 from supervisor.staging.place import Staged

@@ -28,7 +28,7 @@ from supervisor import orphans
 from supervisor.engines.base import Engine, RemembersJobs
 from supervisor.engines.choose import Engines
 from supervisor.identity import boot
-from supervisor.log import fault, log
+from supervisor.log.supervisor_log import fault, log
 from supervisor.ownership import own
 from supervisor.processes import Setting
 from supervisor.records import remove_of_the_dead

@@ -185,7 +185,7 @@ def _print_own_log(root: str, parsed: Parsed) -> int:
 
 
 def _open_both(name: str, directory: "int | None" = None) -> "list[int]":
-    """Open a file that is limited: it may have an older half (see `supervisor.limited`).
+    """Open a file that is limited: it may have an older half (see `supervisor.log.limited`).
 
     Returns:
         Descriptors, the older one first.

@@ -14,7 +14,7 @@ import msgspec
 from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.processes import Setting
 from supervisor.staging.plan import Target
 

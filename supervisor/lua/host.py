@@ -8,7 +8,7 @@ import trio
 
 from scrun.core.errors import ScrunError, StagingError
 from scrun.settings.file.load import Lua
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.lua.find import Site
 from supervisor.lua.process import Remote, Worker, working
 from supervisor.processes import Setting

@@ -17,7 +17,7 @@ import trio
 
 from scrun.core.errors import EngineError, ScrunError
 from scrun.settings.file.load import Level, Lua
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.lua.channel import Channel, Hangup
 from supervisor.nurseries import unwrapped
 from supervisor.processes import SYSTEM_PATH, Child, Setting, child, run_shell

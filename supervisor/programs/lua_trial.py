@@ -30,7 +30,7 @@ from supervisor.caller import stderr_lines
 from supervisor.engines.base import Job, Request
 from supervisor.engines.local.engine import LocalEngine
 from supervisor.engines.local.site_commands import OciConfCommands
-from supervisor.journal import Journal, Shown
+from supervisor.log.journal import Journal, Shown
 from supervisor.lua.find import find_script, site_of
 from supervisor.lua.host import loaded
 from supervisor.orders import Order, own_order

@@ -15,7 +15,7 @@ from scrun.cli.failure import explain
 from scrun.cli.parse import parse
 from scrun.core.output import write
 from scrun.settings.file.load import Log, Settings
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.nurseries import unwrapped
 from supervisor.orders import settings_of
 from supervisor.processes import Setting

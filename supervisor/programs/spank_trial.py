@@ -11,7 +11,7 @@ from scrun.core.paths import read_regular
 from scrun.settings.file.load import Settings
 from scrun.settings.spank.plugin_options import Option
 from scrun.settings.spank.plugstack import Line, Script
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.processes import Setting
 from supervisor.spank.contexts import Variables
 from supervisor.spank.names import CALLBACKS

@@ -11,8 +11,8 @@ from scrun.core.errors import EngineError, PluginUnavailable
 from scrun.model.record import Moved
 from scrun.settings.file.load import Settings
 from supervisor.engines.base import Request
-from supervisor.journal import Journal
-from supervisor.log_files import open_file
+from supervisor.log.files import open_file
+from supervisor.log.journal import Journal
 from supervisor.lua.find import find_script
 from supervisor.staging import builtin
 from supervisor.staging.base import Left, Submission

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import trio
 
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.processes import Setting, child
 from supervisor.pumps import messages
 from supervisor.view.plan import View

@@ -13,7 +13,7 @@ import trio.testing
 from scrun.cli.parse import parse
 from scrun.commands import logs
 from supervisor.kept import Followed, KeptOutput
-from supervisor.limited import LimitedFile
+from supervisor.log.limited import LimitedFile
 from supervisor.stdio import Stdio
 from tests.harness import places
 

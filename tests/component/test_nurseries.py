@@ -20,7 +20,7 @@ from supervisor.anchors import Anchor, obey
 from supervisor.container import Container
 from supervisor.engines.base import Job, Program
 from supervisor.inside import Inside
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.nurseries import Tasks, unwrapped
 from supervisor.orders import Call
 from supervisor.processes import Setting, child

@@ -14,7 +14,7 @@ import pytest
 
 from scrun.core.paths import OWN_LOG
 from scrun.protocol import wire
-from supervisor import log
+from supervisor.log import supervisor_log as log
 from tests.component.test_server import NAME, NOBODY, REPOSITORY, base, everything, running
 from tests.harness import users
 from tests.harness.processes import peer

@@ -14,7 +14,7 @@ from supervisor.engines.base import Request
 from supervisor.engines.slurm import pending
 from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.tools import Tools
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.processes import Setting
 
 TOOLS = Tools("salloc", ("srun",), "scancel", None, (), "/bin/squeue")

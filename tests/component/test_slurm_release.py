@@ -12,7 +12,7 @@ from scrun.settings.file.load import Log
 from supervisor.engines.slurm import release
 from supervisor.engines.slurm.release import cancel_in_the_end
 from supervisor.engines.slurm.tools import Tools
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.processes import Setting
 from tests.harness import users
 

@@ -21,7 +21,7 @@ from supervisor.engines.slurm.layout import Layout
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.signals import signal_container
 from supervisor.engines.slurm.tools import Tools
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.processes import Setting
 from tests.harness import users
 

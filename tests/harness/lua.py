@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scrun.core.errors import StagingError, leaves
 from scrun.settings.file.load import Level, Log, Lua
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.lua.find import Site
 from supervisor.lua.host import Script, loaded
 from supervisor.lua.process import Remote

@@ -13,7 +13,7 @@ from scrun.cli.parse import Parsed, parse
 from scrun.client import progress, submit
 from scrun.settings.file.load import Level, Log
 from supervisor.caller import frames, told
-from supervisor.journal import Journal, Shown
+from supervisor.log.journal import Journal, Shown
 from supervisor.orders import read_order
 
 

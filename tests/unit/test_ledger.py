@@ -9,8 +9,8 @@ import pytest
 from scrun.model.record import Moved, Record, read_record, write_record
 from scrun.model.waiting import Waiting
 from scrun.settings.file.load import Log
-from supervisor.journal import Journal, Shown
 from supervisor.ledger import Ledger
+from supervisor.log.journal import Journal, Shown
 
 
 class Books:

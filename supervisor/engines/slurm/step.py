@@ -13,7 +13,7 @@ from supervisor.engines.slurm.cancel import signal_step
 from supervisor.engines.slurm.messages import SrunHeard
 from supervisor.engines.slurm.tools import Tools, lean
 from supervisor.engines.terminal import give_a_size
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.nurseries import unwrapped
 from supervisor.processes import Child, Setting, child
 from supervisor.pumps import can_be_opened_again, carried, messages, overheard

@@ -13,7 +13,7 @@ from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.settings.oci_conf.site import beside
 from scrun.settings.slurm.versions import features
 from scrun.settings.slurm_conf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.lua.find import find_script, site_of
 from supervisor.lua.host import loaded
 from supervisor.programs.doctor.findings import Finding

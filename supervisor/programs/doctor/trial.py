@@ -15,7 +15,7 @@ from scrun.model.states import Ending
 from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.shell_commands import program_of
 from supervisor.engines.base import Job, Request
-from supervisor.journal import Journal
+from supervisor.log.journal import Journal
 from supervisor.lua.find import find_script
 from supervisor.nurseries import unwrapped
 from supervisor.processes import Setting

@@ -20,8 +20,8 @@ import msgspec
 
 from scrun.cli.report import log_lines
 from scrun.settings.file.load import LEVELS, Level, Log
-from supervisor.limited import LimitedFile
-from supervisor.log_files import LogFile
+from supervisor.log.files import LogFile
+from supervisor.log.limited import LimitedFile
 
 if TYPE_CHECKING:
     from scrun.cli.syslog import Syslog
@@ -79,7 +79,7 @@ class Journal:
             settings: The section [log] of the settings.
             container: The container's id, for the places that others write to, too.
             shown: What `create` is to be told, see `show_to`.
-            file: The settings' file (`supervisor.log_files.open_file`); closed with the journal.
+            file: The settings' file (`supervisor.log.files.open_file`); closed with the journal.
         """
         self.path = path
         self._when_written: Callable[[], None] | None = None
