@@ -18,8 +18,8 @@ from scrun.core.errors import StateError
 from scrun.core.text import printable
 from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
 from scrun.settings.file.load import LEVELS, Level
+from supervisor.core.nurseries import unwrapped
 from supervisor.log.journal import Journal, Shown, as_runc
-from supervisor.nurseries import unwrapped
 from supervisor.orders import read_pid
 
 _PATIENCE = 5.0

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from scrun.oci.config import Bundle
+from supervisor.core.nurseries import Tasks
 from supervisor.engines.base import Job
 from supervisor.log.journal import Journal
-from supervisor.nurseries import Tasks
 from supervisor.staging.place import Staged
 
 

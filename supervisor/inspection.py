@@ -1,7 +1,7 @@
 """What the processes of a running container are, and what they use: `ps` and `events`.
 
-The nodes tell, by the scripts of `supervisor.engines.script`; nobody there has cgroups of the
-container's own, so the processes' own accounts are added up (proc(5)).
+The nodes tell, by the scripts of `supervisor.children.node_scripts`; nobody there has cgroups of
+the container's own, so the processes' own accounts are added up (proc(5)).
 """
 
 import json
@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from scrun.core.errors import EngineError
+from supervisor.children.node_scripts import list_script, stats_script
 from supervisor.engines.base import Answer, Job
-from supervisor.engines.script import list_script, stats_script
 
 _FORMER_CHILDREN, _THREADS, _RSS = (13, 14), 17, 21  # counted from field 3 of `stat`, the state
 _OWN = (11, 12)

@@ -27,12 +27,12 @@ from scrun.settings.slurm.request_sources import asked_by
 from supervisor.admission import ProgramNotFound, admit, called_as
 from supervisor.anchors import Anchor, obey
 from supervisor.caller import Caller
+from supervisor.core.nurseries import Tasks, unwrapped
 from supervisor.creation import Creation
 from supervisor.engines.base import Engine, Job, Makes, Process, Request, Step
 from supervisor.inside import Inside
 from supervisor.kept import KeptOutput, keep
 from supervisor.ledger import Ledger
-from supervisor.nurseries import Tasks, unwrapped
 from supervisor.orders import Order
 from supervisor.phases import Phases
 from supervisor.pods import Pods

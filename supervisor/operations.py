@@ -7,10 +7,10 @@ import trio
 from scrun.core.errors import StateError
 from supervisor.anchors import Anchor
 from supervisor.container import Container
+from supervisor.core.threads import look
 from supervisor.orders import Call
 from supervisor.sessions import LiveSession, prepare
 from supervisor.stdio import Stdio
-from supervisor.threads import look
 
 
 async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio) -> None:

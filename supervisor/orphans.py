@@ -10,15 +10,15 @@ from scrun.core.errors import ScrunError, StateError
 from scrun.core.paths import has_record
 from scrun.model.record import Record, of_the_lost, read_record, write_record
 from scrun.settings.file.load import Settings, load, merge
+from supervisor.children.processes import Setting
+from supervisor.core.identity import myself
+from supervisor.core.ownership import succeed
+from supervisor.core.threads import in_thread, look
 from supervisor.engines.choose import Engines
-from supervisor.identity import myself
-from supervisor.ownership import succeed
 from supervisor.plugins.installed import is_type
-from supervisor.processes import Setting
 from supervisor.records import remove_record
 from supervisor.staging.base import Left
 from supervisor.staging.choose import Stagers
-from supervisor.threads import in_thread, look
 
 
 async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str) -> bool:

@@ -35,6 +35,7 @@ from scrun.protocol.anchor import LOST
 from supervisor import conmon
 from supervisor.anchors import Anchor
 from supervisor.caller import Caller
+from supervisor.core.threads import in_thread
 from supervisor.engines.base import Job, Process
 from supervisor.inside import Inside
 from supervisor.kept import Followed
@@ -44,7 +45,6 @@ from supervisor.log.supervisor_log import fault
 from supervisor.notices import Notices
 from supervisor.orders import Order
 from supervisor.stdio import Stdio
-from supervisor.threads import in_thread
 
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _MARK = 2.0

@@ -11,7 +11,7 @@ from scrun.core.errors import ContainerExists, SettingsError, StagingError
 from scrun.core.paths import has_record
 from scrun.model.record import Record, write_record
 from scrun.protocol import wire
-from supervisor.ownership import own
+from supervisor.core.ownership import own
 from supervisor.staging.files import remove
 
 _TEMPORARY = "@tmp"

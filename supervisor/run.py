@@ -6,7 +6,7 @@ import signal
 import trio
 
 from scrun.core.errors import SettingsError
-from supervisor.limits import raise_limits
+from supervisor.core.limits import raise_limits
 from supervisor.listening import listen
 from supervisor.log.files import finish
 from supervisor.records import remove_half_made

@@ -16,13 +16,13 @@ from scrun.core.paths import outer_id
 from scrun.protocol import wire
 from scrun.settings.file.load import Settings, load
 from supervisor.caller import hang_up, send
+from supervisor.children.processes import end_children, keep_descriptors_free
 from supervisor.containers import Containers
+from supervisor.core.threads import in_thread, own_threads
 from supervisor.listening import listen_again, watch_removals
 from supervisor.log.supervisor_log import fault, log
 from supervisor.plugins.registry import plugins
-from supervisor.processes import end_children, keep_descriptors_free
 from supervisor.requests import DESCRIPTORS, Request
-from supervisor.threads import in_thread, own_threads
 
 _REQUEST_DEADLINE = 10.0
 # Arguments and variables of a call have 6 MiB at most, and each takes nine bytes of that or more

@@ -16,9 +16,9 @@ from scrun.oci.document import read_file
 from scrun.oci.lookup import Found, NotFound, find_program
 from scrun.oci.process import Wish, checked, fitting_user, process_from_file, process_from_wish
 from supervisor.anchors import Anchor
+from supervisor.core.nurseries import unwrapped
 from supervisor.engines.base import Job, Program, Session
 from supervisor.log.journal import Journal
-from supervisor.nurseries import unwrapped
 from supervisor.orders import Call
 from supervisor.staging.place import Staged
 from supervisor.stdio import Stdio

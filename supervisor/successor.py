@@ -10,7 +10,7 @@ other, and nobody waits for it.
   their container has stopped. They stay, as *stopped*, until they are deleted.
 * If there was one, or if nobody has looked since this machine was started and the root directory
   made: jobs of dead supervisors that are in no record, because it is gone or was never written
-  (`supervisor.identity.mark`), and staged bundles in the scratch directory, likewise.
+  (`supervisor.core.identity.mark`), and staged bundles in the scratch directory, likewise.
 """
 
 import contextlib
@@ -25,16 +25,16 @@ from scrun.model.record import read_record
 from scrun.oci.ids import is_id
 from scrun.settings.file.load import load
 from supervisor import orphans
+from supervisor.children.processes import Setting
+from supervisor.core.identity import boot
+from supervisor.core.ownership import own
+from supervisor.core.threads import in_thread
 from supervisor.engines.base import Engine, RemembersJobs
 from supervisor.engines.choose import Engines
-from supervisor.identity import boot
 from supervisor.log.supervisor_log import fault, log
-from supervisor.ownership import own
-from supervisor.processes import Setting
 from supervisor.records import remove_of_the_dead
 from supervisor.staging.choose import Stagers
 from supervisor.staging.leftovers import remove_leftovers
-from supervisor.threads import in_thread
 
 _ON_THEIR_WAY = (0.0, 2.0, 5.0)  # what a tool has asked for that was killed with the supervisor
 

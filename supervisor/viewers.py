@@ -12,8 +12,8 @@ import trio
 from scrun.core.errors import ScrunError, StateError
 from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame, take_frames
 from supervisor.container import Container
+from supervisor.core.nurseries import unwrapped
 from supervisor.kept import Followed, KeptOutput
-from supervisor.nurseries import unwrapped
 
 Send = Callable[[bytes], Awaitable[None]]
 

@@ -14,8 +14,8 @@ import msgspec
 from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
+from supervisor.children.processes import Setting
 from supervisor.log.journal import Journal
-from supervisor.processes import Setting
 from supervisor.staging.plan import Target
 
 

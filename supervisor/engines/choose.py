@@ -6,9 +6,9 @@ from weakref import WeakValueDictionary
 
 from scrun.core.errors import EngineUnavailable, PluginUnavailable
 from scrun.settings.file.load import Settings
+from supervisor.core.threads import look
 from supervisor.engines.base import Engine
 from supervisor.plugins.registry import Plugins, configured
-from supervisor.threads import look
 
 _KEPT = 16
 

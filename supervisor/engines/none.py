@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
+from supervisor.children.processes import Setting
 from supervisor.engines.base import Answer, Job, Program, Request, Session, Step
-from supervisor.processes import Setting
 from supervisor.staging.plan import Target
 
 plugin_type = "engine/none"

@@ -1,0 +1,1 @@
+"""Logs: one for each container, and one of the supervisor itself."""

@@ -8,10 +8,10 @@ import trio
 
 from scrun.core.errors import ScrunError, StagingError
 from scrun.settings.file.load import Lua
+from supervisor.children.processes import Setting
 from supervisor.log.journal import Journal
 from supervisor.lua.find import Site
 from supervisor.lua.process import Remote, Worker, working
-from supervisor.processes import Setting
 
 _LOADING = 30.0
 

@@ -17,11 +17,11 @@ import trio
 
 from scrun.core.errors import EngineError, ScrunError
 from scrun.settings.file.load import Level, Lua
+from supervisor.children.processes import SYSTEM_PATH, Child, Setting, child, run_shell
+from supervisor.children.pumps import messages
+from supervisor.core.nurseries import unwrapped
 from supervisor.log.journal import Journal
 from supervisor.lua.channel import Channel, Hangup
-from supervisor.nurseries import unwrapped
-from supervisor.processes import SYSTEM_PATH, Child, Setting, child, run_shell
-from supervisor.pumps import messages
 
 Remote = Callable[[str, int], Awaitable[int]]
 """Runs a shell script on all nodes of the job, with its output to a descriptor; returns the

@@ -8,9 +8,9 @@ import trio
 
 from scrun.core.errors import PluginUnavailable, described
 from scrun.settings.file.load import Settings
+from supervisor.core.threads import in_thread
 from supervisor.plugins import api
 from supervisor.plugins.installed import Installed, find, load
-from supervisor.threads import in_thread
 
 _LOADING = 10.0
 _CONFIGURING = 30.0

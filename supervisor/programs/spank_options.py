@@ -15,10 +15,10 @@ from scrun.cli.failure import explain
 from scrun.cli.parse import parse
 from scrun.core.output import write
 from scrun.settings.file.load import Log, Settings
+from supervisor.children.processes import Setting
+from supervisor.core.nurseries import unwrapped
 from supervisor.log.journal import Journal
-from supervisor.nurseries import unwrapped
 from supervisor.orders import settings_of
-from supervisor.processes import Setting
 from supervisor.spank.around import find
 from supervisor.spank.contexts import Variables
 from supervisor.spank.phases import Facts

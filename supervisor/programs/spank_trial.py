@@ -11,8 +11,8 @@ from scrun.core.paths import read_regular
 from scrun.settings.file.load import Settings
 from scrun.settings.spank.plugin_options import Option
 from scrun.settings.spank.plugstack import Line, Script
+from supervisor.children.processes import Setting
 from supervisor.log.journal import Journal
-from supervisor.processes import Setting
 from supervisor.spank.contexts import Variables
 from supervisor.spank.names import CALLBACKS
 from supervisor.spank.phases import Facts

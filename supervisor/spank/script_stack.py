@@ -26,13 +26,13 @@ from scrun.core.errors import SpankError
 from scrun.model.states import Ending
 from scrun.oci.config import Bundle
 from scrun.settings.spank.plugin_options import read_given
+from supervisor.core.threads import in_thread
 from supervisor.engines.base import Job, Request, Step
 from supervisor.spank.contexts import Context, Member, Variables
 from supervisor.spank.native import Native
 from supervisor.spank.scripts import Scripts
 from supervisor.spank.stack import Stack
 from supervisor.spank.tasks import environment_of, facts_of_job, wait_status
-from supervisor.threads import in_thread
 
 _LAST = 30.0
 _CONTROL = "SLURM_SPANK_"

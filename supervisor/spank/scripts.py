@@ -16,9 +16,9 @@ from scrun.core.errors import SpankError
 from scrun.settings.file.load import Lua
 from scrun.settings.spank.plugin_options import Option
 from scrun.settings.spank.plugstack import Script
+from supervisor.children.processes import Setting
 from supervisor.log.journal import Journal
 from supervisor.lua.process import Worker, working
-from supervisor.processes import Setting
 from supervisor.spank.contexts import Context, Member, Variables
 from supervisor.spank.phases import ContextName, Facts, State, state
 

@@ -14,8 +14,8 @@ import trio
 from scrun.model.record import Record
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Settings
+from supervisor.children.processes import Setting
 from supervisor.engines.base import Engine, Job, Request
-from supervisor.processes import Setting
 from supervisor.staging.place import Staged
 
 

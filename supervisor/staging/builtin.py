@@ -9,10 +9,11 @@ import msgspec
 import trio
 
 from scrun.core.errors import StagingError
+from supervisor.children.processes import child
+from supervisor.children.pumps import messages
+from supervisor.core.nurseries import unwrapped
+from supervisor.core.threads import in_thread
 from supervisor.engines.base import Job, Request
-from supervisor.nurseries import unwrapped
-from supervisor.processes import child
-from supervisor.pumps import messages
 from supervisor.staging.base import Left, Submission
 from supervisor.staging.id_maps import with_ids
 from supervisor.staging.owner import owner_of
@@ -24,7 +25,6 @@ from supervisor.staging.place import (
     stage_in,
     stage_out,
 )
-from supervisor.threads import in_thread
 
 plugin_type = "stage/builtin"
 plugin_name = "Built-in policy"

@@ -18,6 +18,7 @@ import trio
 
 from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
+from supervisor.core.threads import in_thread
 from supervisor.engines.base import Job, Request
 from supervisor.staging.ids import (
     INITIAL,
@@ -29,7 +30,6 @@ from supervisor.staging.ids import (
     read_subordinate,
 )
 from supervisor.staging.plan import Target
-from supervisor.threads import in_thread
 
 _ASKED = 5.0
 _LITTLE = 65536

@@ -7,9 +7,9 @@ directory did not.
 import os
 
 from scrun.core.errors import StagingError
-from supervisor.identity import is_dead
+from supervisor.core.identity import is_dead
+from supervisor.core.names import learn
 from supervisor.log.supervisor_log import fault, log
-from supervisor.names import learn
 from supervisor.staging.owner import beginning, read_owner, scratch_of
 from supervisor.staging.place import clean
 

@@ -4,7 +4,7 @@ import contextlib
 import subprocess
 from collections.abc import Sequence
 
-from supervisor.processes import own_program
+from supervisor.children.processes import own_program
 from supervisor.staging.id_maps import lent_to_caller
 from supervisor.staging.ids import BothIds, Ids
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from scrun.core.errors import StagingError
+from supervisor.core.threads import in_thread
 from supervisor.engines.base import Job
 from supervisor.staging.base import Left, Submission
 from supervisor.staging.place import Staged
-from supervisor.threads import in_thread
 from supervisor.view.plan import view_of
 
 plugin_type = "stage/none"

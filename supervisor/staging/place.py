@@ -19,7 +19,7 @@ import msgspec
 from scrun.core.errors import StagingError, described
 from scrun.core.paths import real_id, replaceable
 from scrun.model.record import Moved
-from supervisor.identity import is_dead
+from supervisor.core.identity import is_dead
 from supervisor.staging.bring_back import bring_back
 from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from supervisor.staging.ids import has_several

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from scrun.oci.config import Bundle
 from scrun.settings.file.quick import real_uid
 from scrun.settings.slurm.outputs import Told, output_variables
-from supervisor.names import User, user_of
+from supervisor.core.names import User, user_of
 from supervisor.orders import Order
 
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import trio
 
+from supervisor.children.processes import Setting, child
+from supervisor.children.pumps import messages
 from supervisor.log.journal import Journal
-from supervisor.processes import Setting, child
-from supervisor.pumps import messages
 from supervisor.view.plan import View
 
 _PROGRAM = os.path.join(os.path.dirname(__file__), "..", "programs", "show_files.py")

@@ -34,7 +34,7 @@ POINTS = {
     "unstaged": ("supervisor.staging.place:stage_out", "before"),
     "anchor-told": ("supervisor.anchors:Anchor.end", "after"),
     "name-left": ("supervisor.server:Server._leave", "after"),
-    "child-started": ("supervisor.processes:Child.__init__", "after"),
+    "child-started": ("supervisor.children.processes:Child.__init__", "after"),
 }
 """The points by their names: a function of the product, and the side of its call."""
 

@@ -17,14 +17,14 @@ from scrun.oci.config import Bundle
 from scrun.settings.file.load import Log
 from supervisor import operations
 from supervisor.anchors import Anchor, obey
+from supervisor.children.processes import Setting, child
+from supervisor.children.pumps import messages, overheard
 from supervisor.container import Container
+from supervisor.core.nurseries import Tasks, unwrapped
 from supervisor.engines.base import Job, Program
 from supervisor.inside import Inside
 from supervisor.log.journal import Journal
-from supervisor.nurseries import Tasks, unwrapped
 from supervisor.orders import Call
-from supervisor.processes import Setting, child
-from supervisor.pumps import messages, overheard
 from supervisor.sessions import LiveSession, Prepared
 from supervisor.staging.place import Staged
 from supervisor.stdio import Stdio

@@ -19,10 +19,10 @@ from scrun.settings.file.load import Log
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
+from supervisor.children.processes import Setting
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.log.journal import Journal
 from supervisor.pods import Pods, ending_of
-from supervisor.processes import Setting
 
 SANDBOX = "io.kubernetes.cri-o.SandboxID"
 SIZE = {"SCRUN_TIMELIMIT": "5", "SCRUN_OVERCOMMIT": "yes"}

@@ -8,8 +8,8 @@ import pytest
 from scrun.cli.parse import parse
 from scrun.core.errors import BundleError, StateError, UsageError
 from scrun.oci.config import Bundle, load_bundle
+from supervisor.children.processes import Setting
 from supervisor.orders import Call
-from supervisor.processes import Setting
 from supervisor.sessions import NotRunnableError, prepare
 from supervisor.staging.place import Staged
 from tests.harness.bundle import make_config, make_rootfs, write_bundle

@@ -13,6 +13,7 @@ from scrun.model.states import Ending, exited
 from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.node_runtime import NodeRuntime
 from scrun.settings.slurm.versions import SlurmVersion, features
+from supervisor.children.processes import Setting
 from supervisor.engines.base import Request, Step
 from supervisor.engines.slurm import signals
 from supervisor.engines.slurm.allocation import Held
@@ -22,7 +23,6 @@ from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.signals import signal_container
 from supervisor.engines.slurm.tools import Tools
 from supervisor.log.journal import Journal
-from supervisor.processes import Setting
 from tests.harness import users
 
 JOB = {

@@ -9,13 +9,14 @@ import trio
 
 from scrun.core.errors import BundleError, StagingError
 from scrun.settings.file.load import Staging
-from supervisor import admission, names, threads
+from supervisor import admission
+from supervisor.children.processes import Setting
+from supervisor.core import names, threads
+from supervisor.core.nurseries import bulkhead
+from supervisor.core.threads import in_thread, look
 from supervisor.engines.base import Request
-from supervisor.nurseries import bulkhead
 from supervisor.orders import Order
-from supervisor.processes import Setting
 from supervisor.staging.place import directory_for
-from supervisor.threads import in_thread, look
 
 
 async def test_creates_on_a_hung_file_system_take_no_threads_from_others(

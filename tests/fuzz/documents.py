@@ -24,8 +24,8 @@ from scrun.settings.slurm.engine_flags import read_flags
 from scrun.settings.slurm.outputs import Told, output_variables
 from scrun.settings.slurm.request_sources import asked_by, gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
+from supervisor.children.node_scripts import process_variables
 from supervisor.engines.base import Answer
-from supervisor.engines.script import process_variables
 from supervisor.inspection import statistics
 from supervisor.staging.plan import Target as Place
 from supervisor.staging.policy import fit

@@ -6,6 +6,7 @@ import re
 from scrun.core.errors import EngineError, SettingsError
 from scrun.model.waiting import annotations_of, waiting_line
 from scrun.settings.slurm.versions import parse_version
+from supervisor.children.pumps import Output
 from supervisor.engines.base import Answer
 from supervisor.engines.local import minder
 from supervisor.engines.slurm.exits import ending_of_step, step_exit
@@ -14,7 +15,6 @@ from supervisor.engines.slurm.inspect import read_answers
 from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
 from supervisor.engines.slurm.pending import read_waiting
 from supervisor.inspection import read_list, rows_of, total
-from supervisor.pumps import Output
 from supervisor.runtimes import program_failure, read_log
 from tests.fuzz.base import lines_of, said, written
 

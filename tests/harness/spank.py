@@ -8,7 +8,7 @@ import trio
 
 from scrun.settings.file.load import Lua
 from scrun.settings.spank.plugstack import Line, Script
-from supervisor.processes import Setting
+from supervisor.children.processes import Setting
 from supervisor.spank.contexts import Context, Variables
 from supervisor.spank.phases import ContextName, Facts
 from supervisor.spank.scripts import Scripts

@@ -253,7 +253,7 @@ def _records() -> Iterator[Mutation]:
         "raise FileNotFoundError\n        except wire.NOBODY:",
     )
     ownership = _in(
-        "supervisor/ownership.py",
+        "supervisor/core/ownership.py",
         _HERE + "test_stopping.py::test_nobody_undoes_what_another_one_is_undoing",
     )
     yield ownership(

@@ -11,12 +11,12 @@ import pytest
 import trio
 
 from scrun.core.errors import EngineError
+from supervisor.children.pumps import Output
 from supervisor.engines.base import Answer
 from supervisor.engines.local import minder
 from supervisor.engines.slurm.inspect import read_answers
 from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
 from supervisor.inspection import read_list, statistics, total
-from supervisor.pumps import Output
 from supervisor.stdio import Stdio
 from tests.harness.limits import limited
 

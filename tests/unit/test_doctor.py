@@ -11,7 +11,7 @@ from scrun.core.errors import SettingsError
 from scrun.install import podman
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.oci_conf.shell_commands import program_of
-from supervisor.processes import Setting
+from supervisor.children.processes import Setting
 from supervisor.programs.doctor import (
     by_hand,
     cluster,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import BundleError
-from supervisor.engines.script import (
+from supervisor.children.node_scripts import (
     exec_script,
     list_script,
     process_variables,

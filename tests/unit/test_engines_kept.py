@@ -9,13 +9,13 @@ import pytest
 import trio
 
 from scrun.settings.file.load import Local, Runtime, Settings
+from supervisor.children.processes import Setting
 from supervisor.engines import choose
 from supervisor.engines.choose import Engines
 from supervisor.engines.local import engine as local
 from supervisor.engines.local.engine import LocalEngine
 from supervisor.engines.slurm import tools
 from supervisor.plugins.registry import Plugins
-from supervisor.processes import Setting
 
 
 async def test_the_runtime_is_that_of_each_callers_path(

@@ -15,6 +15,7 @@ import trio
 from scrun.core.errors import PluginUnavailable
 from scrun.model.record import Record
 from scrun.settings.file.load import Settings
+from supervisor.children.processes import Setting
 from supervisor.engines.base import Answer, Program, Request, Step
 from supervisor.engines.choose import Engines
 from supervisor.engines.local import plugin as local
@@ -24,7 +25,6 @@ from supervisor.plugins import api, registry
 from supervisor.plugins.api import EnginePlugin, StagePlugin
 from supervisor.plugins.installed import GROUP, Installed, built_in, check, find, is_type, load
 from supervisor.plugins.registry import Plugins
-from supervisor.processes import Setting
 from supervisor.staging import builtin, lua
 from supervisor.staging import none as unstaged
 from supervisor.staging.base import Left, Submission

@@ -11,7 +11,7 @@ from scrun.core.errors import SettingsError
 from scrun.settings.file.load import Runtime
 from scrun.settings.oci_conf.node_runtime import NodeRuntime, node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
-from supervisor import names
+from supervisor.core import names
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.signals import Running, kill_scripts
 

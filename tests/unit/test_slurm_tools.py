@@ -2,8 +2,8 @@
 
 import pytest
 
+from supervisor.children.processes import SYSTEM_PATH, Setting
 from supervisor.engines.slurm.tools import Tools
-from supervisor.processes import SYSTEM_PATH, Setting
 
 TOOLS = Tools("/bin/salloc", ("/bin/srun",), "/bin/scancel", None, ())
 

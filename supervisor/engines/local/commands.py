@@ -15,14 +15,14 @@ from scrun.core.errors import StagingError, described
 from scrun.core.paths import real_id
 from scrun.oci.signals import signal_name
 from supervisor import runtimes
+from supervisor.children.node_scripts import PROCESS_FILE
+from supervisor.children.processes import Setting
 from supervisor.engines.base import Step
 from supervisor.engines.local.runtime_config import (
     in_cgroup,
     with_absolute_paths,
     with_told_hooks,
 )
-from supervisor.engines.script import PROCESS_FILE
-from supervisor.processes import Setting
 from supervisor.runtimes import Runtime
 from supervisor.staging.files import write
 

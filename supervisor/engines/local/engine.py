@@ -16,6 +16,11 @@ from scrun.settings.file.load import Local, Runtime
 from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_trusted_conf
+from supervisor.children.processes import Setting, child
+from supervisor.children.pumps import messages
+from supervisor.core.names import user_name
+from supervisor.core.nurseries import unwrapped
+from supervisor.core.threads import in_thread
 from supervisor.engines.base import Job, Request
 from supervisor.engines.local.commands import (
     RUNTIME,
@@ -27,14 +32,9 @@ from supervisor.engines.local.commands import (
 from supervisor.engines.local.runtime_job import RuntimeJob
 from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.engines.local.site_job import SiteJob
-from supervisor.names import user_name
-from supervisor.nurseries import unwrapped
-from supervisor.processes import Setting, child
-from supervisor.pumps import messages
 from supervisor.runtimes import find_runtime
 from supervisor.staging.plan import Target
 from supervisor.staging.survey import local_target
-from supervisor.threads import in_thread
 
 # It outlives the supervisor for a moment: its death is what this is for. Standard input is a
 # socket of the supervisor's, which may send another command: the last one counts.

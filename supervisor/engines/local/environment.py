@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
-from supervisor.threads import in_thread
+from supervisor.core.threads import in_thread
 
 
 @asynccontextmanager

@@ -10,14 +10,14 @@ import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
 from scrun.model.states import FATAL, Ending, taken
+from supervisor.children.node_scripts import signal_script
+from supervisor.children.processes import Child, child, run_shell
+from supervisor.children.pumps import Output, messages
+from supervisor.core.threads import in_thread
 from supervisor.engines.base import Answer, Program, Request, Session
 from supervisor.engines.local.commands import Commands, Container
 from supervisor.engines.local.session import LocalSession
-from supervisor.engines.script import signal_script
-from supervisor.processes import Child, child, run_shell
-from supervisor.pumps import Output, messages
 from supervisor.runtimes import program_failure, read_log
-from supervisor.threads import in_thread
 
 _PATIENCE = 5.0
 _RETRY = 0.05

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 import trio
 
 from scrun.model.states import Ending, exited, taken
+from supervisor.children.processes import Child, Setting, child
 from supervisor.engines.base import Step
 from supervisor.engines.local.exits import SomebodysChild
 from supervisor.engines.local.keeper import CONSOLE
-from supervisor.processes import Child, Setting, child
 
 _PROGRAM = os.path.join(os.path.dirname(__file__), "keeper.py")
 _TERMINAL = 1.0

@@ -8,10 +8,10 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
+from supervisor.children.node_scripts import exec_script, process_variables
+from supervisor.children.processes import Child, Setting, child, shell_status
+from supervisor.children.pumps import overheard
 from supervisor.engines.base import Program
-from supervisor.engines.script import exec_script, process_variables
-from supervisor.processes import Child, Setting, child, shell_status
-from supervisor.pumps import overheard
 from supervisor.runtimes import program_failure
 
 _PATIENCE = 5.0

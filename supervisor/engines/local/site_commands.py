@@ -13,11 +13,11 @@ from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import without
 from scrun.settings.oci_conf.shell_commands import in_place_of_the_shell, portable
 from scrun.settings.oci_conf.task import NO_PID, Task
+from supervisor.children.node_scripts import PROCESS_FILE
+from supervisor.children.processes import Setting, own_program
 from supervisor.engines.base import Step
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.spool import write_task
-from supervisor.engines.script import PROCESS_FILE
-from supervisor.processes import Setting, own_program
 
 _MINDER = os.path.join(os.path.dirname(__file__), "minder.py")
 

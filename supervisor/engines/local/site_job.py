@@ -8,15 +8,15 @@ import msgspec
 import trio
 
 from scrun.model.states import Ending, exited, killed, taken
+from supervisor.children.processes import child, shell_status
+from supervisor.children.terminal import write_size
+from supervisor.core.threads import in_thread
 from supervisor.engines.base import Request, Step
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.environment import changed_environment
 from supervisor.engines.local.job import LocalJob, not_started, read_tail
 from supervisor.engines.local.session import kill_started
 from supervisor.engines.local.site_commands import OciConfCommands
-from supervisor.engines.terminal import write_size
-from supervisor.processes import child, shell_status
-from supervisor.threads import in_thread
 
 _PATIENCE = 5.0
 _FAILED = 1  # what crun and runc exit with when they fail themselves

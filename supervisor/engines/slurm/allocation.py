@@ -28,6 +28,9 @@ import trio
 from scrun.core.errors import AllocationRefused
 from scrun.model.states import Ending, taken
 from scrun.model.waiting import Waiting, in_vain_line
+from supervisor.children.processes import Child, child
+from supervisor.children.pumps import messages
+from supervisor.core.nurseries import unwrapped
 from supervisor.engines.base import Request
 from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.fate import ask_fate
@@ -37,9 +40,6 @@ from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.release import cancel_in_the_end, may_pass
 from supervisor.engines.slurm.tools import Tools, lean
 from supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
-from supervisor.nurseries import unwrapped
-from supervisor.processes import Child, child
-from supervisor.pumps import messages
 
 # The socket is its standard input: dash can name one-digit descriptors only, and salloc itself
 # keeps whatever else it inherits.

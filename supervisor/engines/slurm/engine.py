@@ -15,6 +15,8 @@ from scrun.settings.oci_conf.site import beside, site_conf
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
+from supervisor.children.processes import Setting, output_of
+from supervisor.core.identity import mark
 from supervisor.engines.base import Job, Request
 from supervisor.engines.slurm.allocation import Held, Wish, hold
 from supervisor.engines.slurm.cancel import cancel_job
@@ -33,8 +35,6 @@ from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.tools import Tools
 from supervisor.engines.slurm.unknown import jobs_of_the_dead
-from supervisor.identity import mark
-from supervisor.processes import Setting, output_of
 from supervisor.staging.plan import Target
 
 _ANSWER = 10.0

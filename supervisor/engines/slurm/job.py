@@ -10,6 +10,8 @@ import trio
 from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, taken
 from scrun.settings.slurm.versions import Features
+from supervisor.children.terminal import give_a_size, write_size
+from supervisor.core.threads import in_thread
 from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.slurm.allocation import Held
 from supervisor.engines.slurm.exits import ending_of_step, step_exit
@@ -23,8 +25,6 @@ from supervisor.engines.slurm.signals import signal_container
 from supervisor.engines.slurm.step import SrunStep, Streams
 from supervisor.engines.slurm.tools import Tools, of_the_job
 from supervisor.engines.slurm.update import set_time_limit
-from supervisor.engines.terminal import give_a_size, write_size
-from supervisor.threads import in_thread
 
 _NEWS_OF_THE_JOB = 2.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

@@ -30,10 +30,10 @@ from scrun.model.waiting import (
     is_too_much,
     waiting_line,
 )
+from supervisor.children.processes import Setting, output_of
 from supervisor.engines.base import Request
 from supervisor.engines.slurm.fate import is_forgotten
 from supervisor.engines.slurm.tools import Tools
-from supervisor.processes import Setting, output_of
 
 _FIRST_PAUSE, _SECOND_PAUSE, _LAST_PAUSE = 0.5, 2.0, 60.0
 _SCHEDULER_LOOKS = 1.0

@@ -7,8 +7,8 @@ cgroup of its own step: ending the step ends it, and all that it has started.
 import signal
 
 from scrun.model.states import Ending, taken
+from supervisor.children.node_scripts import exec_script, process_variables
 from supervisor.engines.base import Program
-from supervisor.engines.script import exec_script, process_variables
 from supervisor.engines.slurm.exits import ending_of_step, step_exit
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.step import SrunStep, Streams

@@ -9,14 +9,14 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import Level
+from supervisor.children.processes import Child, Setting, child
+from supervisor.children.pumps import can_be_opened_again, carried, messages, overheard
+from supervisor.children.terminal import give_a_size
+from supervisor.core.nurseries import unwrapped
 from supervisor.engines.slurm.cancel import signal_step
 from supervisor.engines.slurm.messages import SrunHeard
 from supervisor.engines.slurm.tools import Tools, lean
-from supervisor.engines.terminal import give_a_size
 from supervisor.log.journal import Journal
-from supervisor.nurseries import unwrapped
-from supervisor.processes import Child, Setting, child
-from supervisor.pumps import can_be_opened_again, carried, messages, overheard
 
 _STEP_ENDS = 5.0
 _STEP_STARTS = 10.0

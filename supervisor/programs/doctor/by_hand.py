@@ -18,10 +18,10 @@ from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
 from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.settings.slurm_conf import read_conf
+from supervisor.children.processes import Child, child, output_of
 from supervisor.engines.base import Step
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.site_commands import OciConfCommands
-from supervisor.processes import Child, child, output_of
 from supervisor.programs.doctor.cluster import oci_conf_path
 from supervisor.programs.doctor.containers import last_line, own_root, write_bundle
 from supervisor.programs.doctor.findings import Finding

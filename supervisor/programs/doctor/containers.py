@@ -22,7 +22,7 @@ from scrun.core.errors import ScrunError
 from scrun.core.own_directory import own_directory
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_conf
-from supervisor.processes import SYSTEM_PATH, Setting, child
+from supervisor.children.processes import SYSTEM_PATH, Setting, child
 from supervisor.programs.doctor.findings import Finding
 from supervisor.programs.doctor.place import Check, Done, Place, Tell, run_tool
 from supervisor.runtimes import find_runtime

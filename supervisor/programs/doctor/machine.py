@@ -15,8 +15,8 @@ from scrun.core.own_directory import own_directory
 from scrun.core.version import VERSION
 from scrun.settings.file import quick
 from scrun.settings.slurm.versions import features
-from supervisor.limits import still_limited
-from supervisor.processes import own_program
+from supervisor.children.processes import own_program
+from supervisor.core.limits import still_limited
 from supervisor.programs.doctor.findings import Finding
 from supervisor.programs.doctor.place import Check, Place, Tell, run_tool, slurm_version
 from supervisor.successor import of_the_dead

@@ -13,16 +13,16 @@ from scrun.core.errors import EngineUnavailable, PluginUnavailable, ScrunError
 from scrun.settings.file.load import Settings, merge
 from scrun.settings.slurm.versions import SlurmVersion, parse_version
 from scrun.settings.slurm_conf import find_slurm_conf
+from supervisor.children.processes import SYSTEM_PATH, Setting, child
+from supervisor.children.pumps import messages
+from supervisor.core.names import learn
 from supervisor.engines.base import Engine
 from supervisor.engines.choose import Engines
 from supervisor.engines.slurm.engine import SlurmEngine
 from supervisor.engines.slurm.tools import Tools, find_tools
-from supervisor.names import learn
 from supervisor.orders import own_order
 from supervisor.plugins.registry import Plugins
-from supervisor.processes import SYSTEM_PATH, Setting, child
 from supervisor.programs.doctor.findings import Finding
-from supervisor.pumps import messages
 
 Tell = Callable[[Finding], None]
 

@@ -14,17 +14,17 @@ from scrun.core.errors import EngineError, ScrunError, SettingsError, StagingErr
 from scrun.model.states import Ending
 from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.shell_commands import program_of
+from supervisor.children.processes import Setting
+from supervisor.children.pumps import messages
+from supervisor.core.nurseries import unwrapped
 from supervisor.engines.base import Job, Request
 from supervisor.log.journal import Journal
 from supervisor.lua.find import find_script
-from supervisor.nurseries import unwrapped
-from supervisor.processes import Setting
 from supervisor.programs.doctor.cluster import judge_ping, mute, oci_conf_path, read_oci_conf
 from supervisor.programs.doctor.containers import NAME as CONTAINER
 from supervisor.programs.doctor.containers import own_root, try_container
 from supervisor.programs.doctor.findings import Finding
 from supervisor.programs.doctor.place import Check, Place, Tell, run_tool
-from supervisor.pumps import messages
 from supervisor.staging.id_maps import with_ids
 from supervisor.staging.place import directory_for
 

@@ -18,9 +18,9 @@ import trio
 
 from scrun.core.errors import PluginUnavailable, SettingsError
 from scrun.settings.file.load import Settings
+from supervisor.children.processes import Setting
 from supervisor.engines.base import Engine, Job, Request
 from supervisor.engines.local import plugin as local
-from supervisor.processes import Setting
 from supervisor.staging.plan import Target
 
 plugin_type = "engine/queue"

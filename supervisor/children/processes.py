@@ -23,8 +23,8 @@ from signal import SIGKILL, SIGTERM, pidfd_send_signal
 import msgspec
 import trio
 
-from supervisor.limits import Limits, words_for
-from supervisor.threads import in_thread
+from supervisor.core.limits import Limits, words_for
+from supervisor.core.threads import in_thread
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELL_GRACE = 0.5
@@ -36,7 +36,7 @@ def keep_descriptors_free(newest: int) -> None:
     """Let this process have as many descriptors as it may, when a quarter of them is in use.
 
     A container takes about eight, so that few supervisors need it: children must not see the
-    raised one (see `supervisor.limits`), and the `prlimit` in front of each costs 0.7 ms.
+    raised one (see `supervisor.core.limits`), and the `prlimit` in front of each costs 0.7 ms.
 
     Args:
         newest: A descriptor that was just made: the numbers below are all in use.

@@ -1,0 +1,1 @@
+"""Child processes: each is started, read and reaped here."""
