@@ -8,8 +8,8 @@ import trio
 from scrun.core.errors import ContainerExists, EngineError, ScrunError, StateError, described
 from scrun.model.record import undone
 from scrun.model.states import Answer, Phase, answer_to_signal, killed, taken
+from supervisor.contracts.running import Inside
 from supervisor.core.threads import in_thread
-from supervisor.inside import Inside
 from supervisor.life import Life
 from supervisor.records import remove_record
 

@@ -15,12 +15,12 @@ from supervisor import orphans
 from supervisor.anchors import Anchor
 from supervisor.caller import Caller
 from supervisor.container import Container
+from supervisor.contracts.create_request import Order
 from supervisor.core.nurseries import bulkhead
 from supervisor.engines.choose import Engines
 from supervisor.ledger import Ledger, first_record
 from supervisor.log.files import open_file
 from supervisor.log.journal import Journal
-from supervisor.orders import Order
 from supervisor.plugins.registry import Plugins
 from supervisor.pods import Pods
 from supervisor.records import (

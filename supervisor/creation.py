@@ -12,8 +12,8 @@ import trio
 
 from scrun.model.states import Phase, killed
 from supervisor import conmon
+from supervisor.contracts.create_request import Order
 from supervisor.notices import Notices
-from supervisor.orders import Order
 from supervisor.phases import Phases
 from supervisor.stdio import Stdio
 

@@ -9,10 +9,10 @@ import msgspec
 from scrun.model.record import FORMAT, Record, write_record
 from scrun.model.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
 from scrun.oci.state import render_state
+from supervisor.contracts.create_request import Order
 from supervisor.core.identity import myself
 from supervisor.core.threads import in_thread
 from supervisor.log.journal import Journal
-from supervisor.orders import Order
 from supervisor.records import make_record
 
 
@@ -103,7 +103,7 @@ class Ledger:
         self._become(msgspec.structs.replace(self.record, **changes))
 
     def job_is_known(self, job_id: str, owned: bool) -> None:
-        """Put the job down (see `supervisor.engines.base.Request.known`)."""
+        """Put the job down (see `supervisor.contracts.engine.Request.known`)."""
         if job_id != self.record.job_id:
             self.journal.write("verbose", f"the job is {job_id}")
         self.note(job_id=job_id, owns_job=owned, annotations={"org.scrun.job_id": job_id})

@@ -27,23 +27,23 @@ from scrun.settings.slurm.request_sources import asked_by
 from supervisor.admission import ProgramNotFound, admit, called_as
 from supervisor.anchors import Anchor, obey
 from supervisor.caller import Caller
+from supervisor.contracts.create_request import Order
+from supervisor.contracts.engine import Engine, Job, Makes, Process, Request, Step
+from supervisor.contracts.running import Inside
+from supervisor.contracts.stager import Stager, Submission
 from supervisor.core.nurseries import Tasks, unwrapped
 from supervisor.creation import Creation
-from supervisor.engines.base import Engine, Job, Makes, Process, Request, Step
-from supervisor.inside import Inside
 from supervisor.kept import KeptOutput, keep
 from supervisor.ledger import Ledger
-from supervisor.orders import Order
 from supervisor.phases import Phases
 from supervisor.pods import Pods
 from supervisor.spank.around import plugin_stack
 from supervisor.spank.stack import Stack
-from supervisor.staging.base import Stager, Submission
 from supervisor.staging.choose import Stagers
 from supervisor.staging.place import Staged, directory_for
 from supervisor.staging.variables import script_variables
+from supervisor.staging.view import View
 from supervisor.stdio import Stdio
-from supervisor.view.plan import View
 from supervisor.view.show import show
 
 _LAST_OUTPUT = 5.0

@@ -7,8 +7,8 @@ import trio
 from scrun.core.errors import StateError
 from supervisor.anchors import Anchor
 from supervisor.container import Container
+from supervisor.contracts.create_request import Call
 from supervisor.core.threads import look
-from supervisor.orders import Call
 from supervisor.sessions import LiveSession, prepare
 from supervisor.stdio import Stdio
 

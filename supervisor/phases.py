@@ -35,15 +35,15 @@ from scrun.protocol.anchor import LOST
 from supervisor import conmon
 from supervisor.anchors import Anchor
 from supervisor.caller import Caller
+from supervisor.contracts.create_request import Order
+from supervisor.contracts.engine import Job, Process
+from supervisor.contracts.running import Inside
 from supervisor.core.threads import in_thread
-from supervisor.engines.base import Job, Process
-from supervisor.inside import Inside
 from supervisor.kept import Followed
 from supervisor.ledger import Ledger, now
 from supervisor.log.journal import Journal
 from supervisor.log.supervisor_log import fault
 from supervisor.notices import Notices
-from supervisor.orders import Order
 from supervisor.stdio import Stdio
 
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")

@@ -19,13 +19,13 @@ from supervisor.anchors import Anchor
 from supervisor.caller import Caller, hang_up, send, told
 from supervisor.container import Container
 from supervisor.containers import Containers
+from supervisor.contracts.create_request import Order, read_call, read_order
 from supervisor.core.names import learn
 from supervisor.core.nurseries import unwrapped
 from supervisor.core.threads import look
 from supervisor.inspection import processes, statistics
 from supervisor.log.supervisor_log import fault
 from supervisor.operations import execute, hold
-from supervisor.orders import Order, read_call, read_order
 from supervisor.stdio import Stdio
 from supervisor.viewers import attach, follow, kept_output
 

@@ -16,10 +16,10 @@ from scrun.oci.document import read_file
 from scrun.oci.lookup import Found, NotFound, find_program
 from scrun.oci.process import Wish, checked, fitting_user, process_from_file, process_from_wish
 from supervisor.anchors import Anchor
+from supervisor.contracts.create_request import Call
+from supervisor.contracts.engine import Job, Program, Session
 from supervisor.core.nurseries import unwrapped
-from supervisor.engines.base import Job, Program, Session
 from supervisor.log.journal import Journal
-from supervisor.orders import Call
 from supervisor.staging.place import Staged
 from supervisor.stdio import Stdio
 

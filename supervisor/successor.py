@@ -26,10 +26,10 @@ from scrun.oci.ids import is_id
 from scrun.settings.file.load import load
 from supervisor import orphans
 from supervisor.children.processes import Setting
+from supervisor.contracts.engine import Engine, RemembersJobs
 from supervisor.core.identity import boot
 from supervisor.core.ownership import own
 from supervisor.core.threads import in_thread
-from supervisor.engines.base import Engine, RemembersJobs
 from supervisor.engines.choose import Engines
 from supervisor.log.supervisor_log import fault, log
 from supervisor.records import remove_of_the_dead

@@ -6,8 +6,8 @@ from weakref import WeakValueDictionary
 
 from scrun.core.errors import EngineUnavailable, PluginUnavailable
 from scrun.settings.file.load import Settings
+from supervisor.contracts.engine import Engine
 from supervisor.core.threads import look
-from supervisor.engines.base import Engine
 from supervisor.plugins.registry import Plugins, configured
 
 _KEPT = 16

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
 from supervisor.children.processes import Setting
-from supervisor.engines.base import Answer, Job, Program, Request, Session, Step
+from supervisor.contracts.engine import Answer, Job, Program, Request, Session, Step
 from supervisor.staging.plan import Target
 
 plugin_type = "engine/none"
@@ -20,7 +20,7 @@ plugin_version = "1.0.0"
 
 
 class NoEngine:
-    """No place (see `supervisor.engines.base.Engine`)."""
+    """No place (see `supervisor.contracts.engine.Engine`)."""
 
     name = "none"
 
@@ -44,7 +44,7 @@ class NoEngine:
 
 
 class _NoJob:
-    """No job (see `supervisor.engines.base.Job`)."""
+    """No job (see `supervisor.contracts.engine.Job`)."""
 
     id = "0"
     environment: Mapping[str, str] = {}
@@ -86,5 +86,5 @@ def configure(settings: object, environment: Mapping[str, str]) -> None:
 
 
 def engine(root: str, configuration: None) -> NoEngine:
-    """See `supervisor.plugins.api.EnginePlugin`."""
+    """See `supervisor.contracts.plugin.EnginePlugin`."""
     return NoEngine()

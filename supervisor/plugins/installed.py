@@ -14,7 +14,7 @@ import msgspec
 
 from scrun.core.errors import PluginUnavailable, closest, described
 from scrun.core.version import VERSION as SCRUN_VERSION
-from supervisor.plugins import api
+from supervisor.contracts import plugin as api
 
 GROUP = "scrun.plugins"
 _TYPE = re.compile(f"({'|'.join(api.FUNCTIONS)})/[a-z][a-z0-9_-]{{0,31}}", re.ASCII)

@@ -8,8 +8,8 @@ import trio
 
 from scrun.core.errors import PluginUnavailable, described
 from scrun.settings.file.load import Settings
+from supervisor.contracts import plugin as api
 from supervisor.core.threads import in_thread
-from supervisor.plugins import api
 from supervisor.plugins.installed import Installed, find, load
 
 _LOADING = 10.0

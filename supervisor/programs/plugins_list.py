@@ -16,7 +16,7 @@ from scrun.cli.parse import parse
 from scrun.core.errors import described
 from scrun.core.output import say
 from scrun.settings.file.load import Settings
-from supervisor.orders import Order, own_order
+from supervisor.contracts.create_request import Order, own_order
 from supervisor.plugins.installed import Installed, built_in, others
 from supervisor.plugins.registry import Plugins, configured
 

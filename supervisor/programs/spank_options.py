@@ -16,9 +16,9 @@ from scrun.cli.parse import parse
 from scrun.core.output import write
 from scrun.settings.file.load import Log, Settings
 from supervisor.children.processes import Setting
+from supervisor.contracts.create_request import settings_of
 from supervisor.core.nurseries import unwrapped
 from supervisor.log.journal import Journal
-from supervisor.orders import settings_of
 from supervisor.spank.around import find
 from supervisor.spank.contexts import Variables
 from supervisor.spank.phases import Facts

@@ -11,9 +11,9 @@ from scrun.settings.file.load import Settings
 from scrun.settings.slurm_conf import find_slurm_conf, slurm_user
 from scrun.settings.spank.plugin_options import read_given
 from scrun.settings.spank.plugstack import Script, find_plugstack, find_scripts, read_plugstack
+from supervisor.contracts.engine import Engine, Request
 from supervisor.core.nurseries import unwrapped
 from supervisor.core.threads import look
-from supervisor.engines.base import Engine, Request
 from supervisor.spank.stack import Stack
 
 

@@ -26,8 +26,8 @@ from scrun.core.errors import SpankError
 from scrun.model.states import Ending
 from scrun.oci.config import Bundle
 from scrun.settings.spank.plugin_options import read_given
+from supervisor.contracts.engine import Job, Request, Step
 from supervisor.core.threads import in_thread
-from supervisor.engines.base import Job, Request, Step
 from supervisor.spank.contexts import Context, Member, Variables
 from supervisor.spank.native import Native
 from supervisor.spank.scripts import Scripts

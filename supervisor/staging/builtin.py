@@ -11,10 +11,10 @@ import trio
 from scrun.core.errors import StagingError
 from supervisor.children.processes import child
 from supervisor.children.pumps import messages
+from supervisor.contracts.engine import Job, Request
+from supervisor.contracts.stager import Left, Submission
 from supervisor.core.nurseries import unwrapped
 from supervisor.core.threads import in_thread
-from supervisor.engines.base import Job, Request
-from supervisor.staging.base import Left, Submission
 from supervisor.staging.id_maps import with_ids
 from supervisor.staging.owner import owner_of
 from supervisor.staging.place import (
@@ -39,7 +39,7 @@ def configure(settings: object, environment: Mapping[str, str]) -> None:
 
 @asynccontextmanager
 async def stager(configuration: None, submission: Submission) -> AsyncIterator["BuiltIn"]:
-    """See `supervisor.plugins.api.StagePlugin`."""
+    """See `supervisor.contracts.plugin.StagePlugin`."""
     yield BuiltIn(submission)
 
 
@@ -50,7 +50,7 @@ async def undo(left: Left) -> None:
 
 
 class BuiltIn:
-    """Stages one bundle by the policy (see `supervisor.staging.base.Stager`)."""
+    """Stages one bundle by the policy (see `supervisor.contracts.stager.Stager`)."""
 
     def __init__(self, submission: Submission) -> None:
         self._bundle = submission.bundle

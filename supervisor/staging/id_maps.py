@@ -18,8 +18,8 @@ import trio
 
 from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
+from supervisor.contracts.engine import Job, Request
 from supervisor.core.threads import in_thread
-from supervisor.engines.base import Job, Request
 from supervisor.staging.ids import (
     INITIAL,
     BothIds,

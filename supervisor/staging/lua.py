@@ -10,12 +10,12 @@ import trio
 from scrun.core.errors import EngineError, PluginUnavailable
 from scrun.model.record import Moved
 from scrun.settings.file.load import Settings
-from supervisor.engines.base import Request
+from supervisor.contracts.engine import Request
+from supervisor.contracts.stager import Left, Submission
 from supervisor.log.files import open_file
 from supervisor.log.journal import Journal
 from supervisor.lua.find import find_script
 from supervisor.staging import builtin
-from supervisor.staging.base import Left, Submission
 from supervisor.staging.scripted import Scripted, scripted, stage_out
 
 plugin_type = "stage/lua"
@@ -40,7 +40,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> str:
 
 
 def stager(configuration: str, submission: Submission) -> AbstractAsyncContextManager[Scripted]:
-    """See `supervisor.plugins.api.StagePlugin`."""
+    """See `supervisor.contracts.plugin.StagePlugin`."""
     return scripted(configuration, submission)
 
 

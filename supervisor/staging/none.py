@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from scrun.core.errors import StagingError
+from supervisor.contracts.engine import Job
+from supervisor.contracts.stager import Left, Submission
 from supervisor.core.threads import in_thread
-from supervisor.engines.base import Job
-from supervisor.staging.base import Left, Submission
 from supervisor.staging.place import Staged
-from supervisor.view.plan import view_of
+from supervisor.staging.view import view_of
 
 plugin_type = "stage/none"
 plugin_name = "Bundles as they are"
@@ -21,7 +21,7 @@ plugin_version = "1.0.0"
 
 
 class _Unstaged:
-    """Leaves one bundle as it is (see `supervisor.staging.base.Stager`)."""
+    """Leaves one bundle as it is (see `supervisor.contracts.stager.Stager`)."""
 
     def __init__(self, submission: Submission) -> None:
         self._bundle = submission.bundle
@@ -50,7 +50,7 @@ def configure(settings: object, environment: Mapping[str, str]) -> None:
 
 @asynccontextmanager
 async def stager(configuration: None, submission: Submission) -> AsyncIterator[_Unstaged]:
-    """See `supervisor.plugins.api.StagePlugin`."""
+    """See `supervisor.contracts.plugin.StagePlugin`."""
     yield _Unstaged(submission)
 
 

@@ -19,22 +19,22 @@ import msgspec
 from scrun.core.errors import StagingError, described
 from scrun.core.paths import real_id, replaceable
 from scrun.model.record import Moved
+from supervisor.core.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from supervisor.core.identity import is_dead
 from supervisor.staging.bring_back import bring_back
-from supervisor.staging.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from supervisor.staging.ids import has_several
 from supervisor.staging.mapped import remove_mapped
 from supervisor.staging.mounts import FILES
 from supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from supervisor.staging.policy import fit
 from supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
-from supervisor.view.plan import View, view_of
+from supervisor.staging.view import View, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from scrun.settings.file.load import Staging
-    from supervisor.engines.base import Request
+    from supervisor.contracts.engine import Request
     from supervisor.staging.ids import BothIds
     from supervisor.staging.plan import Target
 

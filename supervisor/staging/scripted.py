@@ -13,26 +13,26 @@ from scrun.core.errors import BundleError, StagingError
 from scrun.model.record import Moved
 from scrun.oci.config import Bundle, read_config
 from scrun.settings.file.load import Settings
+from supervisor.contracts.engine import Job, Request
+from supervisor.contracts.stager import Submission
+from supervisor.core.files import write
 from supervisor.core.nurseries import unwrapped
 from supervisor.core.ownership import staging_out
 from supervisor.core.threads import in_thread, look
-from supervisor.engines.base import Job, Request
 from supervisor.lua.find import site_of
 from supervisor.lua.host import Script, loaded
 from supervisor.lua.process import Remote
-from supervisor.staging.base import Submission
-from supervisor.staging.files import write
 from supervisor.staging.owner import Owner, owner_of
 from supervisor.staging.place import Staged, directory_for, make_place
 from supervisor.staging.place import stage_out as clean
-from supervisor.view.plan import view_of
+from supervisor.staging.view import view_of
 
 _IN = "slurm_scrun_stage_in"
 _OUT = "slurm_scrun_stage_out"
 
 
 class Scripted:
-    """A loaded script that stages one bundle (see `supervisor.staging.base.Stager`)."""
+    """A loaded script that stages one bundle (see `supervisor.contracts.stager.Stager`)."""
 
     def __init__(self, script: Script, done: trio.Event, submission: Submission) -> None:
         """Take a script over.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from supervisor.staging.files import everything_below
+from supervisor.core.files import everything_below
 from supervisor.staging.mounts import DIRECTORY_LIMIT, below, binds, only_here
 from supervisor.staging.plan import Source, Target
 

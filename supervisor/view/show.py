@@ -10,7 +10,7 @@ import trio
 from supervisor.children.processes import Setting, child
 from supervisor.children.pumps import messages
 from supervisor.log.journal import Journal
-from supervisor.view.plan import View
+from supervisor.staging.view import View
 
 _PROGRAM = os.path.join(os.path.dirname(__file__), "..", "programs", "show_files.py")
 _PATIENCE = 10.0

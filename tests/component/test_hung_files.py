@@ -18,13 +18,13 @@ from scrun.model.record import Record, read_record, write_record
 from scrun.oci.config import load_bundle
 from scrun.settings.file.load import Log, Settings, Staging
 from supervisor.children.processes import Setting, child
-from supervisor.engines.base import Job, Request
+from supervisor.contracts.engine import Job, Request
+from supervisor.contracts.stager import Submission
 from supervisor.engines.local.engine import LocalEngine
 from supervisor.ledger import Ledger
 from supervisor.log import files as log_files
 from supervisor.log.journal import Journal
 from supervisor.staging import builtin
-from supervisor.staging.base import Submission
 from supervisor.staging.place import directory_for
 from tests.component.test_server import NOBODY, Supervisor, base, running
 from tests.harness import users

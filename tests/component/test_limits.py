@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.children.processes import Setting, child, output_of
+from supervisor.contracts.create_request import read_call
 from supervisor.core.limits import AT_START, soft_limits, words_for
-from supervisor.orders import read_call
 from tests.harness import users
 
 REPOSITORY = Path(__file__).parents[2]

@@ -20,11 +20,11 @@ from supervisor.anchors import Anchor, obey
 from supervisor.children.processes import Setting, child
 from supervisor.children.pumps import messages, overheard
 from supervisor.container import Container
+from supervisor.contracts.create_request import Call
+from supervisor.contracts.engine import Job, Program
+from supervisor.contracts.running import Inside
 from supervisor.core.nurseries import Tasks, unwrapped
-from supervisor.engines.base import Job, Program
-from supervisor.inside import Inside
 from supervisor.log.journal import Journal
-from supervisor.orders import Call
 from supervisor.sessions import LiveSession, Prepared
 from supervisor.staging.place import Staged
 from supervisor.stdio import Stdio

@@ -20,7 +20,7 @@ from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from supervisor.children.processes import Setting
-from supervisor.engines.base import Engine, Job, Request
+from supervisor.contracts.engine import Engine, Job, Request
 from supervisor.log.journal import Journal
 from supervisor.pods import Pods, ending_of
 

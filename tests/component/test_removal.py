@@ -11,8 +11,9 @@ import pytest
 
 from scrun.core.errors import StagingError
 from scrun.model.record import Record
+from supervisor.core import files
 from supervisor.records import make_record, remove_half_made, remove_record
-from supervisor.staging import files, place, survey
+from supervisor.staging import place, survey
 
 SOCKET = "@user-1"
 DEEP = 1200

@@ -9,7 +9,7 @@ from scrun.cli.parse import parse
 from scrun.core.errors import BundleError, StateError, UsageError
 from scrun.oci.config import Bundle, load_bundle
 from supervisor.children.processes import Setting
-from supervisor.orders import Call
+from supervisor.contracts.create_request import Call
 from supervisor.sessions import NotRunnableError, prepare
 from supervisor.staging.place import Staged
 from tests.harness.bundle import make_config, make_rootfs, write_bundle

@@ -11,7 +11,7 @@ import trio.testing
 from scrun.model.waiting import Waiting
 from scrun.settings.file.load import GIVE_UP, Log
 from supervisor.children.processes import Setting
-from supervisor.engines.base import Request
+from supervisor.contracts.engine import Request
 from supervisor.engines.slurm import pending
 from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.tools import Tools

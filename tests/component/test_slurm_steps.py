@@ -14,7 +14,7 @@ from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.node_runtime import NodeRuntime
 from scrun.settings.slurm.versions import SlurmVersion, features
 from supervisor.children.processes import Setting
-from supervisor.engines.base import Request, Step
+from supervisor.contracts.engine import Request, Step
 from supervisor.engines.slurm import signals
 from supervisor.engines.slurm.allocation import Held
 from supervisor.engines.slurm.job import SlurmJob

@@ -15,7 +15,7 @@ from scrun.core.errors import StagingError
 from supervisor.staging import place, survey
 from supervisor.staging.place import Staged, stage_in, stage_out
 from supervisor.staging.plan import Target
-from supervisor.view.plan import View
+from supervisor.staging.view import View
 from tests.harness.bundle import snapshot
 
 TARGET = Target(

@@ -11,11 +11,11 @@ from scrun.core.errors import BundleError, StagingError
 from scrun.settings.file.load import Staging
 from supervisor import admission
 from supervisor.children.processes import Setting
+from supervisor.contracts.create_request import Order
+from supervisor.contracts.engine import Request
 from supervisor.core import names, threads
 from supervisor.core.nurseries import bulkhead
 from supervisor.core.threads import in_thread, look
-from supervisor.engines.base import Request
-from supervisor.orders import Order
 from supervisor.staging.place import directory_for
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.programs import show_files as program
+from supervisor.staging.view import Place, View
 from supervisor.view import show
-from supervisor.view.plan import Place, View
 from tests.harness.wait import wait_until
 
 REPOSITORY = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from scrun.settings.slurm.outputs import Told, output_variables
 from scrun.settings.slurm.request_sources import asked_by, gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from supervisor.children.node_scripts import process_variables
-from supervisor.engines.base import Answer
+from supervisor.contracts.engine import Answer
 from supervisor.inspection import statistics
 from supervisor.staging.plan import Target as Place
 from supervisor.staging.policy import fit

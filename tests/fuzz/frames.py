@@ -20,9 +20,9 @@ from scrun.protocol import wire
 from scrun.protocol.attach import DATA, frame, take_frames
 from supervisor.anchors import read_signals
 from supervisor.containers import Containers
+from supervisor.contracts.create_request import read_call
 from supervisor.lua.channel import Channel, Hangup
 from supervisor.lua.process import understood
-from supervisor.orders import read_call
 from supervisor.plugins.registry import plugins
 from supervisor.requests import Request
 from tests.fuzz.base import LONGEST, said, scratch

@@ -7,7 +7,7 @@ from scrun.core.errors import EngineError, SettingsError
 from scrun.model.waiting import annotations_of, waiting_line
 from scrun.settings.slurm.versions import parse_version
 from supervisor.children.pumps import Output
-from supervisor.engines.base import Answer
+from supervisor.contracts.engine import Answer
 from supervisor.engines.local import minder
 from supervisor.engines.slurm.exits import ending_of_step, step_exit
 from supervisor.engines.slurm.fate import read_accounting, read_fate

@@ -12,7 +12,7 @@ import trio
 
 from scrun.core.errors import EngineError
 from supervisor.children.pumps import Output
-from supervisor.engines.base import Answer
+from supervisor.contracts.engine import Answer
 from supervisor.engines.local import minder
 from supervisor.engines.slurm.inspect import read_answers
 from supervisor.engines.slurm.messages import SallocHeard, SrunHeard

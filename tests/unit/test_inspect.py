@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from supervisor.engines.base import Answer
+from supervisor.contracts.engine import Answer
 from supervisor.engines.slurm.inspect import _COMMAND_LINE, _command, parts_of, read_answers
 
 SHELLS = [words for words in (["/bin/sh"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from scrun.core.errors import EngineError
-from supervisor.engines.base import Answer, Job
+from supervisor.contracts.engine import Answer, Job
 from supervisor.inspection import Seen, Usage, processes, read_list, rows_of, total
 
 TABLE = """\

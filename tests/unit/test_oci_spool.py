@@ -11,7 +11,7 @@ import pytest
 from scrun.core.errors import SettingsError, StagingError
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.task import Task
-from supervisor.engines.base import Step
+from supervisor.contracts.engine import Step
 from supervisor.engines.local.spool import changed_config, environment_file, write_task
 
 CONFIG: dict[str, Any] = {

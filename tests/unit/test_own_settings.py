@@ -8,8 +8,8 @@ from scrun.cli.parse import parse
 from scrun.client import launch
 from scrun.model.record import Record
 from supervisor import orphans
+from supervisor.contracts.create_request import read_order
 from supervisor.ledger import first_record
-from supervisor.orders import read_order
 
 
 @pytest.fixture

@@ -16,18 +16,19 @@ from scrun.core.errors import PluginUnavailable
 from scrun.model.record import Record
 from scrun.settings.file.load import Settings
 from supervisor.children.processes import Setting
-from supervisor.engines.base import Answer, Program, Request, Step
+from supervisor.contracts import plugin as api
+from supervisor.contracts.engine import Answer, Program, Request, Step
+from supervisor.contracts.plugin import EnginePlugin, StagePlugin
+from supervisor.contracts.stager import Left, Submission
 from supervisor.engines.choose import Engines
 from supervisor.engines.local import plugin as local
 from supervisor.engines.none import NoEngine
 from supervisor.engines.slurm import plugin as slurm
-from supervisor.plugins import api, registry
-from supervisor.plugins.api import EnginePlugin, StagePlugin
+from supervisor.plugins import registry
 from supervisor.plugins.installed import GROUP, Installed, built_in, check, find, is_type, load
 from supervisor.plugins.registry import Plugins
 from supervisor.staging import builtin, lua
 from supervisor.staging import none as unstaged
-from supervisor.staging.base import Left, Submission
 from supervisor.staging.choose import Stagers
 from supervisor.staging.place import Staged
 from supervisor.staging.plan import Target

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.view.plan import Place, View, view_of
+from supervisor.staging.view import Place, View, view_of
 from supervisor.view.show import encoded
 
 BIND = ["rbind", "rw"]

@@ -18,10 +18,10 @@ from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_trusted_conf
 from supervisor.children.processes import Setting, child
 from supervisor.children.pumps import messages
+from supervisor.contracts.engine import Job, Request
 from supervisor.core.names import user_name
 from supervisor.core.nurseries import unwrapped
 from supervisor.core.threads import in_thread
-from supervisor.engines.base import Job, Request
 from supervisor.engines.local.commands import (
     RUNTIME,
     Commands,
@@ -49,7 +49,7 @@ _PATHS = 64
 
 
 class LocalEngine:
-    """This machine (see `supervisor.engines.base.Engine`)."""
+    """This machine (see `supervisor.contracts.engine.Engine`)."""
 
     name = "local"
 

@@ -13,8 +13,8 @@ from scrun.model.states import FATAL, Ending, taken
 from supervisor.children.node_scripts import signal_script
 from supervisor.children.processes import Child, child, run_shell
 from supervisor.children.pumps import Output, messages
+from supervisor.contracts.engine import Answer, Program, Request, Session
 from supervisor.core.threads import in_thread
-from supervisor.engines.base import Answer, Program, Request, Session
 from supervisor.engines.local.commands import Commands, Container
 from supervisor.engines.local.session import LocalSession
 from supervisor.runtimes import program_failure, read_log
@@ -25,7 +25,7 @@ _LOG = 1 << 20
 
 
 class LocalJob:
-    """A job of the embedded engine, but for `run` (see `supervisor.engines.base.Job`).
+    """A job of the embedded engine, but for `run` (see `supervisor.contracts.engine.Job`).
 
     Attributes:
         stays: Whether its container has ended, and is left to the runtime until `delete`.
@@ -191,7 +191,7 @@ class LocalJob:
     async def command(
         self, script: str, output: int, variables: Mapping[str, str] | None = None
     ) -> int:
-        """Run a shell script here, the only node (see `supervisor.engines.base.Job`)."""
+        """Run a shell script here, the only node (see `supervisor.contracts.engine.Job`)."""
         request = self._request
         environment = {**request.setting.environment, **self.environment, **(variables or {})}
         setting = msgspec.structs.replace(request.setting, environment=environment)

@@ -9,7 +9,7 @@ import trio
 
 from scrun.model.states import Ending, exited, taken
 from supervisor.children.processes import Child, Setting, child
-from supervisor.engines.base import Step
+from supervisor.contracts.engine import Step
 from supervisor.engines.local.exits import SomebodysChild
 from supervisor.engines.local.keeper import CONSOLE
 

@@ -20,10 +20,10 @@ class Configuration(msgspec.Struct, frozen=True):
 
 
 def configure(settings: Settings, environment: Mapping[str, str]) -> Configuration:
-    """See `supervisor.plugins.api.EnginePlugin`."""
+    """See `supervisor.contracts.plugin.EnginePlugin`."""
     return Configuration(settings.local, settings.runtime)
 
 
 def engine(root: str, configuration: Configuration) -> LocalEngine:
-    """See `supervisor.plugins.api.EnginePlugin`."""
+    """See `supervisor.contracts.plugin.EnginePlugin`."""
     return LocalEngine(root, configuration.local, configuration.runtime)

@@ -16,8 +16,8 @@ from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending
 from supervisor.children.processes import child, own_program
 from supervisor.children.pumps import messages
+from supervisor.contracts.engine import Call, Request, Step
 from supervisor.core.threads import in_thread
-from supervisor.engines.base import Call, Request, Step
 from supervisor.engines.local.commands import Container, RuntimeCommands
 from supervisor.engines.local.environment import changed_environment
 from supervisor.engines.local.exits import SomebodysChild
@@ -28,7 +28,7 @@ _PATIENCE = 5.0
 
 
 class RuntimeJob(LocalJob):
-    """A job whose container is made first (see `supervisor.engines.base.Makes`)."""
+    """A job whose container is made first (see `supervisor.contracts.engine.Makes`)."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class RuntimeJob(LocalJob):
     async def made(
         self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AsyncIterator["RuntimeProcess"]:
-        """See `supervisor.engines.base.Makes`."""
+        """See `supervisor.contracts.engine.Makes`."""
         record = self._request.record
         pid_file = os.path.join(record, "runtime.pid")
         async with AsyncExitStack() as stack:
@@ -147,7 +147,7 @@ class NotMade(EngineError):
 
 
 class RuntimeProcess:
-    """Its first process (see `supervisor.engines.base.Process`)."""
+    """Its first process (see `supervisor.contracts.engine.Process`)."""
 
     def __init__(self, first: SomebodysChild, job: RuntimeJob) -> None:
         """Describe it."""

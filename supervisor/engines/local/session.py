@@ -11,14 +11,14 @@ from scrun.model.states import Ending, exited
 from supervisor.children.node_scripts import exec_script, process_variables
 from supervisor.children.processes import Child, Setting, child, shell_status
 from supervisor.children.pumps import overheard
-from supervisor.engines.base import Program
+from supervisor.contracts.engine import Program
 from supervisor.runtimes import program_failure
 
 _PATIENCE = 5.0
 
 
 class LocalSession:
-    """See `supervisor.engines.base.Session`."""
+    """See `supervisor.contracts.engine.Session`."""
 
     def __init__(self, command: str, state: str, setting: Setting, program: Program) -> None:
         """Describe it; nothing runs yet.

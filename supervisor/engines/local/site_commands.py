@@ -15,7 +15,7 @@ from scrun.settings.oci_conf.shell_commands import in_place_of_the_shell, portab
 from scrun.settings.oci_conf.task import NO_PID, Task
 from supervisor.children.node_scripts import PROCESS_FILE
 from supervisor.children.processes import Setting, own_program
-from supervisor.engines.base import Step
+from supervisor.contracts.engine import Step
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.spool import write_task
 

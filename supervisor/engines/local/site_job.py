@@ -10,8 +10,8 @@ import trio
 from scrun.model.states import Ending, exited, killed, taken
 from supervisor.children.processes import child, shell_status
 from supervisor.children.terminal import write_size
+from supervisor.contracts.engine import Request, Step
 from supervisor.core.threads import in_thread
-from supervisor.engines.base import Request, Step
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.environment import changed_environment
 from supervisor.engines.local.job import LocalJob, not_started, read_tail

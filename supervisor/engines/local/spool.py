@@ -14,9 +14,9 @@ from scrun.core.errors import StagingError, described
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import without
 from scrun.settings.oci_conf.task import ENVIRONMENT, Task
-from supervisor.engines.base import Step
+from supervisor.contracts.engine import Step
+from supervisor.core.files import remove_tree, write
 from supervisor.engines.local.runtime_config import with_absolute_paths
-from supervisor.staging.files import remove_tree, write
 from supervisor.staging.place import make_place, not_ours
 
 _CONFIG = "config.json"

@@ -30,8 +30,8 @@ from scrun.model.states import Ending, taken
 from scrun.model.waiting import Waiting, in_vain_line
 from supervisor.children.processes import Child, child
 from supervisor.children.pumps import messages
+from supervisor.contracts.engine import Request
 from supervisor.core.nurseries import unwrapped
-from supervisor.engines.base import Request
 from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.fate import ask_fate
 from supervisor.engines.slurm.grammar import is_chatter

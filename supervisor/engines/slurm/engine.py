@@ -16,8 +16,8 @@ from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
 from supervisor.children.processes import Setting, output_of
+from supervisor.contracts.engine import Job, Request
 from supervisor.core.identity import mark
-from supervisor.engines.base import Job, Request
 from supervisor.engines.slurm.allocation import Held, Wish, hold
 from supervisor.engines.slurm.cancel import cancel_job
 from supervisor.engines.slurm.job import SlurmJob
@@ -41,7 +41,7 @@ _ANSWER = 10.0
 
 
 class SlurmEngine:
-    """One cluster (see `supervisor.engines.base.Engine`)."""
+    """One cluster (see `supervisor.contracts.engine.Engine`)."""
 
     name = "slurm"
 
@@ -191,5 +191,5 @@ class SlurmEngine:
         await cancel_job(self._tools, self._tools.setting(setting), job_id)
 
     async def jobs_of_the_dead(self, setting: Setting, root: str) -> list[str]:
-        """See `supervisor.engines.base.RemembersJobs`."""
+        """See `supervisor.contracts.engine.RemembersJobs`."""
         return await jobs_of_the_dead(self._tools, self._tools.setting(setting), root)

@@ -10,7 +10,7 @@ import trio
 from scrun.core.errors import EngineError
 from supervisor.children.processes import Setting, child
 from supervisor.children.pumps import Output, messages
-from supervisor.engines.base import Answer
+from supervisor.contracts.engine import Answer
 from supervisor.engines.slurm.tools import Tools
 
 _DEADLINE = 20.0

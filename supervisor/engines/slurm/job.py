@@ -11,8 +11,8 @@ from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, taken
 from scrun.settings.slurm.versions import Features
 from supervisor.children.terminal import give_a_size, write_size
+from supervisor.contracts.engine import Answer, Program, Request, Session, Step
 from supervisor.core.threads import in_thread
-from supervisor.engines.base import Answer, Program, Request, Session, Step
 from supervisor.engines.slurm.allocation import Held
 from supervisor.engines.slurm.exits import ending_of_step, step_exit
 from supervisor.engines.slurm.fate import ask_fate
@@ -36,7 +36,7 @@ _HALF_A_TERMINAL = (
 
 
 class SlurmJob:
-    """A held job (see `supervisor.engines.base.Job`)."""
+    """A held job (see `supervisor.contracts.engine.Job`)."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class SlurmJob:
     async def command(
         self, script: str, output: int, variables: Mapping[str, str] | None = None
     ) -> int:
-        """Run a shell script on all nodes of the job (see `supervisor.engines.base.Job`)."""
+        """Run a shell script on all nodes of the job (see `supervisor.contracts.engine.Job`)."""
         journal = self._request.journal
         # SLURM_* would be options of srun
         more = {key: text for key, text in (variables or {}).items() if key.startswith("SCRUN_")}

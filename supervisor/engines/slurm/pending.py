@@ -31,7 +31,7 @@ from scrun.model.waiting import (
     waiting_line,
 )
 from supervisor.children.processes import Setting, output_of
-from supervisor.engines.base import Request
+from supervisor.contracts.engine import Request
 from supervisor.engines.slurm.fate import is_forgotten
 from supervisor.engines.slurm.tools import Tools
 

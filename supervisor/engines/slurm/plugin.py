@@ -29,7 +29,7 @@ class Configuration(msgspec.Struct, frozen=True):
 
 
 def configure(settings: Settings, environment: Mapping[str, str]) -> Configuration:
-    """See `supervisor.plugins.api.EnginePlugin`.
+    """See `supervisor.contracts.plugin.EnginePlugin`.
 
     Raises:
         EngineUnavailable: Its commands are not found; or no slurm.conf, where nobody has asked for
@@ -50,7 +50,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> Configurati
 
 
 def engine(root: str, configuration: Configuration) -> SlurmEngine:
-    """See `supervisor.plugins.api.EnginePlugin`."""
+    """See `supervisor.contracts.plugin.EnginePlugin`."""
     return SlurmEngine(
         configuration.tools,
         release_timeout=configuration.release_timeout,

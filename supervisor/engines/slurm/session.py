@@ -8,14 +8,14 @@ import signal
 
 from scrun.model.states import Ending, taken
 from supervisor.children.node_scripts import exec_script, process_variables
-from supervisor.engines.base import Program
+from supervisor.contracts.engine import Program
 from supervisor.engines.slurm.exits import ending_of_step, step_exit
 from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.step import SrunStep, Streams
 
 
 class SlurmSession:
-    """See `supervisor.engines.base.Session`."""
+    """See `supervisor.contracts.engine.Session`."""
 
     def __init__(
         self,

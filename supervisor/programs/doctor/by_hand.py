@@ -19,7 +19,7 @@ from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
 from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.settings.slurm_conf import read_conf
 from supervisor.children.processes import Child, child, output_of
-from supervisor.engines.base import Step
+from supervisor.contracts.engine import Step
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.programs.doctor.cluster import oci_conf_path

@@ -15,12 +15,12 @@ from scrun.settings.slurm.versions import SlurmVersion, parse_version
 from scrun.settings.slurm_conf import find_slurm_conf
 from supervisor.children.processes import SYSTEM_PATH, Setting, child
 from supervisor.children.pumps import messages
+from supervisor.contracts.create_request import own_order
+from supervisor.contracts.engine import Engine
 from supervisor.core.names import learn
-from supervisor.engines.base import Engine
 from supervisor.engines.choose import Engines
 from supervisor.engines.slurm.engine import SlurmEngine
 from supervisor.engines.slurm.tools import Tools, find_tools
-from supervisor.orders import own_order
 from supervisor.plugins.registry import Plugins
 from supervisor.programs.doctor.findings import Finding
 

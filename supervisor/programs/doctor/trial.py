@@ -16,8 +16,8 @@ from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.shell_commands import program_of
 from supervisor.children.processes import Setting
 from supervisor.children.pumps import messages
+from supervisor.contracts.engine import Job, Request
 from supervisor.core.nurseries import unwrapped
-from supervisor.engines.base import Job, Request
 from supervisor.log.journal import Journal
 from supervisor.lua.find import find_script
 from supervisor.programs.doctor.cluster import judge_ping, mute, oci_conf_path, read_oci_conf

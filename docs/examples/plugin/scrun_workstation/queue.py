@@ -19,7 +19,7 @@ import trio
 from scrun.core.errors import PluginUnavailable, SettingsError
 from scrun.settings.file.load import Settings
 from supervisor.children.processes import Setting
-from supervisor.engines.base import Engine, Job, Request
+from supervisor.contracts.engine import Engine, Job, Request
 from supervisor.engines.local import plugin as local
 from supervisor.staging.plan import Target
 
@@ -62,7 +62,7 @@ def engine(root: str, configuration: Configuration) -> "Queue":
 
 
 class Queue:
-    """An engine before another engine (see `supervisor.engines.base.Engine`)."""
+    """An engine before another engine (see `supervisor.contracts.engine.Engine`)."""
 
     name = "queue"
 

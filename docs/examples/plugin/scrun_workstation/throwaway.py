@@ -12,10 +12,10 @@ import msgspec
 import trio
 
 from scrun.oci.config import Bundle
-from supervisor.engines.base import Job, Request
+from supervisor.contracts.engine import Job, Request
+from supervisor.contracts.stager import Left, Submission
+from supervisor.core.files import remove_tree
 from supervisor.staging import builtin
-from supervisor.staging.base import Left, Submission
-from supervisor.staging.files import remove_tree
 from supervisor.staging.place import Staged, directory_for, make_place
 
 plugin_type = "stage/throwaway"
@@ -41,7 +41,7 @@ async def undo(left: Left) -> None:
 
 
 class Throwaway:
-    """Stages one bundle (see `supervisor.staging.base.Stager`)."""
+    """Stages one bundle (see `supervisor.contracts.stager.Stager`)."""
 
     def __init__(self, submission: Submission) -> None:
         """Take the submission."""

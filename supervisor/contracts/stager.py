@@ -15,7 +15,7 @@ from scrun.model.record import Record
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Settings
 from supervisor.children.processes import Setting
-from supervisor.engines.base import Engine, Job, Request
+from supervisor.contracts.engine import Engine, Job, Request
 from supervisor.staging.place import Staged
 
 

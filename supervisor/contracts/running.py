@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from scrun.oci.config import Bundle
+from supervisor.contracts.engine import Job
 from supervisor.core.nurseries import Tasks
-from supervisor.engines.base import Job
 from supervisor.log.journal import Journal
 from supervisor.staging.place import Staged
 

@@ -1,0 +1,1 @@
+"""What parts of the supervisor promise each other: engines, stagers, plugins, requests."""
