@@ -30,6 +30,7 @@ from supervisor.caller import Caller
 from supervisor.contracts.create_request import Order
 from supervisor.contracts.engine import Engine, Job, Makes, Process, Request, Step
 from supervisor.contracts.running import Inside
+from supervisor.contracts.staged import Staged, View
 from supervisor.contracts.stager import Stager, Submission
 from supervisor.core.nurseries import Tasks, unwrapped
 from supervisor.creation import Creation
@@ -40,9 +41,8 @@ from supervisor.pods import Pods
 from supervisor.spank.around import plugin_stack
 from supervisor.spank.stack import Stack
 from supervisor.staging.choose import Stagers
-from supervisor.staging.place import Staged, directory_for
+from supervisor.staging.place import directory_for
 from supervisor.staging.variables import script_variables
-from supervisor.staging.view import View
 from supervisor.stdio import Stdio
 from supervisor.view.show import show
 

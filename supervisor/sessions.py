@@ -18,9 +18,9 @@ from scrun.oci.process import Wish, checked, fitting_user, process_from_file, pr
 from supervisor.anchors import Anchor
 from supervisor.contracts.create_request import Call
 from supervisor.contracts.engine import Job, Program, Session
+from supervisor.contracts.staged import Staged
 from supervisor.core.nurseries import unwrapped
 from supervisor.log.journal import Journal
-from supervisor.staging.place import Staged
 from supervisor.stdio import Stdio
 
 _GRACE = 5.0

@@ -15,8 +15,8 @@ from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
 from supervisor.children.processes import Setting
+from supervisor.contracts.target import Target
 from supervisor.log.journal import Journal
-from supervisor.staging.plan import Target
 
 
 def _nobody(waiting: Waiting | None) -> None:

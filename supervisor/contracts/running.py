@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from scrun.oci.config import Bundle
 from supervisor.contracts.engine import Job
+from supervisor.contracts.staged import Staged
 from supervisor.core.nurseries import Tasks
 from supervisor.log.journal import Journal
-from supervisor.staging.place import Staged
 
 
 class Inside(NamedTuple):

@@ -16,7 +16,7 @@ from scrun.oci.config import Bundle
 from scrun.settings.file.load import Settings
 from supervisor.children.processes import Setting
 from supervisor.contracts.engine import Engine, Job, Request
-from supervisor.staging.place import Staged
+from supervisor.contracts.staged import Staged
 
 
 def _nothing() -> None:

@@ -8,11 +8,12 @@ import stat
 from typing import TYPE_CHECKING, NamedTuple
 
 from scrun.core.errors import StagingError
-from supervisor.staging.mounts import DIRECTORY_LIMIT, FILE_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+FILE_LIMIT = 1 << 20
+DIRECTORY_LIMIT = 16 << 20
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 _READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC

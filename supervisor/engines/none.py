@@ -12,7 +12,7 @@ from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
 from supervisor.children.processes import Setting
 from supervisor.contracts.engine import Answer, Job, Program, Request, Session, Step
-from supervisor.staging.plan import Target
+from supervisor.contracts.target import Target
 
 plugin_type = "engine/none"
 plugin_name = "Nothing runs"

@@ -30,6 +30,7 @@ from supervisor.caller import stderr_lines
 from supervisor.children.processes import Setting
 from supervisor.contracts.create_request import Order, own_order
 from supervisor.contracts.engine import Job, Request
+from supervisor.contracts.staged import Staged
 from supervisor.contracts.stager import Submission
 from supervisor.engines.local.engine import LocalEngine
 from supervisor.engines.local.site_commands import OciConfCommands
@@ -37,7 +38,6 @@ from supervisor.log.journal import Journal, Shown
 from supervisor.lua.find import find_script, site_of
 from supervisor.lua.host import loaded
 from supervisor.programs.spank_trial import check_spank, is_spank
-from supervisor.staging.place import Staged
 from supervisor.staging.scripted import Scripted, scripted
 from supervisor.staging.variables import script_variables
 

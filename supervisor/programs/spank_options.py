@@ -17,13 +17,13 @@ from scrun.core.output import write
 from scrun.settings.file.load import Log, Settings
 from supervisor.children.processes import Setting
 from supervisor.contracts.create_request import settings_of
+from supervisor.contracts.target import SLURM
 from supervisor.core.nurseries import unwrapped
 from supervisor.log.journal import Journal
 from supervisor.spank.around import find
 from supervisor.spank.contexts import Variables
 from supervisor.spank.phases import Facts
 from supervisor.spank.scripts import Scripts
-from supervisor.staging.plan import SLURM
 
 _PATIENCE = 30.0
 

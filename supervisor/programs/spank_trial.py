@@ -12,12 +12,12 @@ from scrun.settings.file.load import Settings
 from scrun.settings.spank.plugin_options import Option
 from scrun.settings.spank.plugstack import Line, Script
 from supervisor.children.processes import Setting
+from supervisor.contracts.target import SLURM
 from supervisor.log.journal import Journal
 from supervisor.spank.contexts import Variables
 from supervisor.spank.names import CALLBACKS
 from supervisor.spank.phases import Facts
 from supervisor.spank.scripts import Scripts
-from supervisor.staging.plan import SLURM
 
 _PATIENCE = 30.0
 _ITS_WORDS = re.compile(rb"\b(slurm_spank_\w+|spank_options|SPANK)\b")

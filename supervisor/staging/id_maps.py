@@ -18,9 +18,7 @@ import trio
 
 from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
-from supervisor.contracts.engine import Job, Request
-from supervisor.core.threads import in_thread
-from supervisor.staging.ids import (
+from scrun.oci.userns import (
     INITIAL,
     BothIds,
     Ids,
@@ -29,7 +27,9 @@ from supervisor.staging.ids import (
     read_map,
     read_subordinate,
 )
-from supervisor.staging.plan import Target
+from supervisor.contracts.engine import Job, Request
+from supervisor.contracts.target import Target
+from supervisor.core.threads import in_thread
 
 _ASKED = 5.0
 _LITTLE = 65536

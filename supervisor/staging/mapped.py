@@ -4,9 +4,9 @@ import contextlib
 import subprocess
 from collections.abc import Sequence
 
+from scrun.oci.userns import BothIds, Ids
 from supervisor.children.processes import own_program
 from supervisor.staging.id_maps import lent_to_caller
-from supervisor.staging.ids import BothIds, Ids
 
 _REMOVING = 600.0
 _TRYING = 10.0

@@ -7,13 +7,13 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from scrun.core.errors import StagingError
-from supervisor.staging.plan import Copy, Notes, Source, Target
+from supervisor.contracts.target import Target
+from supervisor.core.files import DIRECTORY_LIMIT, FILE_LIMIT
+from supervisor.staging.plan import Copy, Notes, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-FILE_LIMIT = 1 << 20
-DIRECTORY_LIMIT = 16 << 20
 FILES = "files"
 
 _BIND = frozenset(("bind", "rbind"))

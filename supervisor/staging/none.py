@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 
 from scrun.core.errors import StagingError
 from supervisor.contracts.engine import Job
+from supervisor.contracts.staged import Staged
 from supervisor.contracts.stager import Left, Submission
 from supervisor.core.threads import in_thread
-from supervisor.staging.place import Staged
 from supervisor.staging.view import view_of
 
 plugin_type = "stage/none"

@@ -18,55 +18,29 @@ import msgspec
 
 from scrun.core.errors import StagingError, described
 from scrun.core.paths import real_id, replaceable
-from scrun.model.record import Moved
+from scrun.oci.userns import has_several
+from supervisor.contracts.staged import Staged
 from supervisor.core.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from supervisor.core.identity import is_dead
 from supervisor.staging.bring_back import bring_back
-from supervisor.staging.ids import has_several
 from supervisor.staging.mapped import remove_mapped
 from supervisor.staging.mounts import FILES
 from supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from supervisor.staging.policy import fit
 from supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
-from supervisor.staging.view import View, view_of
+from supervisor.staging.view import view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from scrun.oci.userns import BothIds
     from scrun.settings.file.load import Staging
     from supervisor.contracts.engine import Request
-    from supervisor.staging.ids import BothIds
-    from supervisor.staging.plan import Target
+    from supervisor.contracts.target import Target
 
 _CONFIG = "config.json"
 _ROOTFS = "rootfs"
 _REMEDY = "name another place by `scratch` in the section [staging] of scrun.toml"
-
-
-class Staged(msgspec.Struct, frozen=True):
-    """A staged bundle.
-
-    Attributes:
-        bundle: Its directory.
-        rootfs: Its root file system.
-        notes: Lines for the log.
-        missed: Options of the engine's that have no effect, for its user.
-        arguments: The command that it runs: process.args.
-        moved: What a script's stage_out has to know, if there is one.
-        copied_from: What `rootfs` was copied from, "" if it was not: at the end the changes go
-            back there.
-        view: What engines can be shown of the container's files here; None if it is not known
-            here where they are.
-    """
-
-    bundle: str
-    rootfs: str
-    notes: tuple[str, ...]
-    arguments: tuple[str, ...] = ()
-    moved: Moved | None = None
-    copied_from: str = ""
-    view: View | None = None
-    missed: tuple[str, ...] = ()
 
 
 def directory_for(settings: Staging, request: Request) -> str:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from scrun.oci.userns import Maps, Range, is_mapped, mappings, maps_for
 from scrun.settings.slurm.engine_flags import processes_asked
 from scrun.settings.slurm.request_sources import names_of_requests
-from supervisor.staging.ids import Maps, Range, is_mapped, mappings, maps_for
+from supervisor.contracts.target import Target
 from supervisor.staging.mounts import fit_mounts
-from supervisor.staging.plan import Copy, Notes, Plan, Source, Target
+from supervisor.staging.plan import Copy, Notes, Plan, Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,6 +14,7 @@ from scrun.model.record import Moved
 from scrun.oci.config import Bundle, read_config
 from scrun.settings.file.load import Settings
 from supervisor.contracts.engine import Job, Request
+from supervisor.contracts.staged import Staged
 from supervisor.contracts.stager import Submission
 from supervisor.core.files import write
 from supervisor.core.nurseries import unwrapped
@@ -23,7 +24,7 @@ from supervisor.lua.find import site_of
 from supervisor.lua.host import Script, loaded
 from supervisor.lua.process import Remote
 from supervisor.staging.owner import Owner, owner_of
-from supervisor.staging.place import Staged, directory_for, make_place
+from supervisor.staging.place import directory_for, make_place
 from supervisor.staging.place import stage_out as clean
 from supervisor.staging.view import view_of
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from supervisor.core.files import everything_below
-from supervisor.staging.mounts import DIRECTORY_LIMIT, below, binds, only_here
-from supervisor.staging.plan import Source, Target
+from supervisor.contracts.target import Target
+from supervisor.core.files import DIRECTORY_LIMIT, everything_below
+from supervisor.staging.mounts import below, binds, only_here
+from supervisor.staging.plan import Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,50 +11,13 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from supervisor.contracts.staged import Place, View
 from supervisor.staging.mounts import below, is_bind, of_every_machine, options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _PROCESSES = "/proc"  # the anchor's own, which is all that can be seen from here
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where something is mounted.
-
-    Attributes:
-        path: In the container; no link in it has been resolved yet.
-        source: What is mounted there, by its name on this machine; "": no file or directory.
-        read_only: Whether the container may not write to it.
-        own: Whether each machine has one of its own, so that this one's is not to be seen.
-    """
-
-    path: str
-    source: str = ""
-    read_only: bool = False
-    own: bool = False
-
-
-class View(msgspec.Struct, frozen=True):
-    """What is to be shown.
-
-    Attributes:
-        rootfs: The root file system that the container uses, on this machine.
-        bundle: The bundle that runs. What is on the file systems of these two is the same on the
-            nodes, or the container could not run there.
-        elsewhere: Whether the container is on another machine, where what is on other file systems
-            may be something else.
-        read_only: Whether the container may not write to its root file system.
-        places: The mounts over it, in their order.
-    """
-
-    rootfs: str
-    bundle: str
-    elsewhere: bool
-    read_only: bool = False
-    places: tuple[Place, ...] = ()
 
 
 def view_of(config: Mapping[str, Any], rootfs: str, bundle: str, *, elsewhere: bool) -> View:

@@ -9,8 +9,8 @@ import trio
 
 from supervisor.children.processes import Setting, child
 from supervisor.children.pumps import messages
+from supervisor.contracts.staged import View
 from supervisor.log.journal import Journal
-from supervisor.staging.view import View
 
 _PROGRAM = os.path.join(os.path.dirname(__file__), "..", "programs", "show_files.py")
 _PATIENCE = 10.0

@@ -23,10 +23,10 @@ from supervisor.container import Container
 from supervisor.contracts.create_request import Call
 from supervisor.contracts.engine import Job, Program
 from supervisor.contracts.running import Inside
+from supervisor.contracts.staged import Staged
 from supervisor.core.nurseries import Tasks, unwrapped
 from supervisor.log.journal import Journal
 from supervisor.sessions import LiveSession, Prepared
-from supervisor.staging.place import Staged
 from supervisor.stdio import Stdio
 
 SETTING = Setting({})

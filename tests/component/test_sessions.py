@@ -10,8 +10,8 @@ from scrun.core.errors import BundleError, StateError, UsageError
 from scrun.oci.config import Bundle, load_bundle
 from supervisor.children.processes import Setting
 from supervisor.contracts.create_request import Call
+from supervisor.contracts.staged import Staged
 from supervisor.sessions import NotRunnableError, prepare
-from supervisor.staging.place import Staged
 from tests.harness.bundle import make_config, make_rootfs, write_bundle
 
 

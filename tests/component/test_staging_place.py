@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from scrun.core.errors import StagingError
+from supervisor.contracts.staged import Staged, View
+from supervisor.contracts.target import Target
 from supervisor.staging import place, survey
-from supervisor.staging.place import Staged, stage_in, stage_out
-from supervisor.staging.plan import Target
-from supervisor.staging.view import View
+from supervisor.staging.place import stage_in, stage_out
 from tests.harness.bundle import snapshot
 
 TARGET = Target(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.contracts.staged import Place, View
 from supervisor.programs import show_files as program
-from supervisor.staging.view import Place, View
 from supervisor.view import show
 from tests.harness.wait import wait_until
 

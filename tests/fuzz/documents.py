@@ -26,8 +26,8 @@ from scrun.settings.slurm.request_sources import asked_by, gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from supervisor.children.node_scripts import process_variables
 from supervisor.contracts.engine import Answer
+from supervisor.contracts.target import Target as Place
 from supervisor.inspection import statistics
-from supervisor.staging.plan import Target as Place
 from supervisor.staging.policy import fit
 from supervisor.staging.survey import survey
 from tests.fuzz.base import RELEASES, said, scratch, written

@@ -11,7 +11,7 @@ from scrun.core.paths import LIMIT
 from scrun.model.record import Record, read_record, write_record
 from scrun.oci.config import ANNOTATIONS_LIMIT, LONGEST_WORD, load_bundle, parse
 from scrun.oci.document import LEVELS, VALUES, decode
-from supervisor.staging.plan import Target
+from supervisor.contracts.target import Target
 from supervisor.staging.policy import fit
 from tests.harness.limits import limited
 

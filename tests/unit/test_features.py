@@ -13,7 +13,7 @@ from scrun.commands import features
 from scrun.commands.features import features as document_for
 from scrun.oci import config
 from scrun.settings.slurm.requests import TABLE
-from supervisor.staging.plan import Target
+from supervisor.contracts.target import Target
 from supervisor.staging.policy import fit
 from tests.harness.site import scrun_binary
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.staging.ids import (
+from scrun.oci.userns import (
     BothIds,
     Ids,
     Range,

@@ -19,7 +19,9 @@ from supervisor.children.processes import Setting
 from supervisor.contracts import plugin as api
 from supervisor.contracts.engine import Answer, Program, Request, Step
 from supervisor.contracts.plugin import EnginePlugin, StagePlugin
+from supervisor.contracts.staged import Staged
 from supervisor.contracts.stager import Left, Submission
+from supervisor.contracts.target import Target
 from supervisor.engines.choose import Engines
 from supervisor.engines.local import plugin as local
 from supervisor.engines.none import NoEngine
@@ -30,8 +32,6 @@ from supervisor.plugins.registry import Plugins
 from supervisor.staging import builtin, lua
 from supervisor.staging import none as unstaged
 from supervisor.staging.choose import Stagers
-from supervisor.staging.place import Staged
-from supervisor.staging.plan import Target
 
 # modules are plugins: mypy holds that they have what one needs
 ENGINES: list[EnginePlugin[Any]] = [slurm, local]

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from scrun.core.errors import StagingError
-from supervisor.staging.ids import BothIds, Ids, Range, mappings
-from supervisor.staging.mounts import DIRECTORY_LIMIT, FILE_LIMIT
+from scrun.oci.userns import BothIds, Ids, Range, mappings
+from supervisor.core.files import DIRECTORY_LIMIT, FILE_LIMIT
 from supervisor.staging.policy import Plan, Source, Target, fit
 
 BUNDLES = sorted((Path(__file__).parent / "bundles").glob("*.json"))

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.staging.view import Place, View, view_of
+from supervisor.contracts.staged import Place, View
+from supervisor.staging.view import view_of
 from supervisor.view.show import encoded
 
 BIND = ["rbind", "rw"]

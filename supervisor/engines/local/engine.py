@@ -19,6 +19,7 @@ from scrun.settings.slurm_conf import read_trusted_conf
 from supervisor.children.processes import Setting, child
 from supervisor.children.pumps import messages
 from supervisor.contracts.engine import Job, Request
+from supervisor.contracts.target import Target
 from supervisor.core.names import user_name
 from supervisor.core.nurseries import unwrapped
 from supervisor.core.threads import in_thread
@@ -33,7 +34,6 @@ from supervisor.engines.local.runtime_job import RuntimeJob
 from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.engines.local.site_job import SiteJob
 from supervisor.runtimes import find_runtime
-from supervisor.staging.plan import Target
 from supervisor.staging.survey import local_target
 
 # It outlives the supervisor for a moment: its death is what this is for. Standard input is a

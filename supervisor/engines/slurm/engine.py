@@ -17,6 +17,7 @@ from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
 from supervisor.children.processes import Setting, output_of
 from supervisor.contracts.engine import Job, Request
+from supervisor.contracts.target import Target
 from supervisor.core.identity import mark
 from supervisor.engines.slurm.allocation import Held, Wish, hold
 from supervisor.engines.slurm.cancel import cancel_job
@@ -35,7 +36,6 @@ from supervisor.engines.slurm.node import NodeCommands
 from supervisor.engines.slurm.pending import Queue
 from supervisor.engines.slurm.tools import Tools
 from supervisor.engines.slurm.unknown import jobs_of_the_dead
-from supervisor.staging.plan import Target
 
 _ANSWER = 10.0
 

@@ -20,8 +20,8 @@ from scrun.core.errors import PluginUnavailable, SettingsError
 from scrun.settings.file.load import Settings
 from supervisor.children.processes import Setting
 from supervisor.contracts.engine import Engine, Job, Request
+from supervisor.contracts.target import Target
 from supervisor.engines.local import plugin as local
-from supervisor.staging.plan import Target
 
 plugin_type = "engine/queue"
 plugin_name = "This machine, some containers at a time"

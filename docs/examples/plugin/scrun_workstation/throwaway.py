@@ -13,10 +13,11 @@ import trio
 
 from scrun.oci.config import Bundle
 from supervisor.contracts.engine import Job, Request
+from supervisor.contracts.staged import Staged
 from supervisor.contracts.stager import Left, Submission
 from supervisor.core.files import remove_tree
 from supervisor.staging import builtin
-from supervisor.staging.place import Staged, directory_for, make_place
+from supervisor.staging.place import directory_for, make_place
 
 plugin_type = "stage/throwaway"
 plugin_name = "Throw-away copies"
