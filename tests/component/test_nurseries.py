@@ -250,7 +250,7 @@ async def test_an_exec_whose_container_ends_meanwhile_leaves_no_descriptor(
         id = "c"
         paused = suspended = False
 
-        def inside(self, purpose: str) -> Inside:
+        async def inside(self, purpose: str) -> Inside:
             return inside
 
     before = len(os.listdir("/proc/self/fd"))
