@@ -5,12 +5,12 @@ from functools import partial
 import trio
 
 from scrun.core.errors import StateError
-from supervisor.anchors import Anchor
-from supervisor.container import Container
+from supervisor.containers.anchors import Anchor
+from supervisor.containers.container import Container
+from supervisor.containers.stdio import Stdio
 from supervisor.contracts.create_request import Call
 from supervisor.core.threads import look
 from supervisor.sessions import LiveSession, prepare
-from supervisor.stdio import Stdio
 
 
 async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio) -> None:

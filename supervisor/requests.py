@@ -15,10 +15,11 @@ from scrun.model.states import Ending, Phase, killed, not_running
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.protocol.progress import TOLD
-from supervisor.anchors import Anchor
-from supervisor.caller import Caller, hang_up, send, told
-from supervisor.container import Container
-from supervisor.containers import Containers
+from supervisor.containers.anchors import Anchor
+from supervisor.containers.caller import Caller, hang_up, send, told
+from supervisor.containers.container import Container
+from supervisor.containers.containers import Containers
+from supervisor.containers.stdio import Stdio
 from supervisor.contracts.create_request import Order, read_call, read_order
 from supervisor.core.names import learn
 from supervisor.core.nurseries import unwrapped
@@ -26,7 +27,6 @@ from supervisor.core.threads import look
 from supervisor.inspection import processes, statistics
 from supervisor.log.supervisor_log import fault
 from supervisor.operations import execute, hold
-from supervisor.stdio import Stdio
 from supervisor.viewers import attach, follow, kept_output
 
 DESCRIPTORS = 4

@@ -6,10 +6,10 @@ import signal
 import trio
 
 from scrun.core.errors import SettingsError
+from supervisor.containers.records import remove_half_made
 from supervisor.core.limits import raise_limits
 from supervisor.listening import listen
 from supervisor.log.files import finish
-from supervisor.records import remove_half_made
 from supervisor.server import Server, own_settings
 from supervisor.starter import Starter
 

@@ -15,9 +15,9 @@ from scrun.core.errors import ScrunError, StateError, UsageError
 from scrun.core.paths import outer_id
 from scrun.protocol import wire
 from scrun.settings.file.load import Settings, load
-from supervisor.caller import hang_up, send
 from supervisor.children.processes import end_children, keep_descriptors_free
-from supervisor.containers import Containers
+from supervisor.containers.caller import hang_up, send
+from supervisor.containers.containers import Containers
 from supervisor.core.threads import in_thread, own_threads
 from supervisor.listening import listen_again, watch_removals
 from supervisor.log.supervisor_log import fault, log

@@ -11,9 +11,9 @@ import trio
 
 from scrun.core.errors import ScrunError, StateError
 from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame, take_frames
-from supervisor.container import Container
+from supervisor.containers.capture import Followed, KeptOutput
+from supervisor.containers.container import Container
 from supervisor.core.nurseries import unwrapped
-from supervisor.kept import Followed, KeptOutput
 
 Send = Callable[[bytes], Awaitable[None]]
 

@@ -26,8 +26,8 @@ from scrun.settings.file.load import LEVELS, Level, Log
 from scrun.settings.oci_conf.node_runtime import NodeRuntime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.slurm.request_sources import asked_by
-from supervisor.caller import stderr_lines
 from supervisor.children.processes import Setting
+from supervisor.containers.caller import stderr_lines
 from supervisor.contracts.create_request import Order, own_order
 from supervisor.contracts.engine import Job, Request
 from supervisor.contracts.staged import Staged

@@ -1,7 +1,7 @@
 """Show a container's files in the mount namespace of its anchor: a program of its own.
 
-Usage: show_files.py FD, with the view on standard input (see `supervisor.view.show.encoded`). FD
-is the anchor's mount namespace, open.
+Usage: show_files.py FD, with the view on standard input (see
+`supervisor.containers.show_files.encoded`). FD is the anchor's mount namespace, open.
 
 All is put together in a mount namespace of this process, in which the host's mounts are, copied
 from there, and attached over the empty root that the anchor has; then the anchor's root becomes

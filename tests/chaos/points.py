@@ -24,15 +24,15 @@ _STARTED = Path(__file__).with_name("started.py")
 _LOOKS = 0.05
 
 POINTS = {
-    "record-made": ("supervisor.records:make_record", "after"),
-    "record-removed": ("supervisor.records:remove_record", "before"),
-    "record-gone": ("supervisor.records:remove_record", "after"),
-    "noted": ("supervisor.ledger:Ledger.note", "after"),
-    "job-known": ("supervisor.ledger:Ledger.job_is_known", "before"),
+    "record-made": ("supervisor.containers.records:make_record", "after"),
+    "record-removed": ("supervisor.containers.records:remove_record", "before"),
+    "record-gone": ("supervisor.containers.records:remove_record", "after"),
+    "noted": ("supervisor.containers.ledger:Ledger.note", "after"),
+    "job-known": ("supervisor.containers.ledger:Ledger.job_is_known", "before"),
     "granted": ("supervisor.engines.slurm.allocation:_environment", "before"),
     "staged": ("supervisor.staging.place:stage_in", "after"),
     "unstaged": ("supervisor.staging.place:stage_out", "before"),
-    "anchor-told": ("supervisor.anchors:Anchor.end", "after"),
+    "anchor-told": ("supervisor.containers.anchors:Anchor.end", "after"),
     "name-left": ("supervisor.server:Server._leave", "after"),
     "child-started": ("supervisor.children.processes:Child.__init__", "after"),
 }

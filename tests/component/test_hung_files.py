@@ -18,10 +18,10 @@ from scrun.model.record import Record, read_record, write_record
 from scrun.oci.config import load_bundle
 from scrun.settings.file.load import Log, Settings, Staging
 from supervisor.children.processes import Setting, child
+from supervisor.containers.ledger import Ledger
 from supervisor.contracts.engine import Job, Request
 from supervisor.contracts.stager import Submission
 from supervisor.engines.local.engine import LocalEngine
-from supervisor.ledger import Ledger
 from supervisor.log import files as log_files
 from supervisor.log.journal import Journal
 from supervisor.staging import builtin

@@ -16,8 +16,8 @@ import trio
 import trio.testing
 
 from scrun import _fast
-from supervisor.kept import Followed, KeptOutput
-from supervisor.stdio import Stdio
+from supervisor.containers.capture import Followed, KeptOutput
+from supervisor.containers.stdio import Stdio
 from supervisor.viewers import follow
 
 

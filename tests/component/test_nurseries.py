@@ -16,10 +16,11 @@ from scrun.model.states import Ending, Phase
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Log
 from supervisor import operations
-from supervisor.anchors import Anchor, obey
 from supervisor.children.processes import Setting, child
 from supervisor.children.pumps import messages, overheard
-from supervisor.container import Container
+from supervisor.containers.anchors import Anchor, obey
+from supervisor.containers.container import Container
+from supervisor.containers.stdio import Stdio
 from supervisor.contracts.create_request import Call
 from supervisor.contracts.engine import Job, Program
 from supervisor.contracts.running import Inside
@@ -27,7 +28,6 @@ from supervisor.contracts.staged import Staged
 from supervisor.core.nurseries import Tasks, unwrapped
 from supervisor.log.journal import Journal
 from supervisor.sessions import LiveSession, Prepared
-from supervisor.stdio import Stdio
 
 SETTING = Setting({})
 

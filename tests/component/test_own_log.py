@@ -150,7 +150,7 @@ def fail(*arguments):
 def test_a_fault_in_a_container_is_its_own(base: Path, method: str) -> None:
     """That of a bundle that cannot be run, so it takes no engine."""
     program = f"""
-from supervisor.life import Life
+from supervisor.containers.lifecycle import Life
 def fail(*_):
     raise ValueError("boom")
 Life.{method} = fail

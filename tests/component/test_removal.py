@@ -11,8 +11,8 @@ import pytest
 
 from scrun.core.errors import StagingError
 from scrun.model.record import Record
+from supervisor.containers.records import make_record, remove_half_made, remove_record
 from supervisor.core import files
-from supervisor.records import make_record, remove_half_made, remove_record
 from supervisor.staging import place, survey
 
 SOCKET = "@user-1"

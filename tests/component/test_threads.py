@@ -9,8 +9,8 @@ import trio
 
 from scrun.core.errors import BundleError, StagingError
 from scrun.settings.file.load import Staging
-from supervisor import admission
 from supervisor.children.processes import Setting
+from supervisor.containers import admission
 from supervisor.contracts.create_request import Order
 from supervisor.contracts.engine import Request
 from supervisor.core import names, threads

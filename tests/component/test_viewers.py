@@ -12,9 +12,9 @@ import trio.testing
 
 from scrun.core.errors import StateError
 from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame
-from supervisor.container import Container
-from supervisor.kept import KeptOutput
-from supervisor.stdio import Stdio
+from supervisor.containers.capture import KeptOutput
+from supervisor.containers.container import Container
+from supervisor.containers.stdio import Stdio
 from supervisor.viewers import attach
 
 

@@ -18,8 +18,8 @@ from scrun.oci.ids import check_id
 from scrun.oci.signals import parse_signal, signal_name
 from scrun.protocol import wire
 from scrun.protocol.attach import DATA, frame, take_frames
-from supervisor.anchors import read_signals
-from supervisor.containers import Containers
+from supervisor.containers.anchors import read_signals
+from supervisor.containers.containers import Containers
 from supervisor.contracts.create_request import read_call
 from supervisor.lua.channel import Channel, Hangup
 from supervisor.lua.process import understood

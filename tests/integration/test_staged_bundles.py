@@ -37,7 +37,7 @@ STAGE = """
 import json, os, sys, msgspec
 from supervisor.runtimes import find_runtime, run_command
 from supervisor.staging.place import stage_in
-from supervisor.staging.plan import Target
+from supervisor.contracts.target import Target
 from supervisor.staging.survey import local_target
 bundle, directory, engine, run = sys.argv[1:]
 uid, gid = os.geteuid(), os.getegid()

@@ -233,7 +233,7 @@ def _server() -> Iterator[Mutation]:
 
 def _records() -> Iterator[Mutation]:
     records = _in(
-        "supervisor/records.py",
+        "supervisor/containers/records.py",
         "tests/component/test_server.py::test_removes_what_others_left_that_were_killed",
     )
     yield records(
@@ -259,7 +259,7 @@ def _records() -> Iterator[Mutation]:
     yield ownership(
         "two-own-a-record", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"
     )
-    orphans = _in("supervisor/orphans.py")
+    orphans = _in("supervisor/containers/orphans.py")
     yield orphans(
         "an-orphans-job-is-not-cancelled",
         "await engine.release(record.job_id, Setting(environment), directory)",
@@ -289,7 +289,7 @@ def _records() -> Iterator[Mutation]:
 
 def _anchors() -> Iterator[Mutation]:
     scenario = _HERE + "test_scenario.py::"
-    anchors = _in("supervisor/anchors.py", "tests/unit/test_fuzz_streams.py")
+    anchors = _in("supervisor/containers/anchors.py", "tests/unit/test_fuzz_streams.py")
     yield anchors(
         "an-anchors-death-ends-nothing",
         'container.end(killed(signal.SIGKILL, "the anchor was killed"))',
@@ -325,9 +325,9 @@ def _anchors() -> Iterator[Mutation]:
 def _life() -> Iterator[Mutation]:
     scenario = _HERE + "test_scenario.py::"
     waiting = _HERE + "test_waiting.py::"
-    phases = _in("supervisor/phases.py")
-    creation = _in("supervisor/creation.py")
-    life = _in("supervisor/life.py")
+    phases = _in("supervisor/containers/phases.py")
+    creation = _in("supervisor/containers/creation.py")
+    life = _in("supervisor/containers/lifecycle.py")
     yield phases(
         "the-last-reason-counts",
         "if self._ending is None:\n            self._ending = ending\n            if ending.text:",
@@ -390,7 +390,8 @@ def _life() -> Iterator[Mutation]:
         left + "test_a_job_that_no_process_could_give_back",
     )
     ledger = _in(
-        "supervisor/ledger.py", "tests/unit/test_ledger.py::test_what_may_be_left_is_kept"
+        "supervisor/containers/ledger.py",
+        "tests/unit/test_ledger.py::test_what_may_be_left_is_kept",
     )
     yield ledger(
         "the-job-of-somebody-else-is-left",

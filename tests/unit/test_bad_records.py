@@ -10,7 +10,7 @@ from scrun.client.supervisor_name import _digest
 from scrun.core.errors import PluginUnavailable, StateError
 from scrun.core.pods import pod_of
 from scrun.model.record import Record, write_record
-from supervisor import orphans
+from supervisor.containers import orphans
 from supervisor.engines.choose import Engines
 from supervisor.plugins.registry import plugins
 from supervisor.staging.choose import Stagers

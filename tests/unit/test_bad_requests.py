@@ -6,7 +6,7 @@ from scrun.anchor.foreground import status_of
 from scrun.core.errors import UsageError
 from scrun.protocol.anchor import LOST
 from scrun.protocol.attach import DATA, SIGNAL, frame, take_frames
-from supervisor.anchors import read_signals
+from supervisor.containers.anchors import read_signals
 from supervisor.contracts.create_request import read_call
 from supervisor.lua.channel import Hangup
 from supervisor.lua.process import understood

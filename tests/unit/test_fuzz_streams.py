@@ -13,7 +13,7 @@ from scrun.cli.parse import parse
 from scrun.core.errors import LONGEST, UsageError
 from scrun.protocol import wire
 from scrun.protocol.attach import frame, take_frames
-from supervisor.anchors import read_signals
+from supervisor.containers.anchors import read_signals
 from supervisor.lua.channel import Channel, Hangup
 from supervisor.server import _receive
 from tests.fuzz.frames import heard

@@ -12,7 +12,7 @@ import trio
 from scrun.cli.parse import Parsed, parse
 from scrun.client import progress, submit
 from scrun.settings.file.load import Level, Log
-from supervisor.caller import frames, told
+from supervisor.containers.caller import frames, told
 from supervisor.contracts.create_request import read_order
 from supervisor.log.journal import Journal, Shown
 

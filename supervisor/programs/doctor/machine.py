@@ -16,10 +16,10 @@ from scrun.core.version import VERSION
 from scrun.settings.file import quick
 from scrun.settings.slurm.versions import features
 from supervisor.children.processes import own_program
+from supervisor.containers.successor import of_the_dead
 from supervisor.core.limits import still_limited
 from supervisor.programs.doctor.findings import Finding
 from supervisor.programs.doctor.place import Check, Place, Tell, run_tool, slurm_version
-from supervisor.successor import of_the_dead
 
 _WANTED_IDS = 65536
 _TOOLS = (

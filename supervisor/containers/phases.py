@@ -1,7 +1,7 @@
 """Where a container is in its life, and how it ends.
 
-All ends are one: `end` cancels the tree of `supervisor.life` and keeps the reason; the levels undo
-themselves in order. The first reason counts.
+All ends are one: `end` cancels the tree of `supervisor.containers.lifecycle` and keeps the reason;
+the levels undo themselves in order. The first reason counts.
 """
 
 from collections.abc import Mapping
@@ -32,19 +32,19 @@ from scrun.model.states import (
 from scrun.model.waiting import Waiting, suspended_line
 from scrun.oci.signals import signal_name, stop_signal
 from scrun.protocol.anchor import LOST
-from supervisor import conmon
-from supervisor.anchors import Anchor
-from supervisor.caller import Caller
+from supervisor.containers import conmon
+from supervisor.containers.anchors import Anchor
+from supervisor.containers.caller import Caller
+from supervisor.containers.capture import Followed
+from supervisor.containers.ledger import Ledger, now
+from supervisor.containers.notices import Notices
+from supervisor.containers.stdio import Stdio
 from supervisor.contracts.create_request import Order
 from supervisor.contracts.engine import Job, Process
 from supervisor.contracts.running import Inside
 from supervisor.core.threads import in_thread
-from supervisor.kept import Followed
-from supervisor.ledger import Ledger, now
 from supervisor.log.journal import Journal
 from supervisor.log.supervisor_log import fault
-from supervisor.notices import Notices
-from supervisor.stdio import Stdio
 
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _MARK = 2.0

@@ -24,15 +24,15 @@ from scrun.core.paths import LOOKED, has_record, looked
 from scrun.model.record import read_record
 from scrun.oci.ids import is_id
 from scrun.settings.file.load import load
-from supervisor import orphans
 from supervisor.children.processes import Setting
+from supervisor.containers import orphans
+from supervisor.containers.records import remove_of_the_dead
 from supervisor.contracts.engine import Engine, RemembersJobs
 from supervisor.core.identity import boot
 from supervisor.core.ownership import own
 from supervisor.core.threads import in_thread
 from supervisor.engines.choose import Engines
 from supervisor.log.supervisor_log import fault, log
-from supervisor.records import remove_of_the_dead
 from supervisor.staging.choose import Stagers
 from supervisor.staging.leftovers import remove_leftovers
 

@@ -11,13 +11,13 @@ from scrun.core.paths import has_record
 from scrun.model.record import Record, of_the_lost, read_record, write_record
 from scrun.settings.file.load import Settings, load, merge
 from supervisor.children.processes import Setting
+from supervisor.containers.records import remove_record
 from supervisor.contracts.stager import Left
 from supervisor.core.identity import myself
 from supervisor.core.ownership import succeed
 from supervisor.core.threads import in_thread, look
 from supervisor.engines.choose import Engines
 from supervisor.plugins.installed import is_type
-from supervisor.records import remove_record
 from supervisor.staging.choose import Stagers
 
 

@@ -11,27 +11,27 @@ from scrun.core.paths import has_record
 from scrun.model.record import Record, read_record
 from scrun.model.states import taken
 from scrun.oci.ids import check_id
-from supervisor import orphans
-from supervisor.anchors import Anchor
-from supervisor.caller import Caller
-from supervisor.container import Container
-from supervisor.contracts.create_request import Order
-from supervisor.core.nurseries import bulkhead
-from supervisor.engines.choose import Engines
-from supervisor.ledger import Ledger, first_record
-from supervisor.log.files import open_file
-from supervisor.log.journal import Journal
-from supervisor.plugins.registry import Plugins
-from supervisor.pods import Pods
-from supervisor.records import (
+from supervisor.containers import orphans
+from supervisor.containers.anchors import Anchor
+from supervisor.containers.caller import Caller
+from supervisor.containers.container import Container
+from supervisor.containers.ledger import Ledger, first_record
+from supervisor.containers.pods import Pods
+from supervisor.containers.records import (
     make_record,
     remove_half_made,
     remove_of_the_dead,
     remove_record,
 )
+from supervisor.containers.stdio import Stdio
+from supervisor.containers.successor import Successor
+from supervisor.contracts.create_request import Order
+from supervisor.core.nurseries import bulkhead
+from supervisor.engines.choose import Engines
+from supervisor.log.files import open_file
+from supervisor.log.journal import Journal
+from supervisor.plugins.registry import Plugins
 from supervisor.staging.choose import Stagers
-from supervisor.stdio import Stdio
-from supervisor.successor import Successor
 
 
 class Containers:

@@ -9,7 +9,7 @@
                 └── staging     the staged bundle; left = staged out
                     └── step    waits for `start`, runs the container
 
-`supervisor.creation` answers `create`, `supervisor.phases` has the way out.
+`supervisor.containers.creation` answers `create`, `supervisor.containers.phases` has the way out.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,27 +24,27 @@ from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
 from scrun.settings.slurm.engine_flags import read_flags
 from scrun.settings.slurm.request_sources import asked_by
-from supervisor.admission import ProgramNotFound, admit, called_as
-from supervisor.anchors import Anchor, obey
-from supervisor.caller import Caller
+from supervisor.containers.admission import ProgramNotFound, admit, called_as
+from supervisor.containers.anchors import Anchor, obey
+from supervisor.containers.caller import Caller
+from supervisor.containers.capture import KeptOutput, keep
+from supervisor.containers.creation import Creation
+from supervisor.containers.ledger import Ledger
+from supervisor.containers.phases import Phases
+from supervisor.containers.pods import Pods
+from supervisor.containers.show_files import show
+from supervisor.containers.stdio import Stdio
 from supervisor.contracts.create_request import Order
 from supervisor.contracts.engine import Engine, Job, Makes, Process, Request, Step
 from supervisor.contracts.running import Inside
 from supervisor.contracts.staged import Staged, View
 from supervisor.contracts.stager import Stager, Submission
 from supervisor.core.nurseries import Tasks, unwrapped
-from supervisor.creation import Creation
-from supervisor.kept import KeptOutput, keep
-from supervisor.ledger import Ledger
-from supervisor.phases import Phases
-from supervisor.pods import Pods
 from supervisor.spank.around import plugin_stack
 from supervisor.spank.stack import Stack
 from supervisor.staging.choose import Stagers
 from supervisor.staging.place import directory_for
 from supervisor.staging.variables import script_variables
-from supervisor.stdio import Stdio
-from supervisor.view.show import show
 
 _LAST_OUTPUT = 5.0
 

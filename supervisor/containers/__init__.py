@@ -1,0 +1,1 @@
+"""Containers: their records, lives and ends."""

@@ -1,1 +1,0 @@
-"""The container's files where its pid leads engines to: in the namespaces of its anchor."""
