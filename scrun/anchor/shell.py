@@ -24,8 +24,8 @@ only with the next signal. There are few containers with terminals, and people s
 Engines take its pid for the container's, and work in its namespaces: `podman cp` goes to its mount
 namespace, a network for a container with mapped users is made in its network namespace. So it has
 namespaces of its own, of every kind, and the root directory there is empty until the supervisor
-shows the container's files in it (`containers.show_files`). A process in between makes the anchor, and
-takes the host's root away from it when its program is loaded; docs/decisions/pid-namespaces.md
+shows the container's files in it (`containers.show_files`). A process in between makes the anchor,
+and takes the host's root away from it when its program is loaded; docs/decisions/pid-namespaces.md
 has why it is done that way.
 """
 

@@ -33,7 +33,7 @@ POINTS = {
     "staged": ("supervisor.staging.place:stage_in", "after"),
     "unstaged": ("supervisor.staging.place:stage_out", "before"),
     "anchor-told": ("supervisor.containers.anchors:Anchor.end", "after"),
-    "name-left": ("supervisor.server:Server._leave", "after"),
+    "name-left": ("supervisor.daemon.server:Server._leave", "after"),
     "child-started": ("supervisor.children.processes:Child.__init__", "after"),
 }
 """The points by their names: a function of the product, and the side of its call."""

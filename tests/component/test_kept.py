@@ -18,7 +18,7 @@ import trio.testing
 from scrun import _fast
 from supervisor.containers.capture import Followed, KeptOutput
 from supervisor.containers.stdio import Stdio
-from supervisor.viewers import follow
+from supervisor.sessions.viewers import follow
 
 
 def descriptors() -> dict[str, str]:

@@ -15,7 +15,6 @@ from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, Phase
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Log
-from supervisor import operations
 from supervisor.children.processes import Setting, child
 from supervisor.children.pumps import messages, overheard
 from supervisor.containers.anchors import Anchor, obey
@@ -27,7 +26,8 @@ from supervisor.contracts.running import Inside
 from supervisor.contracts.staged import Staged
 from supervisor.core.nurseries import Tasks, unwrapped
 from supervisor.log.journal import Journal
-from supervisor.sessions import LiveSession, Prepared
+from supervisor.sessions import operations
+from supervisor.sessions.sessions import LiveSession, Prepared
 
 SETTING = Setting({})
 

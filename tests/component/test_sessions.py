@@ -11,7 +11,7 @@ from scrun.oci.config import Bundle, load_bundle
 from supervisor.children.processes import Setting
 from supervisor.contracts.create_request import Call
 from supervisor.contracts.staged import Staged
-from supervisor.sessions import NotRunnableError, prepare
+from supervisor.sessions.sessions import NotRunnableError, prepare
 from tests.harness.bundle import make_config, make_rootfs, write_bundle
 
 

@@ -15,7 +15,7 @@ from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame
 from supervisor.containers.capture import KeptOutput
 from supervisor.containers.container import Container
 from supervisor.containers.stdio import Stdio
-from supervisor.viewers import attach
+from supervisor.sessions.viewers import attach
 
 
 class Attached:

@@ -27,7 +27,7 @@ from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from supervisor.children.node_scripts import process_variables
 from supervisor.contracts.engine import Answer
 from supervisor.contracts.target import Target as Place
-from supervisor.inspection import statistics
+from supervisor.sessions.inspection import statistics
 from supervisor.staging.policy import fit
 from supervisor.staging.survey import survey
 from tests.fuzz.base import RELEASES, said, scratch, written

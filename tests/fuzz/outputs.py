@@ -14,8 +14,8 @@ from supervisor.engines.slurm.fate import read_accounting, read_fate
 from supervisor.engines.slurm.inspect import read_answers
 from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
 from supervisor.engines.slurm.pending import read_waiting
-from supervisor.inspection import read_list, rows_of, total
 from supervisor.runtimes import program_failure, read_log
+from supervisor.sessions.inspection import read_list, rows_of, total
 from tests.fuzz.base import lines_of, said, written
 
 _NOW = 1_800_000_000.0

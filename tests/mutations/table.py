@@ -161,7 +161,7 @@ def _paths() -> Iterator[Mutation]:
 
 
 def _server() -> Iterator[Mutation]:
-    server = _in("supervisor/server.py")
+    server = _in("supervisor/daemon/server.py")
     calls = "tests/component/test_server.py::"
     yield server(
         "half-a-request-is-waited-for",

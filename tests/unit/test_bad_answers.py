@@ -17,7 +17,7 @@ from supervisor.contracts.engine import Answer
 from supervisor.engines.local import minder
 from supervisor.engines.slurm.inspect import read_answers
 from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
-from supervisor.inspection import read_list, statistics, total
+from supervisor.sessions.inspection import read_list, statistics, total
 from tests.harness.limits import limited
 
 

@@ -14,8 +14,8 @@ from scrun.core.errors import LONGEST, UsageError
 from scrun.protocol import wire
 from scrun.protocol.attach import frame, take_frames
 from supervisor.containers.anchors import read_signals
+from supervisor.daemon.server import _receive
 from supervisor.lua.channel import Channel, Hangup
-from supervisor.server import _receive
 from tests.fuzz.frames import heard
 from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited

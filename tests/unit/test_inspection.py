@@ -9,7 +9,7 @@ import pytest
 
 from scrun.core.errors import EngineError
 from supervisor.contracts.engine import Answer, Job
-from supervisor.inspection import Seen, Usage, processes, read_list, rows_of, total
+from supervisor.sessions.inspection import Seen, Usage, processes, read_list, rows_of, total
 
 TABLE = """\
 UID          PID    PPID  C STIME TTY          TIME CMD

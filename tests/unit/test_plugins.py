@@ -349,7 +349,7 @@ def test_nothing_is_looked_up_for_our_own() -> None:
     import sys
     import trio
     from scrun.settings.file.load import Settings
-    from supervisor.server import Server
+    from supervisor.daemon.server import Server
     from supervisor.engines.choose import Engines
     from supervisor.plugins.registry import Plugins
     from supervisor.staging.choose import Stagers

@@ -10,7 +10,7 @@ from supervisor.containers.container import Container
 from supervisor.containers.stdio import Stdio
 from supervisor.contracts.create_request import Call
 from supervisor.core.threads import look
-from supervisor.sessions import LiveSession, prepare
+from supervisor.sessions.sessions import LiveSession, prepare
 
 
 async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio) -> None:

@@ -19,10 +19,10 @@ from supervisor.children.processes import end_children, keep_descriptors_free
 from supervisor.containers.caller import hang_up, send
 from supervisor.containers.containers import Containers
 from supervisor.core.threads import in_thread, own_threads
-from supervisor.listening import listen_again, watch_removals
+from supervisor.daemon.listening import listen_again, watch_removals
+from supervisor.daemon.requests import DESCRIPTORS, Request
 from supervisor.log.supervisor_log import fault, log
 from supervisor.plugins.registry import plugins
-from supervisor.requests import DESCRIPTORS, Request
 
 _REQUEST_DEADLINE = 10.0
 # Arguments and variables of a call have 6 MiB at most, and each takes nine bytes of that or more

@@ -24,10 +24,10 @@ from supervisor.contracts.create_request import Order, read_call, read_order
 from supervisor.core.names import learn
 from supervisor.core.nurseries import unwrapped
 from supervisor.core.threads import look
-from supervisor.inspection import processes, statistics
 from supervisor.log.supervisor_log import fault
-from supervisor.operations import execute, hold
-from supervisor.viewers import attach, follow, kept_output
+from supervisor.sessions.inspection import processes, statistics
+from supervisor.sessions.operations import execute, hold
+from supervisor.sessions.viewers import attach, follow, kept_output
 
 DESCRIPTORS = 4
 """How many a request brings that starts something: three, and the anchor's socket."""

@@ -8,10 +8,10 @@ import trio
 from scrun.core.errors import SettingsError
 from supervisor.containers.records import remove_half_made
 from supervisor.core.limits import raise_limits
-from supervisor.listening import listen
+from supervisor.daemon.listening import listen
+from supervisor.daemon.server import Server, own_settings
+from supervisor.daemon.starter import Starter
 from supervisor.log.files import finish
-from supervisor.server import Server, own_settings
-from supervisor.starter import Starter
 
 _LAST_WORDS = 2.0
 

@@ -1,0 +1,1 @@
+"""What is done with a container while it runs: exec, pause, ps, attach, logs."""
