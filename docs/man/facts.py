@@ -16,7 +16,7 @@ from scrun.oci.signals import signal_name
 from scrun.settings.file import load, quick
 from scrun.settings.slurm.outputs import Told
 from scrun.settings.slurm.requests import Release, Request
-from supervisor.lua import find
+from supervisor.scripts import find
 from supervisor.sessions import sessions
 
 # Texts of the code

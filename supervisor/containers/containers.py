@@ -27,11 +27,11 @@ from supervisor.containers.stdio import Stdio
 from supervisor.containers.successor import Successor
 from supervisor.contracts.create_request import Order
 from supervisor.core.nurseries import bulkhead
-from supervisor.engines.choose import Engines
 from supervisor.log.files import open_file
 from supervisor.log.journal import Journal
+from supervisor.plugins.choose_engine import Engines
+from supervisor.plugins.choose_stager import Stagers
 from supervisor.plugins.registry import Plugins
-from supervisor.staging.choose import Stagers
 
 
 class Containers:

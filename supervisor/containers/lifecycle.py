@@ -40,9 +40,9 @@ from supervisor.contracts.running import Inside
 from supervisor.contracts.staged import Staged, View
 from supervisor.contracts.stager import Stager, Submission
 from supervisor.core.nurseries import Tasks, unwrapped
-from supervisor.spank.around import plugin_stack
-from supervisor.spank.stack import Stack
-from supervisor.staging.choose import Stagers
+from supervisor.plugins.choose_stager import Stagers
+from supervisor.scripts.spank.around import plugin_stack
+from supervisor.scripts.spank.stack import Stack
 from supervisor.staging.place import directory_for
 from supervisor.staging.variables import script_variables
 

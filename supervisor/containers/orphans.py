@@ -16,9 +16,9 @@ from supervisor.contracts.stager import Left
 from supervisor.core.identity import myself
 from supervisor.core.ownership import succeed
 from supervisor.core.threads import in_thread, look
-from supervisor.engines.choose import Engines
+from supervisor.plugins.choose_engine import Engines
+from supervisor.plugins.choose_stager import Stagers
 from supervisor.plugins.installed import is_type
-from supervisor.staging.choose import Stagers
 
 
 async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str) -> bool:

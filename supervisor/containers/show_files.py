@@ -10,9 +10,10 @@ import trio
 from supervisor.children.processes import Setting, child
 from supervisor.children.pumps import messages
 from supervisor.contracts.staged import View
+from supervisor.core.places import program
 from supervisor.log.journal import Journal
 
-_PROGRAM = os.path.join(os.path.dirname(__file__), "..", "programs", "show_files.py")
+_PROGRAM = program("programs", "show_files")
 _PATIENCE = 10.0
 
 

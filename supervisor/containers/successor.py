@@ -31,9 +31,9 @@ from supervisor.contracts.engine import Engine, RemembersJobs
 from supervisor.core.identity import boot
 from supervisor.core.ownership import own
 from supervisor.core.threads import in_thread
-from supervisor.engines.choose import Engines
 from supervisor.log.supervisor_log import fault, log
-from supervisor.staging.choose import Stagers
+from supervisor.plugins.choose_engine import Engines
+from supervisor.plugins.choose_stager import Stagers
 from supervisor.staging.leftovers import remove_leftovers
 
 _ON_THEIR_WAY = (0.0, 2.0, 5.0)  # what a tool has asked for that was killed with the supervisor

@@ -35,9 +35,9 @@ from supervisor.contracts.stager import Submission
 from supervisor.engines.local.engine import LocalEngine
 from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.log.journal import Journal, Shown
-from supervisor.lua.find import find_script, site_of
-from supervisor.lua.host import loaded
 from supervisor.programs.spank_trial import check_spank, is_spank
+from supervisor.scripts.find import find_script, site_of
+from supervisor.scripts.host import loaded
 from supervisor.staging.scripted import Scripted, scripted
 from supervisor.staging.variables import script_variables
 

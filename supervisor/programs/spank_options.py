@@ -20,10 +20,10 @@ from supervisor.contracts.create_request import settings_of
 from supervisor.contracts.target import SLURM
 from supervisor.core.nurseries import unwrapped
 from supervisor.log.journal import Journal
-from supervisor.spank.around import find
-from supervisor.spank.contexts import Variables
-from supervisor.spank.phases import Facts
-from supervisor.spank.scripts import Scripts
+from supervisor.scripts.spank.around import find
+from supervisor.scripts.spank.contexts import Variables
+from supervisor.scripts.spank.phases import Facts
+from supervisor.scripts.spank.scripts import Scripts
 
 _PATIENCE = 30.0
 

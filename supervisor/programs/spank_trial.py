@@ -9,15 +9,15 @@ from scrun.core.errors import SpankError, closest
 from scrun.core.output import write
 from scrun.core.paths import read_regular
 from scrun.settings.file.load import Settings
+from scrun.settings.spank.callbacks import CALLBACKS
 from scrun.settings.spank.plugin_options import Option
 from scrun.settings.spank.plugstack import Line, Script
 from supervisor.children.processes import Setting
 from supervisor.contracts.target import SLURM
 from supervisor.log.journal import Journal
-from supervisor.spank.contexts import Variables
-from supervisor.spank.names import CALLBACKS
-from supervisor.spank.phases import Facts
-from supervisor.spank.scripts import Scripts
+from supervisor.scripts.spank.contexts import Variables
+from supervisor.scripts.spank.phases import Facts
+from supervisor.scripts.spank.scripts import Scripts
 
 _PATIENCE = 30.0
 _ITS_WORDS = re.compile(rb"\b(slurm_spank_\w+|spank_options|SPANK)\b")

@@ -14,7 +14,7 @@ from supervisor.contracts.engine import Request
 from supervisor.contracts.stager import Left, Submission
 from supervisor.log.files import open_file
 from supervisor.log.journal import Journal
-from supervisor.lua.find import find_script
+from supervisor.scripts.find import find_script
 from supervisor.staging import builtin
 from supervisor.staging.scripted import Scripted, scripted, stage_out
 

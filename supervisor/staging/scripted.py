@@ -20,9 +20,9 @@ from supervisor.core.files import write
 from supervisor.core.nurseries import unwrapped
 from supervisor.core.ownership import staging_out
 from supervisor.core.threads import in_thread, look
-from supervisor.lua.find import site_of
-from supervisor.lua.host import Script, loaded
-from supervisor.lua.process import Remote
+from supervisor.scripts.find import site_of
+from supervisor.scripts.host import Script, loaded
+from supervisor.scripts.process import Remote
 from supervisor.staging.owner import Owner, owner_of
 from supervisor.staging.place import directory_for, make_place
 from supervisor.staging.place import stage_out as clean

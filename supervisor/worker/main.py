@@ -4,7 +4,7 @@ Why a process and not a thread of the supervisor: nothing can stop a script that
 one of Lua's C functions or waits for a FIFO, but a process can be killed. And what a script
 changes (working directory, locale, open files, memory) goes with it.
 
-It talks with the supervisor (`supervisor.lua.host`) on a socket, in the frames of
+It talks with the supervisor (`supervisor.scripts.host`) on a socket, in the frames of
 `scrun.protocol.wire`. From the supervisor::
 
     load   VERSION MEMORY OUTPUT_LIMIT SCRIPT CLUSTER TRUSTED

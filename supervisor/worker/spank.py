@@ -25,7 +25,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from supervisor.spank.names import CALLBACKS
+from scrun.settings.spank.callbacks import CALLBACKS
 from supervisor.worker.main import Failed, Host, checked, flush, prelude, read_script
 from supervisor.worker.runtime import Runtime, Value
 

@@ -71,7 +71,7 @@ _IS: dict[str, Callable[[Words], bool]] = {
     # or the keeper, below which both make a container that no engine waits for
     "runtime": lambda words: (
         (_named("crun", "runc")(words) and bool(_WORK & {*words}))
-        or any(word.endswith("/keeper.py") for word in words[:4])
+        or any(word.endswith("/reapers/runtime.py") for word in words[:4])
     ),
     "worker": lambda words: any("worker" in word for word in words[:8]),
     "command": lambda words: words[1:2] == ["-c"] and MARK in words[2],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.engines.local import minder
+from supervisor.reapers import site_commands as minder
 
 QUERY = """\
 echo >>{calls}

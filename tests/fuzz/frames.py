@@ -22,9 +22,9 @@ from supervisor.containers.anchors import read_signals
 from supervisor.containers.containers import Containers
 from supervisor.contracts.create_request import read_call
 from supervisor.daemon.requests import Request
-from supervisor.lua.channel import Channel, Hangup
-from supervisor.lua.process import understood
 from supervisor.plugins.registry import plugins
+from supervisor.scripts.channel import Channel, Hangup
+from supervisor.scripts.process import understood
 from tests.fuzz.base import LONGEST, said, scratch
 
 _INFORMATION = ("help", "usage", "version")

@@ -8,9 +8,9 @@ from scrun.core.errors import StagingError, leaves
 from scrun.settings.file.load import Level, Log, Lua
 from supervisor.children.processes import Setting
 from supervisor.log.journal import Journal
-from supervisor.lua.find import Site
-from supervisor.lua.host import Script, loaded
-from supervisor.lua.process import Remote
+from supervisor.scripts.find import Site
+from supervisor.scripts.host import Script, loaded
+from supervisor.scripts.process import Remote
 from tests.harness import users
 
 VERSIONS = ("5.1", "5.2", "5.3", "5.4", "5.5")

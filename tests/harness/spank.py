@@ -9,9 +9,9 @@ import trio
 from scrun.settings.file.load import Lua
 from scrun.settings.spank.plugstack import Line, Script
 from supervisor.children.processes import Setting
-from supervisor.spank.contexts import Context, Variables
-from supervisor.spank.phases import ContextName, Facts
-from supervisor.spank.scripts import Scripts
+from supervisor.scripts.spank.contexts import Context, Variables
+from supervisor.scripts.spank.phases import ContextName, Facts
+from supervisor.scripts.spank.scripts import Scripts
 from tests.harness import users
 from tests.harness.lua import Said
 

@@ -35,7 +35,7 @@ OWN_MAPS = ("podman-keep-id", "runc-spec-rootless", "umoci")
 
 STAGE = """
 import json, os, sys, msgspec
-from supervisor.runtimes import find_runtime, run_command
+from supervisor.engines.local.runtimes import find_runtime, run_command
 from supervisor.staging.place import stage_in
 from supervisor.contracts.target import Target
 from supervisor.staging.survey import local_target

@@ -14,9 +14,9 @@ from scrun.core.errors import EngineError
 from supervisor.children.pumps import Output
 from supervisor.containers.stdio import Stdio
 from supervisor.contracts.engine import Answer
-from supervisor.engines.local import minder
 from supervisor.engines.slurm.inspect import read_answers
 from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
+from supervisor.reapers import site_commands as minder
 from supervisor.sessions.inspection import read_list, statistics, total
 from tests.harness.limits import limited
 

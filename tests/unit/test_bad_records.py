@@ -11,9 +11,9 @@ from scrun.core.errors import PluginUnavailable, StateError
 from scrun.core.pods import pod_of
 from scrun.model.record import Record, write_record
 from supervisor.containers import orphans
-from supervisor.engines.choose import Engines
+from supervisor.plugins.choose_engine import Engines
+from supervisor.plugins.choose_stager import Stagers
 from supervisor.plugins.registry import plugins
-from supervisor.staging.choose import Stagers
 from tests.harness.limits import limited
 
 

@@ -10,11 +10,11 @@ import trio
 
 from scrun.settings.file.load import Local, Runtime, Settings
 from supervisor.children.processes import Setting
-from supervisor.engines import choose
-from supervisor.engines.choose import Engines
 from supervisor.engines.local import engine as local
 from supervisor.engines.local.engine import LocalEngine
 from supervisor.engines.slurm import tools
+from supervisor.plugins import choose_engine as choose
+from supervisor.plugins.choose_engine import Engines
 from supervisor.plugins.registry import Plugins
 
 

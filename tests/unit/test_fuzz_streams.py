@@ -15,7 +15,7 @@ from scrun.protocol import wire
 from scrun.protocol.attach import frame, take_frames
 from supervisor.containers.anchors import read_signals
 from supervisor.daemon.server import _receive
-from supervisor.lua.channel import Channel, Hangup
+from supervisor.scripts.channel import Channel, Hangup
 from tests.fuzz.frames import heard
 from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited

@@ -22,16 +22,16 @@ from supervisor.contracts.plugin import EnginePlugin, StagePlugin
 from supervisor.contracts.staged import Staged
 from supervisor.contracts.stager import Left, Submission
 from supervisor.contracts.target import Target
-from supervisor.engines.choose import Engines
 from supervisor.engines.local import plugin as local
 from supervisor.engines.none import NoEngine
 from supervisor.engines.slurm import plugin as slurm
 from supervisor.plugins import registry
+from supervisor.plugins.choose_engine import Engines
+from supervisor.plugins.choose_stager import Stagers
 from supervisor.plugins.installed import GROUP, Installed, built_in, check, find, is_type, load
 from supervisor.plugins.registry import Plugins
 from supervisor.staging import builtin, lua
 from supervisor.staging import none as unstaged
-from supervisor.staging.choose import Stagers
 
 # modules are plugins: mypy holds that they have what one needs
 ENGINES: list[EnginePlugin[Any]] = [slurm, local]
@@ -350,9 +350,9 @@ def test_nothing_is_looked_up_for_our_own() -> None:
     import trio
     from scrun.settings.file.load import Settings
     from supervisor.daemon.server import Server
-    from supervisor.engines.choose import Engines
+    from supervisor.plugins.choose_engine import Engines
     from supervisor.plugins.registry import Plugins
-    from supervisor.staging.choose import Stagers
+    from supervisor.plugins.choose_stager import Stagers
 
     async def choose(name):
         loaded = Plugins()

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from supervisor.spank.names import CALLBACKS
+from scrun.settings.spank.callbacks import CALLBACKS
 from tests.harness.documents import PROJECT, functions, missing, named_tests
 
 TEXT = (PROJECT / "docs" / "spank-lua.md").read_text()

@@ -6,9 +6,15 @@ from pathlib import Path
 import pytest
 
 from scrun.model.states import exited, killed
-from supervisor.spank.names import CALLBACKS, ITEMS, LOCAL_ITEMS, REMOTE_ITEMS, TASK_ITEMS
-from supervisor.spank.phases import ContextName, Facts, state
-from supervisor.spank.tasks import environment_of, facts_of_job, wait_status
+from scrun.settings.spank.callbacks import (
+    CALLBACKS,
+    ITEMS,
+    LOCAL_ITEMS,
+    REMOTE_ITEMS,
+    TASK_ITEMS,
+)
+from supervisor.scripts.spank.phases import ContextName, Facts, state
+from supervisor.scripts.spank.tasks import environment_of, facts_of_job, wait_status
 
 FACTS = Facts("24.11.5", 1000, 100, (4, 5), 7, 2, 3, 4, ("a", "b"), 99, 768)
 TASK = "slurm_spank_task_exit"

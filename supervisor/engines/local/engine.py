@@ -31,9 +31,9 @@ from supervisor.engines.local.commands import (
     made_by,
 )
 from supervisor.engines.local.runtime_job import RuntimeJob
+from supervisor.engines.local.runtimes import find_runtime
 from supervisor.engines.local.site_commands import OciConfCommands
 from supervisor.engines.local.site_job import SiteJob
-from supervisor.runtimes import find_runtime
 from supervisor.staging.survey import local_target
 
 # It outlives the supervisor for a moment: its death is what this is for. Standard input is a

@@ -16,8 +16,8 @@ from supervisor.children.pumps import Output, messages
 from supervisor.contracts.engine import Answer, Program, Request, Session
 from supervisor.core.threads import in_thread
 from supervisor.engines.local.commands import Commands, Container
+from supervisor.engines.local.runtimes import program_failure, read_log
 from supervisor.engines.local.session import LocalSession
-from supervisor.runtimes import program_failure, read_log
 
 _PATIENCE = 5.0
 _RETRY = 0.05

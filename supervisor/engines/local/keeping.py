@@ -1,4 +1,4 @@
-"""Our side of a keeper (see `supervisor.engines.local.keeper`)."""
+"""Our side of a keeper (see `supervisor.reapers.runtime`)."""
 
 import os
 import sys
@@ -10,10 +10,11 @@ import trio
 from scrun.model.states import Ending, exited, taken
 from supervisor.children.processes import Child, Setting, child
 from supervisor.contracts.engine import Step
+from supervisor.core.places import program
 from supervisor.engines.local.exits import SomebodysChild
-from supervisor.engines.local.keeper import CONSOLE
+from supervisor.reapers.runtime import CONSOLE
 
-_PROGRAM = os.path.join(os.path.dirname(__file__), "keeper.py")
+_PROGRAM = program("reapers", "runtime")
 _TERMINAL = 1.0
 
 

@@ -3,7 +3,7 @@
 For an engine its first process is a child of that one's monitor, as when that calls crun or runc
 itself: the `create` that waits makes it, by the runtime's own `create`.
 docs/decisions/pid-on-this-machine.md has why. All others have a keeper for a parent
-(`supervisor.engines.local.keeper`).
+(`supervisor.reapers.runtime`).
 """
 
 import os

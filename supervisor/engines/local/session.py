@@ -12,7 +12,7 @@ from supervisor.children.node_scripts import exec_script, process_variables
 from supervisor.children.processes import Child, Setting, child, shell_status
 from supervisor.children.pumps import overheard
 from supervisor.contracts.engine import Program
-from supervisor.runtimes import program_failure
+from supervisor.engines.local.runtimes import program_failure
 
 _PATIENCE = 5.0
 

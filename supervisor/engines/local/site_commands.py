@@ -16,10 +16,11 @@ from scrun.settings.oci_conf.task import NO_PID, Task
 from supervisor.children.node_scripts import PROCESS_FILE
 from supervisor.children.processes import Setting, own_program
 from supervisor.contracts.engine import Step
+from supervisor.core.places import program
 from supervisor.engines.local.commands import Container
 from supervisor.engines.local.spool import write_task
 
-_MINDER = os.path.join(os.path.dirname(__file__), "minder.py")
+_MINDER = program("reapers", "site_commands")
 
 
 class OciConfCommands(msgspec.Struct, frozen=True):

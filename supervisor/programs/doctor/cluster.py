@@ -14,10 +14,10 @@ from scrun.settings.oci_conf.site import beside
 from scrun.settings.slurm.versions import features
 from scrun.settings.slurm_conf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
 from supervisor.log.journal import Journal
-from supervisor.lua.find import find_script, site_of
-from supervisor.lua.host import loaded
 from supervisor.programs.doctor.findings import Finding
 from supervisor.programs.doctor.place import Check, Place, Tell, run_tool, slurm_version
+from supervisor.scripts.find import find_script, site_of
+from supervisor.scripts.host import loaded
 
 _MUNGE = "/run/munge/munge.socket.2"
 

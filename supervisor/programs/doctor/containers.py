@@ -23,12 +23,12 @@ from scrun.core.own_directory import own_directory
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_conf
 from supervisor.children.processes import SYSTEM_PATH, Setting, child
+from supervisor.core.places import PACKAGES
+from supervisor.engines.local.runtimes import find_runtime
 from supervisor.programs.doctor.findings import Finding
 from supervisor.programs.doctor.place import Check, Done, Place, Tell, run_tool
-from supervisor.runtimes import find_runtime
 
 NAME = "container"
-_PACKAGE = os.path.abspath(__file__).partition("/supervisor/programs/")[0]
 _SCRUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scrun._fast import main; main()"
 _ID = "doctor"
 _LIFE = 60.0
@@ -118,7 +118,7 @@ class _Trial:
         self._root, self._bundle = root, bundle
         self._directory = place.directory
         site = ["-S"] if sys.flags.no_site else []
-        self._command = [sys.executable, "-I", *site, "-c", _SCRUN, _PACKAGE]
+        self._command = [sys.executable, "-I", *site, "-c", _SCRUN, PACKAGES]
         for option in ("config-file", "engine", "stager", "slurm-conf"):
             if value := place.parsed.text(option):
                 self._command.append(f"--{option}={value}")

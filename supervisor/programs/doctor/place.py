@@ -18,9 +18,9 @@ from supervisor.children.pumps import messages
 from supervisor.contracts.create_request import own_order
 from supervisor.contracts.engine import Engine
 from supervisor.core.names import learn
-from supervisor.engines.choose import Engines
 from supervisor.engines.slurm.engine import SlurmEngine
 from supervisor.engines.slurm.tools import Tools, find_tools
+from supervisor.plugins.choose_engine import Engines
 from supervisor.plugins.registry import Plugins
 from supervisor.programs.doctor.findings import Finding
 

@@ -19,12 +19,12 @@ from supervisor.children.pumps import messages
 from supervisor.contracts.engine import Job, Request
 from supervisor.core.nurseries import unwrapped
 from supervisor.log.journal import Journal
-from supervisor.lua.find import find_script
 from supervisor.programs.doctor.cluster import judge_ping, mute, oci_conf_path, read_oci_conf
 from supervisor.programs.doctor.containers import NAME as CONTAINER
 from supervisor.programs.doctor.containers import own_root, try_container
 from supervisor.programs.doctor.findings import Finding
 from supervisor.programs.doctor.place import Check, Place, Tell, run_tool
+from supervisor.scripts.find import find_script
 from supervisor.staging.id_maps import with_ids
 from supervisor.staging.place import directory_for
 

@@ -11,8 +11,8 @@ from scrun.settings.file.load import Settings
 from supervisor.contracts.plugin import StagePlugin
 from supervisor.contracts.stager import Left, Stager, Submission
 from supervisor.core.threads import look
-from supervisor.lua.find import find_script
 from supervisor.plugins.registry import Plugins, configured
+from supervisor.scripts.find import find_script
 
 
 class Chosen(msgspec.Struct, frozen=True):

@@ -10,8 +10,8 @@ from scrun.core.errors import ScrunError, StagingError
 from scrun.settings.file.load import Lua
 from supervisor.children.processes import Setting
 from supervisor.log.journal import Journal
-from supervisor.lua.find import Site
-from supervisor.lua.process import Remote, Worker, working
+from supervisor.scripts.find import Site
+from supervisor.scripts.process import Remote, Worker, working
 
 _LOADING = 30.0
 

@@ -14,7 +14,7 @@ from scrun.settings.spank.plugstack import Script, find_plugstack, find_scripts,
 from supervisor.contracts.engine import Engine, Request
 from supervisor.core.nurseries import unwrapped
 from supervisor.core.threads import look
-from supervisor.spank.stack import Stack
+from supervisor.scripts.spank.stack import Stack
 
 
 @asynccontextmanager
@@ -47,10 +47,10 @@ async def plugin_stack(
         yield Stack(request)
         return
     # only here: most sites have no scripts, and a supervisor's start would be 2 ms longer
-    from supervisor.spank.native import Native, loaded_by_slurm
-    from supervisor.spank.phases import Facts
-    from supervisor.spank.script_stack import ScriptStack
-    from supervisor.spank.scripts import Scripts
+    from supervisor.scripts.spank.native import Native, loaded_by_slurm
+    from supervisor.scripts.spank.phases import Facts
+    from supervisor.scripts.spank.script_stack import ScriptStack
+    from supervisor.scripts.spank.scripts import Scripts
 
     native: Native = frozenset()
     if engine.name == "slurm" and settings.spank.plugstack is None:

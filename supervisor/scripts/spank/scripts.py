@@ -18,9 +18,9 @@ from scrun.settings.spank.plugin_options import Option
 from scrun.settings.spank.plugstack import Script
 from supervisor.children.processes import Setting
 from supervisor.log.journal import Journal
-from supervisor.lua.process import Worker, working
-from supervisor.spank.contexts import Context, Member, Variables
-from supervisor.spank.phases import ContextName, Facts, State, state
+from supervisor.scripts.process import Worker, working
+from supervisor.scripts.spank.contexts import Context, Member, Variables
+from supervisor.scripts.spank.phases import ContextName, Facts, State, state
 
 
 class Scripts:

@@ -20,8 +20,9 @@ from scrun.settings.file.load import Level, Lua
 from supervisor.children.processes import SYSTEM_PATH, Child, Setting, child, run_shell
 from supervisor.children.pumps import messages
 from supervisor.core.nurseries import unwrapped
+from supervisor.core.places import PACKAGES
 from supervisor.log.journal import Journal
-from supervisor.lua.channel import Channel, Hangup
+from supervisor.scripts.channel import Channel, Hangup
 
 Remote = Callable[[str, int], Awaitable[int]]
 """Runs a shell script on all nodes of the job, with its output to a descriptor; returns the
@@ -30,7 +31,6 @@ highest exit status."""
 _GRACE = 0.5
 _DYING = 1.0
 _LEVELS: tuple[Level, ...] = get_args(Level)
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PROGRAM = """import sys
 sys.path[:0] = [sys.argv[2]]
 from supervisor.worker.main import main
@@ -248,7 +248,7 @@ async def working(
     surroundings = msgspec.structs.replace(setting, environment=environment)
     site = ["-S"] if sys.flags.no_site else []
     number = str(theirs.fileno())
-    argv = [sys.executable, "-I", *site, "-c", _PROGRAM, number, _PACKAGE, str(settings.cpu_limit)]
+    argv = [sys.executable, "-I", *site, "-c", _PROGRAM, number, PACKAGES, str(settings.cpu_limit)]
     worker: list[Worker] = []
 
     def printed(line: str) -> None:

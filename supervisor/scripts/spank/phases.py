@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from supervisor.spank.names import LOCAL_ITEMS, TASK_ITEMS, VERSION_ITEMS
+from scrun.settings.spank.callbacks import LOCAL_ITEMS, TASK_ITEMS, VERSION_ITEMS
 
 ContextName = Literal["local", "allocator", "remote", "slurmd", "job_script"]
 

@@ -1,0 +1,1 @@
+"""The parents of containers on this machine. RUNS IN: a process for each such container."""

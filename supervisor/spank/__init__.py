@@ -1,1 +1,0 @@
-"""A site's scripts at each phase of a job, as spank-lua(8) has them."""
