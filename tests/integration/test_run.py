@@ -46,7 +46,8 @@ def ids(site: Site) -> list[str]:
 
 def keeper(site: Site) -> int:
     """Return the process that is the parent of the only container's first one."""
-    [found] = [p.pid for p in site.processes() if any(w.endswith("reapers/runtime.py") for w in p.argv)]
+    program = "/reapers/runtime.py"
+    [found] = [p.pid for p in site.processes() if any(w.endswith(program) for w in p.argv)]
     return found
 
 
