@@ -32,7 +32,7 @@ import ctypes, json, os, sys
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 sys.path.insert(0, sys.argv[1])
 asked = json.loads(sys.argv[2])
-from scrun import anchor
+from scrun.anchor import shell as anchor
 sys.executable = asked["python"] or sys.executable
 sock = asked["sock"]
 if asked["number"]:

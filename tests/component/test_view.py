@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parents[2]
 LEAVE = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from scrun import anchor
+from scrun.anchor import shell as anchor
 left = anchor.Left(int(sys.argv[2]), None, None)
 left.settle()
 print(left.pid)

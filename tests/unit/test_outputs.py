@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -111,7 +112,7 @@ def test_it_is_light() -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=os.path.dirname(os.path.dirname(os.path.dirname(outputs.__file__))),
+        cwd=Path(__file__).parents[2],
     )
     assert done.stdout == "False\n"
 

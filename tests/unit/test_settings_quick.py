@@ -204,5 +204,6 @@ def test_imports_nothing_but_built_in_modules() -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     )
     assert set(answer.stdout.split()) <= {
-        "scrun", "scrun.settings", "scrun.settings.file.quick", "scrun.core.paths", "errno", "pwd",
+        "scrun", "scrun.core", "scrun.settings", "scrun.settings.file",
+        "scrun.settings.file.quick", "scrun.core.paths", "errno", "pwd",
     }  # fmt: skip

@@ -153,8 +153,8 @@ def public() -> Iterator[Path]:
 def answer_to(caller: int, server: int, directory: Path) -> str:
     """What a caller of one user gets from a server of another."""
     package = directory / "scrun"  # a copy: not every user may read the checkout
-    package.mkdir()
-    for name in ("__init__.py", "wire.py"):
+    (package / "protocol").mkdir(parents=True)
+    for name in ("__init__.py", "protocol/__init__.py", "protocol/wire.py"):
         shutil.copy(REPOSITORY / "scrun" / name, package / name)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(directory / "s"))
