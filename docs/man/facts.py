@@ -16,8 +16,8 @@ from scrun.oci.signals import signal_name
 from scrun.settings.file import load, quick
 from scrun.settings.slurm.outputs import Told
 from scrun.settings.slurm.requests import Release, Request
-from supervisor.scripts import find
-from supervisor.sessions import sessions
+from scrun.supervisor.scripts import find
+from scrun.supervisor.sessions import sessions
 
 # Texts of the code
 

@@ -34,7 +34,7 @@ from scrun.cli.grammar import COMMANDS, options_of
 from scrun.model import states
 from scrun.settings.file import load
 from scrun.settings.slurm import requests
-from supervisor.worker import constants
+from scrun.supervisor.worker import constants
 
 PAGES = ("scrun.1", "scrun.lua.5", "scrun.toml.5")
 

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from scrun.core.paths import packages
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -23,7 +25,7 @@ def become(module: str, argv: "list[str]", *, undoes_nothing: bool = False) -> "
         argv: The command line as it came; the program reads it again, with the same table.
         undoes_nothing: Nothing is lost if SIGINT ends it at once.
     """
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    package = packages()
     site = ["-S"] if sys.flags.no_site else []
     program = (_QUIET if undoes_nothing else "") + _PROGRAM.format(module)
     os.execv(sys.executable, [sys.executable, "-I", *site, "-c", program, package, *argv])

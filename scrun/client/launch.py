@@ -9,6 +9,7 @@ import sys
 from scrun.anchor.shell import out_of_the_way
 from scrun.core.errors import SettingsError, SupervisorLost
 from scrun.core.own_directory import own_directory
+from scrun.core.paths import packages
 from scrun.protocol import wire
 
 _BUILDAH = b"buildah-"
@@ -103,7 +104,7 @@ def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
         to_tidy: Whether it is there only to give back what dead supervisors have left; one that
             runs already does so now.
     """
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    package = packages()
     call = "have_tidied" if to_tidy else "launch"
     program = (
         f"import sys; sys.path.insert(0, sys.argv[1]); from scrun.client.launch import {call}; "
@@ -168,9 +169,9 @@ def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool
     while it is about to take the name.
     """
     readable, writable = os.pipe()
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    # the file, and not `-m supervisor` or the directory: those take runpy, 3 ms
-    program = package + "/supervisor/__main__.py"
+    package = packages()
+    # the file, and not `-m scrun.supervisor` or the directory: those take runpy, 3 ms
+    program = package + "/scrun/supervisor/__main__.py"
     argv = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), program]
     argv += ["--root", root, "--name", name, "--ready", "3", "--lock", "4"]
     if not lingers:

@@ -16,6 +16,7 @@ import sys
 from scrun.cli.grammar import Option
 from scrun.cli.parse import Parsed, parse
 from scrun.core.errors import SpankError, UsageError
+from scrun.core.paths import packages
 from scrun.settings.spank.plugin_options import variable_of
 
 COMMANDS = ("create", "run")
@@ -23,7 +24,7 @@ COMMANDS = ("create", "run")
 
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from supervisor.programs.spank_options import main; sys.exit(main(sys.argv[1:]))"
+    "from scrun.supervisor.programs.spank_options import main; sys.exit(main(sys.argv[1:]))"
 )
 _GLOBAL = ("config-file", "slurm-conf", "engine")
 _PATIENCE = 60
@@ -88,7 +89,7 @@ def listed(given: "dict[str, object]") -> "list[Option]":
     words = [f"--{name}={given[name]}" for name in _GLOBAL if isinstance(given.get(name), str)]
     if not _has_scripts(words):
         return []
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    package = packages()
     site = ["-S"] if sys.flags.no_site else []
     argv = [sys.executable, "-I", *site, "-c", _PROGRAM, package, *words]
     try:

@@ -20,4 +20,4 @@ def run(parsed: Parsed, argv: list[str]) -> int:
         argv: The same as it came; the program reads it again, with the same table.
     """
     del parsed
-    become(module="supervisor.programs.doctor.main", argv=argv, undoes_nothing=True)
+    become(module="scrun.supervisor.programs.doctor.main", argv=argv, undoes_nothing=True)

@@ -18,10 +18,10 @@ import pwd
 import sys
 from collections.abc import Mapping
 
-import scrun
 from scrun.cli.parse import Parsed
 from scrun.core.errors import SettingsError, UsageError
 from scrun.core.output import write
+from scrun.core.paths import packages
 from scrun.core.text import printable
 from scrun.install import docker, files, launcher, podman, settings
 from scrun.install.files import Change
@@ -129,7 +129,7 @@ def home(env: Mapping[str, str]) -> str:
 def _install(engine: str, site: Site, *, default: bool) -> list[Change]:
     program = launcher.find(sys.argv[0], os.environ.get("PATH"))
     if site.home_config is None:
-        launcher.check_for_all(program, scrun.__file__ or program)
+        launcher.check_for_all(program, os.path.join(packages(), "scrun", "__init__.py"))
     if engine == "podman":
         return [_install_podman(site, program, default=default)]
     before = files.read(site.daemon)

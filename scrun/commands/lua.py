@@ -27,4 +27,4 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ("bundle", "config", "stage-out")
     ):
         raise UsageError("lua check takes no bundle: it only loads the script")
-    become(module="supervisor.programs.lua_trial", argv=argv)
+    become(module="scrun.supervisor.programs.lua_trial", argv=argv)

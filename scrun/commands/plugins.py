@@ -20,4 +20,4 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         argv: The same as it came.
     """
     del parsed
-    become(module="supervisor.programs.plugins_list", argv=argv, undoes_nothing=True)
+    become(module="scrun.supervisor.programs.plugins_list", argv=argv, undoes_nothing=True)

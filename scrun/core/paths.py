@@ -25,6 +25,11 @@ _NOBODY = 65534
 """Whom files of users belong to that a user namespace does not have (user_namespaces(7))."""
 
 
+def packages() -> str:
+    """Return the directory that has to be in `sys.path` for `scrun` to be found."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
 class Untrusted(PermissionError):
     """A file decides what runs, and another user could have written it; `strerror` says how."""
 

@@ -23,8 +23,8 @@ from signal import SIGKILL, SIGTERM, pidfd_send_signal
 import msgspec
 import trio
 
-from supervisor.core.limits import Limits, words_for
-from supervisor.core.threads import in_thread
+from scrun.supervisor.core.limits import Limits, words_for
+from scrun.supervisor.core.threads import in_thread
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHELL_GRACE = 0.5

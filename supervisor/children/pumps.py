@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.core.errors import EngineError
-from supervisor.children.processes import Setting, child, own_program
-from supervisor.core.nurseries import unwrapped
+from scrun.supervisor.children.processes import Setting, child, own_program
+from scrun.supervisor.core.nurseries import unwrapped
 
 LINE_LIMIT = 64 * 1024
 _DRAIN = 2.0

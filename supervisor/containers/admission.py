@@ -5,8 +5,8 @@ import os
 from scrun.core.errors import BundleError
 from scrun.oci.config import Bundle, Process, load_bundle
 from scrun.oci.lookup import Found, NotFound, Unknown, find_program
-from supervisor.contracts.create_request import Order
-from supervisor.core.threads import look
+from scrun.supervisor.contracts.create_request import Order
+from scrun.supervisor.core.threads import look
 
 _READING = 30.0
 

@@ -12,7 +12,7 @@ import trio
 
 from scrun.core.errors import ScrunError, described
 from scrun.model.states import FATAL, Ending, Phase, killed
-from supervisor.log.journal import Journal
+from scrun.supervisor.log.journal import Journal
 
 _GRACE = 5.0
 _LINE = 64

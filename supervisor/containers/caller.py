@@ -18,9 +18,9 @@ from scrun.core.errors import StateError
 from scrun.core.text import printable
 from scrun.protocol.progress import CALL, LIVE, TO_LOG, TO_STDERR
 from scrun.settings.file.load import LEVELS, Level
-from supervisor.contracts.create_request import read_pid
-from supervisor.core.nurseries import unwrapped
-from supervisor.log.journal import Journal, Shown, as_runc
+from scrun.supervisor.contracts.create_request import read_pid
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.log.journal import Journal, Shown, as_runc
 
 _PATIENCE = 5.0
 _WAITING = 256

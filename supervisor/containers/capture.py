@@ -17,8 +17,8 @@ from contextlib import ExitStack, suppress
 import trio
 
 from scrun.model.record import OUTPUT, TIMES
-from supervisor.containers.stdio import Stdio
-from supervisor.log.limited import LimitedFile
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.log.limited import LimitedFile
 
 _PIECE = 64 * 1024
 _OF_TIMES = 16  # a part of the limit: by default some hours in which each second has output

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.nurseries import unwrapped
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _SIGN_OF_CONMON = "_OCI_SYNCPIPE"

@@ -8,10 +8,10 @@ import trio
 from scrun.core.errors import ContainerExists, EngineError, ScrunError, StateError, described
 from scrun.model.record import undone
 from scrun.model.states import Answer, Phase, answer_to_signal, killed, taken
-from supervisor.containers.lifecycle import Life
-from supervisor.containers.records import remove_record
-from supervisor.contracts.running import Inside
-from supervisor.core.threads import in_thread
+from scrun.supervisor.containers.lifecycle import Life
+from scrun.supervisor.containers.records import remove_record
+from scrun.supervisor.contracts.running import Inside
+from scrun.supervisor.core.threads import in_thread
 
 _DELETING = 20.0
 _NOTICING = 5.0

@@ -11,27 +11,27 @@ from scrun.core.paths import has_record
 from scrun.model.record import Record, read_record
 from scrun.model.states import taken
 from scrun.oci.ids import check_id
-from supervisor.containers import orphans
-from supervisor.containers.anchors import Anchor
-from supervisor.containers.caller import Caller
-from supervisor.containers.container import Container
-from supervisor.containers.ledger import Ledger, first_record
-from supervisor.containers.pods import Pods
-from supervisor.containers.records import (
+from scrun.supervisor.containers import orphans
+from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.caller import Caller
+from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.ledger import Ledger, first_record
+from scrun.supervisor.containers.pods import Pods
+from scrun.supervisor.containers.records import (
     make_record,
     remove_half_made,
     remove_of_the_dead,
     remove_record,
 )
-from supervisor.containers.stdio import Stdio
-from supervisor.containers.successor import Successor
-from supervisor.contracts.create_request import Order
-from supervisor.core.nurseries import bulkhead
-from supervisor.log.files import open_file
-from supervisor.log.journal import Journal
-from supervisor.plugins.choose_engine import Engines
-from supervisor.plugins.choose_stager import Stagers
-from supervisor.plugins.registry import Plugins
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.containers.successor import Successor
+from scrun.supervisor.contracts.create_request import Order
+from scrun.supervisor.core.nurseries import bulkhead
+from scrun.supervisor.log.files import open_file
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.plugins.choose_engine import Engines
+from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.plugins.registry import Plugins
 
 
 class Containers:

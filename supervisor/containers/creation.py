@@ -11,11 +11,11 @@ from functools import partial
 import trio
 
 from scrun.model.states import Phase, killed
-from supervisor.containers import conmon
-from supervisor.containers.notices import Notices
-from supervisor.containers.phases import Phases
-from supervisor.containers.stdio import Stdio
-from supervisor.contracts.create_request import Order
+from scrun.supervisor.containers import conmon
+from scrun.supervisor.containers.notices import Notices
+from scrun.supervisor.containers.phases import Phases
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.create_request import Order
 
 _UNSTARTED = 20.0  # podman calls `start` in the moment in which `create` has ended
 _UNANSWERED = 30.0  # less than the patience of any engine: podman's is 240 s, a kubelet's 120

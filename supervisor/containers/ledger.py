@@ -9,11 +9,11 @@ import msgspec
 from scrun.model.record import FORMAT, Record, write_record
 from scrun.model.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
 from scrun.oci.state import render_state
-from supervisor.containers.records import make_record
-from supervisor.contracts.create_request import Order
-from supervisor.core.identity import myself
-from supervisor.core.threads import in_thread
-from supervisor.log.journal import Journal
+from scrun.supervisor.containers.records import make_record
+from scrun.supervisor.contracts.create_request import Order
+from scrun.supervisor.core.identity import myself
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.log.journal import Journal
 
 
 def first_record(order: Order, engine: str) -> Record:

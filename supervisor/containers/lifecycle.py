@@ -24,27 +24,27 @@ from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
 from scrun.settings.slurm.engine_flags import read_flags
 from scrun.settings.slurm.request_sources import asked_by
-from supervisor.containers.admission import ProgramNotFound, admit, called_as
-from supervisor.containers.anchors import Anchor, obey
-from supervisor.containers.caller import Caller
-from supervisor.containers.capture import KeptOutput, keep
-from supervisor.containers.creation import Creation
-from supervisor.containers.ledger import Ledger
-from supervisor.containers.phases import Phases
-from supervisor.containers.pods import Pods
-from supervisor.containers.show_files import show
-from supervisor.containers.stdio import Stdio
-from supervisor.contracts.create_request import Order
-from supervisor.contracts.engine import Engine, Job, Makes, Process, Request, Step
-from supervisor.contracts.running import Inside
-from supervisor.contracts.staged import Staged, View
-from supervisor.contracts.stager import Stager, Submission
-from supervisor.core.nurseries import Tasks, unwrapped
-from supervisor.plugins.choose_stager import Stagers
-from supervisor.scripts.spank.around import plugin_stack
-from supervisor.scripts.spank.stack import Stack
-from supervisor.staging.place import directory_for
-from supervisor.staging.variables import script_variables
+from scrun.supervisor.containers.admission import ProgramNotFound, admit, called_as
+from scrun.supervisor.containers.anchors import Anchor, obey
+from scrun.supervisor.containers.caller import Caller
+from scrun.supervisor.containers.capture import KeptOutput, keep
+from scrun.supervisor.containers.creation import Creation
+from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.containers.phases import Phases
+from scrun.supervisor.containers.pods import Pods
+from scrun.supervisor.containers.show_files import show
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.create_request import Order
+from scrun.supervisor.contracts.engine import Engine, Job, Makes, Process, Request, Step
+from scrun.supervisor.contracts.running import Inside
+from scrun.supervisor.contracts.staged import Staged, View
+from scrun.supervisor.contracts.stager import Stager, Submission
+from scrun.supervisor.core.nurseries import Tasks, unwrapped
+from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.scripts.spank.around import plugin_stack
+from scrun.supervisor.scripts.spank.stack import Stack
+from scrun.supervisor.staging.place import directory_for
+from scrun.supervisor.staging.variables import script_variables
 
 _LAST_OUTPUT = 5.0
 

@@ -10,15 +10,15 @@ from scrun.core.errors import ScrunError, StateError
 from scrun.core.paths import has_record
 from scrun.model.record import Record, of_the_lost, read_record, write_record
 from scrun.settings.file.load import Settings, load, merge
-from supervisor.children.processes import Setting
-from supervisor.containers.records import remove_record
-from supervisor.contracts.stager import Left
-from supervisor.core.identity import myself
-from supervisor.core.ownership import succeed
-from supervisor.core.threads import in_thread, look
-from supervisor.plugins.choose_engine import Engines
-from supervisor.plugins.choose_stager import Stagers
-from supervisor.plugins.installed import is_type
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.containers.records import remove_record
+from scrun.supervisor.contracts.stager import Left
+from scrun.supervisor.core.identity import myself
+from scrun.supervisor.core.ownership import succeed
+from scrun.supervisor.core.threads import in_thread, look
+from scrun.supervisor.plugins.choose_engine import Engines
+from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.plugins.installed import is_type
 
 
 async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str) -> bool:

@@ -32,19 +32,19 @@ from scrun.model.states import (
 from scrun.model.waiting import Waiting, suspended_line
 from scrun.oci.signals import signal_name, stop_signal
 from scrun.protocol.anchor import LOST
-from supervisor.containers import conmon
-from supervisor.containers.anchors import Anchor
-from supervisor.containers.caller import Caller
-from supervisor.containers.capture import Followed
-from supervisor.containers.ledger import Ledger, now
-from supervisor.containers.notices import Notices
-from supervisor.containers.stdio import Stdio
-from supervisor.contracts.create_request import Order
-from supervisor.contracts.engine import Job, Process
-from supervisor.contracts.running import Inside
-from supervisor.core.threads import in_thread
-from supervisor.log.journal import Journal
-from supervisor.log.supervisor_log import fault
+from scrun.supervisor.containers import conmon
+from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.caller import Caller
+from scrun.supervisor.containers.capture import Followed
+from scrun.supervisor.containers.ledger import Ledger, now
+from scrun.supervisor.containers.notices import Notices
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.create_request import Order
+from scrun.supervisor.contracts.engine import Job, Process
+from scrun.supervisor.contracts.running import Inside
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.log.supervisor_log import fault
 
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _MARK = 2.0

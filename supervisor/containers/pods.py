@@ -31,8 +31,8 @@ from scrun.model.waiting import Waiting, waiting_line
 from scrun.oci.config import Config
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
-from supervisor.contracts.engine import Engine, Job, Request
-from supervisor.log.supervisor_log import fault
+from scrun.supervisor.contracts.engine import Engine, Job, Request
+from scrun.supervisor.log.supervisor_log import fault
 
 _SHARING = ("slurm",)  # elsewhere there is nothing to share: this machine is one node
 _OF_THE_JOB = [name for name, request in TABLE.items() if request.scope != "step"]

@@ -11,8 +11,8 @@ from scrun.core.errors import ContainerExists, SettingsError, StagingError
 from scrun.core.paths import has_record
 from scrun.model.record import Record, write_record
 from scrun.protocol import wire
-from supervisor.core.files import remove
-from supervisor.core.ownership import own
+from scrun.supervisor.core.files import remove
+from scrun.supervisor.core.ownership import own
 
 _TEMPORARY = "@tmp"
 _LOCK = ".lock"

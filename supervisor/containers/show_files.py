@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import trio
 
-from supervisor.children.processes import Setting, child
-from supervisor.children.pumps import messages
-from supervisor.contracts.staged import View
-from supervisor.core.places import program
-from supervisor.log.journal import Journal
+from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.contracts.staged import View
+from scrun.supervisor.core.places import program
+from scrun.supervisor.log.journal import Journal
 
 _PROGRAM = program("programs", "show_files")
 _PATIENCE = 10.0

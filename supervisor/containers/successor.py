@@ -24,17 +24,17 @@ from scrun.core.paths import LOOKED, has_record, looked
 from scrun.model.record import read_record
 from scrun.oci.ids import is_id
 from scrun.settings.file.load import load
-from supervisor.children.processes import Setting
-from supervisor.containers import orphans
-from supervisor.containers.records import remove_of_the_dead
-from supervisor.contracts.engine import Engine, RemembersJobs
-from supervisor.core.identity import boot
-from supervisor.core.ownership import own
-from supervisor.core.threads import in_thread
-from supervisor.log.supervisor_log import fault, log
-from supervisor.plugins.choose_engine import Engines
-from supervisor.plugins.choose_stager import Stagers
-from supervisor.staging.leftovers import remove_leftovers
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.containers import orphans
+from scrun.supervisor.containers.records import remove_of_the_dead
+from scrun.supervisor.contracts.engine import Engine, RemembersJobs
+from scrun.supervisor.core.identity import boot
+from scrun.supervisor.core.ownership import own
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.log.supervisor_log import fault, log
+from scrun.supervisor.plugins.choose_engine import Engines
+from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.staging.leftovers import remove_leftovers
 
 _ON_THEIR_WAY = (0.0, 2.0, 5.0)  # what a tool has asked for that was killed with the supervisor
 

@@ -9,9 +9,9 @@ from scrun.cli.parse import Parsed, parse
 from scrun.core.errors import UsageError
 from scrun.settings.file.load import LEVELS, Log, Settings, load, merge
 from scrun.settings.oci_conf.site import with_site_levels
-from supervisor.children.processes import Setting
-from supervisor.core.limits import soft_limits
-from supervisor.log.journal import Shown
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.core.limits import soft_limits
+from scrun.supervisor.log.journal import Shown
 
 _OF_CRUN = {"warning": "info"}
 _LOUDER = ("info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5")

@@ -14,9 +14,9 @@ import msgspec
 from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
-from supervisor.children.processes import Setting
-from supervisor.contracts.target import Target
-from supervisor.log.journal import Journal
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.log.journal import Journal
 
 
 def _nobody(waiting: Waiting | None) -> None:

@@ -19,8 +19,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
 from scrun.settings.file.load import Settings
-from supervisor.contracts.engine import Engine
-from supervisor.contracts.stager import Left, Stager, Submission
+from scrun.supervisor.contracts.engine import Engine
+from scrun.supervisor.contracts.stager import Left, Stager, Submission
 
 Configuration = TypeVar("Configuration", bound=Hashable)
 

@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from scrun.oci.config import Bundle
-from supervisor.contracts.engine import Job
-from supervisor.contracts.staged import Staged
-from supervisor.core.nurseries import Tasks
-from supervisor.log.journal import Journal
+from scrun.supervisor.contracts.engine import Job
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.core.nurseries import Tasks
+from scrun.supervisor.log.journal import Journal
 
 
 class Inside(NamedTuple):

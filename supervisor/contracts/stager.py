@@ -14,9 +14,9 @@ import trio
 from scrun.model.record import Record
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Settings
-from supervisor.children.processes import Setting
-from supervisor.contracts.engine import Engine, Job, Request
-from supervisor.contracts.staged import Staged
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.contracts.engine import Engine, Job, Request
+from scrun.supervisor.contracts.staged import Staged
 
 
 def _nothing() -> None:

@@ -7,7 +7,7 @@ containers is raised as far as it may be. Children have the soft limits of their
 
 import resource
 
-from supervisor.log.supervisor_log import log
+from scrun.supervisor.log.supervisor_log import log
 
 # those that Slurm hands on (slurm.conf(5), PropagateResourceLimits), by their names in prlimit(1)
 _HANDED_ON = {

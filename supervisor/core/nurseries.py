@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.core.errors import leaves
-from supervisor.core.threads import own_threads
-from supervisor.log.supervisor_log import fault
+from scrun.supervisor.core.threads import own_threads
+from scrun.supervisor.log.supervisor_log import fault
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import trio
 
 from scrun.core.errors import StateError
 from scrun.model.record import Record, read_record, undone
-from supervisor.core.threads import in_thread
+from scrun.supervisor.core.threads import in_thread
 
 LOCK = "lock"
 _STAGE_OUT = "stage_out.lock"

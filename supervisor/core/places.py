@@ -4,9 +4,6 @@ import os
 
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-PACKAGES = os.path.dirname(_FOLDER)
-"""What has to be in sys.path."""
-
 
 def program(folder: str, name: str) -> str:
     """Return the path of a program, such as `reapers`, `runtime`."""

@@ -15,19 +15,19 @@ from scrun.model.states import Ending, Phase, killed, not_running
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.protocol.progress import TOLD
-from supervisor.containers.anchors import Anchor
-from supervisor.containers.caller import Caller, hang_up, send, told
-from supervisor.containers.container import Container
-from supervisor.containers.containers import Containers
-from supervisor.containers.stdio import Stdio
-from supervisor.contracts.create_request import Order, read_call, read_order
-from supervisor.core.names import learn
-from supervisor.core.nurseries import unwrapped
-from supervisor.core.threads import look
-from supervisor.log.supervisor_log import fault
-from supervisor.sessions.inspection import processes, statistics
-from supervisor.sessions.operations import execute, hold
-from supervisor.sessions.viewers import attach, follow, kept_output
+from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.caller import Caller, hang_up, send, told
+from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.containers import Containers
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.create_request import Order, read_call, read_order
+from scrun.supervisor.core.names import learn
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import look
+from scrun.supervisor.log.supervisor_log import fault
+from scrun.supervisor.sessions.inspection import processes, statistics
+from scrun.supervisor.sessions.operations import execute, hold
+from scrun.supervisor.sessions.viewers import attach, follow, kept_output
 
 DESCRIPTORS = 4
 """How many a request brings that starts something: three, and the anchor's socket."""

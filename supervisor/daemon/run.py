@@ -6,12 +6,12 @@ import signal
 import trio
 
 from scrun.core.errors import SettingsError
-from supervisor.containers.records import remove_half_made
-from supervisor.core.limits import raise_limits
-from supervisor.daemon.listening import listen
-from supervisor.daemon.server import Server, own_settings
-from supervisor.daemon.starter import Starter
-from supervisor.log.files import finish
+from scrun.supervisor.containers.records import remove_half_made
+from scrun.supervisor.core.limits import raise_limits
+from scrun.supervisor.daemon.listening import listen
+from scrun.supervisor.daemon.server import Server, own_settings
+from scrun.supervisor.daemon.starter import Starter
+from scrun.supervisor.log.files import finish
 
 _LAST_WORDS = 2.0
 

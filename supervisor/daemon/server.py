@@ -15,14 +15,14 @@ from scrun.core.errors import ScrunError, StateError, UsageError
 from scrun.core.paths import outer_id
 from scrun.protocol import wire
 from scrun.settings.file.load import Settings, load
-from supervisor.children.processes import end_children, keep_descriptors_free
-from supervisor.containers.caller import hang_up, send
-from supervisor.containers.containers import Containers
-from supervisor.core.threads import in_thread, own_threads
-from supervisor.daemon.listening import listen_again, watch_removals
-from supervisor.daemon.requests import DESCRIPTORS, Request
-from supervisor.log.supervisor_log import fault, log
-from supervisor.plugins.registry import plugins
+from scrun.supervisor.children.processes import end_children, keep_descriptors_free
+from scrun.supervisor.containers.caller import hang_up, send
+from scrun.supervisor.containers.containers import Containers
+from scrun.supervisor.core.threads import in_thread, own_threads
+from scrun.supervisor.daemon.listening import listen_again, watch_removals
+from scrun.supervisor.daemon.requests import DESCRIPTORS, Request
+from scrun.supervisor.log.supervisor_log import fault, log
+from scrun.supervisor.plugins.registry import plugins
 
 _REQUEST_DEADLINE = 10.0
 # Arguments and variables of a call have 6 MiB at most, and each takes nine bytes of that or more

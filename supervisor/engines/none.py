@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
-from supervisor.children.processes import Setting
-from supervisor.contracts.engine import Answer, Job, Program, Request, Session, Step
-from supervisor.contracts.target import Target
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.contracts.engine import Answer, Job, Program, Request, Session, Step
+from scrun.supervisor.contracts.target import Target
 
 plugin_type = "engine/none"
 plugin_name = "Nothing runs"

@@ -15,7 +15,7 @@ import trio
 from scrun.cli.report import log_line
 from scrun.core.errors import SettingsError
 from scrun.settings.file.load import Log
-from supervisor.log.supervisor_log import log
+from scrun.supervisor.log.supervisor_log import log
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _PATIENCE = 2.0

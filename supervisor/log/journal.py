@@ -20,8 +20,8 @@ import msgspec
 
 from scrun.cli.report import log_lines
 from scrun.settings.file.load import LEVELS, Level, Log
-from supervisor.log.files import LogFile
-from supervisor.log.limited import LimitedFile
+from scrun.supervisor.log.files import LogFile
+from scrun.supervisor.log.limited import LimitedFile
 
 if TYPE_CHECKING:
     from scrun.cli.syslog import Syslog

@@ -6,9 +6,9 @@ from weakref import WeakValueDictionary
 
 from scrun.core.errors import EngineUnavailable, PluginUnavailable
 from scrun.settings.file.load import Settings
-from supervisor.contracts.engine import Engine
-from supervisor.core.threads import look
-from supervisor.plugins.registry import Plugins, configured
+from scrun.supervisor.contracts.engine import Engine
+from scrun.supervisor.core.threads import look
+from scrun.supervisor.plugins.registry import Plugins, configured
 
 _KEPT = 16
 

@@ -14,18 +14,18 @@ import msgspec
 
 from scrun.core.errors import PluginUnavailable, closest, described
 from scrun.core.version import VERSION as SCRUN_VERSION
-from supervisor.contracts import plugin as api
+from scrun.supervisor.contracts import plugin as api
 
 GROUP = "scrun.plugins"
 _TYPE = re.compile(f"({'|'.join(api.FUNCTIONS)})/[a-z][a-z0-9_-]{{0,31}}", re.ASCII)
 
 _BUILT_IN = {
-    "engine/slurm": "supervisor.engines.slurm.plugin",
-    "engine/local": "supervisor.engines.local.plugin",
-    "engine/none": "supervisor.engines.none",
-    "stage/lua": "supervisor.staging.lua",
-    "stage/builtin": "supervisor.staging.builtin",
-    "stage/none": "supervisor.staging.none",
+    "engine/slurm": "scrun.supervisor.engines.slurm.plugin",
+    "engine/local": "scrun.supervisor.engines.local.plugin",
+    "engine/none": "scrun.supervisor.engines.none",
+    "stage/lua": "scrun.supervisor.staging.lua",
+    "stage/builtin": "scrun.supervisor.staging.builtin",
+    "stage/none": "scrun.supervisor.staging.none",
 }
 
 

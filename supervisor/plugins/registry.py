@@ -8,9 +8,9 @@ import trio
 
 from scrun.core.errors import PluginUnavailable, described
 from scrun.settings.file.load import Settings
-from supervisor.contracts import plugin as api
-from supervisor.core.threads import in_thread
-from supervisor.plugins.installed import Installed, find, load
+from scrun.supervisor.contracts import plugin as api
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.plugins.installed import Installed, find, load
 
 _LOADING = 10.0
 _CONFIGURING = 30.0

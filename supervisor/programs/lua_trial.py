@@ -26,20 +26,20 @@ from scrun.settings.file.load import LEVELS, Level, Log
 from scrun.settings.oci_conf.node_runtime import NodeRuntime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.slurm.request_sources import asked_by
-from supervisor.children.processes import Setting
-from supervisor.containers.caller import stderr_lines
-from supervisor.contracts.create_request import Order, own_order
-from supervisor.contracts.engine import Job, Request
-from supervisor.contracts.staged import Staged
-from supervisor.contracts.stager import Submission
-from supervisor.engines.local.engine import LocalEngine
-from supervisor.engines.local.site_commands import OciConfCommands
-from supervisor.log.journal import Journal, Shown
-from supervisor.programs.spank_trial import check_spank, is_spank
-from supervisor.scripts.find import find_script, site_of
-from supervisor.scripts.host import loaded
-from supervisor.staging.scripted import Scripted, scripted
-from supervisor.staging.variables import script_variables
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.containers.caller import stderr_lines
+from scrun.supervisor.contracts.create_request import Order, own_order
+from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.stager import Submission
+from scrun.supervisor.engines.local.engine import LocalEngine
+from scrun.supervisor.engines.local.site_commands import OciConfCommands
+from scrun.supervisor.log.journal import Journal, Shown
+from scrun.supervisor.programs.spank_trial import check_spank, is_spank
+from scrun.supervisor.scripts.find import find_script, site_of
+from scrun.supervisor.scripts.host import loaded
+from scrun.supervisor.staging.scripted import Scripted, scripted
+from scrun.supervisor.staging.variables import script_variables
 
 _IN = "slurm_scrun_stage_in"
 _OUT = "slurm_scrun_stage_out"

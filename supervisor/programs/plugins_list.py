@@ -16,9 +16,9 @@ from scrun.cli.parse import parse
 from scrun.core.errors import described
 from scrun.core.output import say
 from scrun.settings.file.load import Settings
-from supervisor.contracts.create_request import Order, own_order
-from supervisor.plugins.installed import Installed, built_in, others
-from supervisor.plugins.registry import Plugins, configured
+from scrun.supervisor.contracts.create_request import Order, own_order
+from scrun.supervisor.plugins.installed import Installed, built_in, others
+from scrun.supervisor.plugins.registry import Plugins, configured
 
 HEAD = ("TYPE", "API", "PACKAGE", "NAME", "USABLE")
 

@@ -17,7 +17,7 @@ import os
 import stat
 import sys
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGE = os.path.abspath(__file__).removesuffix("/scrun/supervisor/programs/show_files.py")
 _GONE_DIRECTORY, _GONE_FILE = "/proc/self/task", "/proc/self/comm"
 _EMPTY_ROOT = ["proc"]
 

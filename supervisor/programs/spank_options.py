@@ -15,15 +15,15 @@ from scrun.cli.failure import explain
 from scrun.cli.parse import parse
 from scrun.core.output import write
 from scrun.settings.file.load import Log, Settings
-from supervisor.children.processes import Setting
-from supervisor.contracts.create_request import settings_of
-from supervisor.contracts.target import SLURM
-from supervisor.core.nurseries import unwrapped
-from supervisor.log.journal import Journal
-from supervisor.scripts.spank.around import find
-from supervisor.scripts.spank.contexts import Variables
-from supervisor.scripts.spank.phases import Facts
-from supervisor.scripts.spank.scripts import Scripts
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.contracts.create_request import settings_of
+from scrun.supervisor.contracts.target import SLURM
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.scripts.spank.around import find
+from scrun.supervisor.scripts.spank.contexts import Variables
+from scrun.supervisor.scripts.spank.phases import Facts
+from scrun.supervisor.scripts.spank.scripts import Scripts
 
 _PATIENCE = 30.0
 

@@ -12,12 +12,12 @@ from scrun.settings.file.load import Settings
 from scrun.settings.spank.callbacks import CALLBACKS
 from scrun.settings.spank.plugin_options import Option
 from scrun.settings.spank.plugstack import Line, Script
-from supervisor.children.processes import Setting
-from supervisor.contracts.target import SLURM
-from supervisor.log.journal import Journal
-from supervisor.scripts.spank.contexts import Variables
-from supervisor.scripts.spank.phases import Facts
-from supervisor.scripts.spank.scripts import Scripts
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.contracts.target import SLURM
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.scripts.spank.contexts import Variables
+from scrun.supervisor.scripts.spank.phases import Facts
+from scrun.supervisor.scripts.spank.scripts import Scripts
 
 _PATIENCE = 30.0
 _ITS_WORDS = re.compile(rb"\b(slurm_spank_\w+|spank_options|SPANK)\b")

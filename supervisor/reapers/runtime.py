@@ -80,7 +80,7 @@ def _carried(console: "socket.socket") -> "Carried":
     """Take the terminal over (runc's terminals.md); the runtime has sent it before it ended."""
     import socket
 
-    sys.path.insert(0, os.path.dirname(__file__).removesuffix("/supervisor/reapers"))
+    sys.path.insert(0, os.path.dirname(__file__).removesuffix("/scrun/supervisor/reapers"))
     from scrun.anchor.foreground import Carried
 
     connection, _ = console.accept()

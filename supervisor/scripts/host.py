@@ -8,10 +8,10 @@ import trio
 
 from scrun.core.errors import ScrunError, StagingError
 from scrun.settings.file.load import Lua
-from supervisor.children.processes import Setting
-from supervisor.log.journal import Journal
-from supervisor.scripts.find import Site
-from supervisor.scripts.process import Remote, Worker, working
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.scripts.find import Site
+from scrun.supervisor.scripts.process import Remote, Worker, working
 
 _LOADING = 30.0
 

@@ -16,13 +16,13 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, ScrunError
+from scrun.core.paths import packages
 from scrun.settings.file.load import Level, Lua
-from supervisor.children.processes import SYSTEM_PATH, Child, Setting, child, run_shell
-from supervisor.children.pumps import messages
-from supervisor.core.nurseries import unwrapped
-from supervisor.core.places import PACKAGES
-from supervisor.log.journal import Journal
-from supervisor.scripts.channel import Channel, Hangup
+from scrun.supervisor.children.processes import SYSTEM_PATH, Child, Setting, child, run_shell
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.scripts.channel import Channel, Hangup
 
 Remote = Callable[[str, int], Awaitable[int]]
 """Runs a shell script on all nodes of the job, with its output to a descriptor; returns the
@@ -33,7 +33,7 @@ _DYING = 1.0
 _LEVELS: tuple[Level, ...] = get_args(Level)
 _PROGRAM = """import sys
 sys.path[:0] = [sys.argv[2]]
-from supervisor.worker.main import main
+from scrun.supervisor.worker.main import main
 main()"""
 # how many fields a frame has after its kind; None: any number
 _FIELDS: Mapping[bytes, int | None] = {
@@ -248,7 +248,16 @@ async def working(
     surroundings = msgspec.structs.replace(setting, environment=environment)
     site = ["-S"] if sys.flags.no_site else []
     number = str(theirs.fileno())
-    argv = [sys.executable, "-I", *site, "-c", _PROGRAM, number, PACKAGES, str(settings.cpu_limit)]
+    argv = [
+        sys.executable,
+        "-I",
+        *site,
+        "-c",
+        _PROGRAM,
+        number,
+        packages(),
+        str(settings.cpu_limit),
+    ]
     worker: list[Worker] = []
 
     def printed(line: str) -> None:

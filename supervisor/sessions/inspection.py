@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from scrun.core.errors import EngineError
-from supervisor.children.node_scripts import list_script, stats_script
-from supervisor.contracts.engine import Answer, Job
+from scrun.supervisor.children.node_scripts import list_script, stats_script
+from scrun.supervisor.contracts.engine import Answer, Job
 
 _FORMER_CHILDREN, _THREADS, _RSS = (13, 14), 17, 21  # counted from field 3 of `stat`, the state
 _OWN = (11, 12)

@@ -5,12 +5,12 @@ from functools import partial
 import trio
 
 from scrun.core.errors import StateError
-from supervisor.containers.anchors import Anchor
-from supervisor.containers.container import Container
-from supervisor.containers.stdio import Stdio
-from supervisor.contracts.create_request import Call
-from supervisor.core.threads import look
-from supervisor.sessions.sessions import LiveSession, prepare
+from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.create_request import Call
+from scrun.supervisor.core.threads import look
+from scrun.supervisor.sessions.sessions import LiveSession, prepare
 
 
 async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio) -> None:

@@ -15,13 +15,13 @@ from scrun.oci.config import Bundle, Process, read_config
 from scrun.oci.document import read_file
 from scrun.oci.lookup import Found, NotFound, find_program
 from scrun.oci.process import Wish, checked, fitting_user, process_from_file, process_from_wish
-from supervisor.containers.anchors import Anchor
-from supervisor.containers.stdio import Stdio
-from supervisor.contracts.create_request import Call
-from supervisor.contracts.engine import Job, Program, Session
-from supervisor.contracts.staged import Staged
-from supervisor.core.nurseries import unwrapped
-from supervisor.log.journal import Journal
+from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.create_request import Call
+from scrun.supervisor.contracts.engine import Job, Program, Session
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.log.journal import Journal
 
 _GRACE = 5.0
 _SHELLS = ("bash", "zsh", "fish", "ash", "dash", "sh")

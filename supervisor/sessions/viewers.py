@@ -11,9 +11,9 @@ import trio
 
 from scrun.core.errors import ScrunError, StateError
 from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame, take_frames
-from supervisor.containers.capture import Followed, KeptOutput
-from supervisor.containers.container import Container
-from supervisor.core.nurseries import unwrapped
+from scrun.supervisor.containers.capture import Followed, KeptOutput
+from scrun.supervisor.containers.container import Container
+from scrun.supervisor.core.nurseries import unwrapped
 
 Send = Callable[[bytes], Awaitable[None]]
 

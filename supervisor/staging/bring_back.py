@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from scrun.core.errors import StagingError
-from supervisor.core.files import OPEN_FOLDER, remove
+from scrun.supervisor.core.files import OPEN_FOLDER, remove
 
 _PIECE = 1 << 20
 _OPEN = OPEN_FOLDER | os.O_CLOEXEC

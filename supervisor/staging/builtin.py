@@ -9,16 +9,22 @@ import msgspec
 import trio
 
 from scrun.core.errors import StagingError
-from supervisor.children.processes import child
-from supervisor.children.pumps import messages
-from supervisor.contracts.engine import Job, Request
-from supervisor.contracts.staged import Staged
-from supervisor.contracts.stager import Left, Submission
-from supervisor.core.nurseries import unwrapped
-from supervisor.core.threads import in_thread
-from supervisor.staging.id_maps import with_ids
-from supervisor.staging.owner import owner_of
-from supervisor.staging.place import clean, directory_for, return_changes, stage_in, stage_out
+from scrun.supervisor.children.processes import child
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.stager import Left, Submission
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.staging.id_maps import with_ids
+from scrun.supervisor.staging.owner import owner_of
+from scrun.supervisor.staging.place import (
+    clean,
+    directory_for,
+    return_changes,
+    stage_in,
+    stage_out,
+)
 
 plugin_type = "stage/builtin"
 plugin_name = "Built-in policy"

@@ -27,9 +27,9 @@ from scrun.oci.userns import (
     read_map,
     read_subordinate,
 )
-from supervisor.contracts.engine import Job, Request
-from supervisor.contracts.target import Target
-from supervisor.core.threads import in_thread
+from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.core.threads import in_thread
 
 _ASKED = 5.0
 _LITTLE = 65536

@@ -10,13 +10,13 @@ import trio
 from scrun.core.errors import EngineError, PluginUnavailable
 from scrun.model.record import Moved
 from scrun.settings.file.load import Settings
-from supervisor.contracts.engine import Request
-from supervisor.contracts.stager import Left, Submission
-from supervisor.log.files import open_file
-from supervisor.log.journal import Journal
-from supervisor.scripts.find import find_script
-from supervisor.staging import builtin
-from supervisor.staging.scripted import Scripted, scripted, stage_out
+from scrun.supervisor.contracts.engine import Request
+from scrun.supervisor.contracts.stager import Left, Submission
+from scrun.supervisor.log.files import open_file
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.scripts.find import find_script
+from scrun.supervisor.staging import builtin
+from scrun.supervisor.staging.scripted import Scripted, scripted, stage_out
 
 plugin_type = "stage/lua"
 plugin_name = "The site's scrun.lua"

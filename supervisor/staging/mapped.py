@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Sequence
 
 from scrun.oci.userns import BothIds, Ids
-from supervisor.children.processes import own_program
-from supervisor.staging.id_maps import lent_to_caller
+from scrun.supervisor.children.processes import own_program
+from scrun.supervisor.staging.id_maps import lent_to_caller
 
 _REMOVING = 600.0
 _TRYING = 10.0

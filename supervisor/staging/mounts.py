@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from scrun.core.errors import StagingError
-from supervisor.contracts.target import Target
-from supervisor.core.files import DIRECTORY_LIMIT, FILE_LIMIT
-from supervisor.staging.plan import Copy, Notes, Source
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.core.files import DIRECTORY_LIMIT, FILE_LIMIT
+from scrun.supervisor.staging.plan import Copy, Notes, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from scrun.core.errors import StagingError
-from supervisor.contracts.engine import Job
-from supervisor.contracts.staged import Staged
-from supervisor.contracts.stager import Left, Submission
-from supervisor.core.threads import in_thread
-from supervisor.staging.view import view_of
+from scrun.supervisor.contracts.engine import Job
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.stager import Left, Submission
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.staging.view import view_of
 
 plugin_type = "stage/none"
 plugin_name = "Bundles as they are"

@@ -15,8 +15,8 @@ from scrun.core.errors import StagingError
 from scrun.core.paths import read_regular
 from scrun.model.record import Process
 from scrun.settings.oci_conf.patterns import substitute
-from supervisor.core.identity import myself, place
-from supervisor.core.names import user_of
+from scrun.supervisor.core.identity import myself, place
+from scrun.supervisor.core.names import user_of
 
 OWNER = "owner.json"
 _LONGEST = 65536

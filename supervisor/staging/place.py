@@ -17,26 +17,27 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from scrun.core.errors import StagingError, described
-from scrun.core.paths import real_id, replaceable
+from scrun.core.paths import real_id
 from scrun.oci.userns import has_several
-from supervisor.contracts.staged import Staged
-from supervisor.core.files import OPEN_FOLDER, copy, mebibytes, remove, write
-from supervisor.core.identity import is_dead
-from supervisor.staging.bring_back import bring_back
-from supervisor.staging.mapped import remove_mapped
-from supervisor.staging.mounts import FILES
-from supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
-from supervisor.staging.policy import fit
-from supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
-from supervisor.staging.view import view_of
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.core.files import OPEN_FOLDER, copy, mebibytes, remove, write
+from scrun.supervisor.core.identity import is_dead
+from scrun.supervisor.core.private import make_private, not_ours
+from scrun.supervisor.staging.bring_back import bring_back
+from scrun.supervisor.staging.mapped import remove_mapped
+from scrun.supervisor.staging.mounts import FILES
+from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
+from scrun.supervisor.staging.policy import fit
+from scrun.supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
+from scrun.supervisor.staging.view import view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from scrun.oci.userns import BothIds
     from scrun.settings.file.load import Staging
-    from supervisor.contracts.engine import Request
-    from supervisor.contracts.target import Target
+    from scrun.supervisor.contracts.engine import Request
+    from scrun.supervisor.contracts.target import Target
 
 _CONFIG = "config.json"
 _ROOTFS = "rootfs"
@@ -104,46 +105,28 @@ def stage_in(
         raise
 
 
-def make_place(directory: str, remedy: str = _REMEDY, *, owner: Owner | None = None) -> None:
+def make_place(directory: str, *, owner: Owner | None = None) -> None:
     """Make the directory of a staged bundle, if it is missing.
-
-    In a scratch directory for all, somebody else may have made it first, or one above it: then
-    what is staged could be exchanged for another bundle, and that would be run.
 
     Args:
         directory: It.
-        remedy: What to do when it cannot be used.
         owner: Whose it will be; what a dead supervisor has left there is cleaned up.
 
     Raises:
         StagingError: It is not ours alone, or has something in it.
     """
-    try:
-        if not (reason := replaceable(directory)):
-            os.makedirs(directory, mode=0o700, exist_ok=True)
-            # what was missing may have been made by somebody meanwhile
-            reason = not_ours(directory)
-        if reason:
-            reason = reason.removeprefix(f"{directory}: ")
-            raise StagingError(f"staging in {directory}: {reason}; {remedy}")
+
+    def clean_up() -> None:
         if owner is not None and (left := read_owner(directory)) and is_dead(left.supervisor):
             clean(directory, left.rootfs)
             os.makedirs(directory, mode=0o700, exist_ok=True)
-        if os.listdir(directory):
-            raise StagingError(f"{directory} is not empty")
-        os.chmod(directory, 0o700)
-        if owner is not None:
+
+    make_private(directory, _REMEDY, clean_up)
+    if owner is not None:
+        try:
             write(os.path.join(directory, OWNER), msgspec.json.encode(owner))
-    except OSError as error:
-        raise StagingError(f"staging in {directory}: {error.strerror}; {remedy}") from error
-
-
-def not_ours(directory: str) -> str:
-    """Tell why somebody else may have had a hand in what is in a directory, or ""."""
-    status = os.lstat(directory)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        return "it belongs to somebody else"
-    return replaceable(directory)
+        except OSError as error:
+            raise StagingError(f"staging in {directory}: {error.strerror}; {_REMEDY}") from error
 
 
 def _fill(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from scrun.oci.userns import Maps, Range, is_mapped, mappings, maps_for
 from scrun.settings.slurm.engine_flags import processes_asked
 from scrun.settings.slurm.request_sources import names_of_requests
-from supervisor.contracts.target import Target
-from supervisor.staging.mounts import fit_mounts
-from supervisor.staging.plan import Copy, Notes, Plan, Source
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.staging.mounts import fit_mounts
+from scrun.supervisor.staging.plan import Copy, Notes, Plan, Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,20 +13,20 @@ from scrun.core.errors import BundleError, StagingError
 from scrun.model.record import Moved
 from scrun.oci.config import Bundle, read_config
 from scrun.settings.file.load import Settings
-from supervisor.contracts.engine import Job, Request
-from supervisor.contracts.staged import Staged
-from supervisor.contracts.stager import Submission
-from supervisor.core.files import write
-from supervisor.core.nurseries import unwrapped
-from supervisor.core.ownership import staging_out
-from supervisor.core.threads import in_thread, look
-from supervisor.scripts.find import site_of
-from supervisor.scripts.host import Script, loaded
-from supervisor.scripts.process import Remote
-from supervisor.staging.owner import Owner, owner_of
-from supervisor.staging.place import directory_for, make_place
-from supervisor.staging.place import stage_out as clean
-from supervisor.staging.view import view_of
+from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.stager import Submission
+from scrun.supervisor.core.files import write
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.ownership import staging_out
+from scrun.supervisor.core.threads import in_thread, look
+from scrun.supervisor.scripts.find import site_of
+from scrun.supervisor.scripts.host import Script, loaded
+from scrun.supervisor.scripts.process import Remote
+from scrun.supervisor.staging.owner import Owner, owner_of
+from scrun.supervisor.staging.place import directory_for, make_place
+from scrun.supervisor.staging.place import stage_out as clean
+from scrun.supervisor.staging.view import view_of
 
 _IN = "slurm_scrun_stage_in"
 _OUT = "slurm_scrun_stage_out"

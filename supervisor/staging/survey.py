@@ -7,16 +7,15 @@ likes: call it in a worker thread.
 from __future__ import annotations
 
 import os
-import resource
 import stat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from supervisor.contracts.target import Target
-from supervisor.core.files import DIRECTORY_LIMIT, everything_below
-from supervisor.staging.mounts import below, binds, only_here
-from supervisor.staging.plan import Source
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.core.files import DIRECTORY_LIMIT, everything_below
+from scrun.supervisor.staging.mounts import below, binds, only_here
+from scrun.supervisor.staging.plan import Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,14 +30,6 @@ _KINDS = (
     (stat.S_ISFIFO, "fifo"),
     (stat.S_ISSOCK, "socket"),
 )
-# in the order of their numbers, capability.h
-_CAPABILITIES = """
-    CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
-    NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO
-    SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME
-    SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG
-    WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE
-"""
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -201,54 +192,3 @@ def _size(directory: str) -> int:
         if total > DIRECTORY_LIMIT:
             break
     return total
-
-
-def local_target(*, uid: int, gid: int, maps_root: bool = False) -> Target:
-    """Describe this machine and this process as a target.
-
-    Args:
-        uid: The effective user.
-        gid: The effective group.
-        maps_root: What `Runtime.maps_root` says of the runtime that will be used.
-    """
-    with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
-        fields = dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
-    permitted = capability_names(int(fields["CapPrm"], 16) & int(fields["CapBnd"], 16))
-    rootless = uid != 0
-    # whoever makes a user namespace has every capability in it, but no more of them outside
-    bounded = None if rootless else permitted
-    raises = not rootless and "CAP_SYS_RESOURCE" in permitted and _initial_user_namespace()
-    return Target(
-        elsewhere=False,
-        uid=uid,
-        gid=gid,
-        rootless=rootless,
-        cgroups=not rootless,
-        maps_root=maps_root,
-        host_only=(),
-        rlimits=None if raises else _hard_limits(),
-        capabilities=bounded,
-    )
-
-
-def capability_names(bits: int) -> frozenset[str]:
-    """Return the names of a set of capabilities, by the kernel's numbers."""
-    return frozenset(
-        f"CAP_{name}" for number, name in enumerate(_CAPABILITIES.split()) if bits >> number & 1
-    )
-
-
-def _initial_user_namespace() -> bool:
-    """Tell whether capabilities count for the whole machine, as setrlimit(2) asks."""
-    with open("/proc/self/uid_map", encoding="ascii") as lines:
-        return lines.read().split() == ["0", "0", "4294967295"]
-
-
-def _hard_limits() -> dict[str, int]:
-    limits = {}
-    for name in dir(resource):
-        if name.startswith("RLIMIT_"):
-            hard = resource.getrlimit(getattr(resource, name))[1]
-            # the runtime-spec counts unsigned, where no limit is the largest number
-            limits[name] = hard if hard != resource.RLIM_INFINITY else (1 << 64) - 1
-    return limits

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from scrun.oci.config import Bundle
 from scrun.settings.file.quick import real_uid
 from scrun.settings.slurm.outputs import Told, output_variables
-from supervisor.contracts.create_request import Order
-from supervisor.core.names import User, user_of
+from scrun.supervisor.contracts.create_request import Order
+from scrun.supervisor.core.names import User, user_of
 
 
 def script_variables(

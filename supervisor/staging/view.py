@@ -11,8 +11,8 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Any
 
-from supervisor.contracts.staged import Place, View
-from supervisor.staging.mounts import below, is_bind, of_every_machine, options
+from scrun.supervisor.contracts.staged import Place, View
+from scrun.supervisor.staging.mounts import below, is_bind, of_every_machine, options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

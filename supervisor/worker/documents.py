@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from supervisor.worker.values import LuaValue, Runtime, Tree, Values, ValuesError, room
+from scrun.supervisor.worker.values import LuaValue, Runtime, Tree, Values, ValuesError, room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -171,13 +171,13 @@ def _no_constant(name: str) -> Tree:
 
 def _parse_yaml(text: str) -> Tree:
     # here, as few scripts need it and yaml takes 10 ms
-    from supervisor.worker.documents_yaml import parse_yaml
+    from scrun.supervisor.worker.documents_yaml import parse_yaml
 
     return parse_yaml(text)
 
 
 def _render_yaml(tree: Tree) -> bytes:
-    from supervisor.worker.documents_yaml import render_yaml
+    from scrun.supervisor.worker.documents_yaml import render_yaml
 
     return render_yaml(tree)
 

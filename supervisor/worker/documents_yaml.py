@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import yaml
 
-from supervisor.worker.documents import DocumentError
-from supervisor.worker.values import MAX_DEPTH, Tree
+from scrun.supervisor.worker.documents import DocumentError
+from scrun.supervisor.worker.values import MAX_DEPTH, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

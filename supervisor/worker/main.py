@@ -42,10 +42,10 @@ from typing import TYPE_CHECKING
 
 from scrun.core.paths import read_trusted
 from scrun.protocol.wire import frame
-from supervisor.worker.constants import ERRORS, OF_JOBS, SUCCESS, USUAL
-from supervisor.worker.modules import advice
-from supervisor.worker.runtime import Runtime, Value
-from supervisor.worker.times import minutes
+from scrun.supervisor.worker.constants import ERRORS, OF_JOBS, SUCCESS, USUAL
+from scrun.supervisor.worker.modules import advice
+from scrun.supervisor.worker.runtime import Runtime, Value
+from scrun.supervisor.worker.times import minutes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,7 +254,7 @@ class Script:
 
 def prelude(runtime: Runtime, host: Host, cluster: str) -> tuple[Callable[..., Value], ...]:
     """Run the prelude; return its functions for loading, calling and asking, and its own."""
-    from supervisor.worker.documents import install
+    from scrun.supervisor.worker.documents import install
 
     functions: dict[str, object] = {
         "log": host.log,
@@ -344,7 +344,7 @@ def serve(supervisor: Supervisor) -> None:
     """
     request = supervisor.hear()
     if request[0] != b"load":
-        from supervisor.worker.spank import serve_stack
+        from scrun.supervisor.worker.spank import serve_stack
 
         serve_stack(supervisor, request)
     script = Script(supervisor, request[1:])

@@ -11,7 +11,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from supervisor.worker.modules import cpath, library_directory, path
+from scrun.supervisor.worker.modules import cpath, library_directory, path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

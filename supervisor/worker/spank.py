@@ -26,13 +26,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from scrun.settings.spank.callbacks import CALLBACKS
-from supervisor.worker.main import Failed, Host, checked, flush, prelude, read_script
-from supervisor.worker.runtime import Runtime, Value
+from scrun.supervisor.worker.main import Failed, Host, checked, flush, prelude, read_script
+from scrun.supervisor.worker.runtime import Runtime, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisor.worker.main import Supervisor
+    from scrun.supervisor.worker.main import Supervisor
 
 _HERE = os.path.dirname(__file__)
 

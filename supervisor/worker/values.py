@@ -17,7 +17,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from supervisor.worker.values_source import LUA
+from scrun.supervisor.worker.values_source import LUA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

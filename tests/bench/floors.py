@@ -41,7 +41,7 @@ class Floors:
         self._import(COMMAND, "scrun.commands.create, scrun.settings.file.quick")
         libraries = "trio, msgspec, daemon"
         self._import(LIBRARIES, libraries)
-        own = "supervisor.daemon.run, supervisor.engines.slurm.plugin, supervisor.staging.builtin"
+        own = "scrun.supervisor.daemon.run, scrun.supervisor.engines.slurm.plugin, scrun.supervisor.staging.builtin"
         self._import(MODULES, f"{libraries}, {own}")
         with stand.job(SALLOC):
             pass

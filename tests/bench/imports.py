@@ -22,8 +22,8 @@ def imports(interpreter: str, packages: Path) -> str:
     kinds: Sequence[tuple[str, Sequence[str], str]] = (
         ("a command (`state`)", ("-I", "-S"), "import scrun._fast, scrun.settings.file.quick"),
         ("`create` that finds a supervisor", ("-I", "-S"), "import scrun.commands.create"),
-        ("the supervisor", ("-I",), "import supervisor.daemon.run"),
-        ("a script's worker", ("-I",), "import supervisor.worker.main"),
+        ("the supervisor", ("-I",), "import scrun.supervisor.daemon.run"),
+        ("a script's worker", ("-I",), "import scrun.supervisor.worker.main"),
     )  # fmt: skip
     rows = []
     for kind, options, statement in kinds:

@@ -24,17 +24,17 @@ _STARTED = Path(__file__).with_name("started.py")
 _LOOKS = 0.05
 
 POINTS = {
-    "record-made": ("supervisor.containers.records:make_record", "after"),
-    "record-removed": ("supervisor.containers.records:remove_record", "before"),
-    "record-gone": ("supervisor.containers.records:remove_record", "after"),
-    "noted": ("supervisor.containers.ledger:Ledger.note", "after"),
-    "job-known": ("supervisor.containers.ledger:Ledger.job_is_known", "before"),
-    "granted": ("supervisor.engines.slurm.allocation:_environment", "before"),
-    "staged": ("supervisor.staging.place:stage_in", "after"),
-    "unstaged": ("supervisor.staging.place:stage_out", "before"),
-    "anchor-told": ("supervisor.containers.anchors:Anchor.end", "after"),
-    "name-left": ("supervisor.daemon.server:Server._leave", "after"),
-    "child-started": ("supervisor.children.processes:Child.__init__", "after"),
+    "record-made": ("scrun.supervisor.containers.records:make_record", "after"),
+    "record-removed": ("scrun.supervisor.containers.records:remove_record", "before"),
+    "record-gone": ("scrun.supervisor.containers.records:remove_record", "after"),
+    "noted": ("scrun.supervisor.containers.ledger:Ledger.note", "after"),
+    "job-known": ("scrun.supervisor.containers.ledger:Ledger.job_is_known", "before"),
+    "granted": ("scrun.supervisor.engines.slurm.allocation:_environment", "before"),
+    "staged": ("scrun.supervisor.staging.place:stage_in", "after"),
+    "unstaged": ("scrun.supervisor.staging.place:stage_out", "before"),
+    "anchor-told": ("scrun.supervisor.containers.anchors:Anchor.end", "after"),
+    "name-left": ("scrun.supervisor.daemon.server:Server._leave", "after"),
+    "child-started": ("scrun.supervisor.children.processes:Child.__init__", "after"),
 }
 """The points by their names: a function of the product, and the side of its call."""
 
@@ -46,7 +46,7 @@ def installation() -> Installation:
     """Make an installation whose supervisor stops at points; the caller closes it."""
     made = Installation()
     made.own_copies(CHECKOUT)
-    supervisor = made.site / "supervisor"
+    supervisor = made.site / "scrun" / "supervisor"
     os.rename(supervisor / "__main__.py", supervisor / "product_main.py")
     shutil.copy(_STARTED, supervisor / "__main__.py")
     return made

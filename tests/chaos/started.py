@@ -87,7 +87,7 @@ def main(argv: list[str]) -> int:
         pass
     else:
         Point(order).install()
-    product = importlib.import_module("supervisor.product_main")
+    product = importlib.import_module("scrun.supervisor.product_main")
     status: int = product.main(argv)
     return status
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import StagingError
-from supervisor.staging.bring_back import bring_back
+from scrun.supervisor.staging.bring_back import bring_back
 
 
 class Two:

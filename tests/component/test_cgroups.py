@@ -6,7 +6,7 @@ As in cgroup2, a directory that somebody is in cannot be removed: it is not empt
 import os
 from pathlib import Path
 
-from supervisor.daemon.daemonize import move_into_slice, remove_cgroup
+from scrun.supervisor.daemon.daemonize import move_into_slice, remove_cgroup
 
 
 def test_those_of_the_dead_are_removed_and_those_of_the_living_stay(tmp_path: Path) -> None:

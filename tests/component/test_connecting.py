@@ -104,7 +104,7 @@ def test_errors_name_the_socket(tmp_path: Path) -> None:
 
 MAY_CALL = """
 import socket, sys, trio
-from supervisor.daemon.server import _may_call
+from scrun.supervisor.daemon.server import _may_call
 async def main():
     print(_may_call(trio.socket.from_stdlib_socket(socket.socketpair()[0])))
 trio.run(main)

@@ -12,7 +12,7 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
 SCRIPT = """
 import ctypes, os, signal, sys, threading, time
 import trio
-from supervisor.engines.local.exits import SomebodysChild
+from scrun.supervisor.engines.local.exits import SomebodysChild
 
 class ReapedMeanwhile(SomebodysChild):
     def _look(self):

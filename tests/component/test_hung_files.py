@@ -17,15 +17,15 @@ import trio
 from scrun.model.record import Record, read_record, write_record
 from scrun.oci.config import load_bundle
 from scrun.settings.file.load import Log, Settings, Staging
-from supervisor.children.processes import Setting, child
-from supervisor.containers.ledger import Ledger
-from supervisor.contracts.engine import Job, Request
-from supervisor.contracts.stager import Submission
-from supervisor.engines.local.engine import LocalEngine
-from supervisor.log import files as log_files
-from supervisor.log.journal import Journal
-from supervisor.staging import builtin
-from supervisor.staging.place import directory_for
+from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.stager import Submission
+from scrun.supervisor.engines.local.engine import LocalEngine
+from scrun.supervisor.log import files as log_files
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.staging import builtin
+from scrun.supervisor.staging.place import directory_for
 from tests.component.test_server import NOBODY, Supervisor, base, running
 from tests.harness import users
 from tests.harness.hung import hung

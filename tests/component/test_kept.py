@@ -16,9 +16,9 @@ import trio
 import trio.testing
 
 from scrun import _fast
-from supervisor.containers.capture import Followed, KeptOutput
-from supervisor.containers.stdio import Stdio
-from supervisor.sessions.viewers import follow
+from scrun.supervisor.containers.capture import Followed, KeptOutput
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.sessions.viewers import follow
 
 
 def descriptors() -> dict[str, str]:

@@ -12,9 +12,9 @@ import trio.testing
 
 from scrun.cli.parse import parse
 from scrun.commands import logs
-from supervisor.containers.capture import Followed, KeptOutput
-from supervisor.containers.stdio import Stdio
-from supervisor.log.limited import LimitedFile
+from scrun.supervisor.containers.capture import Followed, KeptOutput
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.log.limited import LimitedFile
 from tests.harness import places
 
 LIMIT = 256 << 10

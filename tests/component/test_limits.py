@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.children.processes import Setting, child, output_of
-from supervisor.contracts.create_request import read_call
-from supervisor.core.limits import AT_START, soft_limits, words_for
+from scrun.supervisor.children.processes import Setting, child, output_of
+from scrun.supervisor.contracts.create_request import read_call
+from scrun.supervisor.core.limits import AT_START, soft_limits, words_for
 from tests.harness import users
 
 REPOSITORY = Path(__file__).parents[2]
 RAISE = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
-from supervisor.core.limits import raise_limits
+from scrun.supervisor.core.limits import raise_limits
 left = raise_limits()
 for kind in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):
     print(*resource.getrlimit(kind))

@@ -281,6 +281,6 @@ async def test_constants_and_times(bench: Bench, lua: Lua) -> None:
 
 
 async def test_loading_takes_not_for_ever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.scripts.host._LOADING", 0.5)
+    monkeypatch.setattr("scrun.supervisor.scripts.host._LOADING", 0.5)
     with trio.fail_after(5):
         assert await refused(bench, FINE + "while true do end") == "was not loaded within 0.5 s"

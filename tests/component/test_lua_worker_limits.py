@@ -93,7 +93,7 @@ async def test_a_fifo_is_no_script(bench: Bench, monkeypatch: pytest.MonkeyPatch
 async def test_a_script_that_hangs_while_it_is_loaded(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisor.scripts.host._LOADING", 0.3)
+    monkeypatch.setattr("scrun.supervisor.scripts.host._LOADING", 0.3)
     os.mkfifo(bench.directory / "fifo")
     texts: list[str] = []
     with trio.fail_after(5), failing(texts):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.reapers import site_commands as minder
+from scrun.supervisor.reapers import site_commands as minder
 
 QUERY = """\
 echo >>{calls}

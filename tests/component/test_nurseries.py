@@ -15,19 +15,19 @@ from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, Phase
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Log
-from supervisor.children.processes import Setting, child
-from supervisor.children.pumps import messages, overheard
-from supervisor.containers.anchors import Anchor, obey
-from supervisor.containers.container import Container
-from supervisor.containers.stdio import Stdio
-from supervisor.contracts.create_request import Call
-from supervisor.contracts.engine import Job, Program
-from supervisor.contracts.running import Inside
-from supervisor.contracts.staged import Staged
-from supervisor.core.nurseries import Tasks, unwrapped
-from supervisor.log.journal import Journal
-from supervisor.sessions import operations
-from supervisor.sessions.sessions import LiveSession, Prepared
+from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.pumps import messages, overheard
+from scrun.supervisor.containers.anchors import Anchor, obey
+from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.create_request import Call
+from scrun.supervisor.contracts.engine import Job, Program
+from scrun.supervisor.contracts.running import Inside
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.core.nurseries import Tasks, unwrapped
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.sessions import operations
+from scrun.supervisor.sessions.sessions import LiveSession, Prepared
 
 SETTING = Setting({})
 

@@ -14,14 +14,14 @@ import pytest
 
 from scrun.core.paths import OWN_LOG
 from scrun.protocol import wire
-from supervisor.log import supervisor_log as log
+from scrun.supervisor.log import supervisor_log as log
 from tests.component.test_server import NAME, NOBODY, REPOSITORY, base, everything, running
 from tests.harness import users
 from tests.harness.processes import peer
 from tests.harness.wait import wait_until, wait_while
 
 __all__ = ["base"]  # a fixture
-MAIN = "from supervisor.__main__ import main; import sys; sys.exit(main(sys.argv[1:]))"
+MAIN = "from scrun.supervisor.__main__ import main; import sys; sys.exit(main(sys.argv[1:]))"
 
 
 class Detached:
@@ -90,14 +90,14 @@ def test_a_late_fault_is_in_the_log_and_in_nobody_elses_file(base: Path) -> None
     """The descriptor by which it said that it is ready has been somebody else's since."""
     victim = base / "victim"
     before = f"""
-import os, supervisor.daemon.run
+import os, scrun.supervisor.daemon.run
 def serve(root, name, starter, idle=None):
-    server = supervisor.daemon.run.listen(root, name)
+    server = scrun.supervisor.daemon.run.listen(root, name)
     starter.tell("ready")
     fds = [os.open({str(victim)!r}, os.O_WRONLY | os.O_CREAT, 0o600) for _ in range(20)]
     server.accept()
     raise RuntimeError("boom")
-supervisor.daemon.run.serve = serve
+scrun.supervisor.daemon.run.serve = serve
 """
     with detached(base, before) as supervisor:
         wait_while("supervisor", lambda: supervisor.runs)
@@ -150,7 +150,7 @@ def fail(*arguments):
 def test_a_fault_in_a_container_is_its_own(base: Path, method: str) -> None:
     """That of a bundle that cannot be run, so it takes no engine."""
     program = f"""
-from supervisor.containers.lifecycle import Life
+from scrun.supervisor.containers.lifecycle import Life
 def fail(*_):
     raise ValueError("boom")
 Life.{method} = fail

@@ -19,10 +19,10 @@ from scrun.settings.file.load import Log
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
-from supervisor.children.processes import Setting
-from supervisor.containers.pods import Pods, ending_of
-from supervisor.contracts.engine import Engine, Job, Request
-from supervisor.log.journal import Journal
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.containers.pods import Pods, ending_of
+from scrun.supervisor.contracts.engine import Engine, Job, Request
+from scrun.supervisor.log.journal import Journal
 
 SANDBOX = "io.kubernetes.cri-o.SandboxID"
 SIZE = {"SCRUN_TIMELIMIT": "5", "SCRUN_OVERCOMMIT": "yes"}

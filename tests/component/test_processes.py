@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.children.processes import Child, Setting, child, output_of
+from scrun.supervisor.children.processes import Child, Setting, child, output_of
 from tests.harness import users
 from tests.harness.processes import descendants
 
@@ -242,7 +242,7 @@ async def test_reaps_only_its_own() -> None:
 LIMITS = """
 import resource, sys, trio
 sys.path.insert(0, sys.argv[1])
-from supervisor.children.processes import Setting, keep_descriptors_free, output_of
+from scrun.supervisor.children.processes import Setting, keep_descriptors_free, output_of
 
 async def limits():
     setting = Setting({"PATH": sys.argv[2], "A": "1"})
@@ -286,7 +286,7 @@ def test_children_have_the_descriptor_limit_that_we_were_given() -> None:
 PARENT = """
 import sys, trio
 sys.path.insert(0, sys.argv[1])
-from supervisor.children.processes import Setting, child
+from scrun.supervisor.children.processes import Setting, child
 
 SCRIPT = "sleep 60 & trap 'echo TERM; kill $!; exit' TERM; echo $$; wait"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from supervisor.children.processes import Setting, child
-from supervisor.children.pumps import (
+from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.pumps import (
     LINE_LIMIT,
     can_be_opened_again,
     carried,
@@ -207,7 +207,7 @@ def test_asking_does_not_make_a_terminal_ours() -> None:
     master, slave = os.openpty()
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from supervisor.children.pumps import can_be_opened_again\n"
+        "from scrun.supervisor.children.pumps import can_be_opened_again\n"
         "print(can_be_opened_again(int(sys.argv[2])))\n"
         "print(open('/proc/self/stat').read().rpartition(')')[2].split()[4])\n"
     )
@@ -233,7 +233,7 @@ def test_can_another_users_stream_be_opened_again() -> None:
     master, slave = os.openpty()
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from supervisor.children.pumps import can_be_opened_again\n"
+        "from scrun.supervisor.children.pumps import can_be_opened_again\n"
         "print(*(can_be_opened_again(int(fd)) for fd in sys.argv[2:]))\n"
     )
     fds = (writable, slave)

@@ -11,7 +11,7 @@ import pytest
 
 from scrun.core.errors import SettingsError
 from scrun.model.record import Record
-from supervisor.containers.records import make_record, remove_record
+from scrun.supervisor.containers.records import make_record, remove_record
 
 SOCKET = "@x"
 

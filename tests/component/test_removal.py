@@ -11,9 +11,9 @@ import pytest
 
 from scrun.core.errors import StagingError
 from scrun.model.record import Record
-from supervisor.containers.records import make_record, remove_half_made, remove_record
-from supervisor.core import files
-from supervisor.staging import place, survey
+from scrun.supervisor.containers.records import make_record, remove_half_made, remove_record
+from scrun.supervisor.core import files
+from scrun.supervisor.staging import place, survey
 
 SOCKET = "@user-1"
 DEEP = 1200

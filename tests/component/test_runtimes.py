@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scrun.core.errors import RuntimeMissing
-from supervisor.engines.local.runtimes import (
+from scrun.supervisor.engines.local.runtimes import (
     Runtime,
     command,
     delete_command,
@@ -31,7 +31,7 @@ PURE_V2 = [
 ]
 FIND = """
 import json, os, msgspec
-from supervisor.engines.local.runtimes import find_runtime
+from scrun.supervisor.engines.local.runtimes import find_runtime
 print(json.dumps(msgspec.to_builtins(find_runtime(None, env=os.environ))))
 """
 
@@ -99,7 +99,7 @@ def test_the_reason_comes_from_the_log(tmp_path: Path) -> None:
 
 
 def test_one_that_hangs_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.engines.local.runtimes._PATIENCE", 0.2)
+    monkeypatch.setattr("scrun.supervisor.engines.local.runtimes._PATIENCE", 0.2)
     path = fake(tmp_path, "crun", "exec sleep 60")
     assert try_runtime(Runtime("crun", str(path)), env=ENV) == "no answer within 0 s"
 
@@ -128,7 +128,7 @@ def test_none_that_works_is_an_error_with_all_reasons(tmp_path: Path) -> None:
 
 
 def test_none_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.engines.local.runtimes._ALSO", ())
+    monkeypatch.setattr("scrun.supervisor.engines.local.runtimes._ALSO", ())
     with pytest.raises(RuntimeMissing, match="apt install crun"):
         find_runtime(None, env={"PATH": "/nonexistent"})
 

@@ -43,7 +43,7 @@ class Supervisor:
         self.config = base / "scrun.toml"
         self.config.write_text(f'engine = "local"\nidle_timeout = {idle_timeout}\n')
         self._said = base / "said"
-        how = ["-m", "supervisor"] if program is None else ["-c", program]
+        how = ["-m", "scrun.supervisor"] if program is None else ["-c", program]
         command = [sys.executable, *how, "--root", str(self.root), "--name", NAME]
         with self._said.open("wb") as said:
             self.process = subprocess.Popen(
@@ -709,7 +709,7 @@ def server_of(root: Path, name: str) -> int:
 def detached(root: Path, inherited: int) -> "tuple[str, int]":
     """Start one as `create` does; what it says when it is ready, and its exit status."""
     readable, writable = os.pipe()
-    command = [sys.executable, "-I", str(REPOSITORY / "supervisor" / "__main__.py")]
+    command = [sys.executable, "-I", str(REPOSITORY / "scrun" / "supervisor" / "__main__.py")]
     command += ["--root", str(root), "--name", NAME, "--ready", str(writable)]
     with subprocess.Popen(
         command,

@@ -8,10 +8,10 @@ import pytest
 from scrun.cli.parse import parse
 from scrun.core.errors import BundleError, StateError, UsageError
 from scrun.oci.config import Bundle, load_bundle
-from supervisor.children.processes import Setting
-from supervisor.contracts.create_request import Call
-from supervisor.contracts.staged import Staged
-from supervisor.sessions.sessions import NotRunnableError, prepare
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.contracts.create_request import Call
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.sessions.sessions import NotRunnableError, prepare
 from tests.harness.bundle import make_config, make_rootfs, write_bundle
 
 

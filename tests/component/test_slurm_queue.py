@@ -10,12 +10,12 @@ import trio.testing
 
 from scrun.model.waiting import Waiting
 from scrun.settings.file.load import GIVE_UP, Log
-from supervisor.children.processes import Setting
-from supervisor.contracts.engine import Request
-from supervisor.engines.slurm import pending
-from supervisor.engines.slurm.pending import Queue
-from supervisor.engines.slurm.tools import Tools
-from supervisor.log.journal import Journal
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.contracts.engine import Request
+from scrun.supervisor.engines.slurm import pending
+from scrun.supervisor.engines.slurm.pending import Queue
+from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.log.journal import Journal
 
 TOOLS = Tools("salloc", ("srun",), "scancel", None, (), "/bin/squeue")
 SETTING = Setting({})

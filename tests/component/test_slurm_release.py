@@ -9,11 +9,11 @@ import pytest
 import trio
 
 from scrun.settings.file.load import Log
-from supervisor.children.processes import Setting
-from supervisor.engines.slurm import release
-from supervisor.engines.slurm.release import cancel_in_the_end
-from supervisor.engines.slurm.tools import Tools
-from supervisor.log.journal import Journal
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.engines.slurm import release
+from scrun.supervisor.engines.slurm.release import cancel_in_the_end
+from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.log.journal import Journal
 from tests.harness import users
 
 SETTING = Setting({"PATH": users.PATH})

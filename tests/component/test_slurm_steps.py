@@ -13,16 +13,16 @@ from scrun.model.states import Ending, exited
 from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.node_runtime import NodeRuntime
 from scrun.settings.slurm.versions import SlurmVersion, features
-from supervisor.children.processes import Setting
-from supervisor.contracts.engine import Request, Step
-from supervisor.engines.slurm import signals
-from supervisor.engines.slurm.allocation import Held
-from supervisor.engines.slurm.job import SlurmJob
-from supervisor.engines.slurm.layout import Layout
-from supervisor.engines.slurm.node import NodeCommands
-from supervisor.engines.slurm.signals import signal_container
-from supervisor.engines.slurm.tools import Tools
-from supervisor.log.journal import Journal
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.contracts.engine import Request, Step
+from scrun.supervisor.engines.slurm import signals
+from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.node import NodeCommands
+from scrun.supervisor.engines.slurm.signals import signal_container
+from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.log.journal import Journal
 from tests.harness import users
 
 JOB = {

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from scrun.core.errors import StagingError
-from supervisor.contracts.staged import Staged, View
-from supervisor.contracts.target import Target
-from supervisor.staging import place, survey
-from supervisor.staging.place import stage_in, stage_out
+from scrun.supervisor.contracts.staged import Staged, View
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.engines.local.target import local_target
+from scrun.supervisor.staging import place, survey
+from scrun.supervisor.staging.place import stage_in, stage_out
 from tests.harness.bundle import snapshot
 
 TARGET = Target(
@@ -329,14 +330,14 @@ def test_what_was_mounted_for_a_container_is_looked_for_elsewhere(
 
 
 def test_this_machine_is_described_as_it_is() -> None:
-    target = survey.local_target(uid=os.geteuid(), gid=os.getegid())
+    target = local_target(uid=os.geteuid(), gid=os.getegid())
     status = Path("/proc/self/status").read_text()
     permitted = int(status.split("CapPrm:\t")[1].split()[0], 16)
     if os.geteuid() == 0:
         assert target.capabilities is not None
         assert ("CAP_SYS_RESOURCE" in target.capabilities) == bool(permitted >> 24 & 1)
         assert ("CAP_CHOWN" in target.capabilities) == bool(permitted & 1)
-    user = survey.local_target(uid=1000, gid=1000)
+    user = local_target(uid=1000, gid=1000)
     assert (user.rootless, user.cgroups, user.capabilities) == (True, False, None)
     assert user.rlimits is not None
     assert set(user.rlimits) >= {"RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_NPROC"}

@@ -9,14 +9,14 @@ import trio
 
 from scrun.core.errors import BundleError, StagingError
 from scrun.settings.file.load import Staging
-from supervisor.children.processes import Setting
-from supervisor.containers import admission
-from supervisor.contracts.create_request import Order
-from supervisor.contracts.engine import Request
-from supervisor.core import names, threads
-from supervisor.core.nurseries import bulkhead
-from supervisor.core.threads import in_thread, look
-from supervisor.staging.place import directory_for
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.containers import admission
+from scrun.supervisor.contracts.create_request import Order
+from scrun.supervisor.contracts.engine import Request
+from scrun.supervisor.core import names, threads
+from scrun.supervisor.core.nurseries import bulkhead
+from scrun.supervisor.core.threads import in_thread, look
+from scrun.supervisor.staging.place import directory_for
 
 
 async def test_creates_on_a_hung_file_system_take_no_threads_from_others(

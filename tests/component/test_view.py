@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.containers import show_files as show
-from supervisor.contracts.staged import Place, View
-from supervisor.programs import show_files as program
+from scrun.supervisor.containers import show_files as show
+from scrun.supervisor.contracts.staged import Place, View
+from scrun.supervisor.programs import show_files as program
 from tests.harness.wait import wait_until
 
 REPOSITORY = Path(__file__).parents[2]

@@ -12,10 +12,10 @@ import trio.testing
 
 from scrun.core.errors import StateError
 from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame
-from supervisor.containers.capture import KeptOutput
-from supervisor.containers.container import Container
-from supervisor.containers.stdio import Stdio
-from supervisor.sessions.viewers import attach
+from scrun.supervisor.containers.capture import KeptOutput
+from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.sessions.viewers import attach
 
 
 class Attached:

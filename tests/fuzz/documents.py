@@ -24,12 +24,12 @@ from scrun.settings.slurm.engine_flags import read_flags
 from scrun.settings.slurm.outputs import Told, output_variables
 from scrun.settings.slurm.request_sources import asked_by, gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
-from supervisor.children.node_scripts import process_variables
-from supervisor.contracts.engine import Answer
-from supervisor.contracts.target import Target as Place
-from supervisor.sessions.inspection import statistics
-from supervisor.staging.policy import fit
-from supervisor.staging.survey import survey
+from scrun.supervisor.children.node_scripts import process_variables
+from scrun.supervisor.contracts.engine import Answer
+from scrun.supervisor.contracts.target import Target as Place
+from scrun.supervisor.sessions.inspection import statistics
+from scrun.supervisor.staging.policy import fit
+from scrun.supervisor.staging.survey import survey
 from tests.fuzz.base import RELEASES, said, scratch, written
 
 PLACES = (

@@ -18,13 +18,13 @@ from scrun.oci.ids import check_id
 from scrun.oci.signals import parse_signal, signal_name
 from scrun.protocol import wire
 from scrun.protocol.attach import DATA, frame, take_frames
-from supervisor.containers.anchors import read_signals
-from supervisor.containers.containers import Containers
-from supervisor.contracts.create_request import read_call
-from supervisor.daemon.requests import Request
-from supervisor.plugins.registry import plugins
-from supervisor.scripts.channel import Channel, Hangup
-from supervisor.scripts.process import understood
+from scrun.supervisor.containers.anchors import read_signals
+from scrun.supervisor.containers.containers import Containers
+from scrun.supervisor.contracts.create_request import read_call
+from scrun.supervisor.daemon.requests import Request
+from scrun.supervisor.plugins.registry import plugins
+from scrun.supervisor.scripts.channel import Channel, Hangup
+from scrun.supervisor.scripts.process import understood
 from tests.fuzz.base import LONGEST, said, scratch
 
 _INFORMATION = ("help", "usage", "version")

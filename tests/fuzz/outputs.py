@@ -6,16 +6,16 @@ import re
 from scrun.core.errors import EngineError, SettingsError
 from scrun.model.waiting import annotations_of, waiting_line
 from scrun.settings.slurm.versions import parse_version
-from supervisor.children.pumps import Output
-from supervisor.contracts.engine import Answer
-from supervisor.engines.local.runtimes import program_failure, read_log
-from supervisor.engines.slurm.exits import ending_of_step, step_exit
-from supervisor.engines.slurm.fate import read_accounting, read_fate
-from supervisor.engines.slurm.inspect import read_answers
-from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
-from supervisor.engines.slurm.pending import read_waiting
-from supervisor.reapers import site_commands as minder
-from supervisor.sessions.inspection import read_list, rows_of, total
+from scrun.supervisor.children.pumps import Output
+from scrun.supervisor.contracts.engine import Answer
+from scrun.supervisor.engines.local.runtimes import program_failure, read_log
+from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
+from scrun.supervisor.engines.slurm.fate import read_accounting, read_fate
+from scrun.supervisor.engines.slurm.inspect import read_answers
+from scrun.supervisor.engines.slurm.messages import SallocHeard, SrunHeard
+from scrun.supervisor.engines.slurm.pending import read_waiting
+from scrun.supervisor.reapers import site_commands as minder
+from scrun.supervisor.sessions.inspection import read_list, rows_of, total
 from tests.fuzz.base import lines_of, said, written
 
 _NOW = 1_800_000_000.0

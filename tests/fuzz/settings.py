@@ -13,7 +13,7 @@ from scrun.settings.oci_conf.shell_commands import in_place_of_the_shell, portab
 from scrun.settings.slurm.requests import from_environment, salloc_arguments, srun_arguments
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.settings.spank.plugstack import find_scripts, read_plugstack
-from supervisor.engines.slurm.layout import OneNode, check, layout_within
+from scrun.supervisor.engines.slurm.layout import OneNode, check, layout_within
 from tests.fuzz.base import RELEASES, said, written
 
 

@@ -38,10 +38,9 @@ class Installation:
 
     def own_copies(self, checkout: Path) -> None:
         """Have scrun itself from a checkout, as files that may be changed."""
-        for name in ("scrun", "supervisor"):
-            (self.site / name).unlink()
-            leave_out = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(checkout / name, self.site / name, ignore=leave_out)
+        (self.site / "scrun").unlink()
+        leave_out = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(checkout / "scrun", self.site / "scrun", ignore=leave_out)
 
     def install(self, project: Path) -> None:
         """Install a package from its sources, as a person would, without any network."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from scrun.core.errors import StagingError, leaves
 from scrun.settings.file.load import Level, Log, Lua
-from supervisor.children.processes import Setting
-from supervisor.log.journal import Journal
-from supervisor.scripts.find import Site
-from supervisor.scripts.host import Script, loaded
-from supervisor.scripts.process import Remote
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.scripts.find import Site
+from scrun.supervisor.scripts.host import Script, loaded
+from scrun.supervisor.scripts.process import Remote
 from tests.harness import users
 
 VERSIONS = ("5.1", "5.2", "5.3", "5.4", "5.5")

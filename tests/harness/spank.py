@@ -8,10 +8,10 @@ import trio
 
 from scrun.settings.file.load import Lua
 from scrun.settings.spank.plugstack import Line, Script
-from supervisor.children.processes import Setting
-from supervisor.scripts.spank.contexts import Context, Variables
-from supervisor.scripts.spank.phases import ContextName, Facts
-from supervisor.scripts.spank.scripts import Scripts
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.scripts.spank.contexts import Context, Variables
+from scrun.supervisor.scripts.spank.phases import ContextName, Facts
+from scrun.supervisor.scripts.spank.scripts import Scripts
 from tests.harness import users
 from tests.harness.lua import Said
 

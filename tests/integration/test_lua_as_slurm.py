@@ -6,8 +6,8 @@ from subprocess import run
 
 import pytest
 
-from supervisor.worker import constants
-from supervisor.worker.modules import cpath, library_directory, path
+from scrun.supervisor.worker import constants
+from scrun.supervisor.worker.modules import cpath, library_directory, path
 from tests.harness.users import PATH
 
 CONF = """ClusterName=tux

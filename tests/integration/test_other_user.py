@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.staging.owner import name_in_scratch
+from scrun.supervisor.staging.owner import name_in_scratch
 from tests.conftest import MakeSite
 from tests.harness import users
 from tests.harness.life import Life

@@ -153,7 +153,9 @@ def test_no_process_waits_for_what_is_never_called(with_stack: WithStack, place:
 
     def workers() -> list[object]:
         return [
-            process for process in site.processes() if "supervisor.worker.main" in str(process)
+            process
+            for process in site.processes()
+            if "scrun.supervisor.worker.main" in str(process)
         ]
 
     wait_until("the worker is gone", lambda: not workers())
@@ -179,7 +181,9 @@ def test_a_process_that_was_killed(with_stack: WithStack, place: str) -> None:
     site = with_stack(place, "function slurm_spank_exit() end")
     life = site.shell("sleep 2; exit 5").created().start()
     life.wait_for("running")  # before that, functions of the task are still to be called
-    [worker] = [process for process in site.processes() if "supervisor.worker" in str(process)]
+    [worker] = [
+        process for process in site.processes() if "scrun.supervisor.worker" in str(process)
+    ]
     os.kill(worker.pid, signal.SIGKILL)
     assert life.wait() == 5
     life.delete()

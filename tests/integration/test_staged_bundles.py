@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.staging.survey import local_target
+from scrun.supervisor.engines.local.target import local_target
 from tests.harness import users
 from tests.harness.bundle import make_rootfs, snapshot
 from tests.harness.cluster import slurm_conf
@@ -35,10 +35,10 @@ OWN_MAPS = ("podman-keep-id", "runc-spec-rootless", "umoci")
 
 STAGE = """
 import json, os, sys, msgspec
-from supervisor.engines.local.runtimes import find_runtime, run_command
-from supervisor.staging.place import stage_in
-from supervisor.contracts.target import Target
-from supervisor.staging.survey import local_target
+from scrun.supervisor.engines.local.runtimes import find_runtime, run_command
+from scrun.supervisor.staging.place import stage_in
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.staging.survey import local_target
 bundle, directory, engine, run = sys.argv[1:]
 uid, gid = os.geteuid(), os.getegid()
 if engine == "slurm":
@@ -56,7 +56,9 @@ staged = stage_in(config, bundle, directory, target)
 user = msgspec.json.decode(open(staged.bundle + "/config.json", "rb").read())["process"]["user"]
 print(json.dumps({"command": command, "notes": staged.notes, "user": user}))
 """
-UNSTAGE = "import sys; from supervisor.staging.place import stage_out; stage_out(sys.argv[1])"
+UNSTAGE = (
+    "import sys; from scrun.supervisor.staging.place import stage_out; stage_out(sys.argv[1])"
+)
 PURE_V2 = [
     *("unshare", "--mount", "--propagation", "slave", "sh", "-c"),
     *('mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@"', "sh"),

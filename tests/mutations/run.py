@@ -14,7 +14,7 @@ from tests.harness.installation import Installation
 from tests.mutations.mutation import Mutation, broken
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
-_OWN = ("scrun", "supervisor")
+_OWN = {"scrun": "scrun", "supervisor": "scrun/supervisor"}
 _COPIED = ("tests", "tools", "docs", "pyproject.toml", "README.md", "CHANGELOG.md")
 _TIMEOUT = 900
 _FAILED = 1  # pytest's exit statuses: 0 all passed, 1 some failed, else it did not run properly
@@ -59,8 +59,8 @@ class Copy:
                 shutil.copytree(source, self.place / name, symlinks=True, ignore=leave_out)
             else:
                 shutil.copy(source, self.place / name)
-        for name in _OWN:  # what is broken there is broken here
-            (self.place / name).symlink_to(self._installation.site / name)
+        for name, installed in _OWN.items():  # what is broken there is broken here
+            (self.place / name).symlink_to(self._installation.site / installed)
 
     def close(self) -> None:
         """Remove it."""

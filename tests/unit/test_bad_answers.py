@@ -11,13 +11,13 @@ import pytest
 import trio
 
 from scrun.core.errors import EngineError
-from supervisor.children.pumps import Output
-from supervisor.containers.stdio import Stdio
-from supervisor.contracts.engine import Answer
-from supervisor.engines.slurm.inspect import read_answers
-from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
-from supervisor.reapers import site_commands as minder
-from supervisor.sessions.inspection import read_list, statistics, total
+from scrun.supervisor.children.pumps import Output
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.engine import Answer
+from scrun.supervisor.engines.slurm.inspect import read_answers
+from scrun.supervisor.engines.slurm.messages import SallocHeard, SrunHeard
+from scrun.supervisor.reapers import site_commands as minder
+from scrun.supervisor.sessions.inspection import read_list, statistics, total
 from tests.harness.limits import limited
 
 

@@ -11,8 +11,8 @@ from scrun.core.paths import LIMIT
 from scrun.model.record import Record, read_record, write_record
 from scrun.oci.config import ANNOTATIONS_LIMIT, LONGEST_WORD, load_bundle, parse
 from scrun.oci.document import LEVELS, VALUES, decode
-from supervisor.contracts.target import Target
-from supervisor.staging.policy import fit
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.staging.policy import fit
 from tests.harness.limits import limited
 
 

@@ -10,10 +10,10 @@ from scrun.client.supervisor_name import _digest
 from scrun.core.errors import PluginUnavailable, StateError
 from scrun.core.pods import pod_of
 from scrun.model.record import Record, write_record
-from supervisor.containers import orphans
-from supervisor.plugins.choose_engine import Engines
-from supervisor.plugins.choose_stager import Stagers
-from supervisor.plugins.registry import plugins
+from scrun.supervisor.containers import orphans
+from scrun.supervisor.plugins.choose_engine import Engines
+from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.plugins.registry import plugins
 from tests.harness.limits import limited
 
 

@@ -6,10 +6,10 @@ from scrun.anchor.foreground import status_of
 from scrun.core.errors import UsageError
 from scrun.protocol.anchor import LOST
 from scrun.protocol.attach import DATA, SIGNAL, frame, take_frames
-from supervisor.containers.anchors import read_signals
-from supervisor.contracts.create_request import read_call
-from supervisor.scripts.channel import Hangup
-from supervisor.scripts.process import understood
+from scrun.supervisor.containers.anchors import read_signals
+from scrun.supervisor.contracts.create_request import read_call
+from scrun.supervisor.scripts.channel import Hangup
+from scrun.supervisor.scripts.process import understood
 
 CALL = [b"4711", b"22", b"/b", b"2", b"create", b"c1", b"A=b"]
 

@@ -16,9 +16,9 @@ from scrun.model import states
 from scrun.settings.file import load
 from scrun.settings.slurm import requests
 from scrun.settings.slurm.outputs import Told
-from supervisor.worker import constants
-from supervisor.worker import main as worker
-from supervisor.worker.documents import Documents
+from scrun.supervisor.worker import constants
+from scrun.supervisor.worker import main as worker
+from scrun.supervisor.worker.documents import Documents
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = ("scrun.1", "scrun.lua.5", "scrun.toml.5")

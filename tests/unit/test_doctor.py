@@ -11,8 +11,8 @@ from scrun.core.errors import SettingsError
 from scrun.install import podman
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.oci_conf.shell_commands import program_of
-from supervisor.children.processes import Setting
-from supervisor.programs.doctor import (
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.programs.doctor import (
     by_hand,
     cluster,
     containers,
@@ -21,9 +21,9 @@ from supervisor.programs.doctor import (
     main,
     trial,
 )
-from supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
-from supervisor.programs.doctor.machine import Directory, Namespaces
-from supervisor.programs.doctor.place import Check, Place, Tell, run_tool
+from scrun.supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
+from scrun.supervisor.programs.doctor.machine import Directory, Namespaces
+from scrun.supervisor.programs.doctor.place import Check, Place, Tell, run_tool
 from tests.harness import users
 
 CONF = """

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import BundleError
-from supervisor.children.node_scripts import (
+from scrun.supervisor.children.node_scripts import (
     exec_script,
     list_script,
     process_variables,

@@ -9,13 +9,13 @@ import pytest
 import trio
 
 from scrun.settings.file.load import Local, Runtime, Settings
-from supervisor.children.processes import Setting
-from supervisor.engines.local import engine as local
-from supervisor.engines.local.engine import LocalEngine
-from supervisor.engines.slurm import tools
-from supervisor.plugins import choose_engine as choose
-from supervisor.plugins.choose_engine import Engines
-from supervisor.plugins.registry import Plugins
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.engines.local import engine as local
+from scrun.supervisor.engines.local.engine import LocalEngine
+from scrun.supervisor.engines.slurm import tools
+from scrun.supervisor.plugins import choose_engine as choose
+from scrun.supervisor.plugins.choose_engine import Engines
+from scrun.supervisor.plugins.registry import Plugins
 
 
 async def test_the_runtime_is_that_of_each_callers_path(

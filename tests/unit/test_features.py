@@ -13,8 +13,8 @@ from scrun.commands import features
 from scrun.commands.features import features as document_for
 from scrun.oci import config
 from scrun.settings.slurm.requests import TABLE
-from supervisor.contracts.target import Target
-from supervisor.staging.policy import fit
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.staging.policy import fit
 from tests.harness.site import scrun_binary
 
 SCHEMA = json.loads(Path(__file__).with_name("features-schema.json").read_text())

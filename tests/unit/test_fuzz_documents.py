@@ -15,7 +15,7 @@ from scrun.oci.config import parse
 from scrun.oci.document import VALUES, decode
 from scrun.oci.process import process_from_file
 from scrun.oci.resources import read_resources
-from supervisor.staging.policy import fit
+from scrun.supervisor.staging.policy import fit
 from tests.fuzz.base import written
 from tests.fuzz.documents import PLACES
 from tests.fuzz.seeds import FULL, RECORD

@@ -13,9 +13,9 @@ from scrun.cli.parse import parse
 from scrun.core.errors import LONGEST, UsageError
 from scrun.protocol import wire
 from scrun.protocol.attach import frame, take_frames
-from supervisor.containers.anchors import read_signals
-from supervisor.daemon.server import _receive
-from supervisor.scripts.channel import Channel, Hangup
+from scrun.supervisor.containers.anchors import read_signals
+from scrun.supervisor.daemon.server import _receive
+from scrun.supervisor.scripts.channel import Channel, Hangup
 from tests.fuzz.frames import heard
 from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited

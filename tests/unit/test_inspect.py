@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from supervisor.contracts.engine import Answer
-from supervisor.engines.slurm.inspect import _COMMAND_LINE, _command, parts_of, read_answers
+from scrun.supervisor.contracts.engine import Answer
+from scrun.supervisor.engines.slurm.inspect import _COMMAND_LINE, _command, parts_of, read_answers
 
 SHELLS = [words for words in (["/bin/sh"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
 

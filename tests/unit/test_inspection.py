@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from scrun.core.errors import EngineError
-from supervisor.contracts.engine import Answer, Job
-from supervisor.sessions.inspection import Seen, Usage, processes, read_list, rows_of, total
+from scrun.supervisor.contracts.engine import Answer, Job
+from scrun.supervisor.sessions.inspection import Seen, Usage, processes, read_list, rows_of, total
 
 TABLE = """\
 UID          PID    PPID  C STIME TTY          TIME CMD

@@ -10,8 +10,8 @@ import pytest
 
 from scrun.core.errors import SettingsError
 from scrun.settings.file.load import LEVELS, Level, Log
-from supervisor.log.files import finish, open_file
-from supervisor.log.journal import Journal, Shown
+from scrun.supervisor.log.files import finish, open_file
+from scrun.supervisor.log.journal import Journal, Shown
 
 TIME = r'time="[^"]+" '
 

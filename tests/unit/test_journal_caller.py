@@ -12,9 +12,9 @@ import trio
 from scrun.cli.parse import Parsed, parse
 from scrun.client import progress, submit
 from scrun.settings.file.load import Level, Log
-from supervisor.containers.caller import frames, told
-from supervisor.contracts.create_request import read_order
-from supervisor.log.journal import Journal, Shown
+from scrun.supervisor.containers.caller import frames, told
+from scrun.supervisor.contracts.create_request import read_order
+from scrun.supervisor.log.journal import Journal, Shown
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""Who may import whom: the halves are apart, and the fast path stays with what is built in."""
+"""Who may import whom: folders, each in one process, with arrows that go downwards only."""
 
 import ast
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,19 +11,64 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-FORBIDDEN = {"supervisor", "trio", "lupa", "daemon"}
 FAST = (
     "scrun._fast",
-    "scrun.protocol.wire",
-    "scrun.anchor.shell",
     "scrun.anchor.pid_file",
-    "scrun.commands.create",
+    "scrun.anchor.shell",
     "scrun.cli.parse",
-    "scrun.oci.ids",
-    "scrun.settings.file.quick",
+    "scrun.client.ask",
+    "scrun.commands.create",
     "scrun.core.version",
+    "scrun.oci.ids",
+    "scrun.protocol.wire",
+    "scrun.settings.file.quick",
 )
-SCRUN = sorted((REPOSITORY / "scrun").rglob("*.py"))
+
+# A folder may import those of its own line and of the lines above it, and nothing else.
+COMMAND = """
+core
+protocol oci
+model
+settings.slurm
+settings.file
+settings
+settings.oci_conf settings.spank
+cli anchor install
+cli.completion
+client
+commands
+"""
+SHARED = "core protocol oci model settings settings.file settings.slurm settings.oci_conf " \
+    "settings.spank cli"  # fmt: skip
+SUPERVISOR = """
+log worker reapers
+core
+children
+contracts
+scripts engines.local engines.slurm engines
+scripts.spank
+staging
+plugins
+containers
+sessions
+daemon
+programs programs.doctor
+"""
+APART = ("worker", "reapers")
+"""Folders of processes that have nothing of the supervisor's."""
+
+
+def modules(folder: str) -> dict[str, Path]:
+    """The modules below a folder of the checkout, by the names by which they are imported."""
+    found = {}
+    for path in sorted((REPOSITORY / folder).rglob("*.py")):
+        parts = path.relative_to(REPOSITORY).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[f"scrun.{name}" if folder == "supervisor" else name] = path
+    return found
+
+
+MODULES = modules("scrun") | modules("supervisor")
 
 
 def imports(source: str, package: str) -> Iterator[str]:
@@ -34,19 +80,86 @@ def imports(source: str, package: str) -> Iterator[str]:
             parts = package.split(".")
             base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
             module = ".".join(filter(None, (base, node.module)))
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            for alias in node.names:
+                full = f"{module}.{alias.name}"
+                yield full if full in MODULES or not node.module else module
         elif isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             if name.endswith(("__import__", "import_module")):
                 yield ast.unparse(node.args[0]).strip("'\"")
 
 
-@pytest.mark.parametrize("path", SCRUN, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_scrun_imports_nothing_of_the_supervisor(path: Path) -> None:
-    package = ".".join(path.relative_to(REPOSITORY).parent.parts)
-    found = {name.partition(".")[0] for name in imports(path.read_text(), package)}
-    assert not found & FORBIDDEN
+def folder_of(module: str) -> str:
+    """The folder that a module of ours is in."""
+    is_folder = MODULES[module].name == "__init__.py"
+    return module if is_folder else module.rpartition(".")[0]
+
+
+def graph() -> dict[str, set[str]]:
+    """Which folder imports which others."""
+    found: dict[str, set[str]] = {folder_of(module): set() for module in MODULES}
+    for module, path in MODULES.items():
+        here = folder_of(module)
+        for name in imports(path.read_text(), here):
+            if name in MODULES and folder_of(name) != here:
+                found[here].add(folder_of(name))
+    return found
+
+
+GRAPH = graph()
+
+
+def in_order(text: str, prefix: str) -> list[set[str]]:
+    """The lines of a drawing of folders."""
+    return [{f"{prefix}.{name}" for name in line.split()} for line in text.strip().splitlines()]
+
+
+def allowed() -> dict[str, set[str]]:
+    """What each folder may import."""
+    may: dict[str, set[str]] = {"scrun": set(GRAPH)}
+    below: set[str] = set()
+    for line in in_order(COMMAND, "scrun"):
+        below |= line
+        may |= {folder: set(below) for folder in line}
+    command = set(below)
+    shared = {f"scrun.{name}" for name in SHARED.split()}
+    below = set()
+    for line in in_order(SUPERVISOR, "scrun.supervisor"):
+        below |= line
+        has = command if "scrun.supervisor.programs" in line else shared
+        may |= {folder: below | has for folder in line}
+    may["scrun.supervisor"] = below | shared
+    may |= {f"scrun.supervisor.{name}": shared | {"scrun.anchor"} for name in APART}
+    return may
+
+
+def test_folders_import_downwards_only(capsys: pytest.CaptureFixture[str]) -> None:
+    may = allowed()
+    for folder in may:
+        needs = ", ".join(sorted(GRAPH.get(folder, ())))
+        print(f"{folder} <- {needs}")
+    assert GRAPH.keys() <= may.keys(), "a new folder: which process does it run in?"
+    assert {folder: needs - may[folder] for folder, needs in GRAPH.items()} == {
+        folder: set() for folder in GRAPH
+    }
+    print(capsys.readouterr().out)  # pytest -rP shows it
+
+
+def test_there_are_no_circles() -> None:
+    left = {folder: set(needs) for folder, needs in GRAPH.items()}
+    while free := [folder for folder, needs in left.items() if not needs]:
+        for folder in free:
+            del left[folder]
+        left = {folder: needs.difference(free) for folder, needs in left.items()}
+    assert not left
+
+
+@pytest.mark.parametrize("module", sorted(modules("scrun")))
+def test_commands_import_nothing_that_only_the_supervisor_may(module: str) -> None:
+    forbidden = {"supervisor", "trio", "lupa", "daemon"}
+    named = set(imports(MODULES[module].read_text(), folder_of(module)))
+    assert not {name for name in named if name.startswith("scrun.supervisor")}
+    assert not {name.partition(".")[0] for name in named} & forbidden
 
 
 def test_the_walk_sees_imports_everywhere() -> None:
@@ -59,13 +172,29 @@ def f():
     __import__("i")
     importlib.import_module("j.k")
 """
-    found = set(imports(source, "top.middle"))
-    assert {"a.b", "d", "d.e", "top.g", "top.g.h", "i", "j.k"} <= found
+    assert set(imports(source, "top.middle")) == {"a.b", "d", "top.g", "i", "j.k"}
 
 
-@pytest.mark.parametrize("package", ["", "cli", "commands", "oci", "settings"])
-def test_packages_on_the_fast_path_are_empty(package: str) -> None:
-    assert (REPOSITORY / "scrun" / package / "__init__.py").read_text() == ""
+@pytest.mark.parametrize("folder", ["scrun", "supervisor"])
+def test_the_top_is_nearly_empty(folder: str) -> None:
+    assert len(list((REPOSITORY / folder).glob("*.py"))) <= 3
+
+
+def test_modules_are_small() -> None:
+    lines = {
+        str(path): path.read_text().count("\n")
+        for path in MODULES.values()
+        if path.name != "__init__.py"
+    }
+    assert not {path: count for path, count in lines.items() if count > 400}
+    assert statistics.median(lines.values()) <= 120
+
+
+@pytest.mark.parametrize(
+    "package", sorted(folder for folder in GRAPH if not folder.startswith("scrun.supervisor"))
+)
+def test_packages_of_the_commands_are_empty(package: str) -> None:
+    assert MODULES[package].read_text() == ""
 
 
 def imported(*modules: str) -> set[str]:
@@ -107,9 +236,13 @@ def test_fast_path_as_a_whole() -> None:
     modules = imported(*FAST)
     assert not heavy(modules)
     ours = {name for name in modules if name.startswith("scrun")}
-    # errors, ids and the table of options come along; whatever else does should be meant
-    packages = {"scrun", "scrun.cli", "scrun.commands", "scrun.oci", "scrun.settings"}
-    assert ours == {*FAST, *packages, "scrun.cli.grammar", "scrun.core.errors"}
+    # what else comes along should be meant
+    along = {
+        "scrun.cli.grammar", "scrun.client.console", "scrun.client.submit",
+        "scrun.client.supervisor_name", "scrun.core.errors", "scrun.core.output",
+        "scrun.protocol.anchor", "scrun.protocol.progress",
+    }  # fmt: skip
+    assert {name for name in ours if name not in GRAPH} == {*FAST, *along}
 
 
 def test_what_heavy_finds() -> None:

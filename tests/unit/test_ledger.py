@@ -9,8 +9,8 @@ import pytest
 from scrun.model.record import Moved, Record, read_record, write_record
 from scrun.model.waiting import Waiting
 from scrun.settings.file.load import Log
-from supervisor.containers.ledger import Ledger
-from supervisor.log.journal import Journal, Shown
+from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.log.journal import Journal, Shown
 
 
 class Books:

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.worker.documents import install
+from scrun.supervisor.worker.documents import install
 
 VERSIONS = ["51", "52", "53", "54", "55"]
 INFINITY = 18446744073709551615  # RLIM_INFINITY
@@ -497,10 +497,10 @@ def test_surrogates_are_not_for_yaml(lua: Lua) -> None:
 @pytest.fixture
 def pure(monkeypatch: pytest.MonkeyPatch) -> Lua:
     """A runtime beside a PyYAML that was built without libyaml."""
-    importlib.import_module("supervisor.worker.documents_yaml")  # so that it comes back
+    importlib.import_module("scrun.supervisor.worker.documents_yaml")  # so that it comes back
     monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
     monkeypatch.delattr(yaml, "CSafeDumper", raising=False)
-    monkeypatch.delitem(sys.modules, "supervisor.worker.documents_yaml")
+    monkeypatch.delitem(sys.modules, "scrun.supervisor.worker.documents_yaml")
     return Lua("54")
 
 
@@ -519,14 +519,14 @@ def test_without_libyaml(pure: Lua) -> None:
 
 
 def test_without_pyyaml(monkeypatch: pytest.MonkeyPatch) -> None:
-    importlib.import_module("supervisor.worker.documents_yaml")
-    monkeypatch.delitem(sys.modules, "supervisor.worker.documents_yaml")
+    importlib.import_module("scrun.supervisor.worker.documents_yaml")
+    monkeypatch.delitem(sys.modules, "scrun.supervisor.worker.documents_yaml")
     monkeypatch.setitem(sys.modules, "yaml", None)
     assert "slurm.from_yaml: yaml is not installed" in Lua("54").error("slurm.from_yaml(text)")
 
 
 def test_imports_are_few() -> None:
-    code = "import sys; import supervisor.worker.documents; print(*sys.modules)"
+    code = "import sys; import scrun.supervisor.worker.documents; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"yaml", "msgspec", "trio", "lupa", "dataclasses", "inspect", "logging", "asyncio"}
     assert not heavy & set(run.stdout.split())

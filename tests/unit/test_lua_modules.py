@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.worker.modules import advice, cpath, library_directory, path, search_path
+from scrun.supervisor.worker.modules import advice, cpath, library_directory, path, search_path
 
 BUILT_IN = "./?.lua;/usr/local/share/lua/5.1/?.lua"
 SITE = ("/usr/share/lua/5.1/?.lua", "/usr/share/lua/5.1/?/init.lua")

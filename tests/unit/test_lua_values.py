@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.worker.values import MAX_DEPTH, Values, ValuesError
+from scrun.supervisor.worker.values import MAX_DEPTH, Values, ValuesError
 
 VERSIONS = ["51", "52", "53", "54", "55"]
 INFINITY = 18446744073709551615  # RLIM_INFINITY

@@ -3,7 +3,7 @@
 import pytest
 
 from scrun.model.waiting import Waiting
-from supervisor.containers.notices import Notices
+from scrun.supervisor.containers.notices import Notices
 
 RESOURCES = Waiting("Resources")
 PRIORITY = Waiting("Priority")

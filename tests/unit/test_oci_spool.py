@@ -11,8 +11,8 @@ import pytest
 from scrun.core.errors import SettingsError, StagingError
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.task import Task
-from supervisor.contracts.engine import Step
-from supervisor.engines.local.spool import changed_config, environment_file, write_task
+from scrun.supervisor.contracts.engine import Step
+from scrun.supervisor.engines.local.spool import changed_config, environment_file, write_task
 
 CONFIG: dict[str, Any] = {
     "ociVersion": "1.0.2",

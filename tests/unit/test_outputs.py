@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.oci.config import LONGEST_WORD
-from scrun.settings.slurm import outputs
 from scrun.settings.slurm.outputs import Told, output_variables
 from scrun.settings.slurm.requests import TABLE
 

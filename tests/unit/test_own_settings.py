@@ -7,9 +7,9 @@ import pytest
 from scrun.cli.parse import parse
 from scrun.client import launch
 from scrun.model.record import Record
-from supervisor.containers import orphans
-from supervisor.containers.ledger import first_record
-from supervisor.contracts.create_request import read_order
+from scrun.supervisor.containers import orphans
+from scrun.supervisor.containers.ledger import first_record
+from scrun.supervisor.contracts.create_request import read_order
 
 
 @pytest.fixture

@@ -15,23 +15,31 @@ import trio
 from scrun.core.errors import PluginUnavailable
 from scrun.model.record import Record
 from scrun.settings.file.load import Settings
-from supervisor.children.processes import Setting
-from supervisor.contracts import plugin as api
-from supervisor.contracts.engine import Answer, Program, Request, Step
-from supervisor.contracts.plugin import EnginePlugin, StagePlugin
-from supervisor.contracts.staged import Staged
-from supervisor.contracts.stager import Left, Submission
-from supervisor.contracts.target import Target
-from supervisor.engines.local import plugin as local
-from supervisor.engines.none import NoEngine
-from supervisor.engines.slurm import plugin as slurm
-from supervisor.plugins import registry
-from supervisor.plugins.choose_engine import Engines
-from supervisor.plugins.choose_stager import Stagers
-from supervisor.plugins.installed import GROUP, Installed, built_in, check, find, is_type, load
-from supervisor.plugins.registry import Plugins
-from supervisor.staging import builtin, lua
-from supervisor.staging import none as unstaged
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.contracts import plugin as api
+from scrun.supervisor.contracts.engine import Answer, Program, Request, Step
+from scrun.supervisor.contracts.plugin import EnginePlugin, StagePlugin
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.stager import Left, Submission
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.engines.local import plugin as local
+from scrun.supervisor.engines.none import NoEngine
+from scrun.supervisor.engines.slurm import plugin as slurm
+from scrun.supervisor.plugins import registry
+from scrun.supervisor.plugins.choose_engine import Engines
+from scrun.supervisor.plugins.choose_stager import Stagers
+from scrun.supervisor.plugins.installed import (
+    GROUP,
+    Installed,
+    built_in,
+    check,
+    find,
+    is_type,
+    load,
+)
+from scrun.supervisor.plugins.registry import Plugins
+from scrun.supervisor.staging import builtin, lua
+from scrun.supervisor.staging import none as unstaged
 
 # modules are plugins: mypy holds that they have what one needs
 ENGINES: list[EnginePlugin[Any]] = [slurm, local]
@@ -311,7 +319,7 @@ async def test_the_same_configuration_is_the_same_engine() -> None:
 
 
 async def test_an_engine_that_has_another_name(made: Made) -> None:
-    more = "from supervisor.engines.none import configure, engine"
+    more = "from scrun.supervisor.engines.none import configure, engine"
     made("engine/mine", source("engine/mine", more))
     with pytest.raises(PluginUnavailable, match="engine/mine makes an engine 'none'"):
         await Engines("/nowhere", Plugins()).choose(Settings(engine="mine"), {})
@@ -349,10 +357,10 @@ def test_nothing_is_looked_up_for_our_own() -> None:
     import sys
     import trio
     from scrun.settings.file.load import Settings
-    from supervisor.daemon.server import Server
-    from supervisor.plugins.choose_engine import Engines
-    from supervisor.plugins.registry import Plugins
-    from supervisor.plugins.choose_stager import Stagers
+    from scrun.supervisor.daemon.server import Server
+    from scrun.supervisor.plugins.choose_engine import Engines
+    from scrun.supervisor.plugins.registry import Plugins
+    from scrun.supervisor.plugins.choose_stager import Stagers
 
     async def choose(name):
         loaded = Plugins()
@@ -360,7 +368,8 @@ def test_nothing_is_looked_up_for_our_own() -> None:
         await Stagers(loaded).choose(Settings(), {}, name)
 
     trio.run(choose, "local")
-    print("importlib.metadata" in sys.modules, "supervisor.engines.slurm.engine" in sys.modules)
+    slurm = "scrun.supervisor.engines.slurm.engine"
+    print("importlib.metadata" in sys.modules, slurm in sys.modules)
     try:
         trio.run(choose, "unheard-of")
     except Exception:

@@ -10,8 +10,8 @@ from scrun.core.errors import SettingsError
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.request_sources import Wanted, asked_by, gather, names_of_requests
 from scrun.settings.slurm.requests import TABLE, salloc_arguments, srun_arguments
-from supervisor.contracts.target import Target
-from supervisor.staging.policy import fit
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.staging.policy import fit
 
 SAFE = [variable for variable, request in TABLE.items() if request.safe]
 UNSAFE = [variable for variable, request in TABLE.items() if not request.safe]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.engines.local.runtime_config import (
+from scrun.supervisor.engines.local.runtime_config import (
     in_cgroup,
     with_absolute_paths,
     with_told_hooks,

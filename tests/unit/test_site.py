@@ -9,8 +9,8 @@ from scrun.core.errors import EngineUnavailable, SettingsError
 from scrun.settings.file.load import Local, Log, Settings, Slurm
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.site import beside, site_conf, with_site_levels
-from supervisor.children.processes import Setting
-from supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.engines.slurm.tools import Tools
 
 RUN = 'RunTimeRun="exec crun run -b %b"\nRunTimeKill="k"\nRunTimeDelete="d"\n'
 LEVELS = "StdIODebug=verbose\nFileDebug=debug2\nSyslogDebug=error\n"

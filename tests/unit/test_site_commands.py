@@ -14,9 +14,9 @@ from scrun.core.errors import EngineError
 from scrun.settings.file.load import Runtime
 from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
-from supervisor.children.processes import Setting
-from supervisor.engines.local.commands import Container
-from supervisor.engines.local.site_commands import OciConfCommands
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.engines.local.commands import Container
+from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from tests.harness.wait import wait_until
 
 RUN = """\

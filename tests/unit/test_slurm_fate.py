@@ -5,7 +5,7 @@ import pwd
 import pytest
 
 from scrun.model.states import TAKEN
-from supervisor.engines.slurm.fate import read_accounting, read_fate
+from scrun.supervisor.engines.slurm.fate import read_accounting, read_fate
 
 NOW = 1795289232.5
 

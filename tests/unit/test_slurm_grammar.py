@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.engines.slurm.grammar import Sentence, Tool, complaint, understood
+from scrun.supervisor.engines.slurm.grammar import Sentence, Tool, complaint, understood
 
 # as 22.05.8, 24.11.5 or 26.05.5 said it, or as its program has it
 SAID: list[tuple[Tool, str, Sentence, dict[str, str]]] = [

@@ -3,7 +3,7 @@
 import pytest
 
 from scrun.core.errors import SettingsError
-from supervisor.engines.slurm.layout import (
+from scrun.supervisor.engines.slurm.layout import (
     Layout,
     OneNode,
     check,

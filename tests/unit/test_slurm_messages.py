@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.model.states import Ending, exited
-from supervisor.engines.local.runtimes import program_failure
-from supervisor.engines.slurm.exits import Exit, ending_of_step, step_exit
-from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
+from scrun.supervisor.engines.local.runtimes import program_failure
+from scrun.supervisor.engines.slurm.exits import Exit, ending_of_step, step_exit
+from scrun.supervisor.engines.slurm.messages import SallocHeard, SrunHeard
 
 
 def salloc(text: str) -> SallocHeard:

@@ -21,7 +21,7 @@ from scrun.model.waiting import (
     waiting_line,
 )
 from scrun.settings.file.load import GIVE_UP
-from supervisor.engines.slurm.pending import read_answers, read_waiting
+from scrun.supervisor.engines.slurm.pending import read_answers, read_waiting
 
 NOW = 1_795_267_800.0
 IN_AN_HOUR = NOW + 3600

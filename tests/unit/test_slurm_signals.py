@@ -11,9 +11,9 @@ from scrun.core.errors import SettingsError
 from scrun.settings.file.load import Runtime
 from scrun.settings.oci_conf.node_runtime import NodeRuntime, node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
-from supervisor.core import names
-from supervisor.engines.slurm.node import NodeCommands
-from supervisor.engines.slurm.signals import Running, kill_scripts
+from scrun.supervisor.core import names
+from scrun.supervisor.engines.slurm.node import NodeCommands
+from scrun.supervisor.engines.slurm.signals import Running, kill_scripts
 
 
 def killing(pattern: str) -> NodeCommands:

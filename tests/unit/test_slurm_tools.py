@@ -2,8 +2,8 @@
 
 import pytest
 
-from supervisor.children.processes import SYSTEM_PATH, Setting
-from supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.children.processes import SYSTEM_PATH, Setting
+from scrun.supervisor.engines.slurm.tools import Tools
 
 TOOLS = Tools("/bin/salloc", ("/bin/srun",), "/bin/scancel", None, ())
 

@@ -10,8 +10,8 @@ import pytest
 
 from scrun.core.errors import StagingError
 from scrun.oci.userns import BothIds, Ids, Range, mappings
-from supervisor.core.files import DIRECTORY_LIMIT, FILE_LIMIT
-from supervisor.staging.policy import Plan, Source, Target, fit
+from scrun.supervisor.core.files import DIRECTORY_LIMIT, FILE_LIMIT
+from scrun.supervisor.staging.policy import Plan, Source, Target, fit
 
 BUNDLES = sorted((Path(__file__).parent / "bundles").glob("*.json"))
 SLURM_USER = Target(elsewhere=True, uid=1000, gid=100, rootless=True)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.containers.show_files import encoded
-from supervisor.contracts.staged import Place, View
-from supervisor.staging.view import view_of
+from scrun.supervisor.containers.show_files import encoded
+from scrun.supervisor.contracts.staged import Place, View
+from scrun.supervisor.staging.view import view_of
 
 BIND = ["rbind", "rw"]
 

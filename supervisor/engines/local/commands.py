@@ -14,17 +14,17 @@ import msgspec
 from scrun.core.errors import StagingError, described
 from scrun.core.paths import real_id
 from scrun.oci.signals import signal_name
-from supervisor.children.node_scripts import PROCESS_FILE
-from supervisor.children.processes import Setting
-from supervisor.contracts.engine import Step
-from supervisor.core.files import write
-from supervisor.engines.local import runtimes
-from supervisor.engines.local.runtime_config import (
+from scrun.supervisor.children.node_scripts import PROCESS_FILE
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.contracts.engine import Step
+from scrun.supervisor.core.files import write
+from scrun.supervisor.engines.local import runtimes
+from scrun.supervisor.engines.local.runtime_config import (
     in_cgroup,
     with_absolute_paths,
     with_told_hooks,
 )
-from supervisor.engines.local.runtimes import Runtime
+from scrun.supervisor.engines.local.runtimes import Runtime
 
 RUNTIME = "runtime"
 """The directory in a record where crun or runc keeps what it knows of the container."""

@@ -16,25 +16,25 @@ from scrun.settings.file.load import Local, Runtime
 from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_trusted_conf
-from supervisor.children.processes import Setting, child
-from supervisor.children.pumps import messages
-from supervisor.contracts.engine import Job, Request
-from supervisor.contracts.target import Target
-from supervisor.core.names import user_name
-from supervisor.core.nurseries import unwrapped
-from supervisor.core.threads import in_thread
-from supervisor.engines.local.commands import (
+from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.core.names import user_name
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.local.commands import (
     RUNTIME,
     Commands,
     Container,
     RuntimeCommands,
     made_by,
 )
-from supervisor.engines.local.runtime_job import RuntimeJob
-from supervisor.engines.local.runtimes import find_runtime
-from supervisor.engines.local.site_commands import OciConfCommands
-from supervisor.engines.local.site_job import SiteJob
-from supervisor.staging.survey import local_target
+from scrun.supervisor.engines.local.runtime_job import RuntimeJob
+from scrun.supervisor.engines.local.runtimes import find_runtime
+from scrun.supervisor.engines.local.site_commands import OciConfCommands
+from scrun.supervisor.engines.local.site_job import SiteJob
+from scrun.supervisor.engines.local.target import local_target
 
 # It outlives the supervisor for a moment: its death is what this is for. Standard input is a
 # socket of the supervisor's, which may send another command: the last one counts.

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
-from supervisor.core.threads import in_thread
+from scrun.supervisor.core.threads import in_thread
 
 
 @asynccontextmanager

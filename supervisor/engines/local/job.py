@@ -10,14 +10,14 @@ import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
 from scrun.model.states import FATAL, Ending, taken
-from supervisor.children.node_scripts import signal_script
-from supervisor.children.processes import Child, child, run_shell
-from supervisor.children.pumps import Output, messages
-from supervisor.contracts.engine import Answer, Program, Request, Session
-from supervisor.core.threads import in_thread
-from supervisor.engines.local.commands import Commands, Container
-from supervisor.engines.local.runtimes import program_failure, read_log
-from supervisor.engines.local.session import LocalSession
+from scrun.supervisor.children.node_scripts import signal_script
+from scrun.supervisor.children.processes import Child, child, run_shell
+from scrun.supervisor.children.pumps import Output, messages
+from scrun.supervisor.contracts.engine import Answer, Program, Request, Session
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.local.commands import Commands, Container
+from scrun.supervisor.engines.local.runtimes import program_failure, read_log
+from scrun.supervisor.engines.local.session import LocalSession
 
 _PATIENCE = 5.0
 _RETRY = 0.05

@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 import trio
 
 from scrun.model.states import Ending, exited, taken
-from supervisor.children.processes import Child, Setting, child
-from supervisor.contracts.engine import Step
-from supervisor.core.places import program
-from supervisor.engines.local.exits import SomebodysChild
-from supervisor.reapers.runtime import CONSOLE
+from scrun.supervisor.children.processes import Child, Setting, child
+from scrun.supervisor.contracts.engine import Step
+from scrun.supervisor.core.places import program
+from scrun.supervisor.engines.local.exits import SomebodysChild
+from scrun.supervisor.reapers.runtime import CONSOLE
 
 _PROGRAM = program("reapers", "runtime")
 _TERMINAL = 1.0

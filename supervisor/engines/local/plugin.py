@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from scrun.settings.file.load import Local, Runtime, Settings
-from supervisor.engines.local.engine import LocalEngine
+from scrun.supervisor.engines.local.engine import LocalEngine
 
 plugin_type = "engine/local"
 plugin_name = "This machine"

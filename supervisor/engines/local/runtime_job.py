@@ -14,15 +14,15 @@ import trio
 
 from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending
-from supervisor.children.processes import child, own_program
-from supervisor.children.pumps import messages
-from supervisor.contracts.engine import Call, Request, Step
-from supervisor.core.threads import in_thread
-from supervisor.engines.local.commands import Container, RuntimeCommands
-from supervisor.engines.local.environment import changed_environment
-from supervisor.engines.local.exits import SomebodysChild
-from supervisor.engines.local.job import LocalJob, not_started, read_tail
-from supervisor.engines.local.keeping import Keeper
+from scrun.supervisor.children.processes import child, own_program
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.contracts.engine import Call, Request, Step
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.local.commands import Container, RuntimeCommands
+from scrun.supervisor.engines.local.environment import changed_environment
+from scrun.supervisor.engines.local.exits import SomebodysChild
+from scrun.supervisor.engines.local.job import LocalJob, not_started, read_tail
+from scrun.supervisor.engines.local.keeping import Keeper
 
 _PATIENCE = 5.0
 

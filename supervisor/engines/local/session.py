@@ -8,11 +8,11 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
-from supervisor.children.node_scripts import exec_script, process_variables
-from supervisor.children.processes import Child, Setting, child, shell_status
-from supervisor.children.pumps import overheard
-from supervisor.contracts.engine import Program
-from supervisor.engines.local.runtimes import program_failure
+from scrun.supervisor.children.node_scripts import exec_script, process_variables
+from scrun.supervisor.children.processes import Child, Setting, child, shell_status
+from scrun.supervisor.children.pumps import overheard
+from scrun.supervisor.contracts.engine import Program
+from scrun.supervisor.engines.local.runtimes import program_failure
 
 _PATIENCE = 5.0
 

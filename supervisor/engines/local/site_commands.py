@@ -13,12 +13,12 @@ from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import without
 from scrun.settings.oci_conf.shell_commands import in_place_of_the_shell, portable
 from scrun.settings.oci_conf.task import NO_PID, Task
-from supervisor.children.node_scripts import PROCESS_FILE
-from supervisor.children.processes import Setting, own_program
-from supervisor.contracts.engine import Step
-from supervisor.core.places import program
-from supervisor.engines.local.commands import Container
-from supervisor.engines.local.spool import write_task
+from scrun.supervisor.children.node_scripts import PROCESS_FILE
+from scrun.supervisor.children.processes import Setting, own_program
+from scrun.supervisor.contracts.engine import Step
+from scrun.supervisor.core.places import program
+from scrun.supervisor.engines.local.commands import Container
+from scrun.supervisor.engines.local.spool import write_task
 
 _MINDER = program("reapers", "site_commands")
 

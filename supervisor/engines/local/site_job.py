@@ -8,15 +8,15 @@ import msgspec
 import trio
 
 from scrun.model.states import Ending, exited, killed, taken
-from supervisor.children.processes import child, shell_status
-from supervisor.children.terminal import write_size
-from supervisor.contracts.engine import Request, Step
-from supervisor.core.threads import in_thread
-from supervisor.engines.local.commands import Container
-from supervisor.engines.local.environment import changed_environment
-from supervisor.engines.local.job import LocalJob, not_started, read_tail
-from supervisor.engines.local.session import kill_started
-from supervisor.engines.local.site_commands import OciConfCommands
+from scrun.supervisor.children.processes import child, shell_status
+from scrun.supervisor.children.terminal import write_size
+from scrun.supervisor.contracts.engine import Request, Step
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.local.commands import Container
+from scrun.supervisor.engines.local.environment import changed_environment
+from scrun.supervisor.engines.local.job import LocalJob, not_started, read_tail
+from scrun.supervisor.engines.local.session import kill_started
+from scrun.supervisor.engines.local.site_commands import OciConfCommands
 
 _PATIENCE = 5.0
 _FAILED = 1  # what crun and runc exit with when they fail themselves

@@ -14,10 +14,10 @@ from scrun.core.errors import StagingError, described
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import without
 from scrun.settings.oci_conf.task import ENVIRONMENT, Task
-from supervisor.contracts.engine import Step
-from supervisor.core.files import remove_tree, write
-from supervisor.engines.local.runtime_config import with_absolute_paths
-from supervisor.staging.place import make_place, not_ours
+from scrun.supervisor.contracts.engine import Step
+from scrun.supervisor.core.files import remove_tree, write
+from scrun.supervisor.core.private import make_private, not_ours
+from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
 
 _CONFIG = "config.json"
 _REMEDY = "name another place by ContainerPath of the oci.conf"
@@ -46,7 +46,7 @@ def write_task(
         with open(os.path.join(step.bundle, _CONFIG), "rb") as file:
             config: dict[str, Any] = msgspec.json.decode(file.read())
         _remove_older(made)
-        make_place(made, _REMEDY)
+        make_private(made, _REMEDY)
         os.mkdir(inner, 0o700)
         rootfs = os.path.join(step.bundle, config["root"]["path"])
         environment = _environment(conf, config, variables)

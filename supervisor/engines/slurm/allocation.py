@@ -28,18 +28,18 @@ import trio
 from scrun.core.errors import AllocationRefused
 from scrun.model.states import Ending, taken
 from scrun.model.waiting import Waiting, in_vain_line
-from supervisor.children.processes import Child, child
-from supervisor.children.pumps import messages
-from supervisor.contracts.engine import Request
-from supervisor.core.nurseries import unwrapped
-from supervisor.engines.slurm.cancel import cancel_job
-from supervisor.engines.slurm.fate import ask_fate
-from supervisor.engines.slurm.grammar import is_chatter
-from supervisor.engines.slurm.messages import SallocHeard
-from supervisor.engines.slurm.pending import Queue
-from supervisor.engines.slurm.release import cancel_in_the_end, may_pass
-from supervisor.engines.slurm.tools import Tools, lean
-from supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
+from scrun.supervisor.children.processes import Child, child
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.contracts.engine import Request
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.engines.slurm.cancel import cancel_job
+from scrun.supervisor.engines.slurm.fate import ask_fate
+from scrun.supervisor.engines.slurm.grammar import is_chatter
+from scrun.supervisor.engines.slurm.messages import SallocHeard
+from scrun.supervisor.engines.slurm.pending import Queue
+from scrun.supervisor.engines.slurm.release import cancel_in_the_end, may_pass
+from scrun.supervisor.engines.slurm.tools import Tools, lean
+from scrun.supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
 
 # The socket is its standard input: dash can name one-digit descriptors only, and salloc itself
 # keeps whatever else it inherits.

@@ -5,10 +5,10 @@ import signal
 import trio
 
 from scrun.core.errors import EngineError
-from supervisor.children.processes import Setting, child
-from supervisor.children.pumps import messages
-from supervisor.engines.slurm.grammar import Sentence, complaint, understood
-from supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, understood
+from scrun.supervisor.engines.slurm.tools import Tools
 
 _DEADLINE = 20.0
 

@@ -15,14 +15,14 @@ from scrun.settings.oci_conf.site import beside, site_conf
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
-from supervisor.children.processes import Setting, output_of
-from supervisor.contracts.engine import Job, Request
-from supervisor.contracts.target import Target
-from supervisor.core.identity import mark
-from supervisor.engines.slurm.allocation import Held, Wish, hold
-from supervisor.engines.slurm.cancel import cancel_job
-from supervisor.engines.slurm.job import SlurmJob
-from supervisor.engines.slurm.layout import (
+from scrun.supervisor.children.processes import Setting, output_of
+from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.core.identity import mark
+from scrun.supervisor.engines.slurm.allocation import Held, Wish, hold
+from scrun.supervisor.engines.slurm.cancel import cancel_job
+from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.layout import (
     SHAPE,
     Layout,
     OneNode,
@@ -32,10 +32,10 @@ from supervisor.engines.slurm.layout import (
     layout_within,
     nodes_of_salloc,
 )
-from supervisor.engines.slurm.node import NodeCommands
-from supervisor.engines.slurm.pending import Queue
-from supervisor.engines.slurm.tools import Tools
-from supervisor.engines.slurm.unknown import jobs_of_the_dead
+from scrun.supervisor.engines.slurm.node import NodeCommands
+from scrun.supervisor.engines.slurm.pending import Queue
+from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
 
 _ANSWER = 10.0
 

@@ -6,7 +6,7 @@ from signal import SIGKILL
 import msgspec
 
 from scrun.model.states import Ending, exited, taken
-from supervisor.engines.slurm.messages import SallocHeard, SrunHeard
+from scrun.supervisor.engines.slurm.messages import SallocHeard, SrunHeard
 
 # slurm/slurm.h, SIG_OOM: the low byte of a task's status when the kernel killed one of the step's
 # processes for want of memory, whichever it was; its own status is not told then (22.05)

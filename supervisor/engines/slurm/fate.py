@@ -11,11 +11,11 @@ import msgspec
 import trio
 
 from scrun.model.states import Ending, taken
-from supervisor.children.processes import Setting, child, output_of
-from supervisor.children.pumps import messages
-from supervisor.core.threads import in_thread
-from supervisor.engines.slurm.grammar import understood
-from supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.children.processes import Setting, child, output_of
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.slurm.grammar import understood
+from scrun.supervisor.engines.slurm.tools import Tools
 
 # Less than the time for which the end of a step waits for news of its job (`job.py`).
 _ANSWER = 1.5

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from scrun.core.errors import EngineError
-from supervisor.children.processes import Setting, child
-from supervisor.children.pumps import Output, messages
-from supervisor.contracts.engine import Answer
-from supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.pumps import Output, messages
+from scrun.supervisor.contracts.engine import Answer
+from scrun.supervisor.engines.slurm.tools import Tools
 
 _DEADLINE = 20.0
 # The kernel takes a quarter of the stack for arguments and environment: 2 MiB. The latter may be

@@ -10,21 +10,21 @@ import trio
 from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, taken
 from scrun.settings.slurm.versions import Features
-from supervisor.children.terminal import give_a_size, write_size
-from supervisor.contracts.engine import Answer, Program, Request, Session, Step
-from supervisor.core.threads import in_thread
-from supervisor.engines.slurm.allocation import Held
-from supervisor.engines.slurm.exits import ending_of_step, step_exit
-from supervisor.engines.slurm.fate import ask_fate
-from supervisor.engines.slurm.inspect import inspect
-from supervisor.engines.slurm.layout import Layout
-from supervisor.engines.slurm.node import NodeCommands
-from supervisor.engines.slurm.remote import in_directory, run_on_nodes
-from supervisor.engines.slurm.session import SlurmSession
-from supervisor.engines.slurm.signals import signal_container
-from supervisor.engines.slurm.step import SrunStep, Streams
-from supervisor.engines.slurm.tools import Tools, of_the_job
-from supervisor.engines.slurm.update import set_time_limit
+from scrun.supervisor.children.terminal import give_a_size, write_size
+from scrun.supervisor.contracts.engine import Answer, Program, Request, Session, Step
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
+from scrun.supervisor.engines.slurm.fate import ask_fate
+from scrun.supervisor.engines.slurm.inspect import inspect
+from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.node import NodeCommands
+from scrun.supervisor.engines.slurm.remote import in_directory, run_on_nodes
+from scrun.supervisor.engines.slurm.session import SlurmSession
+from scrun.supervisor.engines.slurm.signals import signal_container
+from scrun.supervisor.engines.slurm.step import SrunStep, Streams
+from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
+from scrun.supervisor.engines.slurm.update import set_time_limit
 
 _NEWS_OF_THE_JOB = 2.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)

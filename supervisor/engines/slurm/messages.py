@@ -4,8 +4,8 @@ import os
 import re
 
 from scrun.model.states import Ending, taken
-from supervisor.engines.local.runtimes import program_failure
-from supervisor.engines.slurm.grammar import OVER, Said, Sentence, complaint, understood
+from scrun.supervisor.engines.local.runtimes import program_failure
+from scrun.supervisor.engines.slurm.grammar import OVER, Said, Sentence, complaint, understood
 
 _UNKNOWN_FAILURE = 0x0100
 _KEPT = 20  # error messages: srun may repeat one for days

@@ -7,8 +7,8 @@ from scrun.core.paths import real_id
 from scrun.oci.signals import signal_name
 from scrun.settings.oci_conf.node_runtime import NodeRuntime, signalled
 from scrun.settings.oci_conf.patterns import substitute
-from supervisor.children.node_scripts import PROCESS_FILE
-from supervisor.core.names import user_name
+from scrun.supervisor.children.node_scripts import PROCESS_FILE
+from scrun.supervisor.core.names import user_name
 
 
 class NodeCommands(msgspec.Struct, frozen=True):

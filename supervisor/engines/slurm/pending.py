@@ -30,10 +30,10 @@ from scrun.model.waiting import (
     is_too_much,
     waiting_line,
 )
-from supervisor.children.processes import Setting, output_of
-from supervisor.contracts.engine import Request
-from supervisor.engines.slurm.fate import is_forgotten
-from supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.children.processes import Setting, output_of
+from scrun.supervisor.contracts.engine import Request
+from scrun.supervisor.engines.slurm.fate import is_forgotten
+from scrun.supervisor.engines.slurm.tools import Tools
 
 _FIRST_PAUSE, _SECOND_PAUSE, _LAST_PAUSE = 0.5, 2.0, 60.0
 _SCHEDULER_LOOKS = 1.0

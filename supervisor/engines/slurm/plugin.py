@@ -7,9 +7,9 @@ import msgspec
 from scrun.core.errors import EngineUnavailable
 from scrun.settings.file.load import Runtime, Settings
 from scrun.settings.slurm_conf import find_slurm_conf
-from supervisor.contracts.target import HOST_ONLY
-from supervisor.engines.slurm.engine import SlurmEngine
-from supervisor.engines.slurm.tools import Tools, find_tools
+from scrun.supervisor.contracts.target import HOST_ONLY
+from scrun.supervisor.engines.slurm.engine import SlurmEngine
+from scrun.supervisor.engines.slurm.tools import Tools, find_tools
 
 plugin_type = "engine/slurm"
 plugin_name = "Slurm"

@@ -3,10 +3,10 @@
 import trio
 
 from scrun.core.errors import EngineError, described, leaves
-from supervisor.children.processes import Setting
-from supervisor.engines.slurm.cancel import cancel_job
-from supervisor.engines.slurm.tools import Tools
-from supervisor.log.journal import Journal
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.engines.slurm.cancel import cancel_job
+from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.log.journal import Journal
 
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
 

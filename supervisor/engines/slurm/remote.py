@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from scrun.core.errors import EngineError
-from supervisor.children.processes import Setting, child, shell_status
-from supervisor.children.pumps import messages
-from supervisor.engines.slurm.grammar import Sentence, complaint, understood
-from supervisor.engines.slurm.tools import Tools, of_the_job
+from scrun.supervisor.children.processes import Setting, child, shell_status
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, understood
+from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
 
 _GRACE = 0.5  # srun ends its step at once when it is told
 

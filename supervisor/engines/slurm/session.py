@@ -7,11 +7,11 @@ cgroup of its own step: ending the step ends it, and all that it has started.
 import signal
 
 from scrun.model.states import Ending, taken
-from supervisor.children.node_scripts import exec_script, process_variables
-from supervisor.contracts.engine import Program
-from supervisor.engines.slurm.exits import ending_of_step, step_exit
-from supervisor.engines.slurm.node import NodeCommands
-from supervisor.engines.slurm.step import SrunStep, Streams
+from scrun.supervisor.children.node_scripts import exec_script, process_variables
+from scrun.supervisor.contracts.engine import Program
+from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
+from scrun.supervisor.engines.slurm.node import NodeCommands
+from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 
 
 class SlurmSession:

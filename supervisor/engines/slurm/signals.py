@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import trio
 
 from scrun.core.errors import EngineError, SettingsError
-from supervisor.children.processes import Setting, child
-from supervisor.children.pumps import messages
-from supervisor.engines.slurm.cancel import signal_step
-from supervisor.engines.slurm.node import NodeCommands
-from supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.engines.slurm.cancel import signal_step
+from scrun.supervisor.engines.slurm.node import NodeCommands
+from scrun.supervisor.engines.slurm.tools import Tools
 
 _DEADLINE = 15.0
 _LONGEST = 100_000  # of a script: a word of a command line has 128 KiB at most

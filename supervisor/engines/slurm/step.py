@@ -9,14 +9,14 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import Level
-from supervisor.children.processes import Child, Setting, child
-from supervisor.children.pumps import can_be_opened_again, carried, messages, overheard
-from supervisor.children.terminal import give_a_size
-from supervisor.core.nurseries import unwrapped
-from supervisor.engines.slurm.cancel import signal_step
-from supervisor.engines.slurm.messages import SrunHeard
-from supervisor.engines.slurm.tools import Tools, lean
-from supervisor.log.journal import Journal
+from scrun.supervisor.children.processes import Child, Setting, child
+from scrun.supervisor.children.pumps import can_be_opened_again, carried, messages, overheard
+from scrun.supervisor.children.terminal import give_a_size
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.engines.slurm.cancel import signal_step
+from scrun.supervisor.engines.slurm.messages import SrunHeard
+from scrun.supervisor.engines.slurm.tools import Tools, lean
+from scrun.supervisor.log.journal import Journal
 
 _STEP_ENDS = 5.0
 _STEP_STARTS = 10.0

@@ -9,7 +9,7 @@ import msgspec
 from scrun.core.errors import EngineUnavailable
 from scrun.core.paths import real_id
 from scrun.settings.oci_conf.parse import OciConf
-from supervisor.children.processes import SYSTEM_PATH, Setting, own_program
+from scrun.supervisor.children.processes import SYSTEM_PATH, Setting, own_program
 
 _NOT_OURS = ("SLURM_", "SLURMD_", "SALLOC_", "SBATCH_", "SRUN_", "SCANCEL_", "SQUEUE_", "SACCT_")
 

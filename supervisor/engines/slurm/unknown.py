@@ -6,9 +6,9 @@ import msgspec
 import trio
 
 from scrun.model.record import Process
-from supervisor.children.processes import Setting, output_of
-from supervisor.core.identity import is_dead, read_mark
-from supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.children.processes import Setting, output_of
+from scrun.supervisor.core.identity import is_dead, read_mark
+from scrun.supervisor.engines.slurm.tools import Tools
 
 _FORMAT = "JobID:30,AllocSID:30,SubmitTime:30"
 _ANSWER = 10.0

@@ -1,9 +1,9 @@
 """What Slurm lets a user change of a running job."""
 
 from scrun.core.errors import EngineError
-from supervisor.children.processes import Setting, child
-from supervisor.children.pumps import messages
-from supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.engines.slurm.tools import Tools
 
 
 async def set_time_limit(tools: Tools, setting: Setting, job_id: str, limit: str) -> None:

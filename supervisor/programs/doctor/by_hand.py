@@ -18,16 +18,16 @@ from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
 from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.settings.slurm_conf import read_conf
-from supervisor.children.processes import Child, child, output_of
-from supervisor.contracts.engine import Step
-from supervisor.engines.local.commands import Container
-from supervisor.engines.local.site_commands import OciConfCommands
-from supervisor.programs.doctor.cluster import oci_conf_path
-from supervisor.programs.doctor.containers import last_line, own_root, write_bundle
-from supervisor.programs.doctor.findings import Finding
-from supervisor.programs.doctor.place import Check, Place, Tell
-from supervisor.staging.place import stage_in
-from supervisor.staging.survey import local_target
+from scrun.supervisor.children.processes import Child, child, output_of
+from scrun.supervisor.contracts.engine import Step
+from scrun.supervisor.engines.local.commands import Container
+from scrun.supervisor.engines.local.site_commands import OciConfCommands
+from scrun.supervisor.engines.local.target import local_target
+from scrun.supervisor.programs.doctor.cluster import oci_conf_path
+from scrun.supervisor.programs.doctor.containers import last_line, own_root, write_bundle
+from scrun.supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.programs.doctor.place import Check, Place, Tell
+from scrun.supervisor.staging.place import stage_in
 
 NAME = "oci.conf by hand"
 _STARTS, _ENDS = 10.0, 10.0

@@ -13,11 +13,11 @@ from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.settings.oci_conf.site import beside
 from scrun.settings.slurm.versions import features
 from scrun.settings.slurm_conf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
-from supervisor.log.journal import Journal
-from supervisor.programs.doctor.findings import Finding
-from supervisor.programs.doctor.place import Check, Place, Tell, run_tool, slurm_version
-from supervisor.scripts.find import find_script, site_of
-from supervisor.scripts.host import loaded
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.programs.doctor.place import Check, Place, Tell, run_tool, slurm_version
+from scrun.supervisor.scripts.find import find_script, site_of
+from scrun.supervisor.scripts.host import loaded
 
 _MUNGE = "/run/munge/munge.socket.2"
 

@@ -20,13 +20,13 @@ import trio
 
 from scrun.core.errors import ScrunError
 from scrun.core.own_directory import own_directory
+from scrun.core.paths import packages
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_conf
-from supervisor.children.processes import SYSTEM_PATH, Setting, child
-from supervisor.core.places import PACKAGES
-from supervisor.engines.local.runtimes import find_runtime
-from supervisor.programs.doctor.findings import Finding
-from supervisor.programs.doctor.place import Check, Done, Place, Tell, run_tool
+from scrun.supervisor.children.processes import SYSTEM_PATH, Setting, child
+from scrun.supervisor.engines.local.runtimes import find_runtime
+from scrun.supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.programs.doctor.place import Check, Done, Place, Tell, run_tool
 
 NAME = "container"
 _SCRUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scrun._fast import main; main()"
@@ -118,7 +118,7 @@ class _Trial:
         self._root, self._bundle = root, bundle
         self._directory = place.directory
         site = ["-S"] if sys.flags.no_site else []
-        self._command = [sys.executable, "-I", *site, "-c", _SCRUN, PACKAGES]
+        self._command = [sys.executable, "-I", *site, "-c", _SCRUN, packages()]
         for option in ("config-file", "engine", "stager", "slurm-conf"):
             if value := place.parsed.text(option):
                 self._command.append(f"--{option}={value}")

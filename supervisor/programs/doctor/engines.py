@@ -7,9 +7,9 @@ import trio
 from scrun.commands.install import Site, home, home_config
 from scrun.core.errors import SettingsError
 from scrun.install import docker, files, podman
-from supervisor.programs.doctor.findings import Finding
-from supervisor.programs.doctor.place import Check, Place, Tell
-from supervisor.staging.mapped import why_no_owners
+from scrun.supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.programs.doctor.place import Check, Place, Tell
+from scrun.supervisor.staging.mapped import why_no_owners
 
 
 def judge_podman(engine: dict[str, object], usable: str | None) -> Finding:

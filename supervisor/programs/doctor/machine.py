@@ -15,11 +15,11 @@ from scrun.core.own_directory import own_directory
 from scrun.core.version import VERSION
 from scrun.settings.file import quick
 from scrun.settings.slurm.versions import features
-from supervisor.children.processes import own_program
-from supervisor.containers.successor import of_the_dead
-from supervisor.core.limits import still_limited
-from supervisor.programs.doctor.findings import Finding
-from supervisor.programs.doctor.place import Check, Place, Tell, run_tool, slurm_version
+from scrun.supervisor.children.processes import own_program
+from scrun.supervisor.containers.successor import of_the_dead
+from scrun.supervisor.core.limits import still_limited
+from scrun.supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.programs.doctor.place import Check, Place, Tell, run_tool, slurm_version
 
 _WANTED_IDS = 65536
 _TOOLS = (

@@ -10,10 +10,10 @@ from scrun.cli.failure import explain_end
 from scrun.cli.parse import parse
 from scrun.core.errors import ScrunError, leaves
 from scrun.core.output import write
-from supervisor.plugins.registry import plugins
-from supervisor.programs.doctor import by_hand, cluster, containers, engines, machine, trial
-from supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
-from supervisor.programs.doctor.place import Check, Place, examine
+from scrun.supervisor.plugins.registry import plugins
+from scrun.supervisor.programs.doctor import by_hand, cluster, containers, engines, machine, trial
+from scrun.supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
+from scrun.supervisor.programs.doctor.place import Check, Place, examine
 
 CHECKS: tuple[Check, ...] = (
     *machine.BASICS,

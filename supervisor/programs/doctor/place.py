@@ -13,16 +13,16 @@ from scrun.core.errors import EngineUnavailable, PluginUnavailable, ScrunError
 from scrun.settings.file.load import Settings, merge
 from scrun.settings.slurm.versions import SlurmVersion, parse_version
 from scrun.settings.slurm_conf import find_slurm_conf
-from supervisor.children.processes import SYSTEM_PATH, Setting, child
-from supervisor.children.pumps import messages
-from supervisor.contracts.create_request import own_order
-from supervisor.contracts.engine import Engine
-from supervisor.core.names import learn
-from supervisor.engines.slurm.engine import SlurmEngine
-from supervisor.engines.slurm.tools import Tools, find_tools
-from supervisor.plugins.choose_engine import Engines
-from supervisor.plugins.registry import Plugins
-from supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.children.processes import SYSTEM_PATH, Setting, child
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.contracts.create_request import own_order
+from scrun.supervisor.contracts.engine import Engine
+from scrun.supervisor.core.names import learn
+from scrun.supervisor.engines.slurm.engine import SlurmEngine
+from scrun.supervisor.engines.slurm.tools import Tools, find_tools
+from scrun.supervisor.plugins.choose_engine import Engines
+from scrun.supervisor.plugins.registry import Plugins
+from scrun.supervisor.programs.doctor.findings import Finding
 
 Tell = Callable[[Finding], None]
 

@@ -14,19 +14,19 @@ from scrun.core.errors import EngineError, ScrunError, SettingsError, StagingErr
 from scrun.model.states import Ending
 from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.shell_commands import program_of
-from supervisor.children.processes import Setting
-from supervisor.children.pumps import messages
-from supervisor.contracts.engine import Job, Request
-from supervisor.core.nurseries import unwrapped
-from supervisor.log.journal import Journal
-from supervisor.programs.doctor.cluster import judge_ping, mute, oci_conf_path, read_oci_conf
-from supervisor.programs.doctor.containers import NAME as CONTAINER
-from supervisor.programs.doctor.containers import own_root, try_container
-from supervisor.programs.doctor.findings import Finding
-from supervisor.programs.doctor.place import Check, Place, Tell, run_tool
-from supervisor.scripts.find import find_script
-from supervisor.staging.id_maps import with_ids
-from supervisor.staging.place import directory_for
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.programs.doctor.cluster import judge_ping, mute, oci_conf_path, read_oci_conf
+from scrun.supervisor.programs.doctor.containers import NAME as CONTAINER
+from scrun.supervisor.programs.doctor.containers import own_root, try_container
+from scrun.supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.programs.doctor.place import Check, Place, Tell, run_tool
+from scrun.supervisor.scripts.find import find_script
+from scrun.supervisor.staging.id_maps import with_ids
+from scrun.supervisor.staging.place import directory_for
 
 _USERS = "users of a container"
 NAMES = ("job", "step", "runtime on a node", "shared directory", _USERS, CONTAINER)

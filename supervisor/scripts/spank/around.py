@@ -11,10 +11,10 @@ from scrun.settings.file.load import Settings
 from scrun.settings.slurm_conf import find_slurm_conf, slurm_user
 from scrun.settings.spank.plugin_options import read_given
 from scrun.settings.spank.plugstack import Script, find_plugstack, find_scripts, read_plugstack
-from supervisor.contracts.engine import Engine, Request
-from supervisor.core.nurseries import unwrapped
-from supervisor.core.threads import look
-from supervisor.scripts.spank.stack import Stack
+from scrun.supervisor.contracts.engine import Engine, Request
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import look
+from scrun.supervisor.scripts.spank.stack import Stack
 
 
 @asynccontextmanager
@@ -47,10 +47,10 @@ async def plugin_stack(
         yield Stack(request)
         return
     # only here: most sites have no scripts, and a supervisor's start would be 2 ms longer
-    from supervisor.scripts.spank.native import Native, loaded_by_slurm
-    from supervisor.scripts.spank.phases import Facts
-    from supervisor.scripts.spank.script_stack import ScriptStack
-    from supervisor.scripts.spank.scripts import Scripts
+    from scrun.supervisor.scripts.spank.native import Native, loaded_by_slurm
+    from scrun.supervisor.scripts.spank.phases import Facts
+    from scrun.supervisor.scripts.spank.script_stack import ScriptStack
+    from scrun.supervisor.scripts.spank.scripts import Scripts
 
     native: Native = frozenset()
     if engine.name == "slurm" and settings.spank.plugstack is None:

@@ -26,13 +26,13 @@ from scrun.core.errors import SpankError
 from scrun.model.states import Ending
 from scrun.oci.config import Bundle
 from scrun.settings.spank.plugin_options import read_given
-from supervisor.contracts.engine import Job, Request, Step
-from supervisor.core.threads import in_thread
-from supervisor.scripts.spank.contexts import Context, Member, Variables
-from supervisor.scripts.spank.native import Native
-from supervisor.scripts.spank.scripts import Scripts
-from supervisor.scripts.spank.stack import Stack
-from supervisor.scripts.spank.tasks import environment_of, facts_of_job, wait_status
+from scrun.supervisor.contracts.engine import Job, Request, Step
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.scripts.spank.contexts import Context, Member, Variables
+from scrun.supervisor.scripts.spank.native import Native
+from scrun.supervisor.scripts.spank.scripts import Scripts
+from scrun.supervisor.scripts.spank.stack import Stack
+from scrun.supervisor.scripts.spank.tasks import environment_of, facts_of_job, wait_status
 
 _LAST = 30.0
 _CONTROL = "SLURM_SPANK_"

@@ -16,11 +16,11 @@ from scrun.core.errors import SpankError
 from scrun.settings.file.load import Lua
 from scrun.settings.spank.plugin_options import Option
 from scrun.settings.spank.plugstack import Script
-from supervisor.children.processes import Setting
-from supervisor.log.journal import Journal
-from supervisor.scripts.process import Worker, working
-from supervisor.scripts.spank.contexts import Context, Member, Variables
-from supervisor.scripts.spank.phases import ContextName, Facts, State, state
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.scripts.process import Worker, working
+from scrun.supervisor.scripts.spank.contexts import Context, Member, Variables
+from scrun.supervisor.scripts.spank.phases import ContextName, Facts, State, state
 
 
 class Scripts:

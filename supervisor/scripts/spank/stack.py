@@ -1,7 +1,7 @@
 """The plugin stack of a container at a site without scripts, and what all stacks have."""
 
 from scrun.model.states import Ending
-from supervisor.contracts.engine import Job, Request, Step
+from scrun.supervisor.contracts.engine import Job, Request, Step
 
 
 class Stack:

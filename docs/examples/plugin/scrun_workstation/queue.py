@@ -18,10 +18,10 @@ import trio
 
 from scrun.core.errors import PluginUnavailable, SettingsError
 from scrun.settings.file.load import Settings
-from supervisor.children.processes import Setting
-from supervisor.contracts.engine import Engine, Job, Request
-from supervisor.contracts.target import Target
-from supervisor.engines.local import plugin as local
+from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.contracts.engine import Engine, Job, Request
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.engines.local import plugin as local
 
 plugin_type = "engine/queue"
 plugin_name = "This machine, some containers at a time"

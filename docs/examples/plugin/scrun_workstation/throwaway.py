@@ -12,12 +12,12 @@ import msgspec
 import trio
 
 from scrun.oci.config import Bundle
-from supervisor.contracts.engine import Job, Request
-from supervisor.contracts.staged import Staged
-from supervisor.contracts.stager import Left, Submission
-from supervisor.core.files import remove_tree
-from supervisor.staging import builtin
-from supervisor.staging.place import directory_for, make_place
+from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.stager import Left, Submission
+from scrun.supervisor.core.files import remove_tree
+from scrun.supervisor.staging import builtin
+from scrun.supervisor.staging.place import directory_for, make_place
 
 plugin_type = "stage/throwaway"
 plugin_name = "Throw-away copies"

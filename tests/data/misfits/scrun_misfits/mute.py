@@ -1,6 +1,6 @@
 """One without a function that stagers have to have."""
 
-from supervisor.staging.none import configure, stager
+from scrun.supervisor.staging.none import configure, stager
 
 __all__ = ["configure", "stager"]
 

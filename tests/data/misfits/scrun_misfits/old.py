@@ -1,6 +1,6 @@
 """One for another version of the plugin API."""
 
-from supervisor.engines.none import configure, engine
+from scrun.supervisor.engines.none import configure, engine
 
 __all__ = ["configure", "engine"]
 

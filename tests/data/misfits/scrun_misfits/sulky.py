@@ -1,6 +1,6 @@
 """One whose init does not want."""
 
-from supervisor.engines.none import configure, engine
+from scrun.supervisor.engines.none import configure, engine
 
 __all__ = ["configure", "engine"]
 
