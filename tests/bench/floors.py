@@ -41,7 +41,10 @@ class Floors:
         self._import(COMMAND, "scrun.commands.create, scrun.settings.file.quick")
         libraries = "trio, msgspec, daemon"
         self._import(LIBRARIES, libraries)
-        own = "scrun.supervisor.daemon.run, scrun.supervisor.engines.slurm.plugin, scrun.supervisor.staging.builtin"
+        own = ", ".join(
+            f"scrun.supervisor.{name}"
+            for name in ("daemon.run", "engines.slurm.plugin", "staging.builtin")
+        )
         self._import(MODULES, f"{libraries}, {own}")
         with stand.job(SALLOC):
             pass

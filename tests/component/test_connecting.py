@@ -56,7 +56,7 @@ def served(path: Path, user: User) -> Iterator[None]:
 
 
 def answer(path: Path, *prefix: str) -> str:
-    project = str(Path(wire.__file__).parents[1])
+    project = str(Path(wire.__file__).parents[2])
     command = [*prefix, sys.executable, "-I", "-c", CONNECT, project, str(path.parent)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert done.stderr == ""

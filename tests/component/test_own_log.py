@@ -128,9 +128,9 @@ def test_a_fault_in_a_connection_is_its_own(
     base: Path, name: str, request_fields: list[bytes]
 ) -> None:
     kind, method = name.split(".")
-    module = {"Request": "requests", "Containers": "containers"}[kind]
+    module = {"Request": "daemon.requests", "Containers": "containers.containers"}[kind]
     before = f"""
-from supervisor.{module} import {kind}
+from scrun.supervisor.{module} import {kind}
 whole, broken = {kind}.{method}, [True]
 def fail(*arguments):
     if broken and broken.pop():

@@ -120,14 +120,14 @@ def allowed() -> dict[str, set[str]]:
     below: set[str] = set()
     for line in in_order(COMMAND, "scrun"):
         below |= line
-        may |= {folder: set(below) for folder in line}
+        may |= {folder: set(below) for folder in [*line]}
     command = set(below)
     shared = {f"scrun.{name}" for name in SHARED.split()}
     below = set()
     for line in in_order(SUPERVISOR, "scrun.supervisor"):
         below |= line
         has = command if "scrun.supervisor.programs" in line else shared
-        may |= {folder: below | has for folder in line}
+        may |= dict.fromkeys(line, below | has)
     may["scrun.supervisor"] = below | shared
     may |= {f"scrun.supervisor.{name}": shared | {"scrun.anchor"} for name in APART}
     return may
