@@ -15,7 +15,7 @@ from scrun.model import states
 from scrun.oci.signals import signal_name
 from scrun.settings.file import load, quick
 from scrun.settings.slurm.outputs import Told
-from scrun.settings.slurm.requests import Release, Request
+from scrun.settings.slurm.requests import JobVariable, Release
 from scrun.supervisor.scripts import find
 from scrun.supervisor.sessions import sessions
 
@@ -101,14 +101,14 @@ def _choices(metavar: str) -> str:
 # Requests
 
 
-def tools(request: Request) -> str:
+def tools(request: JobVariable) -> str:
     """Say which tool has the option."""
     return {"job": "salloc", "step": "srun", "both": "salloc and srun"}[request.scope]
 
 
-def releases(request: Request) -> str:
+def releases(request: JobVariable) -> str:
     """Say which versions of Slurm have it, if not all."""
-    every = Request("", "")
+    every = JobVariable("", "")
     since = f"since {_release(request.since)}" if request.since != every.since else ""
     until = f"before {_release(request.until)}" if request.until else ""
     return " ".join(filter(None, (since, until)))

@@ -4,7 +4,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from scrun.anchor.shell import Left
+    from scrun.anchor.shell import AnchorProcess
 
 
 class PidFile:
@@ -29,7 +29,7 @@ class PidFile:
         import fcntl
 
         self._path = path
-        self._left: Left | None = None
+        self._left: AnchorProcess | None = None
         directory = os.path.dirname(path) or "."
         self._temporary = f"{directory}/.scrun-{os.getpid()}-{os.urandom(4).hex()}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -62,7 +62,7 @@ class PidFile:
         except OSError as error:
             raise self._named(error) from None
 
-    def names(self, pid: int, left: "Left | None" = None) -> None:
+    def names(self, pid: int, left: "AnchorProcess | None" = None) -> None:
         """Write the pid of an anchor.
 
         Args:

@@ -73,7 +73,7 @@ os._exit(int(said))
 """
 
 
-class Left:
+class AnchorProcess:
     """An anchor that is about to be left behind, as a child of a child of this process.
 
     It is made beside this process, which has other things to do meanwhile: `pid` waits for the

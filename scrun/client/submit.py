@@ -16,7 +16,7 @@ from scrun.protocol.progress import CALL, TOLD
 def submit(
     parsed: Parsed,
     argv: "list[str]",
-    left: "shell.Left | None",
+    left: "shell.AnchorProcess | None",
     fds: "list[int]",
     pid_file: "PidFile | None",
     console: "Console | None",
@@ -75,7 +75,7 @@ def _ask(
     name: str,
     parsed: Parsed,
     fields: "list[bytes]",
-    left: "shell.Left | None",
+    left: "shell.AnchorProcess | None",
     fds: "list[int]",
     pid_file: "PidFile | None",
     console: "Console | None",
@@ -129,7 +129,7 @@ def _ask(
 
 
 def _name_anchor(
-    sock: _socket.socket, left: "shell.Left | None", pid_file: "PidFile | None"
+    sock: _socket.socket, left: "shell.AnchorProcess | None", pid_file: "PidFile | None"
 ) -> None:
     """Tell the supervisor, and the pid file, which process the anchor is.
 

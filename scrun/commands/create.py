@@ -45,7 +45,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         console = Console(path) if (path := parsed.text("console-socket")) else None
         ours, theirs = _socket.socketpair()
         lock = pid_file.lock if pid_file else None
-        left = shell.Left(theirs.detach(), lock, console.path if console else None)
+        left = shell.AnchorProcess(theirs.detach(), lock, console.path if console else None)
         stdio = console.stdio if console else [0, 1, 2]
         fds = [*stdio, ours.fileno()]
         status, answer, told = submit(parsed, argv, left, fds, pid_file, console)

@@ -69,7 +69,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         pid, left = os.getpid(), None
         if detach:
             lock = pid_file.lock if pid_file else None
-            left = shell.Left(theirs.detach(), lock, terminal.path if terminal else None)
+            left = shell.AnchorProcess(theirs.detach(), lock, terminal.path if terminal else None)
             pid = left.pid
         if pid_file:
             pid_file.names(pid, left)

@@ -32,7 +32,7 @@ ENGINES = ("podman", "docker")
 _DOCKER = "/etc/docker"
 
 
-class Site:
+class InstallTarget:
     """For whom it is done, and where their files are.
 
     Attributes:
@@ -81,7 +81,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
         raise UsageError(f"install cannot {engine!r}, only podman or docker")
     if parsed.options.get("system") and os.geteuid() != 0:
         raise UsageError("install --system: only root can; leave it out to install for yourself")
-    site = Site(None if os.geteuid() == 0 else home_config(os.environ))
+    site = InstallTarget(None if os.geteuid() == 0 else home_config(os.environ))
     undo, default = bool(parsed.options.get("undo")), bool(parsed.options.get("default"))
     changes = _undo(engine, site) if undo else _install(engine, site, default=default)
     notes: list[str] = []
@@ -103,7 +103,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     return 0
 
 
-def _storage(engine: str, site: Site) -> list[str]:
+def _storage(engine: str, site: InstallTarget) -> list[str]:
     """Tell what podman's storage means for its containers on a cluster, if it is slow there."""
     if engine != "podman":
         return []
@@ -126,7 +126,7 @@ def home(env: Mapping[str, str]) -> str:
     return (env.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir).rstrip("/")
 
 
-def _install(engine: str, site: Site, *, default: bool) -> list[Change]:
+def _install(engine: str, site: InstallTarget, *, default: bool) -> list[Change]:
     program = launcher.find(sys.argv[0], os.environ.get("PATH"))
     if site.home_config is None:
         launcher.check_for_all(program, os.path.join(packages(), "scrun", "__init__.py"))
@@ -143,7 +143,7 @@ def _install(engine: str, site: Site, *, default: bool) -> list[Change]:
     return [Change(site.daemon, before, after)]
 
 
-def _install_podman(site: Site, program: str, *, default: bool) -> Change:
+def _install_podman(site: InstallTarget, program: str, *, default: bool) -> Change:
     before = files.read(site.podman)
     if before is not None and not podman.is_ours(before):
         raise SettingsError(f"{site.podman}: not of our making; move it away, or rename it")
@@ -158,7 +158,7 @@ def _install_podman(site: Site, program: str, *, default: bool) -> Change:
     return Change(site.podman, before, podman.text(program, default=default))
 
 
-def _undo(engine: str, site: Site) -> list[Change]:
+def _undo(engine: str, site: InstallTarget) -> list[Change]:
     changes = []
     if engine == "podman":
         before = files.read(site.podman)
@@ -175,7 +175,7 @@ def _undo(engine: str, site: Site) -> list[Change]:
     return changes
 
 
-def _slurm_conf(parsed: Parsed, site: Site) -> tuple[list[Change], list[str]]:
+def _slurm_conf(parsed: Parsed, site: InstallTarget) -> tuple[list[Change], list[str]]:
     """Put the slurm.conf in use into scrun.toml, if nothing but this call's surroundings names it.
 
     Returns:
@@ -201,7 +201,7 @@ def _slurm_conf(parsed: Parsed, site: Site) -> tuple[list[Change], list[str]]:
     return [Change(site.settings, text, after)], []
 
 
-def _named(site: Site, own: str | None) -> str | None:
+def _named(site: InstallTarget, own: str | None) -> str | None:
     """Return the slurm.conf that the settings files name, with `own` for the one we may edit.
 
     Raises:
@@ -216,7 +216,9 @@ def _named(site: Site, own: str | None) -> str | None:
     return None
 
 
-def _outcome(engine: str, site: Site, changed: list[str], *, undo: bool, default: bool) -> str:
+def _outcome(
+    engine: str, site: InstallTarget, changed: list[str], *, undo: bool, default: bool
+) -> str:
     done = ", ".join(changed)
     user = "" if site.home_config is None else "--user "
     # measured with 20.10: at a reload dockerd takes new runtimes in, and forgets none

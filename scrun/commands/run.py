@@ -55,7 +55,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         left = None
         if detach:
             lock = pid_file.lock if pid_file else None
-            left = shell.Left(theirs.detach(), lock, terminal.path if terminal else None)
+            left = shell.AnchorProcess(theirs.detach(), lock, terminal.path if terminal else None)
         fds = [*stdio, ours.fileno()]
         status, answer, told = submit(parsed, argv, left, fds, pid_file, terminal)
         ours.close()

@@ -64,7 +64,7 @@ class Moved(msgspec.Struct, frozen=True):
     group: int
 
 
-class Process(msgspec.Struct, frozen=True):
+class ProcessIdentity(msgspec.Struct, frozen=True):
     """A process of this or another machine, told from all others that have its number.
 
     Attributes:
@@ -126,7 +126,7 @@ class Record(msgspec.Struct, frozen=True):
     pod: str = ""
     engine_settings: dict[str, str] = {}
     format: int = 1
-    supervisor: Process | None = None
+    supervisor: ProcessIdentity | None = None
     until_delete: bool = False
 
     @property

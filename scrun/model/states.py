@@ -121,7 +121,7 @@ def not_running(container: str) -> str:
     return f"{NOT_RUNNING}: {container} is stopped"
 
 
-class Answer(enum.Enum):
+class SignalAction(enum.Enum):
     """What `kill` does with a container that does not run."""
 
     DELIVER = "deliver"
@@ -134,7 +134,7 @@ class Answer(enum.Enum):
 FATAL = frozenset({1, 2, 3, 9, 15})  # HUP INT QUIT KILL TERM: somebody wants it to end
 
 
-def answer_to_signal(phase: Phase, signal: int, stop_signal: int = 0) -> Answer:
+def answer_to_signal(phase: Phase, signal: int, stop_signal: int = 0) -> SignalAction:
     """Tell what a signal means to a container in a phase.
 
     Before the step there is no process yet. What asks for an end ends it (the job is given
@@ -148,11 +148,13 @@ def answer_to_signal(phase: Phase, signal: int, stop_signal: int = 0) -> Answer:
         stop_signal: The one by which its engine stops it; 0 if that is not known.
     """
     if phase in (Phase.STARTING, Phase.RUNNING):
-        return Answer.DELIVER
+        return SignalAction.DELIVER
     if phase is Phase.STOPPED:
-        return Answer.TOO_LATE
+        return SignalAction.TOO_LATE
     if phase is Phase.STOPPING:
-        return Answer.IGNORE  # callers see it running yet; podman and docker race with the end
+        return (
+            SignalAction.IGNORE
+        )  # callers see it running yet; podman and docker race with the end
     if signal in FATAL or 0 < signal == stop_signal:
-        return Answer.END
-    return Answer.REFUSE if phase is Phase.CREATING else Answer.IGNORE
+        return SignalAction.END
+    return SignalAction.REFUSE if phase is Phase.CREATING else SignalAction.IGNORE

@@ -19,7 +19,7 @@ from scrun.oci.document import decode
 _SETS = ("bounding", "effective", "permitted")
 
 
-class Wish(msgspec.Struct, frozen=True):
+class ExecOptions(msgspec.Struct, frozen=True):
     """What a command line says about a program.
 
     Attributes:
@@ -55,7 +55,7 @@ def process_from_file(content: bytes, name: str) -> tuple[dict[str, Any], Proces
     return raw, checked(raw, name)
 
 
-def process_from_wish(wish: Wish, first: Mapping[str, Any]) -> dict[str, Any]:
+def process_from_wish(wish: ExecOptions, first: Mapping[str, Any]) -> dict[str, Any]:
     """Make the description from a command line.
 
     Args:

@@ -45,7 +45,7 @@ def keep_descriptors_free(newest: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_nofile_hard, _nofile_hard))
 
 
-class Setting(msgspec.Struct, frozen=True):
+class ChildEnv(msgspec.Struct, frozen=True):
     """The surroundings of the children of one container.
 
     Attributes:
@@ -62,7 +62,7 @@ class Setting(msgspec.Struct, frozen=True):
     limits: Limits = ()
     descriptors: tuple[int, ...] = ()
 
-    def with_more(self, variables: Mapping[str, str]) -> "Setting":
+    def with_more(self, variables: Mapping[str, str]) -> "ChildEnv":
         """Return the same with more variables in the environment."""
         return msgspec.structs.replace(self, environment={**self.environment, **variables})
 
@@ -143,7 +143,7 @@ class Child:
 @asynccontextmanager
 async def child(
     argv: Sequence[str],
-    setting: Setting,
+    setting: ChildEnv,
     *,
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
@@ -249,7 +249,7 @@ def shell_status(status: int) -> int:
 
 
 async def run_shell(
-    script: str, setting: Setting, *, stdout: int, stderr: int, directory: str
+    script: str, setting: ChildEnv, *, stdout: int, stderr: int, directory: str
 ) -> int:
     """Run a shell script to its end; what it leaves in its process group ends with it.
 
@@ -274,7 +274,7 @@ async def run_shell(
 _LITTLE = 1 << 20
 
 
-async def output_of(argv: Sequence[str], setting: Setting) -> str:
+async def output_of(argv: Sequence[str], setting: ChildEnv) -> str:
     """Run a command that prints little, and return its standard output, up to 1 MiB."""
     readable, writable = os.pipe()
     async with trio.lowlevel.FdStream(readable) as stream:

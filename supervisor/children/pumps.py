@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.children.processes import Setting, child, own_program
+from scrun.supervisor.children.processes import ChildEnv, child, own_program
 from scrun.supervisor.core.nurseries import unwrapped
 
 LINE_LIMIT = 64 * 1024
@@ -124,7 +124,7 @@ def can_be_opened_again(fd: int) -> bool:
 
 @asynccontextmanager
 async def overheard(
-    fd: int, setting: Setting, hear: Callable[[bytes | bytearray], None]
+    fd: int, setting: ChildEnv, hear: Callable[[bytes | bytearray], None]
 ) -> AsyncIterator[int]:
     """Give the writing end of a pipe whose bytes go to `fd`, and to `hear` as they pass.
 
@@ -166,7 +166,7 @@ async def overheard(
 
 
 @asynccontextmanager
-async def carried(fd: int, setting: Setting) -> AsyncIterator[int]:
+async def carried(fd: int, setting: ChildEnv) -> AsyncIterator[int]:
     """Give the writing end of a pipe whose bytes `cat` carries to `fd`.
 
     A process of its own, because a write to somebody else's descriptor may block, and making

@@ -5,7 +5,7 @@ import os
 from scrun.core.errors import BundleError
 from scrun.oci.config import Bundle, Process, load_bundle
 from scrun.oci.lookup import Found, NotFound, Unknown, find_program
-from scrun.supervisor.contracts.create_request import Order
+from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.threads import look
 
 _READING = 30.0
@@ -19,7 +19,7 @@ class ProgramNotFound(BundleError):
         self.status = status
 
 
-async def admit(order: Order, *, at_terminal: bool) -> tuple[Bundle, Found | Unknown]:
+async def admit(order: CreateRequest, *, at_terminal: bool) -> tuple[Bundle, Found | Unknown]:
     """Read and check a bundle. It is the user's file system, which may hang: in a thread.
 
     Args:
@@ -41,12 +41,12 @@ async def admit(order: Order, *, at_terminal: bool) -> tuple[Bundle, Found | Unk
     return bundle, program
 
 
-def _look(order: Order) -> tuple[Bundle, Found | NotFound | Unknown]:
+def _look(order: CreateRequest) -> tuple[Bundle, Found | NotFound | Unknown]:
     bundle = load_bundle(order.bundle, order.config_file)
     return bundle, find_program(bundle)
 
 
-def _check_terminal(bundle: Bundle, order: Order, *, at_terminal: bool) -> None:
+def _check_terminal(bundle: Bundle, order: CreateRequest, *, at_terminal: bool) -> None:
     """Terminal and console socket go together (runc's terminals.md), but for `run`."""
     terminal, where = bundle.config.process.terminal, f"{bundle.config_file}: process.terminal"
     if order.console is not None and not terminal:

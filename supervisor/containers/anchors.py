@@ -87,7 +87,7 @@ def read_signals(said: bytes) -> tuple[list[signal.Signals], bytes]:
     return [known[text] for text in texts if text in known], rest[-_LINE:]
 
 
-class Obeys(Protocol):
+class GetsSignals(Protocol):
     """What a container does for its anchor."""
 
     @property
@@ -131,7 +131,7 @@ class Obeys(Protocol):
         ...
 
 
-async def obey(anchor: Anchor, container: Obeys) -> None:
+async def forward_signals(anchor: Anchor, container: GetsSignals) -> None:
     """Do what signals to the anchor mean; when it dies, so does the container.
 
     They are for the container. But who asks for an end shall have one: what is not over
@@ -157,11 +157,11 @@ async def obey(anchor: Anchor, container: Obeys) -> None:
         container.end(killed(signal.SIGKILL, "the anchor was killed"))
 
 
-def _hears(container: Obeys) -> bool:
+def _hears(container: GetsSignals) -> bool:
     return container.phase is Phase.RUNNING or container.about_to_run
 
 
-async def _pass_on(container: Obeys, number: signal.Signals) -> None:
+async def _pass_on(container: GetsSignals, number: signal.Signals) -> None:
     try:
         with trio.move_on_after(_GRACE):
             await container.kill(number)

@@ -115,9 +115,9 @@ def _is_socket(fd: int) -> bool:
     return stat.S_ISSOCK(os.fstat(fd).st_mode)
 
 
-def keep(
+def capture(
     stdio: Stdio, directory: str, limit: int, say: Callable[[str], None], *, terminal: bool
-) -> "KeptOutput | None":
+) -> "CapturedOutput | None":
     """Keep what a container would write to a terminal, a pipe or a socket.
 
     Args:
@@ -133,11 +133,11 @@ def keep(
     Raises:
         OSError: No terminal, pipe or file can be had.
     """
-    kept = KeptOutput(os.path.join(directory, OUTPUT), limit, say)
+    kept = CapturedOutput(os.path.join(directory, OUTPUT), limit, say)
     return kept if kept.connect(stdio, terminal=terminal) else None
 
 
-class KeptOutput:
+class CapturedOutput:
     """The output of one container.
 
     Attributes:
@@ -172,7 +172,7 @@ class KeptOutput:
             terminal: Whether the container wants a terminal: it gets one of ours.
 
         Returns:
-            Whether anything is kept: then `keep` has to be run.
+            Whether anything is kept: then `capture` has to be run.
 
         Raises:
             OSError: No terminal, pipe or file can be had.
@@ -204,7 +204,7 @@ class KeptOutput:
             self._times = times
         return bool(kept)
 
-    async def keep(self) -> None:
+    async def capture(self) -> None:
         """Write it down, until its last writer is gone."""
         self._source = trio.lowlevel.FdStream(self._fd)
         try:

@@ -57,7 +57,7 @@ def _persistent_directories(anchor: int) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def minded(
+async def watch_conmon(
     environment: Mapping[str, str], anchor: int, lost: Callable[[], None]
 ) -> AsyncIterator[None]:
     """Call `lost` if the conmon that has a container created dies in the block.

@@ -7,17 +7,17 @@ import trio
 
 from scrun.core.errors import ContainerExists, EngineError, ScrunError, StateError, described
 from scrun.model.record import undone
-from scrun.model.states import Answer, Phase, answer_to_signal, killed, taken
-from scrun.supervisor.containers.lifecycle import Life
+from scrun.model.states import Phase, SignalAction, answer_to_signal, killed, taken
+from scrun.supervisor.containers.lifecycle import Lifecycle
 from scrun.supervisor.containers.records import remove_record
-from scrun.supervisor.contracts.running import Inside
+from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.core.threads import in_thread
 
 _DELETING = 20.0
 _NOTICING = 5.0
 
 
-class Container(Life):
+class Container(Lifecycle):
     """A container of this supervisor."""
 
     @property
@@ -68,7 +68,7 @@ class Container(Life):
     @property
     def can_be_killed(self) -> bool:
         """Whether `begin_to_kill` is what SIGKILL means to it now."""
-        return answer_to_signal(self.phase, signal.SIGKILL) is Answer.DELIVER
+        return answer_to_signal(self.phase, signal.SIGKILL) is SignalAction.DELIVER
 
     def begin_to_kill(self) -> None:
         """Send SIGKILL, and see to it that the container ends; whoever asks need not wait."""
@@ -82,7 +82,7 @@ class Container(Life):
 
         self.begin(kill)
 
-    async def inside(self, purpose: str) -> Inside:
+    async def inside(self, purpose: str) -> RunningContainer:
         """Return what is needed to do something with the container while it runs.
 
         Raises:

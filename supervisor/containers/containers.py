@@ -25,7 +25,7 @@ from scrun.supervisor.containers.records import (
 )
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
-from scrun.supervisor.contracts.create_request import Order
+from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.nurseries import bulkhead
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
@@ -149,7 +149,7 @@ class Containers:
             )
         return found
 
-    async def create(self, order: Order, fds: list[int], caller: Caller) -> Container:
+    async def create(self, order: CreateRequest, fds: list[int], caller: Caller) -> Container:
         """Make a container, and let it live.
 
         Args:

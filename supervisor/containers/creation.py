@@ -15,7 +15,7 @@ from scrun.supervisor.containers import conmon
 from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.phases import Phases
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.create_request import Order
+from scrun.supervisor.contracts.create_request import CreateRequest
 
 _UNSTARTED = 20.0  # podman calls `start` in the moment in which `create` has ended
 _UNANSWERED = 30.0  # less than the patience of any engine: podman's is 240 s, a kubelet's 120
@@ -29,7 +29,9 @@ class Creation:
         asked_to_start: Set by `start`.
     """
 
-    def __init__(self, container: Phases, order: Order, stdio: Stdio, notices: Notices) -> None:
+    def __init__(
+        self, container: Phases, order: CreateRequest, stdio: Stdio, notices: Notices
+    ) -> None:
         """Nobody is answered yet.
 
         Args:
@@ -76,7 +78,7 @@ class Creation:
         """
         container = self._container
         died = partial(self._lost, "'s conmon died before its start")
-        async with conmon.minded(self._order.setting.environment, container.pid, died):
+        async with conmon.watch_conmon(self._order.setting.environment, container.pid, died):
             if container.become(Phase.CREATED):
                 container.settled.set()
             with trio.move_on_after(patience):

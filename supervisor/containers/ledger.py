@@ -10,13 +10,13 @@ from scrun.model.record import FORMAT, Record, write_record
 from scrun.model.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
 from scrun.oci.state import render_state
 from scrun.supervisor.containers.records import make_record
-from scrun.supervisor.contracts.create_request import Order
+from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.identity import myself
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 
 
-def first_record(order: Order, engine: str) -> Record:
+def first_record(order: CreateRequest, engine: str) -> Record:
     """Write down what is known of a container before anything is done for it."""
     return Record(
         id=order.id,

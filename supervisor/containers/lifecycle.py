@@ -25,18 +25,18 @@ from scrun.oci.lookup import Found, Unknown
 from scrun.settings.slurm.engine_flags import read_flags
 from scrun.settings.slurm.request_sources import asked_by
 from scrun.supervisor.containers.admission import ProgramNotFound, admit, called_as
-from scrun.supervisor.containers.anchors import Anchor, obey
+from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.caller import Caller
-from scrun.supervisor.containers.capture import KeptOutput, keep
+from scrun.supervisor.containers.capture import CapturedOutput, capture
 from scrun.supervisor.containers.creation import Creation
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.phases import Phases
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.show_files import show
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.create_request import Order
-from scrun.supervisor.contracts.engine import Engine, Job, Makes, Process, Request, Step
-from scrun.supervisor.contracts.running import Inside
+from scrun.supervisor.contracts.create_request import CreateRequest
+from scrun.supervisor.contracts.engine import Engine, FirstProcess, Job, JobRequest, Makes, Step
+from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged, View
 from scrun.supervisor.contracts.stager import Stager, Submission
 from scrun.supervisor.core.nurseries import Tasks, unwrapped
@@ -49,7 +49,7 @@ from scrun.supervisor.staging.variables import script_variables
 _LAST_OUTPUT = 5.0
 
 
-class Life(Phases):
+class Lifecycle(Phases):
     """All that happens to a container from its `create` to the end of its job.
 
     Attributes:
@@ -59,7 +59,7 @@ class Life(Phases):
 
     def __init__(
         self,
-        order: Order,
+        order: CreateRequest,
         engine: Engine,
         stagers: Stagers,
         ledger: Ledger,
@@ -83,7 +83,7 @@ class Life(Phases):
         super().__init__(order, ledger, anchor, stdio, caller)
         self.shown = trio.Event()
         self.shown.set()
-        self.kept: KeptOutput | None = None
+        self.kept: CapturedOutput | None = None
         self._engine = engine
         self._stagers = stagers
         self._pods = pods
@@ -146,7 +146,7 @@ class Life(Phases):
 
     async def _obey(self) -> None:
         with self._obeying:
-            await obey(self._anchor, self)
+            await forward_signals(self._anchor, self)
 
     async def _live(self) -> None:
         bundle = await self._read_bundle()
@@ -180,7 +180,7 @@ class Life(Phases):
                 self._beside.end()
 
     @asynccontextmanager
-    async def _allocated(self, request: Request, bundle: Bundle) -> AsyncIterator[Job]:
+    async def _allocated(self, request: JobRequest, bundle: Bundle) -> AsyncIterator[Job]:
         """Have a job, if there is an anchor: its making goes on while the bundle is looked at."""
         await self.named.wait()
         self._ledger.note(pid=self.pid)  # who asks for its state may wish to signal it
@@ -196,7 +196,7 @@ class Life(Phases):
             raise
         config = bundle.config
         if self._order.keeps_output and self._order.console is None:
-            self.kept = keep(
+            self.kept = capture(
                 self._stdio,
                 self._directory,
                 self._order.settings.log.output_limit << 20,
@@ -204,7 +204,7 @@ class Life(Phases):
                 terminal=config.process.terminal,
             )
             if self.kept is not None:
-                self._outputs.begin(self.kept.keep)
+                self._outputs.begin(self.kept.capture)
         elif self._order.in_foreground and config.process.terminal:
             self._stdio.become_terminal()
         return bundle
@@ -212,10 +212,10 @@ class Life(Phases):
     def _staged_out(self) -> None:
         self._ledger.note(moved=None)
 
-    def _request(self, bundle: Bundle) -> Request:
+    def _request(self, bundle: Bundle) -> JobRequest:
         config = bundle.config
         by_flags = self._order.settings.slurm.engine_flags
-        return Request(
+        return JobRequest(
             container=self.id,
             setting=self._order.setting,
             directory=self._order.directory,
@@ -243,7 +243,7 @@ class Life(Phases):
             )
             self._journal.live(f"job {job.id}: staging the bundle")
             async with stager.staged(job, variables) as place:
-                self._running = Inside(job, bundle, place, self._journal, self._beside)
+                self._running = RunningContainer(job, bundle, place, self._journal, self._beside)
                 self._ledger.note(moved=place.moved)
                 for note in place.notes:
                     self._journal.write("info", note)
@@ -315,7 +315,7 @@ class Life(Phases):
                 self._begun.set()
         return ending
 
-    async def _take_the_anchors_place(self, process: Process) -> None:
+    async def _take_the_anchors_place(self, process: FirstProcess) -> None:
         self._process = process
         self._obeying.cancel()
         self._anchor.end(0)
@@ -327,7 +327,7 @@ class Life(Phases):
         """Whether its program begins at this moment: no queue is waited in before."""
         return self._made is not None and self.phase is Phase.STARTING
 
-    async def _begin(self, process: Process) -> None:
+    async def _begin(self, process: FirstProcess) -> None:
         try:
             await process.start()
         except EngineError as error:
@@ -337,7 +337,7 @@ class Life(Phases):
         self._runs()
         self._begun.set()
 
-    async def _end_unless_started(self, process: Process) -> None:
+    async def _end_unless_started(self, process: FirstProcess) -> None:
         ending = await process.ended()
         if self.phase is Phase.CREATED:
             self.end(ending)

@@ -10,9 +10,9 @@ from scrun.core.errors import ScrunError, StateError
 from scrun.core.paths import has_record
 from scrun.model.record import Record, of_the_lost, read_record, write_record
 from scrun.settings.file.load import Settings, load, merge
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.records import remove_record
-from scrun.supervisor.contracts.stager import Left
+from scrun.supervisor.contracts.stager import Leftover
 from scrun.supervisor.core.identity import myself
 from scrun.supervisor.core.ownership import succeed
 from scrun.supervisor.core.threads import in_thread, look
@@ -81,11 +81,11 @@ async def undo(
         _check_job(record, directory)
         settings = await look("the settings", settings_of, record, environment)
         engine = await engines.choose(settings, environment)
-        await engine.release(record.job_id, Setting(environment), directory)
+        await engine.release(record.job_id, ChildEnv(environment), directory)
         record = _note(directory, record, owns_job=False, until_delete=False)
     if record.stager or record.moved or record.staged:
         settings = await look("the settings", settings_of, record, environment)
-        await stagers.undo(Left(record, directory, settings, Setting(environment)))
+        await stagers.undo(Leftover(record, directory, settings, ChildEnv(environment)))
         record = _note(directory, record, stager="", moved=None, staged="")
     return record
 

@@ -19,9 +19,9 @@ from scrun.core.errors import (
 from scrun.model.record import ENDING_SINCE
 from scrun.model.states import (
     TAKEN,
-    Answer,
     Ending,
     Phase,
+    SignalAction,
     answer_to_signal,
     as_it_ended,
     killed,
@@ -39,9 +39,9 @@ from scrun.supervisor.containers.capture import Followed
 from scrun.supervisor.containers.ledger import Ledger, now
 from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.create_request import Order
-from scrun.supervisor.contracts.engine import Job, Process
-from scrun.supervisor.contracts.running import Inside
+from scrun.supervisor.contracts.create_request import CreateRequest
+from scrun.supervisor.contracts.engine import FirstProcess, Job
+from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault
@@ -71,7 +71,7 @@ class Phases:
     """
 
     def __init__(
-        self, order: Order, ledger: Ledger, anchor: Anchor, stdio: Stdio, caller: Caller
+        self, order: CreateRequest, ledger: Ledger, anchor: Anchor, stdio: Stdio, caller: Caller
     ) -> None:
         """Begin with the first phase.
 
@@ -109,9 +109,9 @@ class Phases:
         self._ending: Ending | None = None
         self._job: Job | None = None
         self._job_may_be_left = False
-        self._process: Process | None = None
-        self._made: Process | None = None
-        self._running: Inside | None = None
+        self._process: FirstProcess | None = None
+        self._made: FirstProcess | None = None
+        self._running: RunningContainer | None = None
 
     @property
     def alive(self) -> bool:
@@ -134,7 +134,7 @@ class Phases:
         return self._caller.anchor if self._process is None else self._process.pid
 
     @property
-    def process(self) -> Process | None:
+    def process(self) -> FirstProcess | None:
         """Its first process, if that is the engine's own child."""
         return self._process
 
@@ -211,21 +211,21 @@ class Phases:
         """
         stop = stop_signal(self._ledger.record.annotations)
         answer = answer_to_signal(self.phase, number, stop)
-        if answer is Answer.TOO_LATE:
+        if answer is SignalAction.TOO_LATE:
             raise StateError(not_running(self.id))
-        if answer is Answer.DELIVER and number == 0:
+        if answer is SignalAction.DELIVER and number == 0:
             return  # kill(2): only whether there is something to signal
-        if answer is Answer.DELIVER and self._job is not None:
+        if answer is SignalAction.DELIVER and self._job is not None:
             try:
                 await self._job.signal(number)
             except EngineError:
                 if self.phase is Phase.RUNNING:
                     raise
-        elif answer is Answer.END:
+        elif answer is SignalAction.END:
             name = signal_name(number)
             self.end(killed(number, f"container {self.id} was killed by {name} before its start"))
             await self.ended.wait()
-        elif answer is Answer.REFUSE:
+        elif answer is SignalAction.REFUSE:
             raise StateError(
                 f"container {self.id} is still being created: there is no process for "
                 f"{signal_name(number)}; TERM or KILL end it"

@@ -31,7 +31,7 @@ from scrun.model.waiting import Waiting, waiting_line
 from scrun.oci.config import Config
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
-from scrun.supervisor.contracts.engine import Engine, Job, Request
+from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.log.supervisor_log import fault
 
 _SHARING = ("slurm",)  # elsewhere there is nothing to share: this machine is one node
@@ -52,10 +52,10 @@ class _SharedJob:
         failure: Why there is none, or what went wrong with it.
     """
 
-    def __init__(self, first: Request) -> None:
+    def __init__(self, first: JobRequest) -> None:
         """Prepare; the first member still has to enter."""
         self.first = first
-        self.members: list[Request] = []
+        self.members: list[JobRequest] = []
         self.scope = trio.CancelScope()
         self.settled = trio.Event()
         self.gone = trio.Event()
@@ -65,7 +65,7 @@ class _SharedJob:
         self._job_id = ""
         self._news: Waiting | None = None
 
-    def request(self, lost: Callable[[Ending], None]) -> Request:
+    def request(self, lost: Callable[[Ending], None]) -> JobRequest:
         """Return the first member's request, with answers for all of them.
 
         Args:
@@ -80,7 +80,7 @@ class _SharedJob:
             ending=lambda: ending_of(self._endings),
         )
 
-    def enter(self, member: Request) -> None:
+    def enter(self, member: JobRequest) -> None:
         """Take a member in, and tell it what the others know."""
         self.members.append(member)
         if self._job_id:
@@ -88,7 +88,7 @@ class _SharedJob:
         if self._news is not None:
             member.waiting(self._news)
 
-    def leave(self, member: Request) -> None:
+    def leave(self, member: JobRequest) -> None:
         """Let a member go, and keep how it ended."""
         self.members.remove(member)
         if (ending := member.ending()) is not None:
@@ -121,7 +121,7 @@ class _SharedJob:
         for member in self.members:
             member.suspended(suspended)
 
-    def refusal(self, member: Request) -> Exception:
+    def refusal(self, member: JobRequest) -> Exception:
         """Return why a member gets no job."""
         if self.failure is None:  # nobody but the supervisor's end stops the holder before
             return AllocationRefused(f"no job for container {member.container}: scrun ends")
@@ -149,7 +149,7 @@ class Pods:
 
     @asynccontextmanager
     async def allocate(
-        self, engine: Engine, request: Request, config: Config, anchor: int
+        self, engine: Engine, request: JobRequest, config: Config, anchor: int
     ) -> AsyncIterator[Job]:
         """Get the job of a container's pod; the last one to leave gives it back.
 
@@ -190,7 +190,7 @@ class Pods:
             if not shared.members:
                 await self._give_back(key, shared)
 
-    def _pod(self, request: Request, config: Config) -> str:
+    def _pod(self, request: JobRequest, config: Config) -> str:
         """Name the pod of a container.
 
         It is that of the container whose namespaces it joins, too: `--network container:ID`. An
@@ -257,7 +257,7 @@ def ending_of(members: Sequence[Ending]) -> Ending | None:
     return next(failed, None) or next(iter(by_themselves or reversed(members)), None)
 
 
-def _inside(request: Request, shared: _SharedJob) -> Request:
+def _inside(request: JobRequest, shared: _SharedJob) -> JobRequest:
     """Turn a request into one for a step of a job that is there.
 
     What would shape a job does not count, not the defaults either: srun has most of it too, and

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import trio
 
-from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.staged import View
 from scrun.supervisor.core.places import program
@@ -74,7 +74,7 @@ async def _run(anchor: int, view: View, alive: Callable[[], bool]) -> str:
             os.write(stdin, encoded(view))
             os.lseek(stdin, 0, os.SEEK_SET)
             argv = [sys.executable, "-I", "-S", _PROGRAM, str(namespace)]
-            surroundings = Setting(environment={})
+            surroundings = ChildEnv(environment={})
             async with (
                 messages(said.append) as stderr,
                 child(

@@ -24,7 +24,7 @@ from scrun.core.paths import LOOKED, has_record, looked
 from scrun.model.record import read_record
 from scrun.oci.ids import is_id
 from scrun.settings.file.load import load
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers import orphans
 from scrun.supervisor.containers.records import remove_of_the_dead
 from scrun.supervisor.contracts.engine import Engine, RemembersJobs
@@ -107,7 +107,7 @@ class Successor:
         for engine in dict.fromkeys(engines):
             # without a sign of anybody's death once more is enough
             pauses = _ON_THEIR_WAY if dead or thorough else _ON_THEIR_WAY[:2]
-            await self._give_jobs_back(engine, Setting(environment), pauses)
+            await self._give_jobs_back(engine, ChildEnv(environment), pauses)
         if settings.staging.scratch is not None:
             scratch = settings.staging.scratch
             await in_thread(remove_leftovers, scratch, self._root)
@@ -136,7 +136,7 @@ class Successor:
                 os.close(lock)
 
     async def _give_jobs_back(
-        self, engine: Engine, setting: Setting, pauses: Sequence[float]
+        self, engine: Engine, setting: ChildEnv, pauses: Sequence[float]
     ) -> None:
         if not isinstance(engine, RemembersJobs):
             return

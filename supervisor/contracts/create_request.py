@@ -9,7 +9,7 @@ from scrun.cli.parse import Parsed, parse
 from scrun.core.errors import UsageError
 from scrun.settings.file.load import LEVELS, Log, Settings, load, merge
 from scrun.settings.oci_conf.site import with_site_levels
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.limits import soft_limits
 from scrun.supervisor.log.journal import Shown
 
@@ -17,7 +17,7 @@ _OF_CRUN = {"warning": "info"}
 _LOUDER = ("info", "verbose", "debug", "debug2", "debug3", "debug4", "debug5")
 
 
-class Order(msgspec.Struct, frozen=True):
+class CreateRequest(msgspec.Struct, frozen=True):
     """A request for a container.
 
     Attributes:
@@ -40,7 +40,7 @@ class Order(msgspec.Struct, frozen=True):
     config_file: str | None
     directory: str
     pid_file: str | None
-    setting: Setting
+    setting: ChildEnv
     settings: Settings
     shown: Shown
     console: str | None
@@ -54,7 +54,7 @@ class Order(msgspec.Struct, frozen=True):
         return not (self.in_foreground or self.keeps_output)
 
 
-class Call(msgspec.Struct, frozen=True):
+class CommandLine(msgspec.Struct, frozen=True):
     """A command line, and where it was typed.
 
     Attributes:
@@ -67,10 +67,10 @@ class Call(msgspec.Struct, frozen=True):
     parsed: Parsed
     pid: int
     directory: str
-    setting: Setting
+    setting: ChildEnv
 
 
-def read_call(fields: Sequence[bytes], *commands: str) -> Call:
+def read_call(fields: Sequence[bytes], *commands: str) -> CommandLine:
     """Read the fields of a request that carries a command line (see `scrun.protocol.wire`).
 
     Args:
@@ -88,7 +88,7 @@ def read_call(fields: Sequence[bytes], *commands: str) -> Call:
         environment = {name: value for name, _, value in pairs if name}
         caller = read_pid(pid)
         umask_of_caller = _within(int(umask, 8), 0, 0o777)
-        setting = Setting(environment, umask_of_caller, limits=soft_limits(caller))
+        setting = ChildEnv(environment, umask_of_caller, limits=soft_limits(caller))
         parsed = parse(words)
         if parsed.command not in commands or not directory.startswith(b"/"):
             raise ValueError(parsed.command)
@@ -96,7 +96,7 @@ def read_call(fields: Sequence[bytes], *commands: str) -> Call:
         raise UsageError(
             "a request that was not understood; is another scrun installed?"
         ) from error
-    return Call(parsed, caller, os.fsdecode(directory), setting)
+    return CommandLine(parsed, caller, os.fsdecode(directory), setting)
 
 
 def read_pid(text: bytes) -> int:
@@ -114,7 +114,7 @@ def _within(number: int, least: int, most: int) -> int:
     return number
 
 
-def read_order(fields: Sequence[bytes], *commands: str) -> Order:
+def read_order(fields: Sequence[bytes], *commands: str) -> CreateRequest:
     """Read the fields of a request for a container. Reads the settings files.
 
     Args:
@@ -130,7 +130,7 @@ def read_order(fields: Sequence[bytes], *commands: str) -> Order:
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
     console = parsed.text("console-socket")
     settings = settings_of(parsed, environment, here)
-    return Order(
+    return CreateRequest(
         id=parsed.id or "",
         bundle=os.path.normpath(os.path.join(here, parsed.text("bundle") or ".")),
         config_file=os.path.join(here, config_file) if config_file else None,
@@ -146,7 +146,7 @@ def read_order(fields: Sequence[bytes], *commands: str) -> Order:
     )
 
 
-def own_order(argv: Sequence[str], command: str) -> Order:
+def own_order(argv: Sequence[str], command: str) -> CreateRequest:
     """Make what a `create` would send that is called as this process was.
 
     Raises:

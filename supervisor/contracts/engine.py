@@ -14,7 +14,7 @@ import msgspec
 from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.log.journal import Journal
 
@@ -36,7 +36,7 @@ def _not_known() -> Ending | None:
     return None
 
 
-class Request(msgspec.Struct, frozen=True):
+class JobRequest(msgspec.Struct, frozen=True):
     """What an allocation is asked for.
 
     Attributes:
@@ -65,7 +65,7 @@ class Request(msgspec.Struct, frozen=True):
     """
 
     container: str
-    setting: Setting
+    setting: ChildEnv
     directory: str
     record: str
     journal: Journal
@@ -127,7 +127,7 @@ class Program(msgspec.Struct, frozen=True):
     running: Callable[[], None]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class NodeAnswer(msgspec.Struct, frozen=True):
     """What a script on a node has printed.
 
     Attributes:
@@ -166,7 +166,7 @@ Call = Callable[[Sequence[str]], Awaitable[int]]
 of the signal that ended it."""
 
 
-class Process(Protocol):
+class FirstProcess(Protocol):
     """A container's first process.
 
     Attributes:
@@ -204,7 +204,7 @@ class Makes(Protocol):
 
     def made(
         self, step: Step, call: Call | None = None, console: str | None = None
-    ) -> AbstractAsyncContextManager[Process]:
+    ) -> AbstractAsyncContextManager[FirstProcess]:
         """Make the container; in the place of `run`. It is ended when the block is left.
 
         Args:
@@ -269,7 +269,7 @@ class Job(Protocol):
         """
         ...
 
-    async def inspect(self, script: Callable[[str], str]) -> list[Answer]:
+    async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
         """Run a shell script for each task of the running container, on its node.
 
         Args:
@@ -328,11 +328,11 @@ class Engine(Protocol):
         """The engine's name: "slurm", "local"."""
         ...
 
-    async def target(self, setting: Setting) -> Target:
+    async def target(self, setting: ChildEnv) -> Target:
         """Tell what a staged bundle has to look like for this engine."""
         ...
 
-    def allocate(self, request: Request) -> AbstractAsyncContextManager[Job]:
+    def allocate(self, request: JobRequest) -> AbstractAsyncContextManager[Job]:
         """Get a job; give it back when the block is left.
 
         Raises:
@@ -340,7 +340,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def release(self, job_id: str, setting: Setting, record: str) -> None:
+    async def release(self, job_id: str, setting: ChildEnv, record: str) -> None:
         """End a job by its id: one whose supervisor died.
 
         A job that is gone already is fine.
@@ -355,7 +355,7 @@ class Engine(Protocol):
 class RemembersJobs(Protocol):
     """What an engine may have beside the rest: its jobs can be found without a record."""
 
-    async def jobs_of_the_dead(self, setting: Setting, root: str) -> list[str]:
+    async def jobs_of_the_dead(self, setting: ChildEnv, root: str) -> list[str]:
         """Find the jobs of supervisors that are known to be dead.
 
         Args:

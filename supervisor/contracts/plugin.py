@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 
 from scrun.settings.file.load import Settings
 from scrun.supervisor.contracts.engine import Engine
-from scrun.supervisor.contracts.stager import Left, Stager, Submission
+from scrun.supervisor.contracts.stager import Leftover, Stager, Submission
 
 Configuration = TypeVar("Configuration", bound=Hashable)
 
@@ -84,7 +84,7 @@ class StagePlugin(Plugin, Protocol[Configuration]):
         """
         ...
 
-    async def undo(self, left: Left) -> None:
+    async def undo(self, left: Leftover) -> None:
         """Undo what is left of a staging whose supervisor died; there may be nothing.
 
         Raises:

@@ -9,7 +9,7 @@ from scrun.supervisor.core.nurseries import Tasks
 from scrun.supervisor.log.journal import Journal
 
 
-class Inside(NamedTuple):
+class RunningContainer(NamedTuple):
     """A running container, seen by those who do something with it.
 
     Attributes:

@@ -7,7 +7,7 @@ import msgspec
 from scrun.model.record import Moved
 
 
-class Place(msgspec.Struct, frozen=True):
+class ShownMount(msgspec.Struct, frozen=True):
     """Where something is mounted.
 
     Attributes:
@@ -40,7 +40,7 @@ class View(msgspec.Struct, frozen=True):
     bundle: str
     elsewhere: bool
     read_only: bool = False
-    places: tuple[Place, ...] = ()
+    places: tuple[ShownMount, ...] = ()
 
 
 class Staged(msgspec.Struct, frozen=True):

@@ -14,8 +14,8 @@ import trio
 from scrun.model.record import Record
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Settings
-from scrun.supervisor.children.processes import Setting
-from scrun.supervisor.contracts.engine import Engine, Job, Request
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
 
 
@@ -39,12 +39,12 @@ class Submission(msgspec.Struct, frozen=True):
     bundle: Bundle
     settings: Settings
     engine: Engine
-    request: Request
+    request: JobRequest
     hurry: trio.Event
     staged_out: Callable[[], None] = _nothing
 
 
-class Left(msgspec.Struct, frozen=True):
+class Leftover(msgspec.Struct, frozen=True):
     """A container whose supervisor died.
 
     Attributes:
@@ -57,7 +57,7 @@ class Left(msgspec.Struct, frozen=True):
     record: Record
     directory: str
     settings: Settings
-    setting: Setting
+    setting: ChildEnv
 
 
 class Stager(Protocol):

@@ -6,13 +6,13 @@ import os
 import socket
 from _blake2 import blake2s  # hashlib loads OpenSSL, 2 ms
 
-from scrun.model.record import Process
+from scrun.model.record import ProcessIdentity
 
 
 @functools.cache
-def myself() -> Process:
+def myself() -> ProcessIdentity:
     """Return this process."""
-    return Process(
+    return ProcessIdentity(
         pid=os.getpid(),
         started=_started("self") or 0,
         pid_namespace=_namespace(),
@@ -21,7 +21,7 @@ def myself() -> Process:
     )
 
 
-def is_dead(process: Process) -> bool:
+def is_dead(process: ProcessIdentity) -> bool:
     """Tell whether a process is known to be dead; one that cannot be seen from here is not."""
     if process.host != socket.gethostname() or not process.boot:
         return False
@@ -80,7 +80,7 @@ def mark(root: str) -> str:
     return f"{_MARK}:{place(root)}:{us.boot}:{us.pid_namespace}:{us.pid}:{us.started}"
 
 
-def read_mark(text: str, root: str) -> Process | None:
+def read_mark(text: str, root: str) -> ProcessIdentity | None:
     """Return whose a mark is, if that was a supervisor of this machine and root directory."""
     name, _, rest = text.strip().partition(":")
     where, _, rest = rest.partition(":")
@@ -90,7 +90,7 @@ def read_mark(text: str, root: str) -> Process | None:
     if len(numbers) != 3:
         return None
     pid_namespace, pid, started = map(int, numbers)
-    return Process(pid, started, pid_namespace, boot_id, socket.gethostname())
+    return ProcessIdentity(pid, started, pid_namespace, boot_id, socket.gethostname())
 
 
 @functools.cache

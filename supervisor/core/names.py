@@ -14,7 +14,7 @@ from scrun.core.paths import real_id
 from scrun.settings.file.quick import real_uid
 
 
-class User(msgspec.Struct, frozen=True):
+class UserEntry(msgspec.Struct, frozen=True):
     """An entry of the name service.
 
     Attributes:
@@ -28,7 +28,7 @@ class User(msgspec.Struct, frozen=True):
     group: str
 
 
-_known: dict[int, User] = {}
+_known: dict[int, UserEntry] = {}
 
 
 def learn() -> None:
@@ -40,10 +40,10 @@ def learn() -> None:
                 entry = pwd.getpwuid(uid)
             except KeyError:
                 continue
-            _known[uid] = User(entry.pw_name, entry.pw_gid, group_name(entry.pw_gid))
+            _known[uid] = UserEntry(entry.pw_name, entry.pw_gid, group_name(entry.pw_gid))
 
 
-def user_of(uid: int) -> User | None:
+def user_of(uid: int) -> UserEntry | None:
     """Return the entry of one that `learn` has looked up, or None if there is no entry."""
     return _known.get(uid)
 

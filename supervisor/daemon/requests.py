@@ -20,7 +20,7 @@ from scrun.supervisor.containers.caller import Caller, hang_up, send, told
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.create_request import Order, read_call, read_order
+from scrun.supervisor.contracts.create_request import CreateRequest, read_call, read_order
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import look
@@ -36,7 +36,7 @@ DONE = b"\0"
 """What an answer begins with when all went well: the exit status."""
 
 
-class Request:
+class ClientRequest:
     """One request, on its connection."""
 
     def __init__(
@@ -236,7 +236,7 @@ class Request:
         return b""
 
 
-def _read(fields: list[bytes]) -> Order:
+def _read(fields: list[bytes]) -> CreateRequest:
     learn()
     return read_order(fields, "create", "run")
 

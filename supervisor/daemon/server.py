@@ -20,7 +20,7 @@ from scrun.supervisor.containers.caller import hang_up, send
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.core.threads import in_thread, own_threads
 from scrun.supervisor.daemon.listening import listen_again, watch_removals
-from scrun.supervisor.daemon.requests import DESCRIPTORS, Request
+from scrun.supervisor.daemon.requests import DESCRIPTORS, ClientRequest
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.registry import plugins
 
@@ -245,7 +245,7 @@ class Server:
                     await hang_up(connection)
                     return
                 keep_descriptors_free(connection.fileno())
-                request = Request(self._containers, connection, fields, fds, said)
+                request = ClientRequest(self._containers, connection, fields, fds, said)
                 stack.callback(request.answered)
                 answer = await request.answer()
                 with contextlib.suppress(OSError):  # the caller is gone

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
-from scrun.supervisor.children.processes import Setting
-from scrun.supervisor.contracts.engine import Answer, Job, Program, Request, Session, Step
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.engine import Job, JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.contracts.target import Target
 
 plugin_type = "engine/none"
@@ -27,19 +27,19 @@ class NoEngine:
     def tidy(self) -> None:
         """Nothing is there."""
 
-    async def target(self, setting: Setting) -> Target:
+    async def target(self, setting: ChildEnv) -> Target:
         """Describe a place that needs no change but what a user's rights ask for."""
         uid = os.geteuid()
         return Target(elsewhere=False, uid=uid, gid=os.getegid(), rootless=uid != 0, host_only=())
 
     @asynccontextmanager
-    async def allocate(self, request: Request) -> AsyncIterator[Job]:
+    async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
         """Give a job that is none."""
         request.known("0", False)
         request.journal.write("info", "the engine is none: nothing will run")
         yield _NoJob()
 
-    async def release(self, job_id: str, setting: Setting, record: str) -> None:
+    async def release(self, job_id: str, setting: ChildEnv, record: str) -> None:
         """Nothing is held."""
 
 
@@ -67,7 +67,7 @@ class _NoJob:
     async def hold(self, *, resume: bool) -> None:
         """Nothing moves."""
 
-    async def inspect(self, script: Callable[[str], str]) -> list[Answer]:
+    async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
         """Nobody answers."""
         return []
 

@@ -48,7 +48,7 @@ class Shown(msgspec.Struct, frozen=True):
     live: bool = False
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _Sink(msgspec.Struct, frozen=True):
     """Where messages go: those up to a level, and perhaps not what `create` writes there."""
 
     least: int
@@ -88,17 +88,17 @@ class Journal:
         self._form = settings.format
         self.own = LimitedFile(path, settings.limit << 20)
         self._file = file
-        self._places = [_Place(LEVELS.index(settings.level), self._append)]
-        self._caller: _Place | None = None
+        self._places = [_Sink(LEVELS.index(settings.level), self._append)]
+        self._caller: _Sink | None = None
         self._live: Callable[[str], None] | None = None
         self._syslog: Syslog | None = None
         if file is not None:
             least = LEVELS.index(settings.file_level or settings.level)
-            self._places.append(_Place(least, self._to_file, not self._shown.failure_in_file))
+            self._places.append(_Sink(least, self._to_file, not self._shown.failure_in_file))
         self._syslog = _syslog(settings)
         if self._syslog is not None:
             put = self._to_syslog(self._syslog)
-            self._places.append(_Place(LEVELS.index(settings.syslog_level), put))
+            self._places.append(_Sink(LEVELS.index(settings.syslog_level), put))
         if file is not None and not file.opened.is_set():
             self.write("error", f"log.file: {file.path} does not answer; messages may be lost")
 
@@ -123,7 +123,7 @@ class Journal:
         thread of `write`, which then has to be the event loop's.
         """
         least = max(LEVELS.index(self._shown.stderr), LEVELS.index(self._shown.log))
-        self._caller = None if caller is None else _Place(least, caller, gets_failures=False)
+        self._caller = None if caller is None else _Sink(least, caller, gets_failures=False)
 
     def write(self, level: Level, text: str, *, reported: bool = False) -> None:
         """Write one message.

@@ -9,7 +9,7 @@ import msgspec
 from scrun.model.record import Record
 from scrun.settings.file.load import Settings
 from scrun.supervisor.contracts.plugin import StagePlugin
-from scrun.supervisor.contracts.stager import Left, Stager, Submission
+from scrun.supervisor.contracts.stager import Leftover, Stager, Submission
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.plugins.registry import Plugins, configured
 from scrun.supervisor.scripts.find import find_script
@@ -62,7 +62,7 @@ class Stagers:
         configuration = await configured(plugin, settings, environment)
         return Chosen(name, plugin, configuration)
 
-    async def undo(self, left: Left) -> None:
+    async def undo(self, left: Leftover) -> None:
         """Clean up after the stager of a container whose supervisor died.
 
         Raises:

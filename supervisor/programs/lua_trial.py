@@ -26,10 +26,10 @@ from scrun.settings.file.load import LEVELS, Level, Log
 from scrun.settings.oci_conf.node_runtime import NodeRuntime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.slurm.request_sources import asked_by
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.caller import stderr_lines
-from scrun.supervisor.contracts.create_request import Order, own_order
-from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.create_request import CreateRequest, own_order
+from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Submission
 from scrun.supervisor.engines.local.engine import LocalEngine
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-async def _try(order: Order, action: str, stage_out: bool) -> None:
+async def _try(order: CreateRequest, action: str, stage_out: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True) as root:
         record = os.path.join(root, order.id)
         os.mkdir(record, 0o700)
@@ -72,7 +72,7 @@ async def _try(order: Order, action: str, stage_out: bool) -> None:
             journal.close()
 
 
-def _order(argv: list[str], script: str) -> Order:
+def _order(argv: list[str], script: str) -> CreateRequest:
     """Make what a `create` with these options and this script would send to its supervisor."""
     order = own_order(argv, "lua")
     os.umask(0o077)
@@ -85,7 +85,7 @@ def _order(argv: list[str], script: str) -> Order:
     )
 
 
-def _journal(record: str, order: Order) -> Journal:
+def _journal(record: str, order: CreateRequest) -> Journal:
     """Show what is said on standard error: what -v or --debug ask for, or what matters."""
     level = max("info", order.shown.stderr, key=LEVELS.index)
     journal = Journal(os.path.join(record, "log"), Log(), order.id, Shown(stderr=level))
@@ -98,7 +98,7 @@ def _journal(record: str, order: Order) -> Journal:
     return journal
 
 
-async def _find(order: Order) -> str:
+async def _find(order: CreateRequest) -> str:
     """Find the script, as `create` does: it has to be there, and not for everybody to write."""
     await trio.to_thread.run_sync(lambda: os.stat(order.settings.lua.script or ""))
     found = await trio.to_thread.run_sync(find_script, order.settings, "local")
@@ -106,7 +106,7 @@ async def _find(order: Order) -> str:
     return found
 
 
-async def _check(order: Order, journal: Journal) -> None:
+async def _check(order: CreateRequest, journal: Journal) -> None:
     """Load the script, and tell which functions it has."""
     settings = order.settings
     path = await _find(order)
@@ -124,7 +124,7 @@ async def _check(order: Order, journal: Journal) -> None:
     script.check_complete()
 
 
-async def _run(order: Order, root: str, journal: Journal, *, stage_out: bool) -> None:
+async def _run(order: CreateRequest, root: str, journal: Journal, *, stage_out: bool) -> None:
     """Have the script stage a bundle in, and out if that is asked for."""
     bundle = await _bundle(order)
     record = os.path.join(root, order.id)
@@ -134,7 +134,7 @@ async def _run(order: Order, root: str, journal: Journal, *, stage_out: bool) ->
         def lost(ending: Ending) -> None:
             nursery.cancel_scope.cancel()
 
-        request = Request(
+        request = JobRequest(
             container=order.id,
             setting=order.setting,
             directory=order.directory,
@@ -154,7 +154,7 @@ async def _run(order: Order, root: str, journal: Journal, *, stage_out: bool) ->
             await _stage(stager, job, variables, bundle, record, stage_out=stage_out)
 
 
-async def _bundle(order: Order) -> Bundle:
+async def _bundle(order: CreateRequest) -> Bundle:
     bundle = await trio.to_thread.run_sync(load_bundle, order.bundle, order.config_file)
     program = await trio.to_thread.run_sync(find_program, bundle)
     if isinstance(program, NotFound):
@@ -243,7 +243,7 @@ def _say(*lines: str) -> None:
 class _Machine(LocalEngine):
     """The embedded engine without a runtime, which need not be installed."""
 
-    async def commands(self, setting: Setting) -> OciConfCommands:
+    async def commands(self, setting: ChildEnv) -> OciConfCommands:
         """See `LocalEngine`. No container is ever run."""
         nothing = OciConf(run_time_run="false", run_time_kill="false", run_time_delete="true")
         return OciConfCommands(nothing, os.uname().nodename, "", os.geteuid(), NodeRuntime())

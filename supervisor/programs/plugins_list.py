@@ -16,7 +16,7 @@ from scrun.cli.parse import parse
 from scrun.core.errors import described
 from scrun.core.output import say
 from scrun.settings.file.load import Settings
-from scrun.supervisor.contracts.create_request import Order, own_order
+from scrun.supervisor.contracts.create_request import CreateRequest, own_order
 from scrun.supervisor.plugins.installed import Installed, built_in, others
 from scrun.supervisor.plugins.registry import Plugins, configured
 
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-async def rows(order: Order) -> list[Row]:
+async def rows(order: CreateRequest) -> list[Row]:
     """Return what there is to say about each plugin: scrun's own, then the others by type."""
     own = built_in()
     every = [*own, *await trio.to_thread.run_sync(others)]
@@ -72,7 +72,7 @@ async def rows(order: Order) -> list[Row]:
     return found
 
 
-async def _row(installed: Installed, order: Order, reason: str) -> Row:
+async def _row(installed: Installed, order: CreateRequest, reason: str) -> Row:
     loaded = Plugins()
     name = version = ""
     if not reason:
@@ -86,7 +86,7 @@ async def _row(installed: Installed, order: Order, reason: str) -> Row:
     return Row(installed.type, name, version, installed.package, not reason, reason)
 
 
-async def _configure(loaded: Plugins, full: str, order: Order) -> None:
+async def _configure(loaded: Plugins, full: str, order: CreateRequest) -> None:
     """Ask a plugin whether it can be used, as for a container that asks for it by name.
 
     Raises:

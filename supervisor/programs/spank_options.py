@@ -15,7 +15,7 @@ from scrun.cli.failure import explain
 from scrun.cli.parse import parse
 from scrun.core.output import write
 from scrun.settings.file.load import Log, Settings
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.create_request import settings_of
 from scrun.supervisor.contracts.target import SLURM
 from scrun.supervisor.core.nurseries import unwrapped
@@ -49,7 +49,7 @@ async def _options(settings: Settings) -> list[object]:
     if not found:
         return []
     os.umask(umask := os.umask(0o077))
-    setting = Setting({**os.environ}, umask)
+    setting = ChildEnv({**os.environ}, umask)
     with tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True) as place:
         journal = Journal(os.path.join(place, "log"), Log(), "options")
         async with unwrapped() as nursery:

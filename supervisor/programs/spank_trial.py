@@ -11,8 +11,8 @@ from scrun.core.paths import read_regular
 from scrun.settings.file.load import Settings
 from scrun.settings.spank.callbacks import CALLBACKS
 from scrun.settings.spank.plugin_options import Option
-from scrun.settings.spank.plugstack import Line, Script
-from scrun.supervisor.children.processes import Setting
+from scrun.settings.spank.plugstack import Line, StackScript
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.target import SLURM
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.spank.contexts import Variables
@@ -34,14 +34,14 @@ def is_spank(path: str) -> bool:
 
 
 async def check_spank(
-    path: str, settings: Settings, setting: Setting, directory: str, journal: Journal
+    path: str, settings: Settings, setting: ChildEnv, directory: str, journal: Journal
 ) -> None:
     """Load a script, and tell what it defines.
 
     Raises:
         SpankError: It cannot be loaded, or has a function that nobody calls.
     """
-    script = Script(path, Line("the command line", True, True, "lua.so", path, ()))
+    script = StackScript(path, Line("the command line", True, True, "lua.so", path, ()))
     async with trio.open_nursery() as nursery:
         scripts = Scripts(
             path, [script], settings.lua, _PATIENCE, setting, directory, journal, nursery,

@@ -58,7 +58,7 @@ def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | No
     return path
 
 
-class Site(NamedTuple):
+class ScriptSite(NamedTuple):
     """What a script and its worker have to know of the site.
 
     Attributes:
@@ -70,11 +70,11 @@ class Site(NamedTuple):
     trusted: tuple[int, ...] = ()
 
 
-def site_of(settings: Settings) -> Site:
+def site_of(settings: Settings) -> ScriptSite:
     """Ask the slurm.conf in use; in a thread."""
     conf = find_slurm_conf(settings)
     try:
         cluster = read_slurm_conf(conf).get("clustername", "") if conf else ""
     except SettingsError:
         cluster = ""
-    return Site(cluster, slurm_user(conf))
+    return ScriptSite(cluster, slurm_user(conf))

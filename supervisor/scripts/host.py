@@ -8,15 +8,15 @@ import trio
 
 from scrun.core.errors import ScrunError, StagingError
 from scrun.settings.file.load import Lua
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.scripts.find import Site
+from scrun.supervisor.scripts.find import ScriptSite
 from scrun.supervisor.scripts.process import Remote, Worker, working
 
 _LOADING = 30.0
 
 
-class Script:
+class StagingScript:
     """A loaded script, in its worker.
 
     Attributes:
@@ -35,7 +35,7 @@ class Script:
         self.missing: tuple[str, ...] = ()
         self._worker = worker
 
-    async def load(self, settings: Lua, site: Site) -> None:
+    async def load(self, settings: Lua, site: ScriptSite) -> None:
         """Load it, and find out what it lacks.
 
         Raises:
@@ -105,13 +105,13 @@ class Script:
 async def loaded(
     path: str,
     settings: Lua,
-    setting: Setting,
+    setting: ChildEnv,
     directory: str,
     journal: Journal,
-    site: Site = Site(),  # noqa: B008 (it is frozen)
+    site: ScriptSite = ScriptSite(),  # noqa: B008 (it is frozen)
     *,
     complete: bool = True,
-) -> AsyncIterator[Script]:
+) -> AsyncIterator[StagingScript]:
     """Load a script, for as long as the block lasts.
 
     Args:
@@ -128,7 +128,7 @@ async def loaded(
     """
     async with working(path, StagingError, settings, setting, directory, journal) as worker:
         worker.label = "scrun.lua"
-        script = Script(path, worker)
+        script = StagingScript(path, worker)
         await script.load(settings, site)
         if complete:
             script.check_complete()

@@ -18,7 +18,7 @@ import trio
 from scrun.core.errors import EngineError, ScrunError
 from scrun.core.paths import packages
 from scrun.settings.file.load import Level, Lua
-from scrun.supervisor.children.processes import SYSTEM_PATH, Child, Setting, child, run_shell
+from scrun.supervisor.children.processes import SYSTEM_PATH, Child, ChildEnv, child, run_shell
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
@@ -65,7 +65,7 @@ class Worker:
         failure: type[ScrunError],
         channel: Channel,
         process: Child,
-        setting: Setting,
+        setting: ChildEnv,
         directory: str,
         printed: int,
         journal: Journal,
@@ -225,7 +225,7 @@ async def working(
     subject: str,
     failure: type[ScrunError],
     settings: Lua,
-    setting: Setting,
+    setting: ChildEnv,
     directory: str,
     journal: Journal,
 ) -> AsyncIterator[Worker]:

@@ -15,7 +15,7 @@ import msgspec
 
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.node_scripts import list_script, stats_script
-from scrun.supervisor.contracts.engine import Answer, Job
+from scrun.supervisor.contracts.engine import Job, NodeAnswer
 
 _FORMER_CHILDREN, _THREADS, _RSS = (13, 14), 17, 21  # counted from field 3 of `stat`, the state
 _OWN = (11, 12)
@@ -75,7 +75,7 @@ async def processes(job: Job, anchor: int, form: str, words: Sequence[str]) -> b
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ProcessList(msgspec.Struct, frozen=True):
     """What `list_script` has printed: the host, the pids there, and ps' table."""
 
     host: str
@@ -83,7 +83,7 @@ class Seen(msgspec.Struct, frozen=True):
     text: str
 
 
-def read_list(answer: Answer) -> Seen:
+def read_list(answer: NodeAnswer) -> ProcessList:
     """Read the output of `list_script`.
 
     Raises:
@@ -93,7 +93,7 @@ def read_list(answer: Answer) -> Seen:
     if not found:
         raise _not_told(answer, "listed")
     pids = frozenset(int(pid) for pid in found[2].split())
-    return Seen(found[1], pids, answer.text[found.end() :])
+    return ProcessList(found[1], pids, answer.text[found.end() :])
 
 
 def rows_of(table: str, pids: frozenset[int]) -> list[str]:
@@ -147,7 +147,7 @@ async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> 
     return json.dumps({"type": "stats", "id": container, "data": data}).encode() + b"\n"
 
 
-def total(answers: Sequence[Answer]) -> Usage:
+def total(answers: Sequence[NodeAnswer]) -> Usage:
     """Add up what `stats_script` has printed.
 
     Raises:
@@ -176,7 +176,7 @@ def _number(field: str) -> int:
     return int(field) if field.isascii() and field.isdigit() and len(field) <= 20 else 0
 
 
-def _not_told(answer: Answer, purpose: str) -> EngineError:
+def _not_told(answer: NodeAnswer, purpose: str) -> EngineError:
     said = answer.text.strip().splitlines()
     reason = said[-1] if said else "its runtime does not know the container"
     return EngineError(f"the processes on {answer.node} cannot be {purpose}: {reason}")

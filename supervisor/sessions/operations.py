@@ -8,12 +8,12 @@ from scrun.core.errors import StateError
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.create_request import Call
+from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.sessions.sessions import LiveSession, prepare
 
 
-async def execute(container: Container, call: Call, anchor: Anchor, stdio: Stdio) -> None:
+async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio: Stdio) -> None:
     """Run one more program in a container; returns as soon as it runs.
 
     Args:

@@ -14,10 +14,16 @@ from scrun.model.states import FATAL, Ending, killed, taken
 from scrun.oci.config import Bundle, Process, read_config
 from scrun.oci.document import read_file
 from scrun.oci.lookup import Found, NotFound, find_program
-from scrun.oci.process import Wish, checked, fitting_user, process_from_file, process_from_wish
+from scrun.oci.process import (
+    ExecOptions,
+    checked,
+    fitting_user,
+    process_from_file,
+    process_from_wish,
+)
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.create_request import Call
+from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.contracts.engine import Job, Program, Session
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.nurseries import unwrapped
@@ -47,7 +53,7 @@ class Prepared(msgspec.Struct, frozen=True):
     is_known: bool
 
 
-def prepare(call: Call, bundle: Bundle, place: Staged, terminal: int | None) -> Prepared:
+def prepare(call: CommandLine, bundle: Bundle, place: Staged, terminal: int | None) -> Prepared:
     """Read what is asked for, and check what can be known. It touches the user's files.
 
     Args:
@@ -102,13 +108,13 @@ def _looking_at(bundle: Bundle, place: Staged, process: Process) -> Bundle:
     return msgspec.structs.replace(bundle, config=config, rootfs=rootfs)
 
 
-def _wish(parsed: Parsed, bundle: Bundle, place: Staged, *, terminal: bool) -> Wish:
+def _wish(parsed: Parsed, bundle: Bundle, place: Staged, *, terminal: bool) -> ExecOptions:
     words = parsed.operands
     if parsed.command == "shell" and (not words or words[0].startswith("-")):
         words = [_best_shell(bundle, place), *words]
     if not words:
         raise UsageError("exec needs a command, or --process FILE: see 'scrun exec --help'")
-    return Wish(
+    return ExecOptions(
         args=words,
         env=parsed.texts("env"),
         cwd=parsed.text("cwd"),

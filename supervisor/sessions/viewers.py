@@ -11,7 +11,7 @@ import trio
 
 from scrun.core.errors import ScrunError, StateError
 from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame, take_frames
-from scrun.supervisor.containers.capture import Followed, KeptOutput
+from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.core.nurseries import unwrapped
 
@@ -52,7 +52,7 @@ async def attach(container: Container, connection: trio.SocketStream) -> None:
         nursery.cancel_scope.cancel()
 
 
-def kept_output(container: Container) -> KeptOutput:
+def kept_output(container: Container) -> CapturedOutput:
     """Return a container's output, if it goes through us.
 
     Raises:
@@ -66,7 +66,7 @@ def kept_output(container: Container) -> KeptOutput:
     return container.kept
 
 
-async def _obey(container: Container, kept: KeptOutput, connection: trio.SocketStream) -> None:
+async def _obey(container: Container, kept: CapturedOutput, connection: trio.SocketStream) -> None:
     """Do what the other side says, until it has said all."""
     data = b""
     async for piece in connection:

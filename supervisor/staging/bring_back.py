@@ -57,7 +57,7 @@ def bring_back(
         StagingError: It was not done, or not all of it.
     """
     try:
-        place = _Place(copied, original)
+        place = _Level(copied, original)
         try:
             work = _Work(since, owners, os.fstat(place.target).st_dev, go_on)
             _directory(place, work)
@@ -69,7 +69,7 @@ def bring_back(
         ) from error
 
 
-class _Place:
+class _Level:
     """A directory of the copy and the one of the original.
 
     Open are those and the ones above them, however deep a tree is. The way back from further below
@@ -145,7 +145,7 @@ def _close(pair: list[int]) -> None:
         os.close(pair.pop())
 
 
-def _directory(place: _Place, work: _Work) -> None:
+def _directory(place: _Level, work: _Work) -> None:
     if not work.go_on():
         raise StagingError("what the container wrote is not all brought back: no time was left")
     names = os.listdir(place.source)
@@ -163,7 +163,7 @@ def _is_mount(name: str, target: int, work: _Work) -> bool:
     return there is not None and there.st_dev != work.device
 
 
-def _entry(name: str, place: _Place, work: _Work) -> None:
+def _entry(name: str, place: _Level, work: _Work) -> None:
     source, target = place.source, place.target
     new = os.stat(name, dir_fd=source, follow_symlinks=False)
     old = _status(name, target)

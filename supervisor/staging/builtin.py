@@ -11,9 +11,9 @@ import trio
 from scrun.core.errors import StagingError
 from scrun.supervisor.children.processes import child
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.contracts.stager import Left, Submission
+from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.id_maps import with_ids
@@ -43,7 +43,7 @@ async def stager(configuration: None, submission: Submission) -> AsyncIterator["
     yield BuiltIn(submission)
 
 
-async def undo(left: Left) -> None:
+async def undo(left: Leftover) -> None:
     """Bring back what the container has changed, and remove the staged bundle."""
     if left.record.staged:
         await in_thread(clean, left.record.staged, left.record.rootfs)
@@ -118,7 +118,7 @@ class BuiltIn:
                 nursery.cancel_scope.cancel()
 
 
-async def carry_out(command: Sequence[str], request: Request, what: str) -> None:
+async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> None:
     """Run a command for a bundle.
 
     Args:

@@ -27,7 +27,7 @@ from scrun.oci.userns import (
     read_map,
     read_subordinate,
 )
-from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.threads import in_thread
 
@@ -83,7 +83,9 @@ class _Known(msgspec.Struct, frozen=True):
 _File = dict[str, _Known]
 
 
-async def with_ids(target: Target, job: Job, setting: str, request: Request) -> tuple[Target, str]:
+async def with_ids(
+    target: Target, job: Job, setting: str, request: JobRequest
+) -> tuple[Target, str]:
     """Put into a target what users and groups a container may have there.
 
     Args:
@@ -168,7 +170,7 @@ def _asks_somebody() -> bool:
     return any(line.split("#")[0].startswith("subid:") for line in text.splitlines())
 
 
-async def _why_not_on_nodes(ids: BothIds, job: Job, request: Request) -> str:
+async def _why_not_on_nodes(ids: BothIds, job: Job, request: JobRequest) -> str:
     """Tell why some node of a job cannot map these ids, or ""; what is known is not asked."""
     environment = job.environment
     path = await in_thread(_place, dict(request.setting.environment))

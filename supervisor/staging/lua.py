@@ -10,8 +10,8 @@ import trio
 from scrun.core.errors import EngineError, PluginUnavailable
 from scrun.model.record import Moved
 from scrun.settings.file.load import Settings
-from scrun.supervisor.contracts.engine import Request
-from scrun.supervisor.contracts.stager import Left, Submission
+from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.find import find_script
@@ -44,14 +44,14 @@ def stager(configuration: str, submission: Submission) -> AbstractAsyncContextMa
     return scripted(configuration, submission)
 
 
-async def undo(left: Left) -> None:
+async def undo(left: Leftover) -> None:
     """Have the script fetch what the container wrote, and clean up. The job is gone by now."""
     if left.record.moved:
         await _stage_out(left, left.record.moved)
     await builtin.undo(left)  # the bundle that stood before the script's
 
 
-async def _stage_out(left: Left, moved: Moved) -> None:
+async def _stage_out(left: Leftover, moved: Moved) -> None:
     record = left.record
 
     async def remote(script: str, output: int) -> int:
@@ -62,7 +62,7 @@ async def _stage_out(left: Left, moved: Moved) -> None:
 
     file = await open_file(left.settings.log)
     journal = Journal(os.path.join(left.directory, "log"), left.settings.log, record.id, file=file)
-    request = Request(
+    request = JobRequest(
         container=record.id,
         setting=left.setting,
         directory=record.bundle,

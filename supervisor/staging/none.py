@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from scrun.core.errors import StagingError
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.contracts.stager import Left, Submission
+from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.view import view_of
 
@@ -54,5 +54,5 @@ async def stager(configuration: None, submission: Submission) -> AsyncIterator[_
     yield _Unstaged(submission)
 
 
-async def undo(left: Left) -> None:
+async def undo(left: Leftover) -> None:
     """Nothing was done."""

@@ -13,7 +13,7 @@ import msgspec
 
 from scrun.core.errors import StagingError
 from scrun.core.paths import read_regular
-from scrun.model.record import Process
+from scrun.model.record import ProcessIdentity
 from scrun.settings.oci_conf.patterns import substitute
 from scrun.supervisor.core.identity import myself, place
 from scrun.supervisor.core.names import user_of
@@ -35,7 +35,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     id: str
     root: str
-    supervisor: Process
+    supervisor: ProcessIdentity
     rootfs: str = ""
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from scrun.oci.userns import BothIds
     from scrun.settings.file.load import Staging
-    from scrun.supervisor.contracts.engine import Request
+    from scrun.supervisor.contracts.engine import JobRequest
     from scrun.supervisor.contracts.target import Target
 
 _CONFIG = "config.json"
@@ -44,7 +44,7 @@ _ROOTFS = "rootfs"
 _REMEDY = "name another place by `scratch` in the section [staging] of scrun.toml"
 
 
-def directory_for(settings: Staging, request: Request) -> str:
+def directory_for(settings: Staging, request: JobRequest) -> str:
     """Return the directory of a container's staged bundle, on disk before stage in begins.
 
     Raises:

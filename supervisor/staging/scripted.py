@@ -13,7 +13,7 @@ from scrun.core.errors import BundleError, StagingError
 from scrun.model.record import Moved
 from scrun.oci.config import Bundle, read_config
 from scrun.settings.file.load import Settings
-from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Submission
 from scrun.supervisor.core.files import write
@@ -21,7 +21,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.ownership import staging_out
 from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.scripts.find import site_of
-from scrun.supervisor.scripts.host import Script, loaded
+from scrun.supervisor.scripts.host import StagingScript, loaded
 from scrun.supervisor.scripts.process import Remote
 from scrun.supervisor.staging.owner import Owner, owner_of
 from scrun.supervisor.staging.place import directory_for, make_place
@@ -35,7 +35,7 @@ _OUT = "slurm_scrun_stage_out"
 class Scripted:
     """A loaded script that stages one bundle (see `supervisor.contracts.stager.Stager`)."""
 
-    def __init__(self, script: Script, done: trio.Event, submission: Submission) -> None:
+    def __init__(self, script: StagingScript, done: trio.Event, submission: Submission) -> None:
         """Take a script over.
 
         Args:
@@ -193,7 +193,7 @@ async def stage_out(
     job_id: str,
     environment: Mapping[str, str],
     settings: Settings,
-    request: Request,
+    request: JobRequest,
     remote: Remote,
     hurry: trio.Event,
 ) -> None:
@@ -248,7 +248,7 @@ async def scripted(path: str, submission: Submission) -> AsyncIterator[Scripted]
     settings, request = submission.settings, submission.request
     site = await look("slurm.conf", site_of, settings)
 
-    async def keep(task_status: trio.TaskStatus[Script]) -> None:
+    async def keep(task_status: trio.TaskStatus[StagingScript]) -> None:
         async with loaded(
             path, settings.lua, request.setting, request.directory, request.journal, site
         ) as script:

@@ -32,7 +32,7 @@ _KINDS = (
 )
 
 
-class Mount(msgspec.Struct, frozen=True):
+class MountPoint(msgspec.Struct, frozen=True):
     """One line of mountinfo, as far as it matters here.
 
     Attributes:
@@ -59,18 +59,18 @@ class Mount(msgspec.Struct, frozen=True):
         return self.kind in _PRIVATE and self.point != "/"
 
 
-def read_mounts(path: str = "/proc/self/mountinfo") -> list[Mount]:
+def read_mounts(path: str = "/proc/self/mountinfo") -> list[MountPoint]:
     """Read the mounts of this mount namespace, in the order in which they were made."""
     with open(path, encoding="utf-8", errors="surrogateescape") as lines:
         return [parse_mount(line) for line in lines]
 
 
-def parse_mount(line: str) -> Mount:
+def parse_mount(line: str) -> MountPoint:
     """Parse one line of mountinfo; blanks in paths are octal escapes there."""
     before, _, after = line.partition(" - ")
     device, root, point = before.split(" ")[2:5]
     kind, source = after.split(" ")[:2]
-    return Mount(_plain(point), kind, device, _plain(root), _plain(source))
+    return MountPoint(_plain(point), kind, device, _plain(root), _plain(source))
 
 
 def _plain(text: str) -> str:
@@ -79,9 +79,9 @@ def _plain(text: str) -> str:
     return text
 
 
-def mount_of(path: str, mounts: list[Mount]) -> Mount:
+def mount_of(path: str, mounts: list[MountPoint]) -> MountPoint:
     """Return the mount that a path without symbolic links lies on."""
-    found = Mount("/", "")
+    found = MountPoint("/", "")
     for mount in mounts:
         inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
         # of two at the same point the later one hides the earlier
@@ -90,7 +90,7 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount:
     return found
 
 
-def on_the_nodes(path: str, bundle: str, rootfs: str, mounts: list[Mount]) -> str | None:
+def on_the_nodes(path: str, bundle: str, rootfs: str, mounts: list[MountPoint]) -> str | None:
     """Find what an engine mounted for one container where the nodes may see it, too.
 
     containerd's shim mounts the root file system at `rootfs` of the bundle; buildah, in a mount
@@ -149,7 +149,7 @@ def survey(
     return found
 
 
-def _look_behind(source: Source, bundle: str, rootfs: str, mounts: list[Mount]) -> Source:
+def _look_behind(source: Source, bundle: str, rootfs: str, mounts: list[MountPoint]) -> Source:
     """Look at what was mounted for the container, instead of at the mount."""
     there = on_the_nodes(source.real, bundle, rootfs, mounts)
     if there is None:
@@ -159,7 +159,7 @@ def _look_behind(source: Source, bundle: str, rootfs: str, mounts: list[Mount]) 
     return msgspec.structs.replace(look(there, mounts), there=there)
 
 
-def look(path: str, mounts: list[Mount]) -> Source:
+def look(path: str, mounts: list[MountPoint]) -> Source:
     """Look at one path."""
     try:
         status = os.stat(path)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from scrun.oci.config import Bundle
 from scrun.settings.file.quick import real_uid
 from scrun.settings.slurm.outputs import Told, output_variables
-from scrun.supervisor.contracts.create_request import Order
-from scrun.supervisor.core.names import User, user_of
+from scrun.supervisor.contracts.create_request import CreateRequest
+from scrun.supervisor.core.names import UserEntry, user_of
 
 
 def script_variables(
-    order: Order, pid: int, bundle: Bundle, record: str, job: Mapping[str, str]
+    order: CreateRequest, pid: int, bundle: Bundle, record: str, job: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the job's variables and those of scrun(1), "OUTPUT ENVIRONMENT VARIABLES".
 
@@ -23,7 +23,7 @@ def script_variables(
         job: The job's variables (SLURM_*).
     """
     uid = real_uid(os.environ)
-    user = user_of(uid) or User(str(uid), os.getgid(), str(os.getgid()))
+    user = user_of(uid) or UserEntry(str(uid), os.getgid(), str(os.getgid()))
     told = Told(
         oci_version=bundle.config.oci_version,
         container_id=order.id,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Any
 
-from scrun.supervisor.contracts.staged import Place, View
+from scrun.supervisor.contracts.staged import ShownMount, View
 from scrun.supervisor.staging.mounts import below, is_bind, of_every_machine, options
 
 if TYPE_CHECKING:
@@ -29,17 +29,17 @@ def view_of(config: Mapping[str, Any], rootfs: str, bundle: str, *, elsewhere: b
         bundle: See View.
         elsewhere: See View.
     """
-    places: list[Place] = []
+    places: list[ShownMount] = []
     hidden = [_PROCESSES]
     for mount in config.get("mounts") or []:
         path = posixpath.normpath("/" + mount["destination"].lstrip("/"))
         if any(below(path, other) for other in hidden):
             continue
-        place = Place(path)
+        place = ShownMount(path)
         if is_bind(mount):
             source = posixpath.normpath(posixpath.join(bundle, mount["source"]))
             own = elsewhere and of_every_machine(source)
-            place = Place(path, source, "ro" in options(mount), own)
+            place = ShownMount(path, source, "ro" in options(mount), own)
         if place.own or not place.source:
             hidden.append(path)
         places.append(place)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from scrun.supervisor.worker.values import LuaValue, Runtime, Tree, Values, ValuesError, room
+from scrun.supervisor.worker.values import Executes, LuaValue, Tree, Values, ValuesError, room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ class DocumentError(Exception):
     """A text is no JSON or no YAML; for the script, as a string."""
 
 
-def install(runtime: Runtime, values: Values | None = None) -> Documents:
+def install(runtime: Executes, values: Values | None = None) -> Documents:
     """Make the functions of a runtime, and let its `require 'json'` find ours.
 
     To be called once, before a script could change package.path.
@@ -189,7 +189,7 @@ def _decode(text: bytes) -> str:
         raise DocumentError(f"not UTF-8 at byte {error.start + 1}") from None
 
 
-def _function(runtime: Runtime, name: str, work: Callable[[LuaValue], LuaValue]) -> LuaValue:
+def _function(runtime: Executes, name: str, work: Callable[[LuaValue], LuaValue]) -> LuaValue:
     """Make a Lua function that raises strings of a Python function that raises exceptions."""
 
     def call(value: LuaValue) -> tuple[bool, LuaValue]:

@@ -44,7 +44,7 @@ from scrun.core.paths import read_trusted
 from scrun.protocol.wire import frame
 from scrun.supervisor.worker.constants import ERRORS, OF_JOBS, SUCCESS, USUAL
 from scrun.supervisor.worker.modules import advice
-from scrun.supervisor.worker.runtime import Runtime, Value
+from scrun.supervisor.worker.runtime import LuaRuntime, Value
 from scrun.supervisor.worker.times import minutes
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class Host:
         return output.getvalue()
 
 
-class Script:
+class WorkerScript:
     """A loaded script.
 
     Attributes:
@@ -204,7 +204,7 @@ class Script:
         """
         version, memory, limit, path, cluster, trusted = (os.fsdecode(field) for field in orders)
         self._host = Host(supervisor, int(limit))
-        self._runtime = Runtime(version, int(memory))
+        self._runtime = LuaRuntime(version, int(memory))
         load, self._call, is_function, *_ = prelude(self._runtime, self._host, cluster)
         result = checked(self._runtime, load(*read_script(path, trusted)))
         if result is not None and not _is_success(result):
@@ -252,7 +252,7 @@ class Script:
         return f"a {self._runtime.type_name(result)}"
 
 
-def prelude(runtime: Runtime, host: Host, cluster: str) -> tuple[Callable[..., Value], ...]:
+def prelude(runtime: LuaRuntime, host: Host, cluster: str) -> tuple[Callable[..., Value], ...]:
     """Run the prelude; return its functions for loading, calling and asking, and its own."""
     from scrun.supervisor.worker.documents import install
 
@@ -295,7 +295,7 @@ def read_script(path: str, trusted: str) -> tuple[bytes, bytes]:
     return content, b"@" + os.fsencode(os.path.basename(path))
 
 
-def checked(runtime: Runtime, results: tuple[Value, ...]) -> Value:
+def checked(runtime: LuaRuntime, results: tuple[Value, ...]) -> Value:
     """Return what a guarded call has returned in a runtime.
 
     Raises:
@@ -347,7 +347,7 @@ def serve(supervisor: Supervisor) -> None:
         from scrun.supervisor.worker.spank import serve_stack
 
         serve_stack(supervisor, request)
-    script = Script(supervisor, request[1:])
+    script = WorkerScript(supervisor, request[1:])
     supervisor.tell("loaded", *script.missing)
     while True:
         function, bundle, root, count, *rest = supervisor.hear()[1:]

@@ -36,7 +36,7 @@ end
 """
 
 
-class Runtime:
+class LuaRuntime:
     """A runtime of one of the versions of Lua.
 
     Attributes:

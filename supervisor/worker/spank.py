@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from scrun.settings.spank.callbacks import CALLBACKS
 from scrun.supervisor.worker.main import Failed, Host, checked, flush, prelude, read_script
-from scrun.supervisor.worker.runtime import Runtime, Value
+from scrun.supervisor.worker.runtime import LuaRuntime, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ class Changes:
         return taken
 
 
-class Context:
+class LuaContext:
     """The scripts in one context."""
 
     def __init__(self, supervisor: Supervisor, orders: list[bytes]) -> None:
@@ -102,7 +102,7 @@ class Context:
         self._count = 0
         self._trusted = trusted.decode()
         self._is_job_script = context == b"job_script"
-        self._runtime = Runtime(version.decode(), int(memory))
+        self._runtime = LuaRuntime(version.decode(), int(memory))
         host = Host(supervisor, int(limit))
         self._changes = Changes(host, own_environment=context in (b"allocator", b"local"))
         *_, guarded, message, shown = prelude(self._runtime, host, "")
@@ -206,11 +206,11 @@ def _uname(form: bytes) -> bytes:
 
 def serve_stack(supervisor: Supervisor, request: list[bytes]) -> None:
     """Open contexts, and call functions in them, as they are asked for. Does not return."""
-    contexts: dict[bytes, Context] = {}
+    contexts: dict[bytes, LuaContext] = {}
     while True:
         kind, name, *fields = request
         if kind == b"open":
-            context = contexts[name] = Context(supervisor, [name, *fields[:5]])
+            context = contexts[name] = LuaContext(supervisor, [name, *fields[:5]])
             supervisor.tell("opened", *[context.load(path) for path in fields[5:]])
         elif kind == b"call":
             index, function, state = fields

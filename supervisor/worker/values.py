@@ -44,7 +44,7 @@ _OPERATIONS: dict[bytes, Callable[[Any, Any], Number | bool]] = {
 }
 
 
-class Runtime(Protocol):
+class Executes(Protocol):
     """What is used of a lupa.luaXX.LuaRuntime."""
 
     def execute(self, lua_code: bytes, /, *args: object) -> LuaValue:
@@ -115,7 +115,7 @@ class Values:
         mark_object: The same for an object.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Executes) -> None:
         self._shapes = [_Shape(True, {}, None), _Shape(False, {}, None)]
         self._ids: dict[object, int] = {}
         lua = runtime.execute(LUA, self._compute)

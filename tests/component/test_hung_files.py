@@ -17,9 +17,9 @@ import trio
 from scrun.model.record import Record, read_record, write_record
 from scrun.oci.config import load_bundle
 from scrun.settings.file.load import Log, Settings, Staging
-from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.containers.ledger import Ledger
-from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.stager import Submission
 from scrun.supervisor.engines.local.engine import LocalEngine
 from scrun.supervisor.log import files as log_files
@@ -152,7 +152,7 @@ async def test_a_child_that_hangs_holds_nobody_else(
     before = descendants(os.getpid())
 
     async def work(directory: Path, path: Path) -> int:
-        setting = Setting({"PATH": f"{path}:{users.PATH}"})
+        setting = ChildEnv({"PATH": f"{path}:{users.PATH}"})
         stays = "outlives" in where
         async with child(
             ["/bin/true" if stays else "true"],
@@ -201,8 +201,8 @@ async def test_a_staged_bundle_whose_removal_hangs_stays_in_the_record(
     ledger = Ledger(str(directory), record, journal, lock=-1)
     settings = Settings(staging=Staging(scratch=str(disk.place / "scratch")))
     engine = LocalEngine(str(tmp_path), settings.local, settings.runtime)
-    request = Request(
-        "c1", Setting({"PATH": users.PATH}), "/", str(directory), journal, print, print
+    request = JobRequest(
+        "c1", ChildEnv({"PATH": users.PATH}), "/", str(directory), journal, print, print
     )
     staged = Path(directory_for(settings.staging, request))
     submission = Submission(

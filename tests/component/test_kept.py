@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from scrun import _fast
-from scrun.supervisor.containers.capture import Followed, KeptOutput
+from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.sessions.viewers import follow
 
@@ -209,7 +209,7 @@ async def test_what_would_go_to_a_terminal_is_kept(
 ) -> None:
     called = Called(kinds)
     before = called.stdio.fds
-    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
+    kept = CapturedOutput(str(tmp_path / "output"), 16 << 20, print)
     assert kept.connect(called.stdio, terminal=False)
     assert (tmp_path / "output").stat().st_mode & 0o777 == 0o600
     for number, (old, new) in enumerate(zip(before, called.stdio.fds, strict=True)):
@@ -222,7 +222,7 @@ async def test_what_would_go_to_a_terminal_is_kept(
     assert called.stdio.terminal is None
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(kept.keep)
+            nursery.start_soon(kept.capture)
             os.write(called.stdio.fds[1], b"one")
             await trio.testing.wait_all_tasks_blocked()
             os.write(called.stdio.fds[2], b"two")
@@ -236,7 +236,7 @@ async def test_what_would_go_to_a_terminal_is_kept(
 @pytest.mark.parametrize("kinds", ["pff", "tff"])
 def test_what_goes_elsewhere_is_not_kept(tmp_path: Path, kinds: str) -> None:
     called = Called(kinds)
-    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
+    kept = CapturedOutput(str(tmp_path / "output"), 16 << 20, print)
     before = called.stdio.fds
     assert not kept.connect(called.stdio, terminal=False)
     assert called.stdio.fds[1:] == before[1:]
@@ -251,13 +251,13 @@ async def test_what_was_written_since(
     """To the second, also when the limit has taken the first of it, and not a byte is changed."""
     (tmp_path / "c1").mkdir()
     called, now = Called("ppp"), 0.0
-    kept = KeptOutput(str(tmp_path / "c1" / "output"), 1, lambda _: None)  # 64 KiB twice
+    kept = CapturedOutput(str(tmp_path / "c1" / "output"), 1, lambda _: None)  # 64 KiB twice
     kept.connect(called.stdio, terminal=False)
     monkeypatch.setattr("time.time", lambda: now)
     pieces = {second: b"%d\n" % second * 6000 for second in (1000, 2000, 3000, 4000, 5000)}
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(kept.keep)
+            nursery.start_soon(kept.capture)
             for second, content in pieces.items():
                 now = second + 0.5
                 for half in (content[:15000], content[15000:]):
@@ -278,7 +278,7 @@ async def test_what_was_written_since(
 
 async def test_a_terminal_of_ours(tmp_path: Path) -> None:
     called = Called("ptp")
-    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
+    kept = CapturedOutput(str(tmp_path / "output"), 16 << 20, print)
     assert kept.connect(called.stdio, terminal=True)
     assert kept.terminal
     fds = called.stdio.fds
@@ -288,7 +288,7 @@ async def test_a_terminal_of_ours(tmp_path: Path) -> None:
     kept.resize(1, 1)  # before there is anything
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(kept.keep)
+            nursery.start_soon(kept.capture)
             os.write(fds[1], b"out\n")
             os.write(fds[2], b"err\n")
             await trio.testing.wait_all_tasks_blocked()
@@ -303,10 +303,10 @@ async def test_a_terminal_of_ours(tmp_path: Path) -> None:
 
 async def test_after_its_end_nobody_else_s_terminal_is_touched(tmp_path: Path) -> None:
     called = Called("ppp")
-    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
+    kept = CapturedOutput(str(tmp_path / "output"), 16 << 20, print)
     kept.connect(called.stdio, terminal=True)
     called.close()
-    await kept.keep()
+    await kept.capture()
     others = [terminal() for _ in range(4)]  # one of them has the number now
     try:
         kept.resize(77, 77)
@@ -323,7 +323,7 @@ async def test_after_its_end_nobody_else_s_terminal_is_touched(tmp_path: Path) -
 
 async def test_several_type_at_the_same_time(tmp_path: Path) -> None:
     called = Called("ppp")
-    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
+    kept = CapturedOutput(str(tmp_path / "output"), 16 << 20, print)
     kept.connect(called.stdio, terminal=True)
     end = called.stdio.fds[0]
     tty.setraw(end)
@@ -331,7 +331,7 @@ async def test_several_type_at_the_same_time(tmp_path: Path) -> None:
     got = b""
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(kept.keep)
+            nursery.start_soon(kept.capture)
             await trio.testing.wait_all_tasks_blocked()
             async with trio.open_nursery() as writers:
                 for letter in (b"a", b"b"):
@@ -352,7 +352,7 @@ def test_without_descriptors_nothing_is_left_of_half_a_connection(
     fillers = [os.open("/dev/null", os.O_RDONLY)]
     while fillers[-1] < max(map(int, descriptors())):  # no number below it is free
         fillers.append(os.dup(fillers[0]))
-    kept = KeptOutput(str(tmp_path / "output"), 16 << 20, print)
+    kept = CapturedOutput(str(tmp_path / "output"), 16 << 20, print)
     before = descriptors()
     failures = 0
     for more in range(1, 9):
@@ -367,6 +367,6 @@ def test_without_descriptors_nothing_is_left_of_half_a_connection(
         assert descriptors() == before
     assert failures == 7
     called.close()
-    trio.run(kept.keep)
+    trio.run(kept.capture)
     for filler in fillers:
         os.close(filler)

@@ -12,7 +12,7 @@ import trio.testing
 
 from scrun.cli.parse import parse
 from scrun.commands import logs
-from scrun.supervisor.containers.capture import Followed, KeptOutput
+from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.log.limited import LimitedFile
 from tests.harness import places
@@ -129,7 +129,7 @@ async def test_one_that_begins_late_has_both_halves(tmp_path: Path) -> None:
 
 async def test_output_that_is_too_long_is_told_once(tmp_path: Path) -> None:
     said: list[str] = []
-    output = KeptOutput(str(tmp_path / "output"), LIMIT, said.append)
+    output = CapturedOutput(str(tmp_path / "output"), LIMIT, said.append)
     master, slave = os.openpty()
     stdio = Stdio([os.dup(slave) for _ in range(3)], terminal=False)
     assert output.connect(stdio, terminal=False)
@@ -141,7 +141,7 @@ async def test_output_that_is_too_long_is_told_once(tmp_path: Path) -> None:
         stdio.close()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(output.keep)
+        nursery.start_soon(output.capture)
         await trio.to_thread.run_sync(write_all)
     os.close(master)
     os.close(slave)

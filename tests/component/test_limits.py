@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.children.processes import Setting, child, output_of
+from scrun.supervisor.children.processes import ChildEnv, child, output_of
 from scrun.supervisor.contracts.create_request import read_call
 from scrun.supervisor.core.limits import AT_START, soft_limits, words_for
 from tests.harness import users
@@ -111,7 +111,7 @@ async def test_a_child_without_a_pidfd_is_ended(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("os.pidfd_open", refuse)
     monkeypatch.setattr("subprocess.Popen", popen)
     with pytest.raises(OSError, match="Too many open files"):
-        async with child(["sleep", "100"], Setting({"PATH": users.PATH})):
+        async with child(["sleep", "100"], ChildEnv({"PATH": users.PATH})):
             pass
     [process] = started
     assert process.returncode == -9

@@ -15,21 +15,21 @@ from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, Phase
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Log
-from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages, overheard
-from scrun.supervisor.containers.anchors import Anchor, obey
+from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.create_request import Call
+from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.contracts.engine import Job, Program
-from scrun.supervisor.contracts.running import Inside
+from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.nurseries import Tasks, unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.sessions import operations
 from scrun.supervisor.sessions.sessions import LiveSession, Prepared
 
-SETTING = Setting({})
+SETTING = ChildEnv({})
 
 
 async def cannot_run() -> None:
@@ -94,7 +94,7 @@ async def test_a_cancellation_stays_one() -> None:
 async def test_what_listens_to_a_container_that_cannot_be_started(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file, pytest.raises(FileNotFoundError):
         async with (
-            overheard(file.fileno(), Setting({}), print) as pipe,
+            overheard(file.fileno(), ChildEnv({}), print) as pipe,
             child(["/nonexistent"], SETTING, stderr=pipe, dies_with_us=False),
         ):
             pass
@@ -157,7 +157,7 @@ async def test_a_signal_that_cannot_be_delivered_ends_no_container(tmp_path: Pat
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
             container = Unreachable(journal, nursery)
-            nursery.start_soon(obey, cast(Anchor, anchor), container)
+            nursery.start_soon(forward_signals, cast(Anchor, anchor), container)
             await container.tried.wait()
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
@@ -243,14 +243,16 @@ async def test_an_exec_whose_container_ends_meanwhile_leaves_no_descriptor(
     """It ends while its bundle is looked at, so there is nowhere left to run the program."""
     over = Tasks("c")
     journal = Journal(str(tmp_path / "log"), Log(), "c")
-    inside = Inside(cast(Job, None), cast(Bundle, None), cast(Staged, None), journal, over)
+    inside = RunningContainer(
+        cast(Job, None), cast(Bundle, None), cast(Staged, None), journal, over
+    )
     monkeypatch.setattr(operations, "prepare", lambda *_: Prepared({}, is_known=True))
 
     class Ending:
         id = "c"
         paused = suspended = False
 
-        async def inside(self, purpose: str) -> Inside:
+        async def inside(self, purpose: str) -> RunningContainer:
             return inside
 
     before = len(os.listdir("/proc/self/fd"))
@@ -259,7 +261,7 @@ async def test_an_exec_whose_container_ends_meanwhile_leaves_no_descriptor(
         with ours:
             stdio = Stdio([os.dup(ours.fileno()) for _ in range(3)], terminal=False)
             anchor = Anchor(theirs.detach())
-            call = Call(parse(["exec", "c", "true"]), 1, "/", Setting({}))
+            call = CommandLine(parse(["exec", "c", "true"]), 1, "/", ChildEnv({}))
             with pytest.raises(StateError, match="exec is not possible: it has ended"):
                 await operations.execute(cast(Container, Ending()), call, anchor, stdio)
     assert len(os.listdir("/proc/self/fd")) == before

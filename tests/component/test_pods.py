@@ -19,9 +19,9 @@ from scrun.settings.file.load import Log
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.pods import Pods, ending_of
-from scrun.supervisor.contracts.engine import Engine, Job, Request
+from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.log.journal import Journal
 
 SANDBOX = "io.kubernetes.cri-o.SandboxID"
@@ -43,8 +43,8 @@ class Cluster:
         self.name = name
         self.grant = trio.Event()
         self.grant.set()
-        self.asked: list[Request] = []
-        self.inside: list[Request] = []
+        self.asked: list[JobRequest] = []
+        self.inside: list[JobRequest] = []
         self.held: set[str] = set()
         self.failure: Exception | None = None
         self.not_given_back: Exception | None = None
@@ -52,7 +52,7 @@ class Cluster:
         self.breaks = trio.Event()
 
     @asynccontextmanager
-    async def allocate(self, request: Request) -> AsyncIterator[Job]:
+    async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
         if job_id := request.setting.environment.get("SLURM_JOB_ID"):
             request.known(job_id, False)
             self.inside.append(request)
@@ -111,8 +111,8 @@ class Member:
             linux=Linux(namespaces=namespaces),
         )  # fmt: skip
         environment = asking.pop("environment", {})
-        self.request = Request(
-            container=name, setting=Setting(environment), directory="/", record="/",
+        self.request = JobRequest(
+            container=name, setting=ChildEnv(environment), directory="/", record="/",
             journal=self._journal, known=lambda job, owned: self.known.append((job, owned)),
             lost=self._lost, ending=lambda: self.ending, waiting=self.news.append, **asking,
         )  # fmt: skip

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from scrun.supervisor.children.processes import Child, Setting, child, output_of
+from scrun.supervisor.children.processes import Child, ChildEnv, child, output_of
 from tests.harness import users
 from tests.harness.processes import descendants
 
 REPOSITORY = Path(__file__).parents[2]
-SETTING = Setting({"PATH": users.PATH})
+SETTING = ChildEnv({"PATH": users.PATH})
 SLEEP = ["sleep", "60"]
 # told by the descriptor 1, so that the test knows when it ignores TERM
 STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo; exec sleep 60"]
@@ -125,7 +125,7 @@ async def test_directory() -> None:
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o027, 0o077])
 async def test_umask(umask: int) -> None:
-    setting = Setting({"PATH": users.PATH}, umask)
+    setting = ChildEnv({"PATH": users.PATH}, umask)
     assert int(await output_of(["sh", "-c", "umask"], setting), 8) == umask
 
 
@@ -134,7 +134,7 @@ async def test_environment_is_exactly_that_of_the_setting(
 ) -> None:
     monkeypatch.setenv("OURS", "not theirs")
     given = {"PATH": users.PATH, "A": "1 = 2\n", "LANG": "de_DE", "B": "", "C": "\udcff"}
-    output = await output_of(["env", "-0"], Setting(given))
+    output = await output_of(["env", "-0"], ChildEnv(given))
     assert set(output.split("\0")) == {
         "A=1 = 2\n",
         "B=",
@@ -146,14 +146,14 @@ async def test_environment_is_exactly_that_of_the_setting(
 
 
 async def test_prefix_stands_before_the_command() -> None:
-    setting = Setting({"PATH": users.PATH}, prefix=("env", "ADDED=yes"))
+    setting = ChildEnv({"PATH": users.PATH}, prefix=("env", "ADDED=yes"))
     assert "ADDED=yes" in await output_of(["env"], setting)
 
 
 @pytest.mark.parametrize("path", [None, "/nonexistent"])
 async def test_own_helpers_are_found_whatever_the_path_is(path: str | None) -> None:
     """A caller's PATH is for the caller's commands; setpriv is ours."""
-    setting = Setting({} if path is None else {"PATH": path})
+    setting = ChildEnv({} if path is None else {"PATH": path})
     assert await output_of(["/bin/echo", "there"], setting) == "there\n"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import (
     LINE_LIMIT,
     can_be_opened_again,
@@ -24,7 +24,7 @@ from scrun.supervisor.children.pumps import (
 from tests.harness import users
 
 REPOSITORY = Path(__file__).parents[2]
-SETTING = Setting({"PATH": users.PATH})
+SETTING = ChildEnv({"PATH": users.PATH})
 
 
 def descriptors() -> int:

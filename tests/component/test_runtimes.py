@@ -11,7 +11,7 @@ import pytest
 
 from scrun.core.errors import RuntimeMissing
 from scrun.supervisor.engines.local.runtimes import (
-    Runtime,
+    InstalledRuntime,
     command,
     delete_command,
     find_runtime,
@@ -81,7 +81,9 @@ def test_why_others_were_passed_over_is_told(tmp_path: Path) -> None:
     broken = fake(tmp_path, "crun", 'echo first >&2; echo "cgroups in some mode" >&2; exit 1')
     working = fake(tmp_path, "runc", "exit 0")
     found = find_runtime(None, env={"PATH": str(tmp_path)})
-    assert found == Runtime("runc", str(working), passed_over=(f"{broken}: cgroups in some mode",))
+    assert found == InstalledRuntime(
+        "runc", str(working), passed_over=(f"{broken}: cgroups in some mode",)
+    )
 
 
 def test_one_without_cgroups_is_better_than_none(tmp_path: Path) -> None:
@@ -95,20 +97,20 @@ def test_one_without_cgroups_is_better_than_none(tmp_path: Path) -> None:
 def test_the_reason_comes_from_the_log(tmp_path: Path) -> None:
     line = '{"msg":"no such luck","level":"error"}'
     path = fake(tmp_path, "crun", f"[ $4 = --force ] || echo '{line}' >>\"$4\"; exit 1")
-    assert try_runtime(Runtime("crun", str(path)), env=ENV) == "no such luck"
+    assert try_runtime(InstalledRuntime("crun", str(path)), env=ENV) == "no such luck"
 
 
 def test_one_that_hangs_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scrun.supervisor.engines.local.runtimes._PATIENCE", 0.2)
     path = fake(tmp_path, "crun", "exec sleep 60")
-    assert try_runtime(Runtime("crun", str(path)), env=ENV) == "no answer within 0 s"
+    assert try_runtime(InstalledRuntime("crun", str(path)), env=ENV) == "no answer within 0 s"
 
 
 def test_a_failed_trial_is_cleaned_up(tmp_path: Path) -> None:
     calls = tmp_path / "calls"
     path = fake(tmp_path, "crun", f'echo "$@" >>{calls}; exit 1')
     was = leftovers()
-    assert try_runtime(Runtime("crun", str(path)), env=ENV) == "exit status 1"
+    assert try_runtime(InstalledRuntime("crun", str(path)), env=ENV) == "exit status 1"
     assert [" delete --force " in line for line in calls.read_text().splitlines()] == [False, True]
     wait_while("what it left", lambda: leftovers() - was)  # others try runtimes as well
 
@@ -116,7 +118,7 @@ def test_a_failed_trial_is_cleaned_up(tmp_path: Path) -> None:
 def test_what_cannot_be_executed_is_passed_over(tmp_path: Path) -> None:
     path = fake(tmp_path, "crun", "")
     path.write_text("#!/gone\n")
-    reason = try_runtime(Runtime("crun", str(path)), env=ENV)
+    reason = try_runtime(InstalledRuntime("crun", str(path)), env=ENV)
     assert reason == "No such file or directory"
 
 
@@ -142,7 +144,7 @@ def test_only_the_named_one_is_considered(tmp_path: Path) -> None:
 
 
 def test_commands() -> None:
-    crun = Runtime("crun", "/usr/bin/crun", ("--cgroup-manager=disabled",))
+    crun = InstalledRuntime("crun", "/usr/bin/crun", ("--cgroup-manager=disabled",))
     start = ["/usr/bin/crun", "--cgroup-manager=disabled", "--root", "/r"]
     log = ["--log", "/l", "--log-format", "json"]
     assert run_command(crun, root="/r", bundle="/b", id="c", log="/l") == [

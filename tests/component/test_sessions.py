@@ -8,8 +8,8 @@ import pytest
 from scrun.cli.parse import parse
 from scrun.core.errors import BundleError, StateError, UsageError
 from scrun.oci.config import Bundle, load_bundle
-from scrun.supervisor.children.processes import Setting
-from scrun.supervisor.contracts.create_request import Call
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.create_request import CommandLine
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.sessions.sessions import NotRunnableError, prepare
 from tests.harness.bundle import make_config, make_rootfs, write_bundle
@@ -36,8 +36,8 @@ def place(bundle: Bundle, tmp_path: Path) -> Staged:
     return Staged(str(staged), bundle.rootfs, ())
 
 
-def call(*words: str) -> Call:
-    return Call(parse(list(words)), 1, "/", Setting({}))
+def call(*words: str) -> CommandLine:
+    return CommandLine(parse(list(words)), 1, "/", ChildEnv({}))
 
 
 def test_a_command_is_as_the_first_process_but_for_what_is_said(

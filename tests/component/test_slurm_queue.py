@@ -10,15 +10,15 @@ import trio.testing
 
 from scrun.model.waiting import Waiting
 from scrun.settings.file.load import GIVE_UP, Log
-from scrun.supervisor.children.processes import Setting
-from scrun.supervisor.contracts.engine import Request
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.engines.slurm import pending
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
 
 TOOLS = Tools("salloc", ("srun",), "scancel", None, (), "/bin/squeue")
-SETTING = Setting({})
+SETTING = ChildEnv({})
 HOUR = 3600.0
 Clock = trio.testing.MockClock
 
@@ -32,7 +32,7 @@ class Squeue:
         self.reason: Callable[[str], str] = lambda job_id: "Resources"
         self.takes = 0.01
 
-    async def output_of(self, argv: list[str], setting: Setting) -> str:
+    async def output_of(self, argv: list[str], setting: ChildEnv) -> str:
         jobs = argv[argv.index("--jobs") + 1].split(",")
         self.asked.append((trio.current_time() - self.began, jobs))
         await trio.sleep(self.takes)
@@ -54,7 +54,7 @@ class Waiter:
         self._journal = Journal(str(self.log), Log(), job_id)
 
     async def wait(self, queue: Queue, because: str = "") -> None:
-        request = Request(
+        request = JobRequest(
             container=f"c{self.job_id}", setting=SETTING, directory="/", record="/",
             journal=self._journal, known=lambda *_: None, lost=lambda _: None,
             waiting=self.news.append,

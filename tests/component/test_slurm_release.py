@@ -9,14 +9,14 @@ import pytest
 import trio
 
 from scrun.settings.file.load import Log
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.engines.slurm import release
 from scrun.supervisor.engines.slurm.release import cancel_in_the_end
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
 from tests.harness import users
 
-SETTING = Setting({"PATH": users.PATH})
+SETTING = ChildEnv({"PATH": users.PATH})
 
 
 class Scancel:

@@ -13,8 +13,8 @@ from scrun.model.states import Ending, exited
 from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.node_runtime import NodeRuntime
 from scrun.settings.slurm.versions import SlurmVersion, features
-from scrun.supervisor.children.processes import Setting
-from scrun.supervisor.contracts.engine import Request, Step
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.engines.slurm import signals
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.job import SlurmJob
@@ -34,7 +34,7 @@ JOB = {
     "SLURM_NTASKS": "9",
     "SLURM_JOB_PARTITION": "p",
 }
-SETTING = Setting({"PATH": users.PATH, "SRUN_PARTITION": "x", "SLURM_JOB_ID": "1"})
+SETTING = ChildEnv({"PATH": users.PATH, "SRUN_PARTITION": "x", "SLURM_JOB_ID": "1"})
 
 
 class Srun:
@@ -65,7 +65,7 @@ class Srun:
         return dict(line.split("=", 1) for line in lines)
 
     async def run(self, layout: Layout) -> Ending:
-        request = Request(
+        request = JobRequest(
             container="c1", setting=SETTING, directory="/", record=str(self.directory),
             journal=self.journal, known=lambda *_: None, lost=lambda _: None,
         )  # fmt: skip
@@ -129,7 +129,7 @@ async def test_the_jobs_variables(srun: Srun, nodes: int | None, there: bool) ->
 async def kill(srun: Srun, pattern: str) -> None:
     with trio.fail_after(30):
         await signal_container(
-            srun.tools, Setting({"PATH": users.PATH}), NodeCommands(NodeRuntime(kill=pattern)),
+            srun.tools, ChildEnv({"PATH": users.PATH}), NodeCommands(NodeRuntime(kill=pattern)),
             "7.0", {"n1": [0]}, signal.SIGUSR1,
         )  # fmt: skip
 

@@ -290,7 +290,7 @@ def test_mounts_are_found_by_their_longest_place() -> None:
     assert survey.mount_of("/a b", mounts).private
     assert survey.mount_of("/a", mounts).kind == "ext4"
     assert survey.mount_of("/ab/c", mounts).kind == "xfs"
-    assert not survey.Mount("/", "overlay").private
+    assert not survey.MountPoint("/", "overlay").private
 
 
 MOUNTS = [

@@ -9,10 +9,10 @@ import trio
 
 from scrun.core.errors import BundleError, StagingError
 from scrun.settings.file.load import Staging
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers import admission
-from scrun.supervisor.contracts.create_request import Order
-from scrun.supervisor.contracts.engine import Request
+from scrun.supervisor.contracts.create_request import CreateRequest
+from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core import names, threads
 from scrun.supervisor.core.nurseries import bulkhead
 from scrun.supervisor.core.threads import in_thread, look
@@ -47,13 +47,13 @@ async def test_creates_on_a_hung_file_system_take_no_threads_from_others(
         hang.set()
 
 
-ORDER = Order(
+ORDER = CreateRequest(
     id="c",
     bundle="/b",
     config_file=None,
     directory="/",
     pid_file=None,
-    setting=Setting({}),
+    setting=ChildEnv({}),
     settings=None,  # type: ignore[arg-type]
     shown=None,  # type: ignore[arg-type]
     console=None,
@@ -97,8 +97,8 @@ def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container, or where the name service does not answer."""
     monkeypatch.setattr(names, "_known", {})
     monkeypatch.setattr("os.getuid", lambda: 54321)
-    request = Request(
-        container="c1", setting=Setting({}), directory="/", record="/r",
+    request = JobRequest(
+        container="c1", setting=ChildEnv({}), directory="/", record="/r",
         journal=None, known=None, lost=None,  # type: ignore[arg-type]
     )  # fmt: skip
     assert os.path.dirname(directory_for(Staging(scratch="/s/%U"), request)) == "/s/54321"

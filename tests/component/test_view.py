@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scrun.supervisor.containers import show_files as show
-from scrun.supervisor.contracts.staged import Place, View
+from scrun.supervisor.contracts.staged import ShownMount, View
 from scrun.supervisor.programs import show_files as program
 from tests.harness.wait import wait_until
 
@@ -50,7 +50,7 @@ def rootfs(tmp_path: Path) -> Path:
 
 
 def shown(
-    pid: int, rootfs: Path, *places: Place, read_only: bool = False, elsewhere: bool = True
+    pid: int, rootfs: Path, *places: ShownMount, read_only: bool = False, elsewhere: bool = True
 ) -> tuple[Path, str]:
     """Show a container's files; return where they are, and what went wrong."""
     view = View(str(rootfs), str(rootfs.parent), elsewhere, read_only, places)
@@ -94,12 +94,12 @@ def test_mounts(anchor: int, rootfs: Path, tmp_path: Path) -> None:
     (tmp_path / "volume").mkdir()
     (tmp_path / "one").write_text("one\n")
     places = [
-        Place("/a/volume", str(tmp_path / "volume")),
-        Place("/a/volume/file", str(tmp_path / "one"), read_only=True),
-        Place("/scratch"),
-        Place("/file"),
-        Place("/hosts", "/etc/hosts", own=True),
-        Place("/missing", str(tmp_path / "missing")),
+        ShownMount("/a/volume", str(tmp_path / "volume")),
+        ShownMount("/a/volume/file", str(tmp_path / "one"), read_only=True),
+        ShownMount("/scratch"),
+        ShownMount("/file"),
+        ShownMount("/hosts", "/etc/hosts", own=True),
+        ShownMount("/missing", str(tmp_path / "missing")),
     ]
     place, error = shown(anchor, rootfs, *places)
     assert error == ""
@@ -127,7 +127,7 @@ def test_mounts(anchor: int, rootfs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_a_source_on_another_file_system(anchor: int, rootfs: Path, *, elsewhere: bool) -> None:
     """The nodes have the one that the root file system is on; of others nobody knows."""
-    place, error = shown(anchor, rootfs, Place("/x", "/sys/kernel"), elsewhere=elsewhere)
+    place, error = shown(anchor, rootfs, ShownMount("/x", "/sys/kernel"), elsewhere=elsewhere)
     assert error == ""
     if elsewhere:
         with pytest.raises(ProcessLookupError):
@@ -147,7 +147,12 @@ def test_links_in_a_root_file_system_lead_nowhere(
     (rootfs / "data").symlink_to(link.format(outside=outside))
     if "{" in link:
         (rootfs / str(outside)[1:]).mkdir(parents=True)
-    shown(anchor, rootfs, Place("/data/made", str(tmp_path / "volume")), Place("/data/gone"))
+    shown(
+        anchor,
+        rootfs,
+        ShownMount("/data/made", str(tmp_path / "volume")),
+        ShownMount("/data/gone"),
+    )
     assert os.listdir(outside) == ["theirs"]
     assert not os.path.exists("/made")
     for name in ("root", "cwd"):

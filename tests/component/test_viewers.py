@@ -12,7 +12,7 @@ import trio.testing
 
 from scrun.core.errors import StateError
 from scrun.protocol.attach import DATA, SIGNAL, SIZE, frame
-from scrun.supervisor.containers.capture import KeptOutput
+from scrun.supervisor.containers.capture import CapturedOutput
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.sessions.viewers import attach
@@ -23,7 +23,7 @@ class Attached:
 
     def __init__(self, path: Path, unkillable: Exception | None = None) -> None:
         self.stdio = Stdio([os.open("/dev/null", os.O_RDWR) for _ in range(3)], terminal=False)
-        self.kept = KeptOutput(str(path), 16 << 20, print)
+        self.kept = CapturedOutput(str(path), 16 << 20, print)
         self.kept.connect(self.stdio, terminal=True)
         self.end = self.stdio.fds[0]
         tty.setraw(self.end)
@@ -56,7 +56,7 @@ async def test_frames_of_somebody_attached(tmp_path: Path, unkillable: Exception
     theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery, theirs:
-            nursery.start_soon(box.kept.keep)
+            nursery.start_soon(box.kept.capture)
             nursery.start_soon(serve, box, ours)
             assert await theirs.receive_some(2) == b"\0\1"  # granted; it has a terminal
             odd = frame(b"?", b"x") + frame(SIZE, b"x") + frame(SIGNAL, b"") + frame(DATA, b"")
@@ -82,7 +82,7 @@ async def test_a_frame_is_bounded(tmp_path: Path, length: int) -> None:
     theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery, theirs:
-            nursery.start_soon(box.kept.keep)
+            nursery.start_soon(box.kept.capture)
             nursery.start_soon(serve, box, ours)
             assert await theirs.receive_some(2) == b"\0\1"  # granted; it has a terminal
             await theirs.send_all(DATA + length.to_bytes(4, "big"))

@@ -25,7 +25,7 @@ from scrun.settings.slurm.outputs import Told, output_variables
 from scrun.settings.slurm.request_sources import asked_by, gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.node_scripts import process_variables
-from scrun.supervisor.contracts.engine import Answer
+from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.contracts.target import Target as Place
 from scrun.supervisor.sessions.inspection import statistics
 from scrun.supervisor.staging.policy import fit
@@ -65,7 +65,7 @@ def config(data: bytes) -> None:
     _requests(typed)
     _recorded(typed)
     _looked_up(raw, typed)
-    wish = processes.Wish(args=["true"], env=["A=b"], groups=["5"], capabilities=["kill"])
+    wish = processes.ExecOptions(args=["true"], env=["A=b"], groups=["5"], capabilities=["kill"])
     _executed(processes.process_from_wish(wish, raw["process"]), raw)
     trio.run(_events, typed.linux.resources)
     pod_of("/nowhere", written("config.json", data))
@@ -140,8 +140,8 @@ def _executed(process: dict[str, Any], container: dict[str, Any]) -> None:
 
 
 class _NoProcesses:
-    async def inspect(self, script: Callable[[str], str]) -> list[Answer]:
-        return [Answer("node", 0, "units 100 4096\n")]
+    async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
+        return [NodeAnswer("node", 0, "units 100 4096\n")]
 
 
 async def _events(resources: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from scrun.protocol.attach import DATA, frame, take_frames
 from scrun.supervisor.containers.anchors import read_signals
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.contracts.create_request import read_call
-from scrun.supervisor.daemon.requests import Request
+from scrun.supervisor.daemon.requests import ClientRequest
 from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.scripts.channel import Channel, Hangup
 from scrun.supervisor.scripts.process import understood
@@ -89,7 +89,7 @@ async def _answer(fields: list[bytes]) -> bytes:
     with ours, theirs:
         async with plugins() as loaded, trio.open_nursery() as nursery:
             containers = Containers(str(root), "@x", loaded, nursery, lambda: None)
-            return await Request(containers, ours, fields, []).answer()
+            return await ClientRequest(containers, ours, fields, []).answer()
     raise AssertionError
 
 

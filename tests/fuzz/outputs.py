@@ -7,7 +7,7 @@ from scrun.core.errors import EngineError, SettingsError
 from scrun.model.waiting import annotations_of, waiting_line
 from scrun.settings.slurm.versions import parse_version
 from scrun.supervisor.children.pumps import Output
-from scrun.supervisor.contracts.engine import Answer
+from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.engines.local.runtimes import program_failure, read_log
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.fate import read_accounting, read_fate
@@ -98,13 +98,13 @@ def inspected(data: bytes) -> None:
 def beside(data: bytes) -> None:
     """What the scripts beside a container print, in which are names that it has chosen."""
     text = data.decode(errors="replace")
-    _told_by(Answer("node1", 0, text))
+    _told_by(NodeAnswer("node1", 0, text))
     wrapped = base64.b64encode(data + b"status 0\n").decode()
     lines = ["0: begin node1", *(f"0: {wrapped[i : i + 76]}" for i in range(0, len(wrapped), 76))]
-    assert read_answers([*lines, "0: end"]) == [Answer("node1", 0, text)]
+    assert read_answers([*lines, "0: end"]) == [NodeAnswer("node1", 0, text)]
 
 
-def _told_by(answer: Answer) -> None:
+def _told_by(answer: NodeAnswer) -> None:
     try:
         seen = read_list(answer)
         rows = rows_of(seen.text, seen.pids)

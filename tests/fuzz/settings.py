@@ -5,7 +5,7 @@ import shlex
 
 from scrun.core.errors import SettingsError
 from scrun.settings.file import quick
-from scrun.settings.file.load import Runtime, load
+from scrun.settings.file.load import RuntimeSettings, load
 from scrun.settings.oci_conf.node_runtime import node_runtime, signalled
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.oci_conf.patterns import substitute
@@ -81,7 +81,7 @@ def oci_conf(data: bytes) -> None:
     """oci.conf, and what is filled into its commands."""
     try:
         conf = parse_oci_conf(data.decode(errors="surrogateescape"), "oci.conf")
-        patterns = node_runtime(conf, Runtime())
+        patterns = node_runtime(conf, RuntimeSettings())
     except SettingsError as error:
         said(error, begins="oci.conf")
         return

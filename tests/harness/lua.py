@@ -6,10 +6,10 @@ from pathlib import Path
 
 from scrun.core.errors import StagingError, leaves
 from scrun.settings.file.load import Level, Log, Lua
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.scripts.find import Site
-from scrun.supervisor.scripts.host import Script, loaded
+from scrun.supervisor.scripts.find import ScriptSite
+from scrun.supervisor.scripts.host import StagingScript, loaded
 from scrun.supervisor.scripts.process import Remote
 from tests.harness import users
 
@@ -60,7 +60,7 @@ class Bench:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.said = Said(directory)
-        self.setting = Setting({"PATH": users.PATH, "FROM_CREATE": "yes"}, 0o027)
+        self.setting = ChildEnv({"PATH": users.PATH, "FROM_CREATE": "yes"}, 0o027)
 
     def write(self, script: str | bytes) -> str:
         """Write a script down."""
@@ -71,11 +71,16 @@ class Bench:
     @asynccontextmanager
     async def loaded(
         self, script: str | bytes, settings: Lua | None = None
-    ) -> AsyncIterator[Script]:
+    ) -> AsyncIterator[StagingScript]:
         """Load a script."""
         path = self.write(script)
         async with loaded(
-            path, settings or Lua(), self.setting, str(self.directory), self.said, Site("tux")
+            path,
+            settings or Lua(),
+            self.setting,
+            str(self.directory),
+            self.said,
+            ScriptSite("tux"),
         ) as script_:
             yield script_
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import trio
 
 from scrun.settings.file.load import Lua
-from scrun.settings.spank.plugstack import Line, Script
-from scrun.supervisor.children.processes import Setting
+from scrun.settings.spank.plugstack import Line, StackScript
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.scripts.spank.contexts import Context, Variables
 from scrun.supervisor.scripts.spank.phases import ContextName, Facts
 from scrun.supervisor.scripts.spank.scripts import Scripts
@@ -40,24 +40,26 @@ class SpankBench:
         fails: bool = True,
         line: int = 1,
         name: str = "a",
-    ) -> Script:
+    ) -> StackScript:
         """Write a script down, and the line that names it."""
         path = self.directory / f"{name}.lua"
         path.write_text(text)
         where = f"plugstack.conf:{line}"
-        return Script(str(path), Line(where, required, fails, "lua.so", str(path), ("x=1", "y")))
+        return StackScript(
+            str(path), Line(where, required, fails, "lua.so", str(path), ("x=1", "y"))
+        )
 
     @asynccontextmanager
     async def opened(
         self,
-        *scripts: Script,
+        *scripts: StackScript,
         context: ContextName = "allocator",
         lua: Lua | None = None,
         facts: Facts = FACTS,
         patience: float = 20,
     ) -> AsyncIterator[tuple[Scripts, Context]]:
         """Open a context of scripts."""
-        setting = Setting(dict(self.variables.job), 0o022)
+        setting = ChildEnv(dict(self.variables.job), 0o022)
         async with trio.open_nursery() as nursery:
             made = Scripts(
                 "plugstack.conf", scripts, lua or Lua(), patience, setting, str(self.directory),

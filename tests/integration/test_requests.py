@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.slurm.requests import TABLE, Request, salloc_arguments, srun_arguments
+from scrun.settings.slurm.requests import TABLE, JobVariable, salloc_arguments, srun_arguments
 from scrun.settings.slurm.versions import parse_version
 from tests.conftest import MakeSite
 from tests.harness import cluster
@@ -103,7 +103,7 @@ def version() -> tuple[int, int]:
     return parse_version(cluster.slurm("salloc", "--version")).release
 
 
-def name_of(request: Request) -> str:
+def name_of(request: JobVariable) -> str:
     return request.variable.removeprefix("SCRUN_")
 
 
@@ -132,7 +132,7 @@ def tool(site: Site, *words: str) -> str:
 @each
 @on_slurm
 def test_the_tools_know_what_the_table_says(
-    site: Site, request_: Request, version: tuple[int, int]
+    site: Site, request_: JobVariable, version: tuple[int, int]
 ) -> None:
     value = VALUES[name_of(request_)][0]
     takes_none = request_.argument != "required"
@@ -148,7 +148,7 @@ def test_the_tools_know_what_the_table_says(
 @each
 @on_slurm
 def test_the_tools_take_what_is_made_of_a_request(
-    site: Site, request_: Request, version: tuple[int, int]
+    site: Site, request_: JobVariable, version: tuple[int, int]
 ) -> None:
     requests = {request_.variable: VALUES[name_of(request_)][0]}
     if request_.variable == "SCRUN_WAIT4SWITCH":
@@ -186,7 +186,7 @@ def test_help_lists_nothing_that_the_table_does_not_know(
 @each
 @on_slurm
 def test_every_request_through_scrun(
-    site: Site, request_: Request, version: tuple[int, int]
+    site: Site, request_: JobVariable, version: tuple[int, int]
 ) -> None:
     value, refusal = VALUES[name_of(request_)]
     environment = {"SCRUN_REQ_SWITCH": "1", request_.variable: value}

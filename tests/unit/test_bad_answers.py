@@ -13,7 +13,7 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.pumps import Output
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.engine import Answer
+from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.engines.slurm.inspect import read_answers
 from scrun.supervisor.engines.slurm.messages import SallocHeard, SrunHeard
 from scrun.supervisor.reapers import site_commands as minder
@@ -59,13 +59,13 @@ def test_what_a_step_prints_that_is_not_ascii() -> None:
 @pytest.mark.parametrize("text", ["units 1" + "0" * 5000 + " 1\n", "units 1 " + "9" * 5000 + "\n"])
 def test_numbers_that_are_too_long(text: str) -> None:
     with pytest.raises(EngineError):
-        total([Answer("n", 0, text)])
+        total([NodeAnswer("n", 0, text)])
     with pytest.raises(EngineError):
-        read_list(Answer("n", 0, "host a\npids\n" + "9" * 5000 + "\ntable\n"))
+        read_list(NodeAnswer("n", 0, "host a\npids\n" + "9" * 5000 + "\ntable\n"))
 
 
 def test_a_line_of_proc_that_is_none() -> None:
-    usage = total([Answer("n", 0, "units 100 4096\n1 (a) S" + " x" * 40 + "\n")])
+    usage = total([NodeAnswer("n", 0, "units 100 4096\n1 (a) S" + " x" * 40 + "\n")])
     assert (usage.memory, usage.user) == (0, 0)
 
 
@@ -80,8 +80,8 @@ def test_output_that_is_too_much() -> None:
 
 
 class _Node:
-    async def inspect(self, script: Callable[[str], str]) -> list[Answer]:
-        return [Answer("node", 0, "units 100 4096\n")]
+    async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
+        return [NodeAnswer("node", 0, "units 100 4096\n")]
 
 
 @pytest.mark.parametrize("resources", [{"memory": 5}, {"memory": "x"}, {"memory": {"limit": "x"}}])

@@ -11,7 +11,7 @@ from scrun.core.errors import SettingsError
 from scrun.install import podman
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.oci_conf.shell_commands import program_of
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.programs.doctor import (
     by_hand,
     cluster,
@@ -23,7 +23,7 @@ from scrun.supervisor.programs.doctor import (
 )
 from scrun.supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
 from scrun.supervisor.programs.doctor.machine import Directory, Namespaces
-from scrun.supervisor.programs.doctor.place import Check, Place, Tell, run_tool
+from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell, run_tool
 from tests.harness import users
 
 CONF = """
@@ -65,24 +65,24 @@ async def test_a_report_keeps_its_order() -> None:
     assert [(found.name, found.text) for found in got] == [("a", ""), ("b", "first")]
 
 
-async def _nothing(place: Place, tell: Tell) -> None:
+async def _nothing(place: DoctorCall, tell: Tell) -> None:
     tell(Finding("a", "ok", "seen"))
 
 
-async def _hangs(place: Place, tell: Tell) -> None:
+async def _hangs(place: DoctorCall, tell: Tell) -> None:
     await trio.sleep_forever()
 
 
-async def _refused(place: Place, tell: Tell) -> None:
+async def _refused(place: DoctorCall, tell: Tell) -> None:
     async with trio.open_nursery():
         raise SettingsError("no sense")
 
 
-async def _missing(place: Place, tell: Tell) -> None:
+async def _missing(place: DoctorCall, tell: Tell) -> None:
     open("/nonexistent").close()  # noqa: ASYNC230
 
 
-async def _fault(place: Place, tell: Tell) -> None:
+async def _fault(place: DoctorCall, tell: Tell) -> None:
     raise KeyError("x")
 
 
@@ -97,10 +97,10 @@ async def _fault(place: Place, tell: Tell) -> None:
     ],
 )
 async def test_a_check_always_tells_something(
-    autojump_clock: Any, run: Callable[[Place, Tell], Awaitable[None]], status: str, text: str
+    autojump_clock: Any, run: Callable[[DoctorCall, Tell], Awaitable[None]], status: str, text: str
 ) -> None:
     report = Report(["a", "b"])
-    await main._examine(Check(("a", "b"), run, deadline=5), cast("Place", None), report)
+    await main._examine(Check(("a", "b"), run, deadline=5), cast("DoctorCall", None), report)
     first, second = await report.next(0), await report.next(1)
     assert (first.status, first.text) == (status, text)
     assert (second.status, second.text) == ("warn", "not tried")
@@ -113,7 +113,7 @@ def test_every_finding_has_one_place() -> None:
 
 
 async def test_a_tool_that_is_given_up_is_ended() -> None:
-    setting = Setting({"PATH": users.PATH})
+    setting = ChildEnv({"PATH": users.PATH})
     with trio.move_on_after(0.2) as scope:
         await run_tool(["sh", "-c", "trap '' TERM; exec sleep 60"], setting)
     assert scope.cancelled_caught
@@ -261,10 +261,10 @@ def test_what_a_node_tells() -> None:
     seen = trial.read(
         ["node n1", "runtime crun version 1", "token t", "node n2", "noise", "token"]
     )
-    assert seen == trial.Seen("n1", "crun version 1", "t")
-    assert trial.read([]) == trial.Seen("?", "", "")
+    assert seen == trial.NodeReport("n1", "crun version 1", "t")
+    assert trial.read([]) == trial.NodeReport("?", "", "")
     assert trial.judge_runtime("crun", seen, "/oci.conf").status == "ok"
-    lacking = trial.judge_runtime("/opt/crun", trial.Seen("n1", "", ""), "/oci.conf")
+    lacking = trial.judge_runtime("/opt/crun", trial.NodeReport("n1", "", ""), "/oci.conf")
     assert (lacking.status, lacking.text) == ("fail", "n1: /opt/crun is not there")
     assert trial.judge_runtime(None, seen, "/oci.conf").status == "warn"
     assert trial.judge_directory("/d", seen, "t", scripted=False).status == "ok"
@@ -276,7 +276,7 @@ def test_what_a_node_tells() -> None:
 async def test_the_script_of_a_node(tmp_path: Any) -> None:
     file = tmp_path / "it's"
     file.write_text("token-1")
-    setting = Setting({"PATH": users.PATH, "SLURMD_NODENAME": "n1"})
+    setting = ChildEnv({"PATH": users.PATH, "SLURMD_NODENAME": "n1"})
     for program, runtime in (("sh", "-"), ("no such", ""), (None, "")):
         done = await run_tool(["sh", "-c", trial.script(program, str(file))], setting)
         seen = trial.read(list(done.lines))

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import trio
 
-from scrun.settings.file.load import Local, Runtime, Settings
-from scrun.supervisor.children.processes import Setting
+from scrun.settings.file.load import Local, RuntimeSettings, Settings
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.engines.local import engine as local
 from scrun.supervisor.engines.local.engine import LocalEngine
 from scrun.supervisor.engines.slurm import tools
@@ -30,12 +30,12 @@ async def test_the_runtime_is_that_of_each_callers_path(
 
     monkeypatch.setattr(local, "find_runtime", find)
     monkeypatch.setattr(local, "RuntimeCommands", lambda found: found)
-    engine = LocalEngine(str(tmp_path), Local(), Runtime())
+    engine = LocalEngine(str(tmp_path), Local(), RuntimeSettings())
     for path in ("/a", "/b", "/a", "/b"):
-        assert cast(str, await engine.commands(Setting({"PATH": path}))) == f"{path}/crun"
+        assert cast(str, await engine.commands(ChildEnv({"PATH": path}))) == f"{path}/crun"
     assert looked == ["/a", "/b"]
     for number in range(1000):
-        await engine.commands(Setting({"PATH": f"/{number}"}))
+        await engine.commands(ChildEnv({"PATH": f"/{number}"}))
     assert len(engine._commands) <= local._PATHS
 
 
@@ -48,7 +48,7 @@ class Plugin:
         return environment["PATH"]
 
     def engine(self, root: str, configuration: str) -> Any:
-        return LocalEngine(root, Local(), Runtime())
+        return LocalEngine(root, Local(), RuntimeSettings())
 
 
 class OnePlugin:

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from scrun.supervisor.contracts.engine import Answer
+from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.engines.slurm.inspect import _COMMAND_LINE, _command, parts_of, read_answers
 
 SHELLS = [words for words in (["/bin/sh"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
@@ -74,9 +74,9 @@ def test_a_script(script: str, status: int, text: str | None, shell: list[str]) 
 def test_each_node_runs_its_own_in_their_order() -> None:
     scripts = {"n1": ["echo 1"], "node 2'*": ["echo a", "exit 4", "echo c"], "*": ["echo no"]}
     assert read_answers(labelled("1", run(scripts, "node 2'*"))) == [
-        Answer("node 2'*", 0, "a\n"),
-        Answer("node 2'*", 4, ""),
-        Answer("node 2'*", 0, "c\n"),
+        NodeAnswer("node 2'*", 0, "a\n"),
+        NodeAnswer("node 2'*", 4, ""),
+        NodeAnswer("node 2'*", 0, "c\n"),
     ]
     assert run(scripts, "n3") == []
 
@@ -90,7 +90,7 @@ def test_hundreds_of_nodes_fit_into_a_command_line() -> None:
     scripts = {f"a-long-name-of-a-node-{number:04}": [": " + "x" * 1000] for number in range(900)}
     assert all(len(word) < 128 << 10 for word in _command(scripts))
     lines = run({**scripts, "last": ["echo here"]}, "last")
-    assert read_answers(labelled("900", lines)) == [Answer("last", 0, "here\n")]
+    assert read_answers(labelled("900", lines)) == [NodeAnswer("last", 0, "here\n")]
 
 
 def test_tasks_speak_at_the_same_time() -> None:
@@ -101,8 +101,8 @@ def test_tasks_speak_at_the_same_time() -> None:
         mixed += labelled("0", first[number : number + 1])
     found = read_answers(mixed)
     assert sorted(found, key=lambda answer: answer.node) == [
-        Answer("n1", 0, "a\n" * 100),
-        Answer("n2", 5, "b\n" * 90),
+        NodeAnswer("n1", 0, "a\n" * 100),
+        NodeAnswer("n2", 5, "b\n" * 90),
     ]
 
 
@@ -128,7 +128,7 @@ def test_labels_are_padded_when_there_are_many() -> None:
 )
 def test_what_is_no_answer(lines: list[str]) -> None:
     assert read_answers(lines) == []
-    assert read_answers([*lines, *labelled("0", said("n2", "b"))]) == [Answer("n2", 0, "b")]
+    assert read_answers([*lines, *labelled("0", said("n2", "b"))]) == [NodeAnswer("n2", 0, "b")]
 
 
 @pytest.mark.parametrize("count", [0, 1, 10, 1500, 4000])

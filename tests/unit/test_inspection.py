@@ -8,8 +8,15 @@ from typing import cast
 import pytest
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.contracts.engine import Answer, Job
-from scrun.supervisor.sessions.inspection import Seen, Usage, processes, read_list, rows_of, total
+from scrun.supervisor.contracts.engine import Job, NodeAnswer
+from scrun.supervisor.sessions.inspection import (
+    ProcessList,
+    Usage,
+    processes,
+    read_list,
+    rows_of,
+    total,
+)
 
 TABLE = """\
 UID          PID    PPID  C STIME TTY          TIME CMD
@@ -22,22 +29,22 @@ root          23       1  0 10:00 ?        00:00:00 [kthread]
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
-        ("host a pid:[1]\npids\n1\n23\ntable\n", Seen("a pid:[1]", frozenset({1, 23}), "")),
-        ("host a\npids\n1\ntable\nx\ny\n", Seen("a", frozenset({1}), "x\ny\n")),
+        ("host a pid:[1]\npids\n1\n23\ntable\n", ProcessList("a pid:[1]", frozenset({1, 23}), "")),
+        ("host a\npids\n1\ntable\nx\ny\n", ProcessList("a", frozenset({1}), "x\ny\n")),
         (
             "host a\npids\n1\ntable\n2\npids\ntable\n",
-            Seen("a", frozenset({1}), "2\npids\ntable\n"),
+            ProcessList("a", frozenset({1}), "2\npids\ntable\n"),
         ),
-        ("host \npids\ntable\n", Seen("", frozenset(), "")),
+        ("host \npids\ntable\n", ProcessList("", frozenset(), "")),
         (
             "host a\npids\n" + "".join(f"{pid}\n" for pid in range(30_000)) + "table\n",
-            Seen("a", frozenset(range(30_000)), ""),
+            ProcessList("a", frozenset(range(30_000)), ""),
         ),
     ],
     ids=range(5),
 )
-def test_a_list(text: str, seen: Seen) -> None:
-    assert read_list(Answer("n", 0, text)) == seen
+def test_a_list(text: str, seen: ProcessList) -> None:
+    assert read_list(NodeAnswer("n", 0, text)) == seen
 
 
 @pytest.mark.parametrize(
@@ -55,7 +62,7 @@ def test_a_list(text: str, seen: Seen) -> None:
 )
 def test_no_list(text: str, reason: str) -> None:
     with pytest.raises(EngineError) as caught:
-        read_list(Answer("n1", 3, text))
+        read_list(NodeAnswer("n1", 3, text))
     assert str(caught.value) == f"the processes on n1 cannot be listed: {reason}"
 
 
@@ -129,12 +136,12 @@ UNITS = "units 100 4096\n"
     ],
 )
 def test_a_name_is_no_part_of_the_account(name: str) -> None:
-    assert total([Answer("n", 0, UNITS + stat(7, name, USED))]) == USAGE
+    assert total([NodeAnswer("n", 0, UNITS + stat(7, name, USED))]) == USAGE
 
 
 def test_this_process() -> None:
     line = Path("/proc/self/stat").read_text()
-    found = total([Answer("n", 0, UNITS + line)])
+    found = total([NodeAnswer("n", 0, UNITS + line)])
     assert (found.processes, found.memory > 1 << 20, found.threads > 0) == (1, True, True)
 
 
@@ -150,14 +157,14 @@ def test_this_process() -> None:
     ],
 )
 def test_all_are_added_up(texts: list[str], processes: int, threads: int) -> None:
-    found = total([Answer("n", 0, text) for text in texts])
+    found = total([NodeAnswer("n", 0, text) for text in texts])
     assert (found.processes, found.threads) == (processes, threads)
     assert found.user == processes * USAGE.user
 
 
 def test_each_node_has_units_of_its_own() -> None:
-    answers = [Answer("a", 0, UNITS + stat(1, "x", USED))]
-    answers += [Answer("b", 0, "units 1000 65536\n" + stat(1, "x", USED))]
+    answers = [NodeAnswer("a", 0, UNITS + stat(1, "x", USED))]
+    answers += [NodeAnswer("b", 0, "units 1000 65536\n" + stat(1, "x", USED))]
     found = total(answers)
     assert found.user == 310_000_000 + 31_000_000
     assert found.memory == 6 * 4096 + 6 * 65536
@@ -168,17 +175,17 @@ def test_each_node_has_units_of_its_own() -> None:
 )
 def test_a_node_that_does_not_tell(text: str) -> None:
     with pytest.raises(EngineError, match=r"^the processes on n1 cannot be looked at: "):
-        total([Answer("n1", 3, text)])
+        total([NodeAnswer("n1", 3, text)])
 
 
 class Nodes:
     """A job whose nodes answer so."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: NodeAnswer) -> None:
         self._answers = answers
         self.scripts: list[str] = []
 
-    async def inspect(self, script: Callable[[str], str]) -> list[Answer]:
+    async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
         self.scripts.append(script("crun state x"))
         return list(self._answers)
 
@@ -187,12 +194,12 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 THIS_HOST = f"{_BOOT} {Path('/proc/self/ns/pid').readlink()}"
 
 
-def answer(node: str, table: str, *pids: int, host: str = "there", status: int = 0) -> Answer:
+def answer(node: str, table: str, *pids: int, host: str = "there", status: int = 0) -> NodeAnswer:
     lines = "".join(f"{pid}\n" for pid in pids)
-    return Answer(node, status, f"host {host}\npids\n{lines}table\n{table}")
+    return NodeAnswer(node, status, f"host {host}\npids\n{lines}table\n{table}")
 
 
-async def ps(*answers: Answer, form: str = "table", words: tuple[str, ...] = ()) -> str:
+async def ps(*answers: NodeAnswer, form: str = "table", words: tuple[str, ...] = ()) -> str:
     return (await processes(cast(Job, Nodes(*answers)), 99, form, words)).decode()
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.file.load import Runtime
+from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import (
     NodeRuntime,
     derived_exec,
@@ -106,19 +106,19 @@ def test_own_patterns_come_first() -> None:
     derived = NodeRuntime(
         kill="crun kill %j TERM", state="crun state %j", exec="crun exec --process %f %j"
     )
-    assert node_runtime(conf, Runtime()) == derived
-    own = Runtime(exec="x %f", pause="p %j", resume="r %j")
+    assert node_runtime(conf, RuntimeSettings()) == derived
+    own = RuntimeSettings(exec="x %f", pause="p %j", resume="r %j")
     expected = NodeRuntime("crun kill %j TERM", "crun state %j", "x %f", "p %j", "r %j")
     assert node_runtime(conf, own) == expected
 
 
 def test_without_an_oci_conf() -> None:
-    assert node_runtime(None, Runtime()) == NodeRuntime()
-    assert node_runtime(None, Runtime(exec="x %f")) == NodeRuntime(exec="x %f")
+    assert node_runtime(None, RuntimeSettings()) == NodeRuntime()
+    assert node_runtime(None, RuntimeSettings(exec="x %f")) == NodeRuntime(exec="x %f")
 
 
-@pytest.mark.parametrize("own", [Runtime(pause="x"), Runtime(resume="x")])
-def test_pause_without_resume_is_refused(own: Runtime) -> None:
+@pytest.mark.parametrize("own", [RuntimeSettings(pause="x"), RuntimeSettings(resume="x")])
+def test_pause_without_resume_is_refused(own: RuntimeSettings) -> None:
     with pytest.raises(SettingsError, match="set both"):
         node_runtime(None, own)
 

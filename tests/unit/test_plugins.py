@@ -15,12 +15,12 @@ import trio
 from scrun.core.errors import PluginUnavailable
 from scrun.model.record import Record
 from scrun.settings.file.load import Settings
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts import plugin as api
-from scrun.supervisor.contracts.engine import Answer, Program, Request, Step
+from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Step
 from scrun.supervisor.contracts.plugin import EnginePlugin, StagePlugin
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.contracts.stager import Left, Submission
+from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local import plugin as local
 from scrun.supervisor.engines.none import NoEngine
@@ -339,7 +339,19 @@ async def test_the_stager_that_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [Request, Step, Program, Answer, Target, Setting, Submission, Staged, Left, Settings, Record],
+    [
+        JobRequest,
+        Step,
+        Program,
+        NodeAnswer,
+        Target,
+        ChildEnv,
+        Submission,
+        Staged,
+        Leftover,
+        Settings,
+        Record,
+    ],
 )
 def test_what_plugins_are_given_cannot_be_changed(kind: type[msgspec.Struct]) -> None:
     """Nobody has to keep a counter right: a changed copy is made by `msgspec.structs.replace`."""

@@ -7,7 +7,7 @@ import pytest
 
 from scrun.core.errors import BundleError, StateError, UsageError
 from scrun.oci.process import (
-    Wish,
+    ExecOptions,
     checked,
     fitting_user,
     process_from_file,
@@ -117,7 +117,7 @@ FIRST: dict[str, Any] = {
 
 
 def wished(first: dict[str, Any] = FIRST, **wish: Any) -> dict[str, Any]:
-    return process_from_wish(Wish(args=["id"], **wish), first)
+    return process_from_wish(ExecOptions(args=["id"], **wish), first)
 
 
 def test_the_rest_is_as_for_the_first_process() -> None:

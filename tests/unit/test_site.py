@@ -9,7 +9,7 @@ from scrun.core.errors import EngineUnavailable, SettingsError
 from scrun.settings.file.load import Local, Log, Settings, Slurm
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.site import beside, site_conf, with_site_levels
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.engines.slurm.tools import Tools
 
 RUN = 'RunTimeRun="exec crun run -b %b"\nRunTimeKill="k"\nRunTimeDelete="d"\n'
@@ -63,7 +63,7 @@ def test_srun_of_the_site() -> None:
     conf = OciConf(srun_path="/bin/true", srun_args=("--mpi=none", "-A x"), debug_flags="Steps")
     tools = TOOLS.of_site(conf)
     assert tools.srun == ("/bin/true", "--mpi=none", "-A x")
-    setting = Setting({"PATH": "/bin", "SLURM_DEBUG_FLAGS": "caller", "SLURM_X": "y"})
+    setting = ChildEnv({"PATH": "/bin", "SLURM_DEBUG_FLAGS": "caller", "SLURM_X": "y"})
     assert tools.setting(setting).environment == {
         "PATH": "/bin", "SLURM_CONF": "/etc/s.conf", "SLURM_DEBUG_FLAGS": "Steps",
     }  # fmt: skip

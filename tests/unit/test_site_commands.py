@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from scrun.core.errors import EngineError
-from scrun.settings.file.load import Runtime
+from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
-from scrun.supervisor.children.processes import Setting
-from scrun.supervisor.engines.local.commands import Container
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from tests.harness.wait import wait_until
 
@@ -38,15 +38,15 @@ RunTimeRun="x exec %r %@"
 RunTimeKill="kill -s SIGTERM %p"
 RunTimeDelete="kill -s SIGKILL %p"
 """
-ONE = Container("/r/one", "7", "/home/me", "/r/one/bundle")
+ONE = RuntimeContainer("/r/one", "7", "/home/me", "/r/one/bundle")
 
 
 def commands(text: str) -> OciConfCommands:
     conf = parse_oci_conf(text)
-    return OciConfCommands(conf, "n1", "me", 9, node_runtime(conf, Runtime()))
+    return OciConfCommands(conf, "n1", "me", 9, node_runtime(conf, RuntimeSettings()))
 
 
-def number(container: Container) -> str:
+def number(container: RuntimeContainer) -> str:
     *_, text = commands(RUN).run(container, "/log")
     return text.split()[3].split(".")[3]
 
@@ -58,11 +58,15 @@ def test_run() -> None:
 
 def test_the_number_begins_with_the_job_s_and_is_no_other_container_s() -> None:
     """oci.conf(5): %j is a number; root directories count their jobs each by itself."""
-    others = [Container("/s/one", "7"), Container("/r/two", "7"), Container("/r/one", "8")]
+    others = [
+        RuntimeContainer("/s/one", "7"),
+        RuntimeContainer("/r/two", "7"),
+        RuntimeContainer("/r/one", "8"),
+    ]
     numbers = {number(container) for container in (ONE, *others)}
     assert len(numbers) == 4
     assert all(text.isdecimal() and len(text) == 11 for text in numbers)
-    assert number(ONE) == number(Container("/r/one", "7"))  # for who only has the record
+    assert number(ONE) == number(RuntimeContainer("/r/one", "7"))  # for who only has the record
 
 
 def test_create_and_start() -> None:
@@ -90,15 +94,15 @@ def test_kill(text: str, command: str) -> None:
 
 def test_environment_of_the_commands() -> None:
     """oci.conf(5): RunTimeEnvExclude."""
-    setting = Setting({"SECRET": "x", "SECRETS": "y", "PATH": "/bin"}, 0o77, ("prefix",))
-    assert commands(RUN).setting(setting) == Setting(
+    setting = ChildEnv({"SECRET": "x", "SECRETS": "y", "PATH": "/bin"}, 0o77, ("prefix",))
+    assert commands(RUN).setting(setting) == ChildEnv(
         {"SECRETS": "y", "PATH": "/bin"}, 0o77, ("prefix",)
     )
 
 
 def removal(tmp_path: Path, text: str, pid: int = 0) -> tuple[int, str, Path]:
     """Run a removal; return its status, what it printed, and the step's directory."""
-    container = Container(str(tmp_path), "7", pid=pid)
+    container = RuntimeContainer(str(tmp_path), "7", pid=pid)
     made = tmp_path / f"oci-job{number(container)}-0"
     (made / "task-0").mkdir(parents=True, exist_ok=True)
     command = commands(text).delete(container)

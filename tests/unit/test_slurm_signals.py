@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scrun.core.errors import SettingsError
-from scrun.settings.file.load import Runtime
+from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import NodeRuntime, node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.supervisor.core import names
@@ -32,7 +32,7 @@ def killing(pattern: str) -> NodeCommands:
 def test_a_signal_at_the_end_is_ours_to_give(line: str, command: str) -> None:
     rest = 'RunTimeQuery="x"\nRunTimeDelete="x"\nRunTimeRun="x"\n'
     conf = parse_oci_conf(f"{line}\n{rest}")
-    found = NodeCommands(node_runtime(conf, Runtime()))
+    found = NodeCommands(node_runtime(conf, RuntimeSettings()))
     names.learn()
     assert found.kill("7.0", "n", signal.SIGUSR1) == f"{command} USR1"
 

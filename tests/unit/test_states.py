@@ -8,8 +8,8 @@ from scrun.core.errors import LONGEST
 from scrun.model.states import (
     FATAL,
     TAKEN,
-    Answer,
     Phase,
+    SignalAction,
     answer_to_signal,
     exited,
     killed,
@@ -80,16 +80,18 @@ def test_callers_see_the_four_states_of_the_specification(phase: Phase, status: 
 @pytest.mark.parametrize(
     ("phase", "to_fatal", "to_others"),
     [
-        (CREATING, Answer.END, Answer.REFUSE),
-        (CREATED, Answer.END, Answer.IGNORE),
-        (WAITING, Answer.END, Answer.IGNORE),
-        (STARTING, Answer.DELIVER, Answer.DELIVER),
-        (RUNNING, Answer.DELIVER, Answer.DELIVER),
-        (STOPPING, Answer.IGNORE, Answer.IGNORE),
-        (STOPPED, Answer.TOO_LATE, Answer.TOO_LATE),
+        (CREATING, SignalAction.END, SignalAction.REFUSE),
+        (CREATED, SignalAction.END, SignalAction.IGNORE),
+        (WAITING, SignalAction.END, SignalAction.IGNORE),
+        (STARTING, SignalAction.DELIVER, SignalAction.DELIVER),
+        (RUNNING, SignalAction.DELIVER, SignalAction.DELIVER),
+        (STOPPING, SignalAction.IGNORE, SignalAction.IGNORE),
+        (STOPPED, SignalAction.TOO_LATE, SignalAction.TOO_LATE),
     ],
 )
-def test_answer_to_signal(phase: Phase, to_fatal: Answer, to_others: Answer, signal: int) -> None:
+def test_answer_to_signal(
+    phase: Phase, to_fatal: SignalAction, to_others: SignalAction, signal: int
+) -> None:
     expected = to_others if signal in MILD else to_fatal
     assert answer_to_signal(phase, signal) is expected
 
@@ -98,7 +100,7 @@ def test_answer_to_signal(phase: Phase, to_fatal: Answer, to_others: Answer, sig
 def test_the_signal_that_stops_it_is_fatal_before_there_is_a_process(phase: Phase) -> None:
     assert answer_to_signal(phase, WINCH, stop_signal=WINCH) is answer_to_signal(phase, TERM)
     assert answer_to_signal(phase, USR1, stop_signal=WINCH) is answer_to_signal(phase, USR1)
-    assert answer_to_signal(phase, 0, stop_signal=0) is not Answer.END
+    assert answer_to_signal(phase, 0, stop_signal=0) is not SignalAction.END
 
 
 def test_signals_that_ask_for_an_end() -> None:
@@ -108,7 +110,7 @@ def test_signals_that_ask_for_an_end() -> None:
 @given(st.sampled_from(Phase), st.integers(0, 64))
 def test_every_signal_has_an_answer(phase: Phase, signal: int) -> None:
     answer = answer_to_signal(phase, signal)
-    assert (answer is Answer.DELIVER) == (phase in (STARTING, RUNNING))
+    assert (answer is SignalAction.DELIVER) == (phase in (STARTING, RUNNING))
 
 
 @pytest.mark.parametrize(

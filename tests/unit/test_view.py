@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scrun.supervisor.containers.show_files import encoded
-from scrun.supervisor.contracts.staged import Place, View
+from scrun.supervisor.contracts.staged import ShownMount, View
 from scrun.supervisor.staging.view import view_of
 
 BIND = ["rbind", "rw"]
@@ -19,16 +19,16 @@ def mount(destination: str, source: str = "", *options: str, kind: str = "bind")
     ("mounts", "places"),
     [
         ([], []),
-        ([mount("/data", "/home/u/data", *BIND)], [Place("/data", "/home/u/data")]),
-        ([mount("/data", "/home/u/data", "ro")], [Place("/data", "/home/u/data", True)]),
-        ([mount("data/", "files/1", *BIND)], [Place("/data", "/b/files/1")]),
-        ([mount("/../etc/x", "/h/x", *BIND)], [Place("/etc/x", "/h/x")]),
+        ([mount("/data", "/home/u/data", *BIND)], [ShownMount("/data", "/home/u/data")]),
+        ([mount("/data", "/home/u/data", "ro")], [ShownMount("/data", "/home/u/data", True)]),
+        ([mount("data/", "files/1", *BIND)], [ShownMount("/data", "/b/files/1")]),
+        ([mount("/../etc/x", "/h/x", *BIND)], [ShownMount("/etc/x", "/h/x")]),
         # what every machine has of its own, and what only the node makes
-        ([mount("/t", "/tmp", *BIND)], [Place("/t", "/tmp", own=True)]),
-        ([mount("/h", "/etc/hosts", *BIND)], [Place("/h", "/etc/hosts", own=True)]),
-        ([mount("/n", "/dev/null", *BIND)], [Place("/n", "/dev/null", own=True)]),
-        ([mount("/scratch", "tmpfs", kind="tmpfs")], [Place("/scratch")]),
-        ([mount("/t", "/tmp/mine", *BIND)], [Place("/t", "/tmp/mine")]),
+        ([mount("/t", "/tmp", *BIND)], [ShownMount("/t", "/tmp", own=True)]),
+        ([mount("/h", "/etc/hosts", *BIND)], [ShownMount("/h", "/etc/hosts", own=True)]),
+        ([mount("/n", "/dev/null", *BIND)], [ShownMount("/n", "/dev/null", own=True)]),
+        ([mount("/scratch", "tmpfs", kind="tmpfs")], [ShownMount("/scratch")]),
+        ([mount("/t", "/tmp/mine", *BIND)], [ShownMount("/t", "/tmp/mine")]),
         # below something that is not here nothing is
         (
             [
@@ -36,13 +36,13 @@ def mount(destination: str, source: str = "", *options: str, kind: str = "bind")
                 mount("/dev/shm", "/home/u/shm", *BIND),
                 mount("/device", "/home/u/device", *BIND),
             ],
-            [Place("/dev"), Place("/device", "/home/u/device")],
+            [ShownMount("/dev"), ShownMount("/device", "/home/u/device")],
         ),
         # the processes are the anchor's
         ([mount("/proc", "proc", kind="proc"), mount("/proc/sys", "/h/sys", *BIND)], []),
     ],
 )
-def test_mounts(mounts: list[dict[str, Any]], places: list[Place]) -> None:
+def test_mounts(mounts: list[dict[str, Any]], places: list[ShownMount]) -> None:
     found = view_of({"mounts": mounts}, "/b/rootfs", "/b", elsewhere=True)
     assert found == View("/b/rootfs", "/b", True, False, tuple(places))
 
@@ -50,11 +50,11 @@ def test_mounts(mounts: list[dict[str, Any]], places: list[Place]) -> None:
 def test_on_this_machine_its_own_places_are_the_containers() -> None:
     config = {"root": {"readonly": True}, "mounts": [mount("/t", "/tmp", *BIND)]}
     found = view_of(config, "/r", "/b", elsewhere=False)
-    assert found == View("/r", "/b", False, True, (Place("/t", "/tmp"),))
+    assert found == View("/r", "/b", False, True, (ShownMount("/t", "/tmp"),))
 
 
 def test_what_the_program_reads() -> None:
-    view = View("/r\n", "/b", True, False, (Place("/a\n", "/s", True), Place("/c")))
+    view = View("/r\n", "/b", True, False, (ShownMount("/a\n", "/s", True), ShownMount("/c")))
     records = [record.split(b"\0") for record in encoded(view).split(b"\0\n")[:-1]]
     assert records == [
         [b"/r\n", b"/b", b"0", b"1"],

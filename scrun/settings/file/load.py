@@ -7,7 +7,7 @@ those the command line. Engines do not pass the environment on (`delete` of podm
 XDG_RUNTIME_DIR alone), so what has to hold for every command belongs into a file.
 
 A wrong key, type or value is an error that names the file and the key. The keys are
-documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `Runtime`, `Staging`,
+documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `RuntimeSettings`, `Staging`,
 `Lua` and `Spank`.
 """
 
@@ -144,7 +144,7 @@ class Local(msgspec.Struct, frozen=True):
 Pattern = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class Runtime(msgspec.Struct, frozen=True):
+class RuntimeSettings(msgspec.Struct, frozen=True):
     """`[runtime]`: commands of the OCI runtime that oci.conf(5) has no place for.
 
     Patterns as there (`%j` job, `%s` step, `%t` task, `%n` node, `%u` user, `%U` uid), run by a
@@ -235,7 +235,7 @@ class Settings(msgspec.Struct, frozen=True):
         log: See `Log`.
         slurm: See `Slurm`.
         local: See `Local`.
-        runtime: See `Runtime`.
+        runtime: See `RuntimeSettings`.
         staging: See `Staging`.
         lua: See `Lua`.
         plugins: `[plugins.NAME]`: the settings of other engines and stagers, by their names.
@@ -252,7 +252,7 @@ class Settings(msgspec.Struct, frozen=True):
     log: Log = Log()
     slurm: Slurm = Slurm()
     local: Local = Local()
-    runtime: Runtime = Runtime()
+    runtime: RuntimeSettings = RuntimeSettings()
     staging: Staging = Staging()
     lua: Lua = Lua()
     plugins: dict[str, dict[str, Any]] = {}

@@ -11,7 +11,7 @@ import re
 import msgspec
 
 from scrun.core.errors import SettingsError
-from scrun.settings.file.load import Runtime
+from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.parse import OciConf
 
 _ID = r"(?!-)(?:(?!%p)[^\s;&|<>()])+"
@@ -40,7 +40,7 @@ class NodeRuntime(msgspec.Struct, frozen=True):
     resume: str = ""
 
 
-def node_runtime(conf: OciConf | None, own: Runtime) -> NodeRuntime:
+def node_runtime(conf: OciConf | None, own: RuntimeSettings) -> NodeRuntime:
     """Take what oci.conf says and what scrun.toml says together.
 
     Args:

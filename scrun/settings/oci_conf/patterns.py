@@ -80,7 +80,7 @@ def substitute(pattern: str, values: Values, *, shell: bool = True) -> str:
             (after an intricate `$(…)` or `${…}`, in a comment) where it cannot be quoted safely.
     """
     pieces = []
-    place = _Place()
+    place = _Position()
     position = 0
     for found in re.finditer(r"%(.?)", pattern, re.DOTALL):
         place.pass_over(pattern[position : found.start()])
@@ -97,7 +97,7 @@ def substitute(pattern: str, values: Values, *, shell: bool = True) -> str:
     return "".join(pieces) + pattern[position:]
 
 
-class _Place:
+class _Position:
     """Where the end of the text so far stands, as sh(1) reads it.
 
     A word may be read by a shell once more: the one after `sh -c`, and all that `eval` and ssh put
@@ -121,7 +121,7 @@ class _Place:
         self.sure = True
         self.word: str | None = None
         self.shell = self.joins = self.code = False
-        self.inner: _Place | None = None
+        self.inner: _Position | None = None
         self.unread: list[str] = []
         self.blank = False
 
@@ -207,7 +207,7 @@ class _Place:
         if self.joins and self.inner:
             self.unread.append(" ")
         elif self.joins or self.code:
-            self.inner = _Place()
+            self.inner = _Position()
             self.unread.clear()
             self.inner.sure = self.joins or self.shell
 

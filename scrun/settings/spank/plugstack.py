@@ -54,7 +54,7 @@ class Line(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...]
 
 
-class Script(msgspec.Struct, frozen=True):
+class StackScript(msgspec.Struct, frozen=True):
     """One script of a line.
 
     Attributes:
@@ -118,7 +118,7 @@ def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[Line]:
     return found
 
 
-def find_scripts(lines: list[Line], trusted: tuple[int, ...] = ()) -> list[Script]:
+def find_scripts(lines: list[Line], trusted: tuple[int, ...] = ()) -> list[StackScript]:
     """Find the scripts of all lines, in their order; of a pattern in that of their names.
 
     Args:
@@ -135,7 +135,7 @@ def find_scripts(lines: list[Line], trusted: tuple[int, ...] = ()) -> list[Scrip
             if os.path.isdir(path):
                 continue
             check_trusted(path, trusted)
-            found.append(Script(path, line, trusted))
+            found.append(StackScript(path, line, trusted))
     if len(found) > _SCRIPTS:
         raise SettingsError(f"{lines[0].where}: more than {_SCRIPTS} scripts")
     return found

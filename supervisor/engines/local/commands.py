@@ -15,7 +15,7 @@ from scrun.core.errors import StagingError, described
 from scrun.core.paths import real_id
 from scrun.oci.signals import signal_name
 from scrun.supervisor.children.node_scripts import PROCESS_FILE
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.files import write
 from scrun.supervisor.engines.local import runtimes
@@ -24,7 +24,7 @@ from scrun.supervisor.engines.local.runtime_config import (
     with_absolute_paths,
     with_told_hooks,
 )
-from scrun.supervisor.engines.local.runtimes import Runtime
+from scrun.supervisor.engines.local.runtimes import InstalledRuntime
 
 RUNTIME = "runtime"
 """The directory in a record where crun or runc keeps what it knows of the container."""
@@ -33,7 +33,7 @@ _CONFIG = "config.json"
 _MADE_BY = "runtime.json"
 
 
-class Container(msgspec.Struct, frozen=True):
+class RuntimeContainer(msgspec.Struct, frozen=True):
     """A container, as far as its commands have to know it; more of it becomes known.
 
     Attributes:
@@ -83,11 +83,13 @@ class Commands(Protocol):
         """Whether the root file system has to be in the bundle, as `rootfs`."""
         ...
 
-    def setting(self, setting: Setting) -> Setting:
+    def setting(self, setting: ChildEnv) -> ChildEnv:
         """Return the surroundings of the commands, from those of a container's `create`."""
         ...
 
-    def prepare(self, container: Container, step: Step, variables: dict[str, str]) -> Container:
+    def prepare(
+        self, container: RuntimeContainer, step: Step, variables: dict[str, str]
+    ) -> RuntimeContainer:
         """Make files ready that the runtime gets beside the staged bundle. Blocks.
 
         Args:
@@ -104,19 +106,19 @@ class Commands(Protocol):
         """
         ...
 
-    def kill(self, container: Container, number: int) -> list[str]:
+    def kill(self, container: RuntimeContainer, number: int) -> list[str]:
         """Send a signal to a container's first process."""
         ...
 
-    def delete(self, container: Container) -> list[str]:
+    def delete(self, container: RuntimeContainer) -> list[str]:
         """End and remove a container, if there is one: a shell with its command."""
         ...
 
-    def state(self, container: Container) -> str:
+    def state(self, container: RuntimeContainer) -> str:
         """Print a container's state: a command for a shell."""
         ...
 
-    def exec(self, container: Container) -> str:
+    def exec(self, container: RuntimeContainer) -> str:
         """Run the program that the file `PROCESS_FILE` describes: a command for a shell.
 
         Raises:
@@ -124,11 +126,11 @@ class Commands(Protocol):
         """
         ...
 
-    def hold(self, container: Container, *, resume: bool) -> str:
+    def hold(self, container: RuntimeContainer, *, resume: bool) -> str:
         """Pause or resume a container: a command for a shell; "" for signals instead."""
         ...
 
-    def update(self, container: Container) -> str:
+    def update(self, container: RuntimeContainer) -> str:
         """Change limits, to those on standard input; "" where that is not possible."""
         ...
 
@@ -136,7 +138,7 @@ class Commands(Protocol):
 class RuntimeCommands(msgspec.Struct, frozen=True):
     """Those of a runtime with the command line of crun and runc."""
 
-    runtime: Runtime
+    runtime: InstalledRuntime
 
     link_rootfs = False
 
@@ -150,11 +152,13 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         """Whether the runtime wants user 0 in every id map."""
         return self.runtime.maps_root
 
-    def setting(self, setting: Setting) -> Setting:
+    def setting(self, setting: ChildEnv) -> ChildEnv:
         """See `Commands`."""
         return setting
 
-    def prepare(self, container: Container, step: Step, variables: dict[str, str]) -> Container:
+    def prepare(
+        self, container: RuntimeContainer, step: Step, variables: dict[str, str]
+    ) -> RuntimeContainer:
         """See `Commands`: its config.json, in the record, which `delete` leaves there."""
         del variables
         bundle = step.submitted or step.bundle
@@ -174,7 +178,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(container, bundle=bundle)
 
     def create(
-        self, container: Container, log: str, pid_file: str, console: str | None
+        self, container: RuntimeContainer, log: str, pid_file: str, console: str | None
     ) -> list[str]:
         """Make a container whose program does not run yet.
 
@@ -196,55 +200,55 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
             console=console,
         )
 
-    def start(self, container: Container) -> list[str]:
+    def start(self, container: RuntimeContainer) -> list[str]:
         """Let the program run."""
         return self._words(container, "start", "--", container.id)
 
-    def kill(self, container: Container, number: int) -> list[str]:
+    def kill(self, container: RuntimeContainer, number: int) -> list[str]:
         """See `Commands`."""
         return runtimes.kill_command(
             self.runtime, root=_root(container), id=container.id, signal=signal_name(number)
         )
 
-    def delete(self, container: Container) -> list[str]:
+    def delete(self, container: RuntimeContainer) -> list[str]:
         """See `Commands`."""
         words = runtimes.delete_command(self.runtime, root=_root(container), id=container.id)
         return ["/bin/sh", "-c", shlex.join(words)]
 
-    def state(self, container: Container) -> str:
+    def state(self, container: RuntimeContainer) -> str:
         """See `Commands`."""
         return self._shell(container, "state", "--", container.id)
 
-    def exec(self, container: Container) -> str:
+    def exec(self, container: RuntimeContainer) -> str:
         """See `Commands`."""
         return self._shell(container, "exec", "--process", PROCESS_FILE, "--", container.id)
 
-    def hold(self, container: Container, *, resume: bool) -> str:
+    def hold(self, container: RuntimeContainer, *, resume: bool) -> str:
         """See `Commands`. crun and runc do it by a cgroup."""
         if not self.cgroups:
             return ""
         return self._shell(container, "resume" if resume else "pause", "--", container.id)
 
-    def update(self, container: Container) -> str:
+    def update(self, container: RuntimeContainer) -> str:
         """See `Commands`."""
         if not self.cgroups:
             return ""
         return self._shell(container, "update", "--resources", "-", "--", container.id)
 
-    def _bundle(self, container: Container) -> tuple[str, str | None]:
+    def _bundle(self, container: RuntimeContainer) -> tuple[str, str | None]:
         """Say what the runtime gets for the bundle, and for config.json if it is told that."""
         if self.runtime.takes_config:
             return container.bundle, _config(container)
         return container.record, None
 
-    def _shell(self, container: Container, *words: str) -> str:
+    def _shell(self, container: RuntimeContainer, *words: str) -> str:
         return shlex.join(self._words(container, *words))
 
-    def _words(self, container: Container, *words: str) -> list[str]:
+    def _words(self, container: RuntimeContainer, *words: str) -> list[str]:
         return runtimes.command(self.runtime, *words, root=_root(container))
 
 
-def _root(container: Container) -> str:
+def _root(container: RuntimeContainer) -> str:
     """Say what the runtime takes for its root directory: each container has its own.
 
     Hooks are told the id that the runtime knows, and another root directory of ours may have it,
@@ -257,10 +261,10 @@ def made_by(record: str) -> RuntimeCommands | None:
     """Read which runtime has made the container of a record; None: none has. Blocks."""
     try:
         with open(os.path.join(record, _MADE_BY), "rb") as file:
-            return RuntimeCommands(msgspec.json.decode(file.read(), type=Runtime))
+            return RuntimeCommands(msgspec.json.decode(file.read(), type=InstalledRuntime))
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def _config(container: Container) -> str:
+def _config(container: RuntimeContainer) -> str:
     return os.path.join(container.record, _CONFIG)

@@ -12,13 +12,13 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import taken
-from scrun.settings.file.load import Local, Runtime
+from scrun.settings.file.load import Local, RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_trusted_conf
-from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.names import user_name
 from scrun.supervisor.core.nurseries import unwrapped
@@ -26,8 +26,8 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.local.commands import (
     RUNTIME,
     Commands,
-    Container,
     RuntimeCommands,
+    RuntimeContainer,
     made_by,
 )
 from scrun.supervisor.engines.local.runtime_job import RuntimeJob
@@ -44,7 +44,7 @@ while IFS= read -r line; do text=$line; done
 exec /bin/sh -c "$text" >/dev/null 2>&1 </dev/null
 """
 _RELEASE = 20.0
-Tell = Callable[[Container | None], Awaitable[None]]
+Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
 _PATHS = 64
 
 
@@ -53,7 +53,7 @@ class LocalEngine:
 
     name = "local"
 
-    def __init__(self, root: str, settings: Local, runtime: Runtime) -> None:
+    def __init__(self, root: str, settings: Local, runtime: RuntimeSettings) -> None:
         """Describe the engine; a runtime is looked for when the first container comes.
 
         Args:
@@ -67,7 +67,7 @@ class LocalEngine:
         self._commands: dict[str, Commands] = {}
         self._looking = trio.Lock()
 
-    async def commands(self, setting: Setting) -> Commands:
+    async def commands(self, setting: ChildEnv) -> Commands:
         """Return the runtime's commands; it is looked for once for each PATH of callers.
 
         Raises:
@@ -101,7 +101,7 @@ class LocalEngine:
             if not any(os.path.lexists(os.path.join(path, RUNTIME)) for path in records):
                 os.unlink(os.path.join(self._root, "@jobs"))
 
-    async def target(self, setting: Setting) -> Target:
+    async def target(self, setting: ChildEnv) -> Target:
         """Describe this machine, as the runtime that was found can use it."""
         commands = await self.commands(setting)
         target = local_target(uid=os.geteuid(), gid=os.getegid(), maps_root=commands.maps_root)
@@ -112,7 +112,7 @@ class LocalEngine:
         )
 
     @asynccontextmanager
-    async def allocate(self, request: Request) -> AsyncIterator[Job]:
+    async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
         """Hold a job: a process that removes the container when it is let go.
 
         It does so too when the supervisor dies, whichever way.
@@ -120,7 +120,7 @@ class LocalEngine:
         commands = await self.commands(request.setting)
         job_id = _next_job(os.path.join(self._root, "@jobs"))
         request.known(job_id, False)  # until there is a holder there is nothing to give back
-        container = Container(request.record, job_id, request.directory)
+        container = RuntimeContainer(request.record, job_id, request.directory)
         *_, delete = commands.delete(container)
         ours, theirs = socket.socketpair()
         lost = trio.Event()
@@ -161,7 +161,7 @@ class LocalEngine:
                 with trio.CancelScope(shield=True):
                     await self.release(job_id, request.setting, request.record)
 
-    async def release(self, job_id: str, setting: Setting, record: str) -> None:
+    async def release(self, job_id: str, setting: ChildEnv, record: str) -> None:
         """Remove the container of a job whose holder is gone.
 
         Raises:
@@ -171,7 +171,7 @@ class LocalEngine:
         commands = await in_thread(made_by, record) or await self.commands(setting)
         said: list[str] = []
         async with messages(said.append) as stderr:
-            command = commands.delete(Container(record, job_id))
+            command = commands.delete(RuntimeContainer(record, job_id))
             async with child(command, commands.setting(setting), stderr=stderr) as delete:
                 with trio.move_on_after(_RELEASE):
                     await delete.wait()
@@ -183,7 +183,7 @@ class LocalEngine:
 
 
 def _job(
-    commands: Commands, container: Container, request: Request, tell: Tell
+    commands: Commands, container: RuntimeContainer, request: JobRequest, tell: Tell
 ) -> RuntimeJob | SiteJob:
     if isinstance(commands, RuntimeCommands):
         return RuntimeJob(commands, container, request, tell)
@@ -197,7 +197,7 @@ def _teller(commands: Commands, line: trio.socket.SocketType) -> Tell:
     None tells it that there is nothing for it to remove.
     """
 
-    async def tell(container: Container | None) -> None:
+    async def tell(container: RuntimeContainer | None) -> None:
         text = ":" if container is None else commands.delete(container)[-1]
         if "\n" not in text:
             with contextlib.suppress(OSError):  # it was ended: then `release` does it

@@ -13,9 +13,9 @@ from scrun.model.states import FATAL, Ending, taken
 from scrun.supervisor.children.node_scripts import signal_script
 from scrun.supervisor.children.processes import Child, child, run_shell
 from scrun.supervisor.children.pumps import Output, messages
-from scrun.supervisor.contracts.engine import Answer, Program, Request, Session
+from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.local.commands import Commands, Container
+from scrun.supervisor.engines.local.commands import Commands, RuntimeContainer
 from scrun.supervisor.engines.local.runtimes import program_failure, read_log
 from scrun.supervisor.engines.local.session import LocalSession
 
@@ -34,9 +34,9 @@ class LocalJob:
     def __init__(
         self,
         commands: Commands,
-        container: Container,
-        request: Request,
-        tell: Callable[[Container | None], Awaitable[None]],
+        container: RuntimeContainer,
+        request: JobRequest,
+        tell: Callable[[RuntimeContainer | None], Awaitable[None]],
     ) -> None:
         """Describe a job.
 
@@ -142,7 +142,7 @@ class LocalJob:
         if answer.status:
             raise EngineError(f"the container's processes got no SIG{name}: {answer.text.strip()}")
 
-    async def inspect(self, script: Callable[[str], str]) -> list[Answer]:
+    async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
         """Run a shell script here.
 
         Raises:
@@ -157,7 +157,7 @@ class LocalJob:
         ):
             status = await running.wait()
         lines = "".join(f"{line}\n" for line in output.lines)
-        return [Answer(os.uname().nodename, status, lines)]
+        return [NodeAnswer(os.uname().nodename, status, lines)]
 
     async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
         """Have the runtime change the limits; of time there is none here.

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import trio
 
 from scrun.model.states import Ending, exited, taken
-from scrun.supervisor.children.processes import Child, Setting, child
+from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.places import program
 from scrun.supervisor.engines.local.exits import SomebodysChild
@@ -27,7 +27,7 @@ class Keeper:
     """
 
     def __init__(
-        self, stack: AsyncExitStack, step: Step, record: str, pid_file: str, setting: Setting
+        self, stack: AsyncExitStack, step: Step, record: str, pid_file: str, setting: ChildEnv
     ) -> None:
         """Describe it; nothing runs yet.
 
@@ -70,17 +70,17 @@ class Keeper:
             said = await told.receive_some()
         return int(said) if said.strip().lstrip(b"-").isdigit() else await self.process.wait()
 
-    def child(self, pid: int) -> "KeptChild":
+    def child(self, pid: int) -> "KeeperChild":
         """Take hold of the first process.
 
         Raises:
             OSError: It is gone.
         """
         assert self.process is not None  # it has made it
-        return KeptChild(pid, self.process)
+        return KeeperChild(pid, self.process)
 
 
-class KeptChild(SomebodysChild):
+class KeeperChild(SomebodysChild):
     """A keeper's child, which tells by its own end how that has ended."""
 
     def __init__(self, pid: int, keeper: Child) -> None:

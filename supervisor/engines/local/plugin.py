@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from scrun.settings.file.load import Local, Runtime, Settings
+from scrun.settings.file.load import Local, RuntimeSettings, Settings
 from scrun.supervisor.engines.local.engine import LocalEngine
 
 plugin_type = "engine/local"
@@ -12,18 +12,18 @@ plugin_name = "This machine"
 plugin_version = "1.0.0"
 
 
-class Configuration(msgspec.Struct, frozen=True):
+class LocalConfiguration(msgspec.Struct, frozen=True):
     """The sections of the settings that matter."""
 
     local: Local
-    runtime: Runtime
+    runtime: RuntimeSettings
 
 
-def configure(settings: Settings, environment: Mapping[str, str]) -> Configuration:
+def configure(settings: Settings, environment: Mapping[str, str]) -> LocalConfiguration:
     """See `supervisor.contracts.plugin.EnginePlugin`."""
-    return Configuration(settings.local, settings.runtime)
+    return LocalConfiguration(settings.local, settings.runtime)
 
 
-def engine(root: str, configuration: Configuration) -> LocalEngine:
+def engine(root: str, configuration: LocalConfiguration) -> LocalEngine:
     """See `supervisor.contracts.plugin.EnginePlugin`."""
     return LocalEngine(root, configuration.local, configuration.runtime)

@@ -16,9 +16,9 @@ from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending
 from scrun.supervisor.children.processes import child, own_program
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.engine import Call, Request, Step
+from scrun.supervisor.contracts.engine import Call, JobRequest, Step
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.local.commands import Container, RuntimeCommands
+from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
 from scrun.supervisor.engines.local.exits import SomebodysChild
 from scrun.supervisor.engines.local.job import LocalJob, not_started, read_tail
@@ -33,9 +33,9 @@ class RuntimeJob(LocalJob):
     def __init__(
         self,
         commands: RuntimeCommands,
-        container: Container,
-        request: Request,
-        tell: Callable[[Container | None], Awaitable[None]],
+        container: RuntimeContainer,
+        request: JobRequest,
+        tell: Callable[[RuntimeContainer | None], Awaitable[None]],
     ) -> None:
         """See `LocalJob`."""
         super().__init__(commands, container, request, tell)

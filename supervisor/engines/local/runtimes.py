@@ -37,7 +37,7 @@ _SHORTAGE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _UNIFIED = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 
 
-class Runtime(msgspec.Struct, frozen=True):
+class InstalledRuntime(msgspec.Struct, frozen=True):
     """An OCI runtime that works here.
 
     Attributes:
@@ -65,7 +65,7 @@ class Runtime(msgspec.Struct, frozen=True):
         return "crun" in self.name
 
 
-def find_runtime(setting: str | None, *, env: Mapping[str, str]) -> Runtime:
+def find_runtime(setting: str | None, *, env: Mapping[str, str]) -> InstalledRuntime:
     """Find a runtime that works, by trying.
 
     It blocks for as long as the trials take: call it in a worker thread.
@@ -94,7 +94,7 @@ def find_runtime(setting: str | None, *, env: Mapping[str, str]) -> Runtime:
     for cgroups in (True, False):
         for name, program in installed:
             arguments = () if cgroups else _without_cgroups(name)
-            candidate = Runtime(name, program, arguments, cgroups, tuple(refused))
+            candidate = InstalledRuntime(name, program, arguments, cgroups, tuple(refused))
             reason = try_runtime(candidate, env=env)
             if reason is None:
                 return candidate
@@ -107,7 +107,7 @@ def _without_cgroups(name: str) -> tuple[str, ...]:
     return ("--cgroup-manager=disabled",) if "crun" in name else ("--rootless=true",)
 
 
-def try_runtime(runtime: Runtime, *, env: Mapping[str, str]) -> str | None:
+def try_runtime(runtime: InstalledRuntime, *, env: Mapping[str, str]) -> str | None:
     """Run `true` in a container; return None, or the reason why that failed."""
     true = shutil.which("true", path=os.pathsep.join(_ALSO))
     if true is None:
@@ -256,7 +256,7 @@ def program_failure(text: str) -> int | None:
 
 
 def run_command(
-    runtime: Runtime,
+    runtime: InstalledRuntime,
     *,
     root: str,
     bundle: str,
@@ -268,7 +268,7 @@ def run_command(
 
 
 def create_command(
-    runtime: Runtime,
+    runtime: InstalledRuntime,
     *,
     root: str,
     bundle: str,
@@ -302,7 +302,7 @@ def _bundle(bundle: str, config: str | None) -> list[str]:
 
 
 def kill_command(
-    runtime: Runtime,
+    runtime: InstalledRuntime,
     *,
     root: str,
     id: str,  # noqa: A002
@@ -314,7 +314,7 @@ def kill_command(
 
 
 def delete_command(
-    runtime: Runtime,
+    runtime: InstalledRuntime,
     *,
     root: str,
     id: str,  # noqa: A002
@@ -324,11 +324,11 @@ def delete_command(
     return [*_global_options(runtime, root, log), "delete", "--force", "--", id]
 
 
-def command(runtime: Runtime, *words: str, root: str) -> list[str]:
+def command(runtime: InstalledRuntime, *words: str, root: str) -> list[str]:
     """Return another command of a runtime: its words, for containers below a root."""
     return [*_global_options(runtime, root, None), *words]
 
 
-def _global_options(runtime: Runtime, root: str, log: str | None) -> list[str]:
+def _global_options(runtime: InstalledRuntime, root: str, log: str | None) -> list[str]:
     logging = ["--log", log, "--log-format", "json"] if log else []
     return [runtime.path, *runtime.arguments, "--root", root, *logging]

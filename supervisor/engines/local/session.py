@@ -9,7 +9,7 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
 from scrun.supervisor.children.node_scripts import exec_script, process_variables
-from scrun.supervisor.children.processes import Child, Setting, child, shell_status
+from scrun.supervisor.children.processes import Child, ChildEnv, child, shell_status
 from scrun.supervisor.children.pumps import overheard
 from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.engines.local.runtimes import program_failure
@@ -20,7 +20,7 @@ _PATIENCE = 5.0
 class LocalSession:
     """See `supervisor.contracts.engine.Session`."""
 
-    def __init__(self, command: str, state: str, setting: Setting, program: Program) -> None:
+    def __init__(self, command: str, state: str, setting: ChildEnv, program: Program) -> None:
         """Describe it; nothing runs yet.
 
         Args:

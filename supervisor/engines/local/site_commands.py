@@ -14,10 +14,10 @@ from scrun.settings.oci_conf.patterns import without
 from scrun.settings.oci_conf.shell_commands import in_place_of_the_shell, portable
 from scrun.settings.oci_conf.task import NO_PID, Task
 from scrun.supervisor.children.node_scripts import PROCESS_FILE
-from scrun.supervisor.children.processes import Setting, own_program
+from scrun.supervisor.children.processes import ChildEnv, own_program
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.places import program
-from scrun.supervisor.engines.local.commands import Container
+from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.spool import write_task
 
 _MINDER = program("reapers", "site_commands")
@@ -62,12 +62,14 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         """Whether there is a container of an OCI runtime, or just a process."""
         return not self.conf.ignore_file_config_json
 
-    def setting(self, setting: Setting) -> Setting:
+    def setting(self, setting: ChildEnv) -> ChildEnv:
         """See `Commands`: RunTimeEnvExclude."""
         environment = without(setting.environment, self.conf.run_time_env_exclude)
         return msgspec.structs.replace(setting, environment=environment)
 
-    def prepare(self, container: Container, step: Step, variables: dict[str, str]) -> Container:
+    def prepare(
+        self, container: RuntimeContainer, step: Step, variables: dict[str, str]
+    ) -> RuntimeContainer:
         """See `Commands`."""
         task = self._task(container)
         bundle, rootfs = write_task(self.conf, task, step, variables)
@@ -75,11 +77,11 @@ class OciConfCommands(msgspec.Struct, frozen=True):
             container, bundle=bundle, rootfs=rootfs, arguments=tuple(step.arguments)
         )
 
-    def working_directory(self, container: Container) -> str:
+    def working_directory(self, container: RuntimeContainer) -> str:
         """Say where `run` works: in the task's directory, as Slurm has it since 23.02."""
         return self._task(container).task_directory(self.conf)
 
-    def run(self, container: Container, log: str) -> list[str]:
+    def run(self, container: RuntimeContainer, log: str) -> list[str]:
         """Run a container in the foreground; the command's exit status is the container's.
 
         Args:
@@ -98,12 +100,12 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         ]
         return [sys.executable, "-I", "-S", _MINDER, log, *words]
 
-    def kill(self, container: Container, number: int) -> list[str]:
+    def kill(self, container: RuntimeContainer, number: int) -> list[str]:
         """See `Commands`. RunTimeKill names a signal, or takes one at its end."""
         pattern = self.conf.run_time_kill or ("false" if self.is_container else "kill %p")
         return self._shell(signalled(pattern, signal_name(number)), container)
 
-    def delete(self, container: Container) -> list[str]:
+    def delete(self, container: RuntimeContainer) -> list[str]:
         """See `Commands`: RunTimeDelete, and the end of the files that were made."""
         pattern = portable(self.conf.run_time_delete or "true")
         text = f"(eval {shlex.quote(self._filled(pattern, container))}); s=$?"
@@ -115,11 +117,11 @@ class OciConfCommands(msgspec.Struct, frozen=True):
             text += f"; {rm} -rf --one-file-system -- {shlex.quote(made)}"
         return ["/bin/sh", "-c", f"{text}; exit $s"]
 
-    def state(self, container: Container) -> str:
+    def state(self, container: RuntimeContainer) -> str:
         """See `Commands`."""
         return self._filled(self.patterns.state, container)
 
-    def exec(self, container: Container) -> str:
+    def exec(self, container: RuntimeContainer) -> str:
         """See `Commands`."""
         if not self.patterns.exec:
             raise EngineError(
@@ -128,23 +130,23 @@ class OciConfCommands(msgspec.Struct, frozen=True):
             )
         return self._filled(self.patterns.exec, container)
 
-    def hold(self, container: Container, *, resume: bool) -> str:
+    def hold(self, container: RuntimeContainer, *, resume: bool) -> str:
         """See `Commands`."""
         pattern = self.patterns.resume if resume else self.patterns.pause
         return self._filled(pattern, container)
 
-    def update(self, container: Container) -> str:
+    def update(self, container: RuntimeContainer) -> str:
         """See `Commands`: oci.conf has no command for it."""
         del container
         return ""
 
-    def _shell(self, pattern: str, container: Container) -> list[str]:
+    def _shell(self, pattern: str, container: RuntimeContainer) -> list[str]:
         return ["/bin/sh", "-c", self._filled(pattern, container)]
 
-    def _filled(self, pattern: str, container: Container) -> str:
+    def _filled(self, pattern: str, container: RuntimeContainer) -> str:
         return self._task(container).fill(pattern, self.conf, f=PROCESS_FILE)
 
-    def _task(self, container: Container) -> Task:
+    def _task(self, container: RuntimeContainer) -> Task:
         """Describe it as Slurm would.
 
         Each root directory counts its own jobs, so their numbers are not enough: `%j` is a number

@@ -10,9 +10,9 @@ import trio
 from scrun.model.states import Ending, exited, killed, taken
 from scrun.supervisor.children.processes import child, shell_status
 from scrun.supervisor.children.terminal import write_size
-from scrun.supervisor.contracts.engine import Request, Step
+from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.local.commands import Container
+from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
 from scrun.supervisor.engines.local.job import LocalJob, not_started, read_tail
 from scrun.supervisor.engines.local.session import kill_started
@@ -28,9 +28,9 @@ class SiteJob(LocalJob):
     def __init__(
         self,
         commands: OciConfCommands,
-        container: Container,
-        request: Request,
-        tell: Callable[[Container | None], Awaitable[None]],
+        container: RuntimeContainer,
+        request: JobRequest,
+        tell: Callable[[RuntimeContainer | None], Awaitable[None]],
     ) -> None:
         """See `LocalJob`."""
         super().__init__(commands, container, request, tell)

@@ -30,7 +30,7 @@ from scrun.model.states import Ending, taken
 from scrun.model.waiting import Waiting, in_vain_line
 from scrun.supervisor.children.processes import Child, child
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.engine import Request
+from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.fate import ask_fate
@@ -69,7 +69,7 @@ class Held(msgspec.Struct, frozen=True):
     heard: SallocHeard | None = None
 
 
-class Wish(msgspec.Struct, frozen=True):
+class AllocationRequest(msgspec.Struct, frozen=True):
     """What salloc is asked for.
 
     Attributes:
@@ -88,7 +88,7 @@ class Wish(msgspec.Struct, frozen=True):
 class _Allocation:
     """What happens between salloc and us."""
 
-    def __init__(self, tools: Tools, request: Request) -> None:
+    def __init__(self, tools: Tools, request: JobRequest) -> None:
         self.heard = SallocHeard()
         self.known = trio.Event()
         self._changed = trio.Event()
@@ -250,7 +250,9 @@ class _Allocation:
 
 
 @asynccontextmanager
-async def hold(tools: Tools, queue: Queue, request: Request, wish: Wish) -> AsyncIterator[Held]:
+async def hold(
+    tools: Tools, queue: Queue, request: JobRequest, wish: AllocationRequest
+) -> AsyncIterator[Held]:
     """Hold a job.
 
     Args:

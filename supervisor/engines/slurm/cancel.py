@@ -5,7 +5,7 @@ import signal
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, understood
 from scrun.supervisor.engines.slurm.tools import Tools
@@ -13,7 +13,7 @@ from scrun.supervisor.engines.slurm.tools import Tools
 _DEADLINE = 20.0
 
 
-async def cancel_job(tools: Tools, setting: Setting, job_id: str) -> None:
+async def cancel_job(tools: Tools, setting: ChildEnv, job_id: str) -> None:
     """End a job, running or pending. One that is gone already is fine.
 
     Raises:
@@ -24,7 +24,7 @@ async def cancel_job(tools: Tools, setting: Setting, job_id: str) -> None:
         raise EngineError(f"job {job_id} may still be there: {_told(said)}")
 
 
-async def signal_step(tools: Tools, setting: Setting, step_id: str, number: int) -> None:
+async def signal_step(tools: Tools, setting: ChildEnv, step_id: str, number: int) -> None:
     """Send a signal to the processes of a step.
 
     scancel of 22.05 fails with "Invalid job id specified" or "No error" although the signal was
@@ -49,7 +49,7 @@ def _told(said: list[str]) -> str:
     return "; ".join(texts) or "scancel does not answer"
 
 
-async def _scancel(tools: Tools, setting: Setting, arguments: list[str]) -> tuple[int, list[str]]:
+async def _scancel(tools: Tools, setting: ChildEnv, arguments: list[str]) -> tuple[int, list[str]]:
     said: list[str] = []
     with trio.move_on_after(_DEADLINE):
         async with (

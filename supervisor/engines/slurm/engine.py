@@ -8,18 +8,18 @@ import trio
 
 from scrun.core.errors import EngineUnavailable, ScrunError
 from scrun.core.paths import real_id
-from scrun.settings.file.load import Runtime
+from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.site import beside, site_conf
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
-from scrun.supervisor.children.processes import Setting, output_of
-from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.children.processes import ChildEnv, output_of
+from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.identity import mark
-from scrun.supervisor.engines.slurm.allocation import Held, Wish, hold
+from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, hold
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.layout import (
@@ -54,7 +54,7 @@ class SlurmEngine:
         host_only: tuple[str, ...],
         defaults: Mapping[str, str],
         allowed: Collection[str],
-        runtime: Runtime,
+        runtime: RuntimeSettings,
     ) -> None:
         """Describe a cluster; nothing is asked yet but the oci.conf read.
 
@@ -89,7 +89,7 @@ class SlurmEngine:
     def tidy(self) -> None:
         """Nothing of Slurm's is here."""
 
-    async def version(self, setting: Setting) -> SlurmVersion:
+    async def version(self, setting: ChildEnv) -> SlurmVersion:
         """Return Slurm's version; it is asked for once.
 
         Raises:
@@ -105,7 +105,7 @@ class SlurmEngine:
                 raise EngineUnavailable(f"{self._tools.salloc} --version does not answer")
         return self._version
 
-    async def target(self, setting: Setting) -> Target:
+    async def target(self, setting: ChildEnv) -> Target:
         """Describe the nodes: the user's own rights there are those of its real uid."""
         uid, gid = real_id("uid"), real_id("gid")
         version = await self.version(setting)
@@ -120,7 +120,7 @@ class SlurmEngine:
         )
 
     @asynccontextmanager
-    async def allocate(self, request: Request) -> AsyncIterator[Job]:
+    async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
         """Hold a job for as long as the block lasts.
 
         Raises:
@@ -166,11 +166,11 @@ class SlurmEngine:
             request.known(job_id, False)
             yield job(Held(job_id, theirs), layout)
             return
-        wish = Wish(options, directory, because, self._release_timeout)
+        wish = AllocationRequest(options, directory, because, self._release_timeout)
         async with hold(self._tools, self._queue, request, wish) as held:
             yield job(held, layout_of_own_job(wanted, held.environment, one))
 
-    def _wanted(self, request: Request) -> tuple[dict[str, str], str]:
+    def _wanted(self, request: JobRequest) -> tuple[dict[str, str], str]:
         """Take the requests of all sources together; what is ignored is told.
 
         Returns:
@@ -182,7 +182,7 @@ class SlurmEngine:
             request.journal.write("info", note)
         return dict(wanted.requests), wanted.because
 
-    async def release(self, job_id: str, setting: Setting, record: str) -> None:
+    async def release(self, job_id: str, setting: ChildEnv, record: str) -> None:
         """Cancel a job by its id.
 
         Raises:
@@ -190,6 +190,6 @@ class SlurmEngine:
         """
         await cancel_job(self._tools, self._tools.setting(setting), job_id)
 
-    async def jobs_of_the_dead(self, setting: Setting, root: str) -> list[str]:
+    async def jobs_of_the_dead(self, setting: ChildEnv, root: str) -> list[str]:
         """See `supervisor.contracts.engine.RemembersJobs`."""
         return await jobs_of_the_dead(self._tools, self._tools.setting(setting), root)

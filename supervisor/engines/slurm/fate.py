@@ -11,7 +11,7 @@ import msgspec
 import trio
 
 from scrun.model.states import Ending, taken
-from scrun.supervisor.children.processes import Setting, child, output_of
+from scrun.supervisor.children.processes import ChildEnv, child, output_of
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.grammar import understood
@@ -82,7 +82,7 @@ def read_accounting(answer: str, job_id: str, now: float) -> Ending | None:
     return read_fate(answer, job_id, now)
 
 
-async def ask_fate(tools: Tools, setting: Setting, job_id: str) -> Ending | None:
+async def ask_fate(tools: Tools, setting: ChildEnv, job_id: str) -> Ending | None:
     """Ask Slurm why a job ended that salloc calls revoked.
 
     salloc 22.05 tells a time limit only if a warning came before it: of 8 jobs whose limit was
@@ -119,7 +119,7 @@ async def ask_fate(tools: Tools, setting: Setting, job_id: str) -> Ending | None
     return None
 
 
-async def is_forgotten(tools: Tools, setting: Setting, job_id: str) -> bool:
+async def is_forgotten(tools: Tools, setting: ChildEnv, job_id: str) -> bool:
     """Tell whether Slurm says that it knows no such job, not even one that has ended.
 
     A slurmctld that is killed writes nothing down: jobs of the last seconds are unknown to the
@@ -137,7 +137,7 @@ def _squeue(squeue: str, job_id: str) -> list[str]:
     return [squeue, "--noheader", "--jobs", job_id, "--states", "all", "--Format", _FORMAT]
 
 
-async def _asked(squeue: Sequence[str], setting: Setting) -> tuple[str, bool]:
+async def _asked(squeue: Sequence[str], setting: ChildEnv) -> tuple[str, bool]:
     """Ask squeue; return its answer, and whether it knows the job."""
     answer: list[str] = []
     said: list[str] = []

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import Output, messages
-from scrun.supervisor.contracts.engine import Answer
+from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.engines.slurm.tools import Tools
 
 _DEADLINE = 20.0
@@ -20,8 +20,8 @@ _COMMAND_LINE = 512 << 10
 
 
 async def inspect(
-    tools: Tools, setting: Setting, job_id: str, scripts: Mapping[str, Sequence[str]]
-) -> list[Answer]:
+    tools: Tools, setting: ChildEnv, job_id: str, scripts: Mapping[str, Sequence[str]]
+) -> list[NodeAnswer]:
     """Run shell scripts on nodes of a job, one after the other on each node.
 
     Args:
@@ -36,7 +36,7 @@ async def inspect(
     Raises:
         EngineError: Slurm makes no step, or a script does not end.
     """
-    answers: list[Answer] = []
+    answers: list[NodeAnswer] = []
     for part in parts_of(scripts):
         answers += await _inspect(tools, setting, job_id, part)
     return answers
@@ -57,8 +57,8 @@ def parts_of(scripts: Mapping[str, Sequence[str]]) -> list[dict[str, Sequence[st
 
 
 async def _inspect(
-    tools: Tools, setting: Setting, job_id: str, scripts: Mapping[str, Sequence[str]]
-) -> list[Answer]:
+    tools: Tools, setting: ChildEnv, job_id: str, scripts: Mapping[str, Sequence[str]]
+) -> list[NodeAnswer]:
     count = len(scripts)
     words = [*tools.srun, "--jobid", job_id, "--overlap", "--export=NONE", "--label"]
     words += [f"--nodes={count}", f"--ntasks={count}", "--nodelist", ",".join(scripts)]
@@ -108,9 +108,9 @@ def _command(scripts: Mapping[str, Sequence[str]]) -> list[str]:
     return ["/bin/sh", "-c", _SCRIPT, "sh", *(word for pair in pairs for word in pair)]
 
 
-def read_answers(lines: Sequence[str]) -> list[Answer]:
+def read_answers(lines: Sequence[str]) -> list[NodeAnswer]:
     r"""Put together what srun's tasks have printed with `--label`: `0: …`, mixed with others'."""
-    answers: list[Answer] = []
+    answers: list[NodeAnswer] = []
     open_ones: dict[str, tuple[str, list[str]]] = {}
     for line in lines:
         label, _, text = line.partition(": ")
@@ -126,11 +126,11 @@ def read_answers(lines: Sequence[str]) -> list[Answer]:
     return answers
 
 
-def _decoded(node: str, content: str) -> Answer | None:
+def _decoded(node: str, content: str) -> NodeAnswer | None:
     """Take an answer out of its wrapping; None when that is damaged."""
     try:
         text = base64.b64decode(content, validate=True).decode(errors="replace")
     except ValueError:
         return None
     found = re.fullmatch(r"(.*)status ([0-9]{1,3})\n", text, re.DOTALL)
-    return Answer(node, int(found[2]), found[1]) if found else None
+    return NodeAnswer(node, int(found[2]), found[1]) if found else None

@@ -11,7 +11,7 @@ from scrun.core.errors import EngineError, StateError
 from scrun.model.states import Ending, taken
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.terminal import give_a_size, write_size
-from scrun.supervisor.contracts.engine import Answer, Program, Request, Session, Step
+from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
@@ -43,7 +43,7 @@ class SlurmJob:
         tools: Tools,
         features: Features,
         commands: NodeCommands,
-        request: Request,
+        request: JobRequest,
         held: Held,
         layout: Layout,
         options: list[str],
@@ -203,7 +203,7 @@ class SlurmJob:
             if session.runs_now:
                 await session.signal_all(number)
 
-    async def inspect(self, script: Callable[[str], str]) -> list[Answer]:
+    async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
         """Run a shell script for each task of the container, on its node.
 
         Raises:

@@ -30,8 +30,8 @@ from scrun.model.waiting import (
     is_too_much,
     waiting_line,
 )
-from scrun.supervisor.children.processes import Setting, output_of
-from scrun.supervisor.contracts.engine import Request
+from scrun.supervisor.children.processes import ChildEnv, output_of
+from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.engines.slurm.fate import is_forgotten
 from scrun.supervisor.engines.slurm.tools import Tools
 
@@ -61,7 +61,7 @@ class Queue:
         self._turn = trio.Lock()
 
     async def watch(
-        self, request: Request, setting: Setting, job_id: str, because: str = ""
+        self, request: JobRequest, setting: ChildEnv, job_id: str, because: str = ""
     ) -> Waiting:
         """Tell what a job waits for, until this is cancelled.
 
@@ -107,7 +107,7 @@ class Queue:
             if told is not None:
                 request.waiting(None)
 
-    async def _next(self, setting: Setting, job_id: str, pauses: "_Pauses") -> Waiting | None:
+    async def _next(self, setting: ChildEnv, job_id: str, pauses: "_Pauses") -> Waiting | None:
         """Wait for the next answer, and ask when nobody else does; None when it is of no use."""
         answered = self._answered
         with trio.move_on_at(pauses.due):
@@ -121,7 +121,7 @@ class Queue:
             pauses.asked(trio.current_time())
         return self._answers.get(job_id)
 
-    async def _ask(self, setting: Setting) -> None:
+    async def _ask(self, setting: ChildEnv) -> None:
         """Ask about all jobs."""
         environment = {**setting.environment, **_TIMES_AS_SECONDS}
         setting = msgspec.structs.replace(setting, environment=environment)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from scrun.core.errors import EngineUnavailable
-from scrun.settings.file.load import Runtime, Settings
+from scrun.settings.file.load import RuntimeSettings, Settings
 from scrun.settings.slurm_conf import find_slurm_conf
 from scrun.supervisor.contracts.target import HOST_ONLY
 from scrun.supervisor.engines.slurm.engine import SlurmEngine
@@ -16,7 +16,7 @@ plugin_name = "Slurm"
 plugin_version = "1.0.0"
 
 
-class Configuration(msgspec.Struct, frozen=True):
+class SlurmConfiguration(msgspec.Struct, frozen=True):
     """What tells one cluster, or one use of it, from another."""
 
     tools: Tools
@@ -25,10 +25,10 @@ class Configuration(msgspec.Struct, frozen=True):
     host_only: tuple[str, ...]
     defaults: tuple[tuple[str, str], ...]
     allowed: frozenset[str]
-    runtime: Runtime
+    runtime: RuntimeSettings
 
 
-def configure(settings: Settings, environment: Mapping[str, str]) -> Configuration:
+def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfiguration:
     """See `supervisor.contracts.plugin.EnginePlugin`.
 
     Raises:
@@ -38,7 +38,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> Configurati
     conf = find_slurm_conf(settings)
     if conf is None and settings.engine == "auto":
         raise EngineUnavailable("no slurm.conf is there")
-    return Configuration(
+    return SlurmConfiguration(
         tools=find_tools(settings.slurm.bin, conf, environment),
         release_timeout=settings.slurm.release_timeout,
         give_up=settings.slurm.give_up,
@@ -49,7 +49,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> Configurati
     )
 
 
-def engine(root: str, configuration: Configuration) -> SlurmEngine:
+def engine(root: str, configuration: SlurmConfiguration) -> SlurmEngine:
     """See `supervisor.contracts.plugin.EnginePlugin`."""
     return SlurmEngine(
         configuration.tools,

@@ -3,7 +3,7 @@
 import trio
 
 from scrun.core.errors import EngineError, described, leaves
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal
@@ -11,7 +11,9 @@ from scrun.supervisor.log.journal import Journal
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
 
 
-async def cancel_in_the_end(tools: Tools, setting: Setting, journal: Journal, job_id: str) -> None:
+async def cancel_in_the_end(
+    tools: Tools, setting: ChildEnv, journal: Journal, job_id: str
+) -> None:
     """Cancel a job that salloc could not give back, however often that takes.
 
     Slurm may not answer, and this machine may have no process to spare. Until it is done the

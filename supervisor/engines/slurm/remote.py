@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.children.processes import Setting, child, shell_status
+from scrun.supervisor.children.processes import ChildEnv, child, shell_status
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, understood
 from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
@@ -22,7 +22,7 @@ def in_directory(directory: str, script: str) -> tuple[str, ...]:
 
 async def run_on_nodes(
     tools: Tools,
-    setting: Setting,
+    setting: ChildEnv,
     job_id: str,
     environment: Mapping[str, str],
     program: Sequence[str],

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import trio
 
 from scrun.core.errors import EngineError, SettingsError
-from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.engines.slurm.cancel import signal_step
 from scrun.supervisor.engines.slurm.node import NodeCommands
@@ -86,7 +86,7 @@ def _script(cases: str, tries: int) -> str:
 
 async def signal_container(
     tools: Tools,
-    setting: Setting,
+    setting: ChildEnv,
     commands: NodeCommands,
     step_id: str,
     running: Running,
@@ -112,7 +112,7 @@ async def signal_container(
 
 
 async def _by_runtime(
-    tools: Tools, setting: Setting, step_id: str, nodes: Sequence[str], script: str
+    tools: Tools, setting: ChildEnv, step_id: str, nodes: Sequence[str], script: str
 ) -> bool:
     """Call the runtime on the nodes; tell whether any delivered."""
     count = len(nodes)

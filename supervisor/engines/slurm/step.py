@@ -9,7 +9,7 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import Level
-from scrun.supervisor.children.processes import Child, Setting, child
+from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.children.pumps import can_be_opened_again, carried, messages, overheard
 from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.core.nurseries import unwrapped
@@ -49,7 +49,7 @@ class SrunStep:
         asked_to_kill: Whether we have ended it.
     """
 
-    def __init__(self, tools: Tools, setting: Setting, journal: Journal, tasks: int = 1) -> None:
+    def __init__(self, tools: Tools, setting: ChildEnv, journal: Journal, tasks: int = 1) -> None:
         """Describe it; nothing runs yet.
 
         Args:

@@ -9,7 +9,7 @@ import msgspec
 from scrun.core.errors import EngineUnavailable
 from scrun.core.paths import real_id
 from scrun.settings.oci_conf.parse import OciConf
-from scrun.supervisor.children.processes import SYSTEM_PATH, Setting, own_program
+from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, own_program
 
 _NOT_OURS = ("SLURM_", "SLURMD_", "SALLOC_", "SBATCH_", "SRUN_", "SCANCEL_", "SQUEUE_", "SACCT_")
 
@@ -53,7 +53,7 @@ class Tools(msgspec.Struct, frozen=True):
             self, srun=(path, *conf.srun_args), debug_flags=conf.debug_flags
         )
 
-    def setting(self, of_create: Setting) -> Setting:
+    def setting(self, of_create: ChildEnv) -> ChildEnv:
         """Return the surroundings for a tool, from those of a container's `create`.
 
         Variables that are options of Slurm's tools do not come from the caller: within a batch
@@ -99,7 +99,7 @@ def of_the_job(environment: Mapping[str, str]) -> dict[str, str]:
 _LEAN = {"MALLOC_TOP_PAD_": "4096"}
 
 
-def lean(setting: Setting) -> Setting:
+def lean(setting: ChildEnv) -> ChildEnv:
     """Return the surroundings for a tool that stays, and hands none of them on.
 
     There is one of each for every container, and what they weigh is most of its weight.

@@ -5,8 +5,8 @@ import contextlib
 import msgspec
 import trio
 
-from scrun.model.record import Process
-from scrun.supervisor.children.processes import Setting, output_of
+from scrun.model.record import ProcessIdentity
+from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.core.identity import is_dead, read_mark
 from scrun.supervisor.engines.slurm.tools import Tools
 
@@ -39,7 +39,7 @@ def submitted_by(answer: str, session: int, since: float) -> list[str]:
 
 
 async def jobs_of_a_killed_salloc(
-    tools: Tools, setting: Setting, session: int, since: float
+    tools: Tools, setting: ChildEnv, session: int, since: float
 ) -> list[str]:
     """Ask Slurm for the jobs of a salloc that was killed before it could name one.
 
@@ -58,7 +58,7 @@ async def jobs_of_a_killed_salloc(
     return sorted(found)
 
 
-def marked(answer: str, root: str) -> list[tuple[str, Process]]:
+def marked(answer: str, root: str) -> list[tuple[str, ProcessIdentity]]:
     """Read what squeue says: number and comment of each job.
 
     Returns:
@@ -69,7 +69,7 @@ def marked(answer: str, root: str) -> list[tuple[str, Process]]:
     return [(number, whose) for number, whose in numbered if whose and number.isdigit()]
 
 
-async def jobs_of_the_dead(tools: Tools, setting: Setting, root: str) -> list[str]:
+async def jobs_of_the_dead(tools: Tools, setting: ChildEnv, root: str) -> list[str]:
     """Ask Slurm for the jobs of supervisors of this root directory that are dead."""
     if tools.squeue is None:
         return []

@@ -1,12 +1,12 @@
 """What Slurm lets a user change of a running job."""
 
 from scrun.core.errors import EngineError
-from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.engines.slurm.tools import Tools
 
 
-async def set_time_limit(tools: Tools, setting: Setting, job_id: str, limit: str) -> None:
+async def set_time_limit(tools: Tools, setting: ChildEnv, job_id: str, limit: str) -> None:
     """Change a job's time limit; a longer one than it has is an administrator's to give.
 
     Args:

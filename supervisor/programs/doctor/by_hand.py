@@ -20,13 +20,13 @@ from scrun.settings.oci_conf.shell_commands import program_of
 from scrun.settings.slurm_conf import read_conf
 from scrun.supervisor.children.processes import Child, child, output_of
 from scrun.supervisor.contracts.engine import Step
-from scrun.supervisor.engines.local.commands import Container
+from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.local.target import local_target
 from scrun.supervisor.programs.doctor.cluster import oci_conf_path
 from scrun.supervisor.programs.doctor.containers import last_line, own_root, write_bundle
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, Place, Tell
+from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell
 from scrun.supervisor.staging.place import stage_in
 
 NAME = "oci.conf by hand"
@@ -40,7 +40,7 @@ class _Failed(Exception):
     """A step did not work; the message says which, and why."""
 
 
-async def _by_hand(place: Place, tell: Tell) -> None:
+async def _by_hand(place: DoctorCall, tell: Tell) -> None:
     path = oci_conf_path(place) if place.by_slurm else place.settings.local.oci_conf
     if path is None:
         tell(Finding(NAME, "ok", "not needed: there is none"))
@@ -58,21 +58,21 @@ async def _by_hand(place: Place, tell: Tell) -> None:
             tell(Finding(NAME, "ok", f"not tried: {text}") if place.by_slurm else found)
             return
         async with own_root(place) as root:
-            tell(Finding(NAME, "ok", await _Trial(place, conf, root).run()))
+            tell(Finding(NAME, "ok", await _CommandTrial(place, conf, root).run()))
     except (ScrunError, _Failed) as error:
         # nodes may have other cgroups and another root directory than this machine
         tell(Finding(NAME, "warn" if place.by_slurm else "fail", str(error), _REMEDY))
 
 
-def _missing(place: Place, conf: OciConf) -> str | None:
+def _missing(place: DoctorCall, conf: OciConf) -> str | None:
     programs = {program_of(pattern) for pattern in conf.commands.values()} - {None}
     return next((name for name in programs if name and place.which(name) is None), None)
 
 
-class _Trial:
+class _CommandTrial:
     """A container of this machine's `sleep`, from its creation to its removal."""
 
-    def __init__(self, place: Place, conf: OciConf, root: str) -> None:
+    def __init__(self, place: DoctorCall, conf: OciConf, root: str) -> None:
         uid = os.geteuid()
         patterns = node_runtime(conf, place.settings.runtime)
         user, node = pwd.getpwuid(uid).pw_name, os.uname().nodename
@@ -80,7 +80,7 @@ class _Trial:
         self._conf = conf
         self._root = root
         self._said = os.path.join(root, "@said")
-        self._container = Container(root, "0", place.directory)
+        self._container = RuntimeContainer(root, "0", place.directory)
         self._setting = self._commands.setting(place.setting)
 
     async def run(self) -> str:
@@ -105,7 +105,7 @@ class _Trial:
             os.close(fd)
         return f"{', '.join(self._conf.commands)}: each works on this machine"
 
-    def _prepare(self) -> Container:
+    def _prepare(self) -> RuntimeContainer:
         """Make the bundle fit, as the embedded engine does."""
         commands = self._commands
         bundle = write_bundle(self._root, "sleep", "60")

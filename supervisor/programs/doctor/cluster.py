@@ -15,7 +15,7 @@ from scrun.settings.slurm.versions import features
 from scrun.settings.slurm_conf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, Place, Tell, run_tool, slurm_version
+from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell, run_tool, slurm_version
 from scrun.supervisor.scripts.find import find_script, site_of
 from scrun.supervisor.scripts.host import loaded
 
@@ -97,7 +97,7 @@ def judge_oci_conf(
 # --- what is read
 
 
-async def _engine(place: Place, tell: Tell) -> None:
+async def _engine(place: DoctorCall, tell: Tell) -> None:
     if place.engine is None:
         tell(Finding("engine", "fail", place.engine_error, "or use --engine local"))
         return
@@ -113,7 +113,7 @@ async def _engine(place: Place, tell: Tell) -> None:
     tell(Finding("engine", "ok", text))
 
 
-async def _slurm_conf(place: Place, tell: Tell) -> None:
+async def _slurm_conf(place: DoctorCall, tell: Tell) -> None:
     name = "slurm.conf"
     if not place.by_slurm:
         tell(Finding(name, "ok", "not needed"))
@@ -124,7 +124,7 @@ async def _slurm_conf(place: Place, tell: Tell) -> None:
         tell(await trio.to_thread.run_sync(_read_conf, place, abandon_on_cancel=True))
 
 
-def _read_conf(place: Place) -> Finding:
+def _read_conf(place: DoctorCall) -> Finding:
     name, conf = "slurm.conf", place.conf or ""
     try:
         found = read_slurm_conf(conf)
@@ -142,7 +142,7 @@ def _read_conf(place: Place) -> Finding:
     return Finding(name, "ok", text)
 
 
-def _only_here(place: Place, conf: str) -> bool:
+def _only_here(place: DoctorCall, conf: str) -> bool:
     """Tell whether a call by an engine would find another slurm.conf, or none."""
     if place.settings_error or not (place.which("podman") or place.which("dockerd")):
         return False
@@ -152,11 +152,11 @@ def _only_here(place: Place, conf: str) -> bool:
         return False
 
 
-async def _munge(place: Place, tell: Tell) -> None:
+async def _munge(place: DoctorCall, tell: Tell) -> None:
     tell(await ask_munge(place))
 
 
-async def ask_munge(place: Place) -> Finding:
+async def ask_munge(place: DoctorCall) -> Finding:
     """Try munge at the socket that slurm.conf names, by making and reading a credential."""
     name = "munge"
     if not place.by_slurm:
@@ -187,7 +187,7 @@ async def ask_munge(place: Place) -> Finding:
     return Finding(name, "ok", f"{socket} answers")
 
 
-async def mute(place: Place) -> str:
+async def mute(place: DoctorCall) -> str:
     """Say why it is of no use to call Slurm's commands: they would try for long; or ""."""
     if await place.lacks_conf():
         return f"{place.conf} cannot be read"
@@ -204,7 +204,7 @@ def munge_socket(info: str) -> str:
     return _MUNGE
 
 
-async def _controller(place: Place, tell: Tell) -> None:
+async def _controller(place: DoctorCall, tell: Tell) -> None:
     names = ("slurmctld", "nodes")
     if not place.by_slurm:
         for name in names:
@@ -236,7 +236,7 @@ async def _controller(place: Place, tell: Tell) -> None:
             tell(judge_nodes(done.lines))
 
 
-async def _oci_conf(place: Place, tell: Tell) -> None:
+async def _oci_conf(place: DoctorCall, tell: Tell) -> None:
     name = "oci.conf"
     if not place.by_slurm:
         tell(Finding(name, "ok", "not needed"))
@@ -250,12 +250,12 @@ async def _oci_conf(place: Place, tell: Tell) -> None:
     )
 
 
-def oci_conf_path(place: Place) -> str:
+def oci_conf_path(place: DoctorCall) -> str:
     """Return where Slurm looks for oci.conf: beside slurm.conf."""
     return beside(place.conf)
 
 
-def read_oci_conf(place: Place) -> OciConf:
+def read_oci_conf(place: DoctorCall) -> OciConf:
     """Read it.
 
     Raises:
@@ -265,7 +265,7 @@ def read_oci_conf(place: Place) -> OciConf:
     return parse_oci_conf(read_conf(path), path)
 
 
-def _read_oci_conf(place: Place, mounts_spool: bool) -> Finding:
+def _read_oci_conf(place: DoctorCall, mounts_spool: bool) -> Finding:
     path = oci_conf_path(place)
     remedy = "write one as oci.conf(5) says, on this machine and on the nodes"
     try:
@@ -283,7 +283,7 @@ def _read_oci_conf(place: Place, mounts_spool: bool) -> Finding:
     return judge_oci_conf(path, conf, missing, mounts_spool=mounts_spool)
 
 
-async def _script(place: Place, tell: Tell) -> None:
+async def _script(place: DoctorCall, tell: Tell) -> None:
     """Find scrun.lua and load it, as `create` does."""
     name = "scrun.lua"
     engine = place.engine.name if place.engine else "local"

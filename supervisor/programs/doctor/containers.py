@@ -23,10 +23,10 @@ from scrun.core.own_directory import own_directory
 from scrun.core.paths import packages
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_conf
-from scrun.supervisor.children.processes import SYSTEM_PATH, Setting, child
+from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, child
 from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, Done, Place, Tell, run_tool
+from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Done, Tell, run_tool
 
 NAME = "container"
 _SCRUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scrun._fast import main; main()"
@@ -35,7 +35,7 @@ _LIFE = 60.0
 _REMEDY = "put right what else failed here; the container's log tells more with --debug"
 
 
-async def _runtime(place: Place, tell: Tell) -> None:
+async def _runtime(place: DoctorCall, tell: Tell) -> None:
     """Find the runtime of this machine, in a thread that is waited for: it has children."""
     name = "runtime here"
     if place.by_slurm:
@@ -63,12 +63,12 @@ async def _runtime(place: Place, tell: Tell) -> None:
     tell(Finding(name, "ok", text + over))
 
 
-async def _container(place: Place, tell: Tell) -> None:
+async def _container(place: DoctorCall, tell: Tell) -> None:
     """Run the container where the engine of this machine does."""
     tell(await try_container(place, {}))
 
 
-async def try_container(place: Place, variables: Mapping[str, str]) -> Finding:
+async def try_container(place: DoctorCall, variables: Mapping[str, str]) -> Finding:
     """Create, start, await and delete a container.
 
     Args:
@@ -82,7 +82,7 @@ async def try_container(place: Place, variables: Mapping[str, str]) -> Finding:
             bundle = await trio.to_thread.run_sync(write_bundle, root, "true")
         except (OSError, subprocess.SubprocessError) as error:
             return Finding(NAME, "warn", f"no bundle to try: {error}", "see whether ldd works")
-        trial = _Trial(place, root, bundle, variables)
+        trial = _ContainerTrial(place, root, bundle, variables)
         try:
             with trio.move_on_after(_LIFE):
                 return await trial.run()
@@ -94,7 +94,7 @@ async def try_container(place: Place, variables: Mapping[str, str]) -> Finding:
 
 
 @asynccontextmanager
-async def own_root(place: Place) -> AsyncIterator[str]:
+async def own_root(place: DoctorCall) -> AsyncIterator[str]:
     """Make a directory for records below the root directory, where that of others are too.
 
     So it lies on the same file system. No container can have its name.
@@ -111,10 +111,12 @@ async def own_root(place: Place) -> AsyncIterator[str]:
                 os.rmdir(place.root)
 
 
-class _Trial:
+class _ContainerTrial:
     """One container, from `create` to the end of its supervisor."""
 
-    def __init__(self, place: Place, root: str, bundle: str, variables: Mapping[str, str]) -> None:
+    def __init__(
+        self, place: DoctorCall, root: str, bundle: str, variables: Mapping[str, str]
+    ) -> None:
         self._root, self._bundle = root, bundle
         self._directory = place.directory
         site = ["-S"] if sys.flags.no_site else []
@@ -124,7 +126,7 @@ class _Trial:
                 self._command.append(f"--{option}={value}")
         self._command += ["--root", root]
         environment = {**place.setting.environment, **variables}
-        self._setting = Setting(environment, place.setting.umask)
+        self._setting = ChildEnv(environment, place.setting.umask)
 
     async def run(self) -> Finding:
         """Bring it to its end, and judge that."""

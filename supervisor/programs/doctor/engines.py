@@ -4,11 +4,11 @@ import os
 
 import trio
 
-from scrun.commands.install import Site, home, home_config
+from scrun.commands.install import InstallTarget, home, home_config
 from scrun.core.errors import SettingsError
 from scrun.install import docker, files, podman
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, Place, Tell
+from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell
 from scrun.supervisor.staging.mapped import why_no_owners
 
 
@@ -74,7 +74,7 @@ def judge_storage(storage: podman.Storage, engine: str, why_no_owners: str = "")
     return Finding(name, "warn", f"driver {driver}: {what}", remedy)
 
 
-async def _podman(place: Place, tell: Tell) -> None:
+async def _podman(place: DoctorCall, tell: Tell) -> None:
     if place.which("podman") is None:
         tell(Finding("podman", "ok", "not installed"))
         tell(Finding("podman's storage", "ok", "podman is not installed"))
@@ -83,7 +83,7 @@ async def _podman(place: Place, tell: Tell) -> None:
     tell(await trio.to_thread.run_sync(_look_at_podman, place, abandon_on_cancel=True))
 
 
-def _look_at_storage(place: Place) -> Finding:
+def _look_at_storage(place: DoctorCall) -> Finding:
     own = None if os.geteuid() == 0 else home_config(place.setting.environment)
     try:
         environment = place.setting.environment
@@ -97,7 +97,7 @@ def _look_at_storage(place: Place) -> Finding:
     return judge_storage(storage, place.engine.name if place.engine else "", why)
 
 
-def _look_at_podman(place: Place) -> Finding:
+def _look_at_podman(place: DoctorCall) -> Finding:
     own = None if os.geteuid() == 0 else home_config(place.setting.environment)
     try:
         engine = podman.merged(podman.files(place.setting.environment, own))
@@ -107,18 +107,18 @@ def _look_at_podman(place: Place) -> Finding:
     return judge_podman(engine, next(usable, None))
 
 
-async def _docker(place: Place, tell: Tell) -> None:
+async def _docker(place: DoctorCall, tell: Tell) -> None:
     if place.which("dockerd") is None:
         tell(Finding("docker", "ok", "not installed"))
         return
     tell(await trio.to_thread.run_sync(_look_at_docker, place, abandon_on_cancel=True))
 
 
-def _look_at_docker(place: Place) -> Finding:
+def _look_at_docker(place: DoctorCall) -> Finding:
     """Look at the user's own file, for rootless docker, and at the machine's."""
     own = None if os.geteuid() == 0 else home_config(place.setting.environment)
-    places = [Site(own).daemon] if own else []
-    places.append(Site(None).daemon)
+    places = [InstallTarget(own).daemon] if own else []
+    places.append(InstallTarget(None).daemon)
     try:
         for path in places:
             text = files.read(path)

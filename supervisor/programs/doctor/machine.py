@@ -19,7 +19,7 @@ from scrun.supervisor.children.processes import own_program
 from scrun.supervisor.containers.successor import of_the_dead
 from scrun.supervisor.core.limits import still_limited
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, Place, Tell, run_tool, slurm_version
+from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell, run_tool, slurm_version
 
 _WANTED_IDS = 65536
 _TOOLS = (
@@ -160,7 +160,7 @@ def judge_runtime_dir(
 # --- what is read
 
 
-async def _versions(place: Place, tell: Tell) -> None:
+async def _versions(place: DoctorCall, tell: Tell) -> None:
     found = {"scrun": VERSION, "Python": platform.python_version()}
     problem = ""
 
@@ -196,7 +196,7 @@ async def _versions(place: Place, tell: Tell) -> None:
         tell(Finding("versions", "ok", text))
 
 
-async def _settings(place: Place, tell: Tell) -> None:
+async def _settings(place: DoctorCall, tell: Tell) -> None:
     if place.settings_error:
         remedy = "correct that; until then no container can be made"
         tell(Finding("settings", "fail", place.settings_error, remedy))
@@ -211,7 +211,7 @@ async def _in_thread_exists(path: str) -> bool:
     return await trio.to_thread.run_sync(os.path.exists, path, abandon_on_cancel=True)
 
 
-async def _limits(place: Place, tell: Tell) -> None:
+async def _limits(place: DoctorCall, tell: Tell) -> None:
     del place
     if left := still_limited():
         remedy = "it would end or hinder all containers: start the first one in a shell without it"
@@ -220,7 +220,7 @@ async def _limits(place: Place, tell: Tell) -> None:
         tell(Finding("limits", "ok", "none that cannot be raised"))
 
 
-async def _root(place: Place, tell: Tell) -> None:
+async def _root(place: DoctorCall, tell: Tell) -> None:
     name = "root directory"
     remedy = "name another one by --root, or `root` in scrun.toml"
     if not place.root:
@@ -249,7 +249,7 @@ def _unusable(root: str) -> str:
     return ""
 
 
-async def _runtime_dir(place: Place, tell: Tell) -> None:
+async def _runtime_dir(place: DoctorCall, tell: Tell) -> None:
     value = place.environment.get("XDG_RUNTIME_DIR", "")
     seen = await trio.to_thread.run_sync(_look, value, abandon_on_cancel=True)
     goes = await trio.to_thread.run_sync(_goes, value, abandon_on_cancel=True)
@@ -267,7 +267,7 @@ def _goes(path: str) -> bool:
         return True
 
 
-async def _left_behind(place: Place, tell: Tell) -> None:
+async def _left_behind(place: DoctorCall, tell: Tell) -> None:
     """Look for records of dead supervisors, and have given back what those have left."""
     name = "left behind"
     if not place.root or place.root_is_new:
@@ -298,7 +298,7 @@ def _look(path: str) -> Directory | None:
     return Directory(status.st_uid, status.st_mode) if stat.S_ISDIR(status.st_mode) else None
 
 
-async def _namespaces(place: Place, tell: Tell) -> None:
+async def _namespaces(place: DoctorCall, tell: Tell) -> None:
     """Try it: a site can forbid them in more ways than can be looked up."""
     command = [own_program("unshare"), "--user", "--map-root-user", own_program("true")]
     done = await run_tool(command, place.setting)
@@ -324,7 +324,7 @@ def _read(path: str) -> str | None:
         return None
 
 
-async def _subordinate(place: Place, tell: Tell) -> None:
+async def _subordinate(place: DoctorCall, tell: Tell) -> None:
     names = ("subordinate ids", "newuidmap")
     uid = os.geteuid()
     if uid == 0:
@@ -346,7 +346,7 @@ async def _subordinate(place: Place, tell: Tell) -> None:
     tell(_newuidmap(place))
 
 
-def _newuidmap(place: Place) -> Finding:
+def _newuidmap(place: DoctorCall) -> Finding:
     """Look for the programs that write id maps, with the privilege that it takes."""
     missing = []
     for name in ("newuidmap", "newgidmap"):

@@ -13,7 +13,7 @@ from scrun.core.output import write
 from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.programs.doctor import by_hand, cluster, containers, engines, machine, trial
 from scrun.supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
-from scrun.supervisor.programs.doctor.place import Check, Place, examine
+from scrun.supervisor.programs.doctor.place import Check, DoctorCall, examine
 
 CHECKS: tuple[Check, ...] = (
     *machine.BASICS,
@@ -38,7 +38,7 @@ async def _main(argv: list[str]) -> int:
         return await _check(await examine(argv, loaded))
 
 
-async def _check(place: Place) -> int:
+async def _check(place: DoctorCall) -> int:
     """Run the checks and print, until all is told or a signal says to stop."""
     checks = [*CHECKS, *_trials(place)]
     report = Report(name for check in checks for name in check.names)
@@ -61,14 +61,14 @@ async def _check(place: Place) -> int:
     return status
 
 
-def _trials(place: Place) -> tuple[Check, ...]:
+def _trials(place: DoctorCall) -> tuple[Check, ...]:
     """Return the checks that run something where containers run."""
     if not place.by_slurm:
         return (by_hand.CHECK, *containers.CHECKS)
     return (by_hand.CHECK, *(() if place.parsed.options.get("no-job") else trial.CHECKS))
 
 
-async def _examine(check: Check, place: Place, report: Report) -> None:
+async def _examine(check: Check, place: DoctorCall, report: Report) -> None:
     """Run one check; whatever happens there is a finding for each of its names."""
     with trio.move_on_after(check.deadline) as scope:
         try:

@@ -13,7 +13,7 @@ from scrun.core.errors import EngineUnavailable, PluginUnavailable, ScrunError
 from scrun.settings.file.load import Settings, merge
 from scrun.settings.slurm.versions import SlurmVersion, parse_version
 from scrun.settings.slurm_conf import find_slurm_conf
-from scrun.supervisor.children.processes import SYSTEM_PATH, Setting, child
+from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.create_request import own_order
 from scrun.supervisor.contracts.engine import Engine
@@ -27,7 +27,7 @@ from scrun.supervisor.programs.doctor.findings import Finding
 Tell = Callable[[Finding], None]
 
 
-class Place(msgspec.Struct, frozen=True):
+class DoctorCall(msgspec.Struct, frozen=True):
     """A call of doctor.
 
     Attributes:
@@ -46,7 +46,7 @@ class Place(msgspec.Struct, frozen=True):
     """
 
     parsed: Parsed
-    setting: Setting
+    setting: ChildEnv
     directory: str
     settings: Settings
     settings_error: str
@@ -89,7 +89,7 @@ class Place(msgspec.Struct, frozen=True):
         )
 
     @property
-    def slurm_setting(self) -> Setting:
+    def slurm_setting(self) -> ChildEnv:
         """The surroundings of Slurm's commands."""
         return self.tools.setting(self.setting) if self.tools else self.setting
 
@@ -104,7 +104,7 @@ class Check(msgspec.Struct, frozen=True):
     """
 
     names: tuple[str, ...]
-    run: Callable[[Place, Tell], Awaitable[None]]
+    run: Callable[[DoctorCall, Tell], Awaitable[None]]
     deadline: float = 15.0
 
 
@@ -132,7 +132,7 @@ class Done(msgspec.Struct, frozen=True):
         return spoken[0] if spoken else f"exit status {self.status}"
 
 
-async def run_tool(argv: Sequence[str], setting: Setting, *, directory: str = "/") -> Done:
+async def run_tool(argv: Sequence[str], setting: ChildEnv, *, directory: str = "/") -> Done:
     """Run a command that prints little; cancelling it ends it.
 
     Raises:
@@ -149,7 +149,7 @@ async def run_tool(argv: Sequence[str], setting: Setting, *, directory: str = "/
     return Done(status, tuple(lines))
 
 
-async def slurm_version(place: Place) -> SlurmVersion | None:
+async def slurm_version(place: DoctorCall) -> SlurmVersion | None:
     """Ask Slurm for its version; None where Slurm's commands are not, or cannot say.
 
     Raises:
@@ -162,7 +162,7 @@ async def slurm_version(place: Place) -> SlurmVersion | None:
     return parse_version("\n".join(done.lines))
 
 
-async def examine(argv: list[str], plugins: Plugins) -> Place:
+async def examine(argv: list[str], plugins: Plugins) -> DoctorCall:
     """Find out what is to be looked at. Reads the settings' files.
 
     Args:
@@ -176,7 +176,7 @@ async def examine(argv: list[str], plugins: Plugins) -> Place:
     await trio.to_thread.run_sync(learn, abandon_on_cancel=True)
     environment = dict(os.environ)
     parsed, here = parse(argv), os.getcwd()
-    setting = Setting(environment, umask)
+    setting = ChildEnv(environment, umask)
     settings, settings_error = _settings(parsed, argv, environment, here)
     root, root_error = "", ""
     try:
@@ -193,7 +193,7 @@ async def examine(argv: list[str], plugins: Plugins) -> Place:
             tools = find_tools(settings.slurm.bin, conf, environment)
     except (EngineUnavailable, PluginUnavailable) as error:
         engine_error = str(error)
-    return Place(
+    return DoctorCall(
         parsed=parsed,
         setting=setting,
         directory=here,

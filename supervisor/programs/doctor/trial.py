@@ -14,16 +14,16 @@ from scrun.core.errors import EngineError, ScrunError, SettingsError, StagingErr
 from scrun.model.states import Ending
 from scrun.settings.file.load import Log
 from scrun.settings.oci_conf.shell_commands import program_of
-from scrun.supervisor.children.processes import Setting
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.programs.doctor.cluster import judge_ping, mute, oci_conf_path, read_oci_conf
 from scrun.supervisor.programs.doctor.containers import NAME as CONTAINER
 from scrun.supervisor.programs.doctor.containers import own_root, try_container
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, Place, Tell, run_tool
+from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell, run_tool
 from scrun.supervisor.scripts.find import find_script
 from scrun.supervisor.staging.id_maps import with_ids
 from scrun.supervisor.staging.place import directory_for
@@ -39,7 +39,7 @@ _LEND = (
 _SCRATCH = "name a directory that the nodes share as `scratch` in the section [staging]"
 
 
-class Seen(msgspec.Struct, frozen=True):
+class NodeReport(msgspec.Struct, frozen=True):
     """What a step told of its node.
 
     Attributes:
@@ -64,17 +64,17 @@ def script(program: str | None, file: str) -> str:
     return f'echo "node $SLURMD_NODENAME"\n{asked}echo "token $(cat {shlex.quote(file)})"\n'
 
 
-def read(lines: list[str]) -> Seen:
+def read(lines: list[str]) -> NodeReport:
     """Read what it printed; of several nodes the first one."""
     found: dict[str, str] = {}
     for line in lines:
         word, _, rest = line.partition(" ")
         if word in ("node", "runtime", "token"):
             found.setdefault(word, rest.strip())
-    return Seen(found.get("node", "?"), found.get("runtime", ""), found.get("token", ""))
+    return NodeReport(found.get("node", "?"), found.get("runtime", ""), found.get("token", ""))
 
 
-def judge_runtime(program: str | None, seen: Seen, conf: str) -> Finding:
+def judge_runtime(program: str | None, seen: NodeReport, conf: str) -> Finding:
     """Judge the OCI runtime of a node.
 
     Args:
@@ -93,7 +93,7 @@ def judge_runtime(program: str | None, seen: Seen, conf: str) -> Finding:
     return Finding(name, "ok", f"{seen.node}: {program}, {seen.runtime}")
 
 
-def judge_directory(directory: str, seen: Seen, token: str, *, scripted: bool) -> Finding:
+def judge_directory(directory: str, seen: NodeReport, token: str, *, scripted: bool) -> Finding:
     """Judge whether a staged bundle would be seen on a node.
 
     Args:
@@ -114,7 +114,7 @@ def judge_directory(directory: str, seen: Seen, token: str, *, scripted: bool) -
 class _Words:
     """What the engine tells of the job."""
 
-    def __init__(self, place: Place, directory: str) -> None:
+    def __init__(self, place: DoctorCall, directory: str) -> None:
         self.job = ""
         self.lost = trio.Event()
         self.why_lost = ""
@@ -122,9 +122,9 @@ class _Words:
         environment = dict(place.setting.environment)
         environment.setdefault("SCRUN_JOB_NAME", "scrun-doctor")
         environment.setdefault("SCRUN_TIMELIMIT", "5")
-        self.request = Request(
+        self.request = JobRequest(
             container="doctor",
-            setting=Setting(environment, place.setting.umask),
+            setting=ChildEnv(environment, place.setting.umask),
             directory=place.directory,
             record=directory,
             journal=self.journal,
@@ -141,7 +141,7 @@ class _Words:
         self.lost.set()
 
 
-async def _trial(place: Place, tell: Tell) -> None:
+async def _trial(place: DoctorCall, tell: Tell) -> None:
     if place.engine is None or not place.root:
         tell(Finding("job", "fail", "cannot be asked for", "put right what failed before it"))
         return
@@ -156,7 +156,7 @@ async def _trial(place: Place, tell: Tell) -> None:
             words.journal.close()
 
 
-async def _silent(place: Place) -> str:
+async def _silent(place: DoctorCall) -> str:
     """Say why salloc has no chance, or "": it would try for minutes."""
     if reason := await mute(place):
         return reason
@@ -170,7 +170,7 @@ async def _silent(place: Place) -> str:
     return "slurmctld does not answer"
 
 
-async def _with_job(place: Place, tell: Tell, words: _Words) -> None:
+async def _with_job(place: DoctorCall, tell: Tell, words: _Words) -> None:
     assert place.engine is not None
     pending = ""
     granted = trio.Event()
@@ -207,7 +207,7 @@ async def _with_job(place: Place, tell: Tell, words: _Words) -> None:
         tell(Finding("step", "fail", words.why_lost, "try again"))
 
 
-async def _in_job(place: Place, tell: Tell, job: Job, request: Request) -> None:
+async def _in_job(place: DoctorCall, tell: Tell, job: Job, request: JobRequest) -> None:
     remedy = "see slurmd's log on that node"
     status, lines = await _step(job, "true")
     if status:
@@ -226,7 +226,7 @@ async def _in_job(place: Place, tell: Tell, job: Job, request: Request) -> None:
     tell(await try_container(place, job.environment))
 
 
-async def _users(place: Place, job: Job, request: Request) -> Finding:
+async def _users(place: DoctorCall, job: Job, request: JobRequest) -> Finding:
     """Find out whether a container has all users of its image there."""
     assert place.engine is not None
     target = await place.engine.target(request.setting)
@@ -256,7 +256,7 @@ async def _step(job: Job, words: str) -> tuple[int, list[str]]:
     raise EngineError(f"a step did not end within {_STEP:g} s")
 
 
-def _program(place: Place) -> str | None:
+def _program(place: DoctorCall) -> str | None:
     """Return the OCI runtime that the nodes call, by the oci.conf that is here."""
     try:
         conf = read_oci_conf(place)
@@ -265,7 +265,7 @@ def _program(place: Place) -> str | None:
     return program_of(conf.run_time_run or conf.run_time_create or "")
 
 
-def _scripted(place: Place) -> bool:
+def _scripted(place: DoctorCall) -> bool:
     try:
         return find_script(place.settings, "slurm") is not None
     except SettingsError:
@@ -273,7 +273,7 @@ def _scripted(place: Place) -> bool:
 
 
 @contextlib.contextmanager
-def _token(place: Place, request: Request) -> Iterator[tuple[str, str, str]]:
+def _token(place: DoctorCall, request: JobRequest) -> Iterator[tuple[str, str, str]]:
     """Write a file where a staged bundle would lie.
 
     Yields:
@@ -295,7 +295,7 @@ def _token(place: Place, request: Request) -> Iterator[tuple[str, str, str]]:
                 os.rmdir(directory)
 
 
-async def _reason(place: Place, job: str) -> str:
+async def _reason(place: DoctorCall, job: str) -> str:
     """Ask why a job is pending."""
     squeue = place.slurm_tool("squeue")
     if not job or squeue is None:

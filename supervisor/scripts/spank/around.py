@@ -10,8 +10,13 @@ from scrun.oci.config import Bundle
 from scrun.settings.file.load import Settings
 from scrun.settings.slurm_conf import find_slurm_conf, slurm_user
 from scrun.settings.spank.plugin_options import read_given
-from scrun.settings.spank.plugstack import Script, find_plugstack, find_scripts, read_plugstack
-from scrun.supervisor.contracts.engine import Engine, Request
+from scrun.settings.spank.plugstack import (
+    StackScript,
+    find_plugstack,
+    find_scripts,
+    read_plugstack,
+)
+from scrun.supervisor.contracts.engine import Engine, JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.scripts.spank.stack import Stack
@@ -19,7 +24,7 @@ from scrun.supervisor.scripts.spank.stack import Stack
 
 @asynccontextmanager
 async def plugin_stack(
-    settings: Settings, directory: str, bundle: Bundle, engine: Engine, request: Request
+    settings: Settings, directory: str, bundle: Bundle, engine: Engine, request: JobRequest
 ) -> AsyncIterator[Stack]:
     """Have the scripts called that plugstack.conf names, around the allocation.
 
@@ -72,7 +77,7 @@ async def plugin_stack(
                 await stack.end()
 
 
-def find(settings: Settings) -> tuple[str, Sequence[Script]]:
+def find(settings: Settings) -> tuple[str, Sequence[StackScript]]:
     """Find the plugstack.conf and the scripts; in a thread.
 
     Returns:

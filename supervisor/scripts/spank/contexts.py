@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from scrun.settings.spank.plugin_options import Option
-from scrun.settings.spank.plugstack import Script
+from scrun.settings.spank.plugstack import StackScript
 from scrun.supervisor.scripts.spank.phases import ContextName
 
 _ENDS: Mapping[ContextName, Sequence[str]] = {
@@ -43,7 +43,7 @@ class Variables:
             self.changed[name] = value
 
 
-class Member(msgspec.Struct):
+class LoadedScript(msgspec.Struct):
     """A script, loaded in a context.
 
     Attributes:
@@ -54,7 +54,7 @@ class Member(msgspec.Struct):
         options: The options that it has registered, by name.
     """
 
-    script: Script
+    script: StackScript
     number: int
     functions: Sequence[str]
     options: dict[str, Option]
@@ -72,13 +72,13 @@ class Context:
 
     def __init__(self, name: ContextName, variables: Variables) -> None:
         self.name = name
-        self.members: list[Member] = []
+        self.members: list[LoadedScript] = []
         self.variables = variables
 
     @property
-    def options(self) -> dict[str, tuple[Member, Option]]:
+    def options(self) -> dict[str, tuple[LoadedScript, Option]]:
         """The registered options, by name; the first script that has one keeps it."""
-        found: dict[str, tuple[Member, Option]] = {}
+        found: dict[str, tuple[LoadedScript, Option]] = {}
         for member in self.members:
             for name, option in member.options.items():
                 found.setdefault(name, (member, option))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from scrun.settings.file.load import Settings
 from scrun.settings.slurm_conf import find_slurm_conf, read_slurm_conf
-from scrun.settings.spank.plugstack import Script
+from scrun.settings.spank.plugstack import StackScript
 
 Native = frozenset[str]
 """Lines, by their file and number."""
@@ -27,7 +27,7 @@ _USUAL = (
 )
 
 
-def loaded_by_slurm(scripts: Sequence[Script], settings: Settings) -> Native:
+def loaded_by_slurm(scripts: Sequence[StackScript], settings: Settings) -> Native:
     """Find out which lines Slurm's tools on this machine load; in a thread."""
     conf = find_slurm_conf(settings)
     told = read_slurm_conf(conf).get("plugindir", "") if conf else ""

@@ -26,9 +26,9 @@ from scrun.core.errors import SpankError
 from scrun.model.states import Ending
 from scrun.oci.config import Bundle
 from scrun.settings.spank.plugin_options import read_given
-from scrun.supervisor.contracts.engine import Job, Request, Step
+from scrun.supervisor.contracts.engine import Job, JobRequest, Step
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.scripts.spank.contexts import Context, Member, Variables
+from scrun.supervisor.scripts.spank.contexts import Context, LoadedScript, Variables
 from scrun.supervisor.scripts.spank.native import Native
 from scrun.supervisor.scripts.spank.scripts import Scripts
 from scrun.supervisor.scripts.spank.stack import Stack
@@ -54,7 +54,7 @@ class ScriptStack(Stack):
 
     def __init__(
         self,
-        request: Request,
+        request: JobRequest,
         scripts: Scripts,
         bundle: Bundle,
         native: Native,
@@ -111,10 +111,10 @@ class ScriptStack(Stack):
         of_slurm = [name for name in self._values if not self._is_ours(owners[name][0])]
         self.request = self._with_options(of_slurm)
 
-    def _is_ours(self, member: Member) -> bool:
+    def _is_ours(self, member: LoadedScript) -> bool:
         return member.script.line.where not in self._native
 
-    def _with_options(self, of_slurm: Sequence[str]) -> Request:
+    def _with_options(self, of_slurm: Sequence[str]) -> JobRequest:
         """Tell salloc the options of scripts that it runs itself."""
         if self._is_node:
             return self.request

@@ -15,11 +15,11 @@ import trio
 from scrun.core.errors import SpankError
 from scrun.settings.file.load import Lua
 from scrun.settings.spank.plugin_options import Option
-from scrun.settings.spank.plugstack import Script
-from scrun.supervisor.children.processes import Setting
+from scrun.settings.spank.plugstack import StackScript
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.process import Worker, working
-from scrun.supervisor.scripts.spank.contexts import Context, Member, Variables
+from scrun.supervisor.scripts.spank.contexts import Context, LoadedScript, Variables
 from scrun.supervisor.scripts.spank.phases import ContextName, Facts, State, state
 
 
@@ -34,10 +34,10 @@ class Scripts:
     def __init__(
         self,
         source: str,
-        scripts: Sequence[Script],
+        scripts: Sequence[StackScript],
         settings: Lua,
         timeout: float,
-        setting: Setting,
+        setting: ChildEnv,
         directory: str,
         journal: Journal,
         nursery: trio.Nursery,
@@ -92,7 +92,7 @@ class Scripts:
             told = msgspec.json.decode(answer, type=_Loaded)
             if not told.error:
                 options = {option.name: option for option in told.options}
-                member = Member(script, number, told.functions, options, told.unknown)
+                member = LoadedScript(script, number, told.functions, options, told.unknown)
                 context.members.append(member)
                 for function in told.unknown:
                     text = f"{script.path}: {function} is no function that is ever called"
@@ -128,7 +128,7 @@ class Scripts:
         self._drop()
 
     async def call(
-        self, context: Context, callback: str, chosen: Callable[[Member], bool] | None = None
+        self, context: Context, callback: str, chosen: Callable[[LoadedScript], bool] | None = None
     ) -> None:
         """Call a function of all scripts that define it, line by line.
 
@@ -174,7 +174,7 @@ class Scripts:
         if reason := await self._call(context, member, f"{option.function} of {shown}", *request):
             raise SpankError(reason)
 
-    def _state(self, context: Context, callback: str, member: Member) -> State:
+    def _state(self, context: Context, callback: str, member: LoadedScript) -> State:
         variables = context.variables
         return state(
             context.name,
@@ -187,7 +187,7 @@ class Scripts:
         )
 
     async def _call(
-        self, context: Context, member: Member, function: str, *request: str | bytes
+        self, context: Context, member: LoadedScript, function: str, *request: str | bytes
     ) -> str:
         """Call a function; return why it failed, or nothing."""
         path = member.script.path
@@ -210,7 +210,7 @@ class Scripts:
         said = self._worker.last_error
         return f"{path}: {function} returned -1" + (f": {said}" if said else "")
 
-    def _change(self, context: Context, member: Member, change: str) -> None:
+    def _change(self, context: Context, member: LoadedScript, change: str) -> None:
         if change.startswith("option"):
             option = msgspec.json.decode(change.removeprefix("option"), type=Option)
             member.options[option.name] = option
@@ -220,7 +220,7 @@ class Scripts:
         name, _, value = rest[1:].partition("=")
         context.variables.change(kind, name, value if rest[0] == "+" else None)
 
-    def _failed(self, script: Script, reason: str) -> None:
+    def _failed(self, script: StackScript, reason: str) -> None:
         """Take notice of a script's failure.
 
         Raises:

@@ -1,7 +1,7 @@
 """The plugin stack of a container at a site without scripts, and what all stacks have."""
 
 from scrun.model.states import Ending
-from scrun.supervisor.contracts.engine import Job, Request, Step
+from scrun.supervisor.contracts.engine import Job, JobRequest, Step
 
 
 class Stack:
@@ -14,7 +14,7 @@ class Stack:
 
     has_scripts = False
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: JobRequest) -> None:
         self.request = request
 
     async def allocated(self, job: Job) -> None:

@@ -18,8 +18,8 @@ import trio
 
 from scrun.core.errors import PluginUnavailable, SettingsError
 from scrun.settings.file.load import Settings
-from scrun.supervisor.children.processes import Setting
-from scrun.supervisor.contracts.engine import Engine, Job, Request
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local import plugin as local
 
@@ -44,7 +44,7 @@ class Configuration(msgspec.Struct, frozen=True):
     """Containers with the same one are in the same queue."""
 
     options: Options
-    machine: local.Configuration
+    machine: local.LocalConfiguration
 
 
 def configure(settings: Settings, environment: Mapping[str, str]) -> Configuration:
@@ -75,18 +75,18 @@ class Queue:
         """Nothing is on disk but what the other engine has there."""
         self._machine.tidy()
 
-    async def target(self, setting: Setting) -> Target:
+    async def target(self, setting: ChildEnv) -> Target:
         """Describe this machine."""
         return await self._machine.target(setting)
 
     @asynccontextmanager
-    async def allocate(self, request: Request) -> AsyncIterator[Job]:
+    async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
         """Wait for a slot, and keep it until the block is left."""
         if self._free.value == 0:
             request.journal.write("info", "waits until another container has ended")
         async with self._free, self._machine.allocate(request) as job:
             yield job
 
-    async def release(self, job_id: str, setting: Setting, record: str) -> None:
+    async def release(self, job_id: str, setting: ChildEnv, record: str) -> None:
         """End a job whose supervisor died: its slot is gone with that."""
         await self._machine.release(job_id, setting, record)

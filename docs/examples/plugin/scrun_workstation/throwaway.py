@@ -12,9 +12,9 @@ import msgspec
 import trio
 
 from scrun.oci.config import Bundle
-from scrun.supervisor.contracts.engine import Job, Request
+from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.contracts.stager import Left, Submission
+from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.files import remove_tree
 from scrun.supervisor.staging import builtin
 from scrun.supervisor.staging.place import directory_for, make_place
@@ -34,7 +34,7 @@ async def stager(configuration: None, submission: Submission) -> AsyncIterator["
     yield Throwaway(submission)
 
 
-async def undo(left: Left) -> None:
+async def undo(left: Leftover) -> None:
     """Remove what a supervisor that died has left."""
     await builtin.undo(left)
     if left.record.staged:
@@ -77,7 +77,7 @@ def _with_root(bundle: Bundle, root: str) -> Bundle:
     return msgspec.structs.replace(bundle, raw=raw, rootfs=root)
 
 
-async def _fill(copy: str, rootfs: str, request: Request) -> None:
+async def _fill(copy: str, rootfs: str, request: JobRequest) -> None:
     """Copy a root file system. It is a child of the supervisor: cancelling this ends it."""
     command = ["cp", "-a", "--reflink=auto", "--", os.path.join(rootfs, "."), copy]
     await builtin.carry_out(command, request, f"copying {rootfs}")
