@@ -143,7 +143,7 @@ class Child:
 @asynccontextmanager
 async def child(
     argv: Sequence[str],
-    setting: ChildEnv,
+    child_env: ChildEnv,
     *,
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
@@ -161,7 +161,7 @@ async def child(
     Args:
         argv: The command; a name without a slash is looked up in the setting's PATH. One that does
             not die with us is a program of this machine's: it may be the first that is executed.
-        setting: Environment, umask and what stands before the command.
+        child_env: Environment, umask and what stands before the command.
         stdin: A descriptor, or `subprocess.DEVNULL`; likewise `stdout` and `stderr`.
         stdout: See stdin.
         stderr: See stdin.
@@ -180,13 +180,13 @@ async def child(
         await in_thread(_look_at, directory, abandon=True)
         there = (*_THERE, directory)
     process = subprocess.Popen(  # noqa: ASYNC220 (see the module)
-        [*_before(dies_with_us, setting.limits), *there, *setting.prefix, *argv],
+        [*_before(dies_with_us, child_env.limits), *there, *child_env.prefix, *argv],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
-        pass_fds=(*pass_fds, *setting.descriptors),
-        env=dict(setting.environment),
-        umask=setting.umask,
+        pass_fds=(*pass_fds, *child_env.descriptors),
+        env=dict(child_env.environment),
+        umask=child_env.umask,
         cwd="/",
         start_new_session=True,
     )
@@ -249,7 +249,7 @@ def shell_status(status: int) -> int:
 
 
 async def run_shell(
-    script: str, setting: ChildEnv, *, stdout: int, stderr: int, directory: str
+    script: str, child_env: ChildEnv, *, stdout: int, stderr: int, directory: str
 ) -> int:
     """Run a shell script to its end; what it leaves in its process group ends with it.
 
@@ -261,7 +261,7 @@ async def run_shell(
     """
     async with child(
         ["/bin/sh", "-c", script],
-        setting,
+        child_env,
         stdout=stdout,
         stderr=stderr,
         grace=_SHELL_GRACE,
@@ -274,12 +274,12 @@ async def run_shell(
 _LITTLE = 1 << 20
 
 
-async def output_of(argv: Sequence[str], setting: ChildEnv) -> str:
+async def output_of(argv: Sequence[str], child_env: ChildEnv) -> str:
     """Run a command that prints little, and return its standard output, up to 1 MiB."""
     readable, writable = os.pipe()
     async with trio.lowlevel.FdStream(readable) as stream:
         try:
-            async with child(argv, setting, stdout=writable) as running:
+            async with child(argv, child_env, stdout=writable) as running:
                 os.close(writable)
                 writable = -1
                 content = b""

@@ -124,7 +124,7 @@ def can_be_opened_again(fd: int) -> bool:
 
 @asynccontextmanager
 async def overheard(
-    fd: int, setting: ChildEnv, hear: Callable[[bytes | bytearray], None]
+    fd: int, child_env: ChildEnv, hear: Callable[[bytes | bytearray], None]
 ) -> AsyncIterator[int]:
     """Give the writing end of a pipe whose bytes go to `fd`, and to `hear` as they pass.
 
@@ -144,7 +144,7 @@ async def overheard(
                     pass  # nobody reads it any more
         ended.set()
 
-    async with carried(fd, setting) as pipe, unwrapped() as nursery:
+    async with carried(fd, child_env) as pipe, unwrapped() as nursery:
         sink = trio.lowlevel.FdStream(os.dup(pipe))
         try:
             readable, writable = os.pipe()
@@ -166,7 +166,7 @@ async def overheard(
 
 
 @asynccontextmanager
-async def carried(fd: int, setting: ChildEnv) -> AsyncIterator[int]:
+async def carried(fd: int, child_env: ChildEnv) -> AsyncIterator[int]:
     """Give the writing end of a pipe whose bytes `cat` carries to `fd`.
 
     A process of its own, because a write to somebody else's descriptor may block, and making
@@ -177,7 +177,7 @@ async def carried(fd: int, setting: ChildEnv) -> AsyncIterator[int]:
     """
     readable, writable = os.pipe()
     try:
-        async with child([own_program("cat")], setting, stdin=readable, stdout=fd) as cat:
+        async with child([own_program("cat")], child_env, stdin=readable, stdout=fd) as cat:
             os.close(readable)
             readable = -1
             try:

@@ -19,11 +19,13 @@ class ProgramNotFound(BundleError):
         self.status = status
 
 
-async def admit(order: CreateRequest, *, at_terminal: bool) -> tuple[Bundle, Found | Unknown]:
+async def admit(
+    create_request: CreateRequest, *, at_terminal: bool
+) -> tuple[Bundle, Found | Unknown]:
     """Read and check a bundle. It is the user's file system, which may hang: in a thread.
 
     Args:
-        order: What is asked for.
+        create_request: What is asked for.
         at_terminal: Whether the caller's standard input and output are a terminal.
 
     Returns:
@@ -33,27 +35,27 @@ async def admit(order: CreateRequest, *, at_terminal: bool) -> tuple[Bundle, Fou
         BundleError: It cannot be run.
     """
     bundle, program = await look(
-        order.bundle, _look, order, failure=BundleError, patience=_READING
+        create_request.bundle, _look, create_request, failure=BundleError, patience=_READING
     )
     if isinstance(program, NotFound):
         raise ProgramNotFound(program.message, program.exit_status)
-    _check_terminal(bundle, order, at_terminal=at_terminal)
+    _check_terminal(bundle, create_request, at_terminal=at_terminal)
     return bundle, program
 
 
-def _look(order: CreateRequest) -> tuple[Bundle, Found | NotFound | Unknown]:
-    bundle = load_bundle(order.bundle, order.config_file)
+def _look(create_request: CreateRequest) -> tuple[Bundle, Found | NotFound | Unknown]:
+    bundle = load_bundle(create_request.bundle, create_request.config_file)
     return bundle, find_program(bundle)
 
 
-def _check_terminal(bundle: Bundle, order: CreateRequest, *, at_terminal: bool) -> None:
+def _check_terminal(bundle: Bundle, create_request: CreateRequest, *, at_terminal: bool) -> None:
     """Terminal and console socket go together (runc's terminals.md), but for `run`."""
     terminal, where = bundle.config.process.terminal, f"{bundle.config_file}: process.terminal"
-    if order.console is not None and not terminal:
+    if create_request.console is not None and not terminal:
         raise BundleError(f"{where}: is false, so --console-socket has no use")
-    if not terminal or order.console is not None or order.keeps_output:
+    if not terminal or create_request.console is not None or create_request.keeps_output:
         return
-    if not order.in_foreground:
+    if not create_request.in_foreground:
         raise BundleError(
             f"{where}: is true, but there is no --console-socket to send the terminal to"
         )

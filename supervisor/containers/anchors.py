@@ -114,7 +114,7 @@ class GetsSignals(Protocol):
         """Pass a new size of the terminal on."""
         ...
 
-    def hurry(self) -> None:
+    def skip_stage_out(self) -> None:
         """Do not wait for a script that stages out."""
         ...
 
@@ -145,7 +145,7 @@ async def forward_signals(anchor: Anchor, container: GetsSignals) -> None:
             container.resized()
         elif number in FATAL and container.ending:
             if asked:
-                container.hurry()
+                container.skip_stage_out()
             asked = True
         elif number in FATAL and (asked or not _hears(container)):
             asked = True

@@ -82,7 +82,7 @@ class Container(Lifecycle):
 
         self.begin(kill)
 
-    async def inside(self, purpose: str) -> RunningContainer:
+    async def running(self, purpose: str) -> RunningContainer:
         """Return what is needed to do something with the container while it runs.
 
         Raises:
@@ -112,7 +112,7 @@ class Container(Lifecycle):
         Raises:
             StateError: Undoing it takes too long; it goes on, and the record goes with it.
         """
-        self.doomed = True
+        self.delete_requested = True
         self.end(killed(signal.SIGKILL, f"container {self.id} was deleted"))
         with trio.move_on_after(_DELETING):
             await self.gone.wait()

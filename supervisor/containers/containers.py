@@ -149,11 +149,13 @@ class Containers:
             )
         return found
 
-    async def create(self, order: CreateRequest, fds: list[int], caller: Caller) -> Container:
+    async def create(
+        self, create_request: CreateRequest, fds: list[int], caller: Caller
+    ) -> Container:
         """Make a container, and let it live.
 
         Args:
-            order: What is asked for.
+            create_request: What is asked for.
             caller: Who waits for that.
             fds: Standard input, output and error, and the anchor's socket; taken over, so that
                 the list is empty afterwards.
@@ -165,20 +167,24 @@ class Containers:
             ContainerExists: The id is taken.
             SettingsError: The log cannot be written.
         """
-        engine = await self._engines.choose(order.settings, order.setting.environment)
-        file = await open_file(order.settings.log)
+        engine = await self._engines.choose(
+            create_request.settings, create_request.child_env.environment
+        )
+        file = await open_file(create_request.settings.log)
         try:
             if self._stopping:
                 raise SupervisorLost(
                     f"supervisor {os.getpid()} has been told to stop, and undoes its containers; "
                     "try again when it is gone"
                 )
-            directory = os.path.join(self._root, check_id(order.id))
-            record = first_record(order, engine.name)
+            directory = os.path.join(self._root, check_id(create_request.id))
+            record = first_record(create_request, engine.name)
             lock = make_record(directory, self._name, record)
             try:
                 log = os.path.join(directory, "log")
-                journal = Journal(log, order.settings.log, order.id, order.shown, file)
+                journal = Journal(
+                    log, create_request.settings.log, create_request.id, create_request.shown, file
+                )
             except BaseException:
                 remove_record(directory, self._name)
                 os.close(lock)
@@ -189,17 +195,17 @@ class Containers:
             raise
         *stdio, anchor = fds
         container = Container(
-            order,
+            create_request,
             engine,
             self._stagers,
             Ledger(directory, record, journal, lock),
             Anchor(anchor),
-            Stdio(stdio, terminal=order.console is not None),
+            Stdio(stdio, terminal=create_request.console is not None),
             self._pods,
             caller,
         )
         fds.clear()  # they are the container's now
-        self._known[order.id] = container
+        self._known[create_request.id] = container
         self._nursery.start_soon(self._run, container)
         return container
 
@@ -207,7 +213,7 @@ class Containers:
         what = f"container {container.id}"
         await bulkhead(what, container.run)
         self._changed()
-        if container.doomed:  # perhaps nobody waits for that any more
+        if container.delete_requested:  # perhaps nobody waits for that any more
             # where it fails the record stays, for another `delete` to try
             await bulkhead(what, partial(self.forget, container))
 

@@ -30,20 +30,20 @@ class Creation:
     """
 
     def __init__(
-        self, container: Phases, order: CreateRequest, stdio: Stdio, notices: Notices
+        self, container: Phases, create_request: CreateRequest, stdio: Stdio, notices: Notices
     ) -> None:
         """Nobody is answered yet.
 
         Args:
             container: Which is created.
-            order: What is asked for.
+            create_request: What is asked for.
             stdio: The container's descriptors.
             notices: What it says while its job waits.
         """
         self.making = False
         self.asked_to_start = trio.Event()
         self._container = container
-        self._order = order
+        self._create_request = create_request
         self._stdio = stdio
         self._notices = notices
 
@@ -54,19 +54,19 @@ class Creation:
         has all the time in the world, and shows what it waits for.
         """
         container = self._container
-        if self._order.in_foreground:
-            if self._order.shown.live and not self._stdio.error_is_terminal:
+        if self._create_request.in_foreground:
+            if self._create_request.shown.live and not self._stdio.error_is_terminal:
                 self._notices.begin()
             return
         with trio.move_on_after(_UNANSWERED) as unanswered:
             await container.queued.wait()
         pending = self._notices.pending  # its pod's, for which another member has waited
         if not (pending or unanswered.cancelled_caught):
-            with trio.move_on_after(self._order.settings.create_timeout):
+            with trio.move_on_after(self._create_request.settings.create_timeout):
                 await container.settled.wait()
         if container.phase is Phase.CREATING and not (container.ending or self.making):
             await container.named.wait()
-            podman = conmon.calls(self._order.setting.environment)
+            podman = conmon.calls(self._create_request.child_env.environment)
             await self.be_created(_UNSTARTED if podman else math.inf)
 
     async def be_created(self, patience: float = math.inf) -> None:
@@ -78,7 +78,9 @@ class Creation:
         """
         container = self._container
         died = partial(self._lost, "'s conmon died before its start")
-        async with conmon.watch_conmon(self._order.setting.environment, container.pid, died):
+        async with conmon.watch_conmon(
+            self._create_request.child_env.environment, container.pid, died
+        ):
             if container.become(Phase.CREATED):
                 container.settled.set()
             with trio.move_on_after(patience):

@@ -16,17 +16,17 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 
 
-def first_record(order: CreateRequest, engine: str) -> Record:
+def first_record(create_request: CreateRequest, engine: str) -> Record:
     """Write down what is known of a container before anything is done for it."""
     return Record(
-        id=order.id,
-        bundle=order.bundle,
+        id=create_request.id,
+        bundle=create_request.bundle,
         created=now(),
         engine=engine,
         annotations={"org.scrun.engine": engine},
         engine_settings={
-            "slurm_conf": order.settings.slurm.conf or "",
-            "config_file": order.settings_file,
+            "slurm_conf": create_request.settings.slurm.conf or "",
+            "config_file": create_request.settings_file,
         },
         format=FORMAT,
         supervisor=myself(),

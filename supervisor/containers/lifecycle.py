@@ -59,7 +59,7 @@ class Lifecycle(Phases):
 
     def __init__(
         self,
-        order: CreateRequest,
+        create_request: CreateRequest,
         engine: Engine,
         stagers: Stagers,
         ledger: Ledger,
@@ -71,7 +71,7 @@ class Lifecycle(Phases):
         """Take all over; nothing runs yet.
 
         Args:
-            order: What is asked for.
+            create_request: What is asked for.
             engine: Where it will run.
             stagers: Who may stage it.
             ledger: Its record, made already; the journal is owned from now on.
@@ -80,25 +80,25 @@ class Lifecycle(Phases):
             pods: Whose jobs it may share.
             caller: Its `create`, as long as that waits.
         """
-        super().__init__(order, ledger, anchor, stdio, caller)
+        super().__init__(create_request, ledger, anchor, stdio, caller)
         self.shown = trio.Event()
         self.shown.set()
         self.kept: CapturedOutput | None = None
         self._engine = engine
         self._stagers = stagers
         self._pods = pods
-        self._creation = Creation(self, order, stdio, self._notices)
-        self._hurry = trio.Event()
+        self._creation = Creation(self, create_request, stdio, self._notices)
+        self._skip_stage_out = trio.Event()
         self._may_run = trio.Event()
         self._begun = trio.Event()
         # a `run` that stays is told how it has ended
         self._not_started: ScrunError | None = None
-        if not order.in_foreground:
-            text = f"container {order.id} cannot be started: it was ended"
+        if not create_request.in_foreground:
+            text = f"container {create_request.id} cannot be started: it was ended"
             self._not_started = StateError(text)
         self._obeying = trio.CancelScope()
-        self._outputs = Tasks(f"container {order.id}: its output")
-        self._beside = Tasks(f"container {order.id}")
+        self._outputs = Tasks(f"container {create_request.id}: its output")
+        self._beside = Tasks(f"container {create_request.id}")
         self._removing = trio.Lock()
         self._removed = False
         self._program: Found | Unknown = Unknown("")
@@ -150,8 +150,14 @@ class Lifecycle(Phases):
 
     async def _live(self) -> None:
         bundle = await self._read_bundle()
-        order, settings, engine = self._order, self._order.settings, self._engine
-        stage = await self._stagers.choose(settings, order.setting.environment, engine.name)
+        create_request, settings, engine = (
+            self._create_request,
+            self._create_request.settings,
+            self._engine,
+        )
+        stage = await self._stagers.choose(
+            settings, create_request.child_env.environment, engine.name
+        )
         config = bundle.config
         self._ledger.note(  # all at once: it is written to disk each time
             annotations={**config.annotations, **self._ledger.record.annotations},
@@ -162,10 +168,12 @@ class Lifecycle(Phases):
         async with (
             self._beside.open(),
             plugin_stack(
-                settings, order.directory, bundle, engine, self._request(bundle)
+                settings, create_request.directory, bundle, engine, self._request(bundle)
             ) as stack,
             stage.ready(
-                Submission(bundle, settings, engine, stack.request, self._hurry, self._staged_out)
+                Submission(
+                    bundle, settings, engine, stack.request, self._skip_stage_out, self._staged_out
+                )
             ) as stager,
             self._allocated(stack.request, bundle) as job,
         ):
@@ -190,22 +198,24 @@ class Lifecycle(Phases):
     async def _read_bundle(self) -> Bundle:
         """Check what can be known before a job is asked for."""
         try:
-            bundle, self._program = await admit(self._order, at_terminal=self._stdio.at_terminal)
+            bundle, self._program = await admit(
+                self._create_request, at_terminal=self._stdio.at_terminal
+            )
         except ProgramNotFound as error:
             self._ending = Ending(error.status, "not-found", str(error))
             raise
         config = bundle.config
-        if self._order.keeps_output and self._order.console is None:
+        if self._create_request.keeps_output and self._create_request.console is None:
             self.kept = capture(
                 self._stdio,
                 self._directory,
-                self._order.settings.log.output_limit << 20,
+                self._create_request.settings.log.output_limit << 20,
                 lambda text: self._journal.write("error", text),
                 terminal=config.process.terminal,
             )
             if self.kept is not None:
                 self._outputs.begin(self.kept.capture)
-        elif self._order.in_foreground and config.process.terminal:
+        elif self._create_request.in_foreground and config.process.terminal:
             self._stdio.become_terminal()
         return bundle
 
@@ -214,11 +224,11 @@ class Lifecycle(Phases):
 
     def _request(self, bundle: Bundle) -> JobRequest:
         config = bundle.config
-        by_flags = self._order.settings.slurm.engine_flags
+        by_flags = self._create_request.settings.slurm.engine_flags
         return JobRequest(
             container=self.id,
-            setting=self._order.setting,
-            directory=self._order.directory,
+            child_env=self._create_request.child_env,
+            directory=self._create_request.directory,
             record=self._directory,
             journal=self._journal,
             known=self._job_is_known,
@@ -233,13 +243,13 @@ class Lifecycle(Phases):
 
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
         nodes = job.environment.get("SLURM_JOB_NODELIST", "")
-        staged = directory_for(self._order.settings.staging, stack.request)
+        staged = directory_for(self._create_request.settings.staging, stack.request)
         self._ledger.note(staged=staged, annotations={"org.scrun.nodes": nodes})
         self._notices.granted(nodes)
         try:
             await stack.allocated(job)
             variables = script_variables(
-                self._order, self.pid, bundle, self._directory, job.environment
+                self._create_request, self.pid, bundle, self._directory, job.environment
             )
             self._journal.live(f"job {job.id}: staging the bundle")
             async with stager.staged(job, variables) as place:
@@ -296,8 +306,8 @@ class Lifecycle(Phases):
         what the container has written.
         """
         self._creation.making = True
-        engines = self._order.is_create and place.moved is None and not place.copied_from
-        call, console = self._caller.call, self._order.console
+        engines = self._create_request.is_create and place.moved is None and not place.copied_from
+        call, console = self._caller.call, self._create_request.console
         async with job.made(step, call, console) if engines else job.made(step) as process:
             self._made = process
             if engines:
@@ -362,9 +372,9 @@ class Lifecycle(Phases):
         if self._job is not None:
             self._job.resized()
 
-    def hurry(self) -> None:
+    def skip_stage_out(self) -> None:
         """Do not wait for a script that stages out."""
-        self._hurry.set()
+        self._skip_stage_out.set()
 
     def begin(self, call: Callable[[], Awaitable[None]]) -> None:
         """Do something that ends with the container; nothing, if that is over."""

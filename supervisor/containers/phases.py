@@ -71,18 +71,23 @@ class Phases:
     """
 
     def __init__(
-        self, order: CreateRequest, ledger: Ledger, anchor: Anchor, stdio: Stdio, caller: Caller
+        self,
+        create_request: CreateRequest,
+        ledger: Ledger,
+        anchor: Anchor,
+        stdio: Stdio,
+        caller: Caller,
     ) -> None:
         """Begin with the first phase.
 
         Args:
-            order: What is asked for.
+            create_request: What is asked for.
             ledger: Its record, made already; the journal is owned from now on.
             anchor: The anchor; owned from now on.
             stdio: The container's descriptors; owned from now on.
             caller: Its `create`, as long as that waits.
         """
-        self.id = order.id
+        self.id = create_request.id
         self.phase = Phase.CREATING
         self.named = caller.named
         self.queued = trio.Event()
@@ -90,7 +95,7 @@ class Phases:
         self.gone = trio.Event()
         self.failure: ScrunError | None = None
         self.told = False
-        self.doomed = False
+        self.delete_requested = False
         self.paused = False
         self.suspended = False
         self.ended = trio.Event()
@@ -100,7 +105,7 @@ class Phases:
         self._journal = ledger.journal
         self.log = Followed(self._journal.path, self._journal.own)
         self._journal.when_written(self.log.grew)
-        self._order = order
+        self._create_request = create_request
         self._anchor = anchor
         self._stdio = stdio
         self._caller = caller
@@ -262,10 +267,10 @@ class Phases:
         if self.phase is Phase.STOPPED or self._ending is None:
             return
         if self._ending.reason == "out-of-memory":
-            environment = self._order.setting.environment
+            environment = self._create_request.child_env.environment
             with trio.move_on_after(_MARK, shield=True):
                 await in_thread(
-                    conmon.tell_out_of_memory, self._order.bundle, environment, self.pid,
+                    conmon.tell_out_of_memory, self._create_request.bundle, environment, self.pid,
                     abandon=True,
                 )  # fmt: skip
 

@@ -163,7 +163,7 @@ class Pods:
             AllocationRefused: With the engine's reason.
             SettingsError: Its requests cannot be fulfilled.
         """
-        theirs = request.setting.environment.get("SLURM_JOB_ID")  # held by somebody else
+        theirs = request.child_env.environment.get("SLURM_JOB_ID")  # held by somebody else
         if theirs or engine.name not in _SHARING:
             async with engine.allocate(request) as job:
                 yield job
@@ -265,20 +265,20 @@ def _inside(request: JobRequest, shared: _SharedJob) -> JobRequest:
     permitted").
     """
     assert shared.job is not None  # for mypy; it is settled
-    environment = request.setting.environment
+    environment = request.child_env.environment
     wanted = {**request.flags.requests, **request.asked, **from_environment(environment)}
     told = f"it joins job {shared.job.id}, in a pod with container {shared.first.container}"
     ignored = [f"{name}={text}" for name, text in wanted.items() if name in _OF_THE_JOB]
     if ignored:
         told += f", which has sized it: {', '.join(ignored)} have no effect"
     request.journal.write("info", told)
-    setting = msgspec.structs.replace(
-        request.setting,
+    child_env = msgspec.structs.replace(
+        request.child_env,
         environment={**environment, **_nothing_of_the_job(), **shared.job.environment},
     )
     return msgspec.structs.replace(
         request,
-        setting=setting,
+        child_env=child_env,
         asked={name: text for name, text in request.asked.items() if name not in _OF_THE_JOB},
         flags=Flags(notes=request.flags.notes),
         known=lambda job_id, _: request.known(job_id, True),

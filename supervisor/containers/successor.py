@@ -136,17 +136,17 @@ class Successor:
                 os.close(lock)
 
     async def _give_jobs_back(
-        self, engine: Engine, setting: ChildEnv, pauses: Sequence[float]
+        self, engine: Engine, child_env: ChildEnv, pauses: Sequence[float]
     ) -> None:
         if not isinstance(engine, RemembersJobs):
             return
         given: set[str] = set()
         for pause in pauses:
             await trio.sleep(pause)
-            for job_id in await engine.jobs_of_the_dead(setting, self._root):
+            for job_id in await engine.jobs_of_the_dead(child_env, self._root):
                 if job_id not in given:
                     log.warning("job %s is of a dead supervisor: it is given back", job_id)
-                    await engine.release(job_id, setting, self._root)
+                    await engine.release(job_id, child_env, self._root)
                     given.add(job_id)
 
 

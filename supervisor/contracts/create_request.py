@@ -26,7 +26,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
         config_file: What to read instead of its config.json, absolute, or None.
         directory: The caller's working directory.
         pid_file: The pid file, absolute, or None.
-        setting: The caller's environment and umask.
+        child_env: The caller's environment and umask.
         settings: The settings that hold for it.
         settings_file: What `--config-file` or SCRUN_CONFIG name instead of the usual files, or "".
         shown: What its `create` writes of what is said about it.
@@ -40,7 +40,7 @@ class CreateRequest(msgspec.Struct, frozen=True):
     config_file: str | None
     directory: str
     pid_file: str | None
-    setting: ChildEnv
+    child_env: ChildEnv
     settings: Settings
     shown: Shown
     console: str | None
@@ -61,13 +61,13 @@ class CommandLine(msgspec.Struct, frozen=True):
         parsed: What it says.
         pid: The caller's, which has its limits; of an `exec`, its anchor's.
         directory: The caller's working directory.
-        setting: The caller's environment and umask.
+        child_env: The caller's environment and umask.
     """
 
     parsed: Parsed
     pid: int
     directory: str
-    setting: ChildEnv
+    child_env: ChildEnv
 
 
 def read_call(fields: Sequence[bytes], *commands: str) -> CommandLine:
@@ -88,7 +88,7 @@ def read_call(fields: Sequence[bytes], *commands: str) -> CommandLine:
         environment = {name: value for name, _, value in pairs if name}
         caller = read_pid(pid)
         umask_of_caller = _within(int(umask, 8), 0, 0o777)
-        setting = ChildEnv(environment, umask_of_caller, limits=soft_limits(caller))
+        child_env = ChildEnv(environment, umask_of_caller, limits=soft_limits(caller))
         parsed = parse(words)
         if parsed.command not in commands or not directory.startswith(b"/"):
             raise ValueError(parsed.command)
@@ -96,7 +96,7 @@ def read_call(fields: Sequence[bytes], *commands: str) -> CommandLine:
         raise UsageError(
             "a request that was not understood; is another scrun installed?"
         ) from error
-    return CommandLine(parsed, caller, os.fsdecode(directory), setting)
+    return CommandLine(parsed, caller, os.fsdecode(directory), child_env)
 
 
 def read_pid(text: bytes) -> int:
@@ -126,7 +126,7 @@ def read_order(fields: Sequence[bytes], *commands: str) -> CreateRequest:
         SettingsError: The settings do not.
     """
     call = read_call(fields, *commands)
-    parsed, here, environment = call.parsed, call.directory, call.setting.environment
+    parsed, here, environment = call.parsed, call.directory, call.child_env.environment
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
     console = parsed.text("console-socket")
     settings = settings_of(parsed, environment, here)
@@ -136,7 +136,7 @@ def read_order(fields: Sequence[bytes], *commands: str) -> CreateRequest:
         config_file=os.path.join(here, config_file) if config_file else None,
         directory=here,
         pid_file=os.path.join(here, pid_file) if pid_file else None,
-        setting=call.setting,
+        child_env=call.child_env,
         settings=settings,
         shown=_shown(parsed, environment, settings.log),
         console=os.path.join(here, console) if console else None,

@@ -41,7 +41,7 @@ class JobRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         container: The container's id.
-        setting: The surroundings of the children: the environment and umask of `create`.
+        child_env: The surroundings of the children: the environment and umask of `create`.
         directory: `create`'s working directory.
         record: The container's record directory.
         journal: Where messages go.
@@ -65,7 +65,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     """
 
     container: str
-    setting: ChildEnv
+    child_env: ChildEnv
     directory: str
     record: str
     journal: Journal
@@ -260,7 +260,7 @@ class Job(Protocol):
         """
         ...
 
-    async def hold(self, *, resume: bool) -> None:
+    async def pause(self, *, resume: bool) -> None:
         """Stop all processes of the running container, or let them go on.
 
         Raises:
@@ -328,7 +328,7 @@ class Engine(Protocol):
         """The engine's name: "slurm", "local"."""
         ...
 
-    async def target(self, setting: ChildEnv) -> Target:
+    async def target(self, child_env: ChildEnv) -> Target:
         """Tell what a staged bundle has to look like for this engine."""
         ...
 
@@ -340,7 +340,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def release(self, job_id: str, setting: ChildEnv, record: str) -> None:
+    async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
         """End a job by its id: one whose supervisor died.
 
         A job that is gone already is fine.
@@ -355,11 +355,11 @@ class Engine(Protocol):
 class RemembersJobs(Protocol):
     """What an engine may have beside the rest: its jobs can be found without a record."""
 
-    async def jobs_of_the_dead(self, setting: ChildEnv, root: str) -> list[str]:
+    async def jobs_of_the_dead(self, child_env: ChildEnv, root: str) -> list[str]:
         """Find the jobs of supervisors that are known to be dead.
 
         Args:
-            setting: The surroundings of children.
+            child_env: The surroundings of children.
             root: The root directory that was theirs, on this machine.
 
         Returns:

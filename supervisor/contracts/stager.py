@@ -40,7 +40,7 @@ class Submission(msgspec.Struct, frozen=True):
     settings: Settings
     engine: Engine
     request: JobRequest
-    hurry: trio.Event
+    skip_stage_out: trio.Event
     staged_out: Callable[[], None] = _nothing
 
 
@@ -51,13 +51,13 @@ class Leftover(msgspec.Struct, frozen=True):
         record: What is known of it. `record.staged` is the directory of its staged bundle.
         directory: The record's directory: what a stager has put there is there still.
         settings: As the supervisor that cleans up reads them.
-        setting: The surroundings for children.
+        child_env: The surroundings for children.
     """
 
     record: Record
     directory: str
     settings: Settings
-    setting: ChildEnv
+    child_env: ChildEnv
 
 
 class Stager(Protocol):

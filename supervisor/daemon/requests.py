@@ -26,7 +26,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.log.supervisor_log import fault
 from scrun.supervisor.sessions.inspection import processes, statistics
-from scrun.supervisor.sessions.operations import execute, hold
+from scrun.supervisor.sessions.operations import execute, pause
 from scrun.supervisor.sessions.viewers import attach, follow, kept_output
 
 DESCRIPTORS = 4
@@ -71,8 +71,8 @@ class ClientRequest:
             b"start": (1, self._start),
             b"kill": (2, self._kill),
             b"delete": (2, self._delete),
-            b"pause": (1, partial(self._hold, resume=False)),
-            b"resume": (1, partial(self._hold, resume=True)),
+            b"pause": (1, partial(self._pause, resume=False)),
+            b"resume": (1, partial(self._pause, resume=True)),
             b"ps": (2, self._ps),
             b"events": (1, self._events),
             b"update": (3, self._update),
@@ -115,7 +115,7 @@ class ClientRequest:
         except OSError:
             taken = b""
         if not taken and container.phase is Phase.CREATED:
-            container.doomed = True
+            container.delete_requested = True
             container.end(_without_caller(container))
 
     @property
@@ -160,36 +160,36 @@ class ClientRequest:
         self._containers.look_for_the_dead()
         return DONE
 
-    async def _hold(self, *, resume: bool) -> bytes:
-        await hold(self._live("resume" if resume else "pause"), resume=resume)
+    async def _pause(self, *, resume: bool) -> bytes:
+        await pause(self._live("resume" if resume else "pause"), resume=resume)
         return DONE
 
     async def _ps(self) -> bytes:
         form, words = os.fsdecode(self._arguments[1]), map(os.fsdecode, self._arguments[2:])
         container = self._live("ps")
-        job = (await container.inside("ps")).job
+        job = (await container.running("ps")).job
         return DONE + await processes(job, container.pid, form, [*words])
 
     async def _events(self) -> bytes:
         container = self._live("events")
-        inside = await container.inside("events")
-        resources = inside.bundle.config.linux.resources
-        return DONE + await statistics(inside.job, container.id, resources)
+        running = await container.running("events")
+        resources = running.bundle.config.linux.resources
+        return DONE + await statistics(running.job, container.id, resources)
 
     async def _update(self) -> bytes:
         limit, text = os.fsdecode(self._arguments[1]), self._arguments[2]
         resources = read_resources(text, "linux.resources")
-        job, bundle, *_ = await self._live("update").inside("update")
+        job, bundle, *_ = await self._live("update").running("update")
         wanted = changes(resources, bundle.config.linux.resources)
         await job.update(json.dumps(resources), wanted, limit)
         return DONE
 
     async def _create(self) -> bytes:
         """Answer when the container is created; whoever goes before that ends it."""
-        order = await look("the settings", _read, self._arguments)
+        create_request = await look("the settings", _read, self._arguments)
         self._check_descriptors()
         caller = Caller(self._connection, self._said)
-        container = await self._containers.create(order, self._fds, caller)
+        container = await self._containers.create(create_request, self._fds, caller)
         async with told(container.journal, caller.send):
             async with unwrapped() as nursery:
                 nursery.start_soon(_end_with_caller, caller, container)
@@ -247,7 +247,7 @@ async def _end_with_caller(caller: Caller, container: Container) -> None:
     It may have become created at this very moment.
     """
     await caller.listen()
-    container.doomed = True
+    container.delete_requested = True
     container.end(_without_caller(container))
 
 

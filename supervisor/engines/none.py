@@ -27,7 +27,7 @@ class NoEngine:
     def tidy(self) -> None:
         """Nothing is there."""
 
-    async def target(self, setting: ChildEnv) -> Target:
+    async def target(self, child_env: ChildEnv) -> Target:
         """Describe a place that needs no change but what a user's rights ask for."""
         uid = os.geteuid()
         return Target(elsewhere=False, uid=uid, gid=os.getegid(), rootless=uid != 0, host_only=())
@@ -39,7 +39,7 @@ class NoEngine:
         request.journal.write("info", "the engine is none: nothing will run")
         yield _NoJob()
 
-    async def release(self, job_id: str, setting: ChildEnv, record: str) -> None:
+    async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
         """Nothing is held."""
 
 
@@ -64,7 +64,7 @@ class _NoJob:
         """Refuse."""
         raise EngineError("the engine is none: there is no container to run a program in")
 
-    async def hold(self, *, resume: bool) -> None:
+    async def pause(self, *, resume: bool) -> None:
         """Nothing moves."""
 
     async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:

@@ -111,11 +111,11 @@ async def _check(order: CreateRequest, journal: Journal) -> None:
     settings = order.settings
     path = await _find(order)
     if await trio.to_thread.run_sync(is_spank, path):
-        await check_spank(path, settings, order.setting, order.directory, journal)
+        await check_spank(path, settings, order.child_env, order.directory, journal)
         return
     site = await trio.to_thread.run_sync(site_of, settings)
     async with loaded(
-        path, settings.lua, order.setting, order.directory, journal, site, complete=False
+        path, settings.lua, order.child_env, order.directory, journal, site, complete=False
     ) as script:
         pass
     _say(f"{path}: loaded by Lua {settings.lua.version}")
@@ -136,7 +136,7 @@ async def _run(order: CreateRequest, root: str, journal: Journal, *, stage_out: 
 
         request = JobRequest(
             container=order.id,
-            setting=order.setting,
+            child_env=order.child_env,
             directory=order.directory,
             record=record,
             journal=journal,
@@ -243,7 +243,7 @@ def _say(*lines: str) -> None:
 class _Machine(LocalEngine):
     """The embedded engine without a runtime, which need not be installed."""
 
-    async def commands(self, setting: ChildEnv) -> OciConfCommands:
+    async def commands(self, child_env: ChildEnv) -> OciConfCommands:
         """See `LocalEngine`. No container is ever run."""
         nothing = OciConf(run_time_run="false", run_time_kill="false", run_time_delete="true")
         return OciConfCommands(nothing, os.uname().nodename, "", os.geteuid(), NodeRuntime())

@@ -96,7 +96,7 @@ async def _configure(loaded: Plugins, full: str, order: CreateRequest) -> None:
     plugin = await (loaded.engine(minor) if major == "engine" else loaded.stage(minor))
     key = "engine" if major == "engine" else "stager"
     settings: Settings = msgspec.structs.replace(order.settings, **{key: minor})
-    await configured(plugin, settings, order.setting.environment)
+    await configured(plugin, settings, order.child_env.environment)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -49,12 +49,12 @@ async def _options(settings: Settings) -> list[object]:
     if not found:
         return []
     os.umask(umask := os.umask(0o077))
-    setting = ChildEnv({**os.environ}, umask)
+    child_env = ChildEnv({**os.environ}, umask)
     with tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True) as place:
         journal = Journal(os.path.join(place, "log"), Log(), "options")
         async with unwrapped() as nursery:
             scripts = Scripts(
-                source, found, settings.lua, _PATIENCE, setting, os.getcwd(), journal, nursery,
+                source, found, settings.lua, _PATIENCE, child_env, os.getcwd(), journal, nursery,
                 Facts(SLURM),
             )  # fmt: skip
             try:

@@ -34,7 +34,7 @@ def is_spank(path: str) -> bool:
 
 
 async def check_spank(
-    path: str, settings: Settings, setting: ChildEnv, directory: str, journal: Journal
+    path: str, settings: Settings, child_env: ChildEnv, directory: str, journal: Journal
 ) -> None:
     """Load a script, and tell what it defines.
 
@@ -44,11 +44,11 @@ async def check_spank(
     script = StackScript(path, Line("the command line", True, True, "lua.so", path, ()))
     async with trio.open_nursery() as nursery:
         scripts = Scripts(
-            path, [script], settings.lua, _PATIENCE, setting, directory, journal, nursery,
+            path, [script], settings.lua, _PATIENCE, child_env, directory, journal, nursery,
             Facts(SLURM),
         )  # fmt: skip
         try:
-            context = await scripts.open("allocator", Variables(setting.environment))
+            context = await scripts.open("allocator", Variables(child_env.environment))
             [member] = context.members
             _tell(path, settings.lua.version, member.functions, member.options)
             for name in member.unknown:

@@ -105,7 +105,7 @@ class StagingScript:
 async def loaded(
     path: str,
     settings: Lua,
-    setting: ChildEnv,
+    child_env: ChildEnv,
     directory: str,
     journal: Journal,
     site: ScriptSite = ScriptSite(),  # noqa: B008 (it is frozen)
@@ -117,7 +117,7 @@ async def loaded(
     Args:
         path: The script.
         settings: The section [lua] of the settings.
-        setting: The environment and umask of `create`, for the script and its commands.
+        child_env: The environment and umask of `create`, for the script and its commands.
         directory: `create`'s working directory, likewise.
         journal: Where messages go, and what the script prints.
         site: For slurm.CLUSTER_NAME, and who may have written the script.
@@ -126,7 +126,7 @@ async def loaded(
     Raises:
         StagingError: It cannot be loaded, or lacks a function.
     """
-    async with working(path, StagingError, settings, setting, directory, journal) as worker:
+    async with working(path, StagingError, settings, child_env, directory, journal) as worker:
         worker.label = "scrun.lua"
         script = StagingScript(path, worker)
         await script.load(settings, site)

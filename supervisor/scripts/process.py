@@ -65,7 +65,7 @@ class Worker:
         failure: type[ScrunError],
         channel: Channel,
         process: Child,
-        setting: ChildEnv,
+        child_env: ChildEnv,
         directory: str,
         printed: int,
         journal: Journal,
@@ -77,7 +77,7 @@ class Worker:
             failure: The error that a script's failure is.
             channel: Our end of the socket to it.
             process: It.
-            setting: Environment and umask for the commands of its scripts.
+            child_env: Environment and umask for the commands of its scripts.
             directory: Where they work.
             printed: The descriptor of its standard output and error.
             journal: Where messages go.
@@ -88,7 +88,7 @@ class Worker:
         self._failure = failure
         self._channel = channel
         self._process = process
-        self._setting = setting
+        self._child_env = child_env
         self._directory = directory
         self._printed = printed
         self._journal = journal
@@ -126,7 +126,7 @@ class Worker:
 
     def add_variables(self, variables: Mapping[str, str]) -> None:
         """Give the scripts' commands more variables."""
-        self._setting = self._setting.with_more(variables)
+        self._child_env = self._child_env.with_more(variables)
 
     def failure(self, reason: str) -> ScrunError:
         """Make an error of a reason."""
@@ -174,7 +174,7 @@ class Worker:
             if kind != b"remote":
                 status = await run_shell(
                     script,
-                    self._setting,
+                    self._child_env,
                     stdout=output,
                     stderr=self._printed if kind == b"output" else output,
                     directory=self._directory,
@@ -225,7 +225,7 @@ async def working(
     subject: str,
     failure: type[ScrunError],
     settings: Lua,
-    setting: ChildEnv,
+    child_env: ChildEnv,
     directory: str,
     journal: Journal,
 ) -> AsyncIterator[Worker]:
@@ -235,7 +235,7 @@ async def working(
         subject: The script, or the file that names them, for errors and messages.
         failure: The error that a script's failure is.
         settings: The section [lua] of the settings.
-        setting: The environment and umask of `create`, for the scripts and their commands.
+        child_env: The environment and umask of `create`, for the scripts and their commands.
         directory: `create`'s working directory, likewise.
         journal: Where messages go, and what scripts print.
 
@@ -244,8 +244,8 @@ async def working(
     """
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
-    environment = {"PATH": SYSTEM_PATH, **setting.environment}
-    surroundings = msgspec.structs.replace(setting, environment=environment)
+    environment = {"PATH": SYSTEM_PATH, **child_env.environment}
+    surroundings = msgspec.structs.replace(child_env, environment=environment)
     site = ["-S"] if sys.flags.no_site else []
     number = str(theirs.fileno())
     argv = [

@@ -27,15 +27,15 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
         ScrunError: The program cannot be run.
     """
     try:
-        inside = await container.inside("exec")
+        running = await container.running("exec")
         _check_goes_on(container, "exec")
         if container.paused:
             raise StateError(f"container {container.id} is paused: resume it before you do that")
         prepared = await look(
-            "the bundle", prepare, call, inside.bundle, inside.place, stdio.terminal
+            "the bundle", prepare, call, running.bundle, running.place, stdio.terminal
         )
-        session = LiveSession(f"exec {call.pid}", inside.journal, anchor, stdio)
-        if not inside.beside.begin(partial(session.run, inside.job, prepared)):
+        session = LiveSession(f"exec {call.pid}", running.journal, anchor, stdio)
+        if not running.beside.begin(partial(session.run, running.job, prepared)):
             raise StateError(f"container {container.id}: exec is not possible: it has ended")
     except BaseException:
         stdio.close()
@@ -60,7 +60,7 @@ def _check_goes_on(container: Container, purpose: str) -> None:
         )
 
 
-async def hold(container: Container, *, resume: bool) -> None:
+async def pause(container: Container, *, resume: bool) -> None:
     """Pause a container, or let it go on.
 
     Raises:
@@ -68,10 +68,10 @@ async def hold(container: Container, *, resume: bool) -> None:
         EngineError: It was not done.
     """
     purpose = "resume" if resume else "pause"
-    inside = await container.inside(purpose)
+    running = await container.running(purpose)
     _check_goes_on(container, purpose)
     if container.paused is not resume:
         word = "is not paused" if resume else "is paused already"
         raise StateError(f"container {container.id} {word}")
-    await inside.job.hold(resume=resume)
+    await running.job.pause(resume=resume)
     container.set_paused(not resume)

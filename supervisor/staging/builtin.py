@@ -57,14 +57,14 @@ class BuiltIn:
         self._settings = submission.settings.staging
         self._engine = submission.engine
         self._request = submission.request
-        self._hurry = submission.hurry
+        self._skip_stage_out = submission.skip_stage_out
 
     @asynccontextmanager
     async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
         """See `Stager`."""
         bundle, settings, request = self._bundle, self._settings, self._request
         directory = directory_for(settings, request)
-        target = await self._engine.target(request.setting)
+        target = await self._engine.target(request.child_env)
         target, why_one_user = await with_ids(target, job, settings.id_map, request)
         owner = owner_of(request.record, bundle.rootfs) if settings.scratch else None
 
@@ -101,7 +101,7 @@ class BuiltIn:
 
         async def watch() -> None:
             with trio.move_on_after(self._settings.timeout):
-                await self._hurry.wait()
+                await self._skip_stage_out.wait()
             enough.set()
 
         with trio.CancelScope(shield=True):
@@ -132,7 +132,7 @@ async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> N
     said: deque[str] = deque(maxlen=1)  # a rootless copy has one for each unreadable file
     async with (
         messages(said.append) as stderr,
-        child(command, request.setting, stderr=stderr) as running,
+        child(command, request.child_env, stderr=stderr) as running,
     ):
         status = await running.wait()
     if status:

@@ -173,7 +173,7 @@ def _asks_somebody() -> bool:
 async def _why_not_on_nodes(ids: BothIds, job: Job, request: JobRequest) -> str:
     """Tell why some node of a job cannot map these ids, or ""; what is known is not asked."""
     environment = job.environment
-    path = await in_thread(_place, dict(request.setting.environment))
+    path = await in_thread(_place, dict(request.child_env.environment))
     nodes = environment.get("SLURM_JOB_NODELIST", "")
     name = f"{environment.get('SLURM_CLUSTER_NAME', '')}/{nodes}"
     known = await in_thread(_read, path)

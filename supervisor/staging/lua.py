@@ -64,7 +64,7 @@ async def _stage_out(left: Leftover, moved: Moved) -> None:
     journal = Journal(os.path.join(left.directory, "log"), left.settings.log, record.id, file=file)
     request = JobRequest(
         container=record.id,
-        setting=left.setting,
+        child_env=left.child_env,
         directory=record.bundle,
         record=left.directory,
         journal=journal,

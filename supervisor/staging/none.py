@@ -32,7 +32,7 @@ class _Unstaged:
     async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
         """Return the submitted bundle."""
         bundle = self._bundle
-        target = await self._engine.target(self._request.setting)
+        target = await self._engine.target(self._request.child_env)
         usual = os.path.join(bundle.path, "rootfs")
         if target.link_rootfs and not await in_thread(os.path.isdir, usual):
             raise StagingError(

@@ -49,7 +49,7 @@ class Scripted:
         self._settings = submission.settings
         self._engine = submission.engine
         self._request = submission.request
-        self._hurry = submission.hurry
+        self._skip_stage_out = submission.skip_stage_out
         self._staged_out = submission.staged_out
 
     @asynccontextmanager
@@ -97,7 +97,9 @@ class Scripted:
         settings, request = self._settings, self._request
         try:
             remote = partial(job.command, variables=variables)
-            await stage_out(moved, job.id, variables, settings, request, remote, self._hurry)
+            await stage_out(
+                moved, job.id, variables, settings, request, remote, self._skip_stage_out
+            )
         except StagingError:
             self._staged_out()
             raise
@@ -110,7 +112,7 @@ class Scripted:
             StagingError: It failed.
         """
         bundle, request = self._bundle, self._request
-        target = await self._engine.target(request.setting)
+        target = await self._engine.target(request.child_env)
         spool = os.path.join(request.record, "spool", "")  # scripts append names to it
         os.mkdir(spool, 0o700)
         arguments = (
@@ -140,7 +142,7 @@ class Scripted:
 
     async def describe(self, moved: Moved) -> Staged:
         """Look at the bundle that the script has made, where it can be seen from here."""
-        target = await self._engine.target(self._request.setting)
+        target = await self._engine.target(self._request.child_env)
         shadow = self._shadow if target.link_rootfs else None
         owner = owner_of(self._request.record, "") if self._settings.staging.scratch else None
         return await in_thread(_look, moved, self._bundle, shadow, owner)
@@ -195,9 +197,9 @@ async def stage_out(
     settings: Settings,
     request: JobRequest,
     remote: Remote,
-    hurry: trio.Event,
+    skip_stage_out: trio.Event,
 ) -> None:
-    """Have the script stage out. Nothing but `hurry` and the time limit ends it.
+    """Have the script stage out. Nothing but `skip_stage_out` and the time limit ends it.
 
     Raises:
         StagingError: It failed, or was not let finish.
@@ -209,13 +211,13 @@ async def stage_out(
     failure = f"{moved.script}: {_OUT} did not finish: it took too long"
     try:
         async with unwrapped() as nursery:
-            nursery.start_soon(_cancel_when, hurry, nursery.cancel_scope)
+            nursery.start_soon(_cancel_when, skip_stage_out, nursery.cancel_scope)
             nursery.cancel_scope.deadline = trio.current_time() + settings.staging.timeout
             site = await look("slurm.conf", site_of, settings)
             async with staging_out(request.record) as inherited:
-                setting = msgspec.structs.replace(request.setting, descriptors=inherited)
+                child_env = msgspec.structs.replace(request.child_env, descriptors=inherited)
                 async with loaded(
-                    moved.script, settings.lua, setting, request.directory, request.journal, site
+                    moved.script, settings.lua, child_env, request.directory, request.journal, site
                 ) as script:
                     originals = (moved.original_bundle, moved.original_root)
                     await script.call(_OUT, arguments, originals, environment, remote)
@@ -223,7 +225,7 @@ async def stage_out(
             nursery.cancel_scope.cancel()
     except StagingError as error:
         failure = str(error)
-    if failure and hurry.is_set():
+    if failure and skip_stage_out.is_set():
         failure = f"{moved.script}: {_OUT} did not finish: it was asked to hurry"
     if failure:
         raise StagingError(failure)
@@ -250,7 +252,7 @@ async def scripted(path: str, submission: Submission) -> AsyncIterator[Scripted]
 
     async def keep(task_status: trio.TaskStatus[StagingScript]) -> None:
         async with loaded(
-            path, settings.lua, request.setting, request.directory, request.journal, site
+            path, settings.lua, request.child_env, request.directory, request.journal, site
         ) as script:
             task_status.started(script)
             await done.wait()

@@ -11,12 +11,12 @@ from scrun.supervisor.core.names import UserEntry, user_of
 
 
 def script_variables(
-    order: CreateRequest, pid: int, bundle: Bundle, record: str, job: Mapping[str, str]
+    create_request: CreateRequest, pid: int, bundle: Bundle, record: str, job: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the job's variables and those of scrun(1), "OUTPUT ENVIRONMENT VARIABLES".
 
     Args:
-        order: What was asked for.
+        create_request: What was asked for.
         pid: The anchor's.
         bundle: The submitted bundle.
         record: The container's record directory.
@@ -26,12 +26,12 @@ def script_variables(
     user = user_of(uid) or UserEntry(str(uid), os.getgid(), str(os.getgid()))
     told = Told(
         oci_version=bundle.config.oci_version,
-        container_id=order.id,
+        container_id=create_request.id,
         pid=pid,
         bundle=bundle.path,
         submission_bundle=bundle.path,
         annotations=bundle.config.annotations,
-        pid_file=order.pid_file,
+        pid_file=create_request.pid_file,
         socket=os.path.realpath(os.path.join(record, "supervisor")),
         spool_dir=os.path.join(record, "spool", ""),
         submission_config_file=bundle.config_file,
@@ -42,7 +42,7 @@ def script_variables(
         root=os.path.dirname(record),
         rootfs_path=bundle.rootfs,
         submission_rootfs_path=bundle.rootfs,
-        log_file=order.settings.log.file or os.path.join(record, "log"),
-        log_format=order.settings.log.format,
+        log_file=create_request.settings.log.file or os.path.join(record, "log"),
+        log_format=create_request.settings.log.format,
     )
     return {**job, **output_variables(told)}

@@ -41,7 +41,7 @@ if asked["number"]:
     sock = asked["number"]
 from scrun.anchor.pid_file import PidFile
 file = PidFile(asked["pid_file"]) if asked["pid_file"] else None
-left = anchor.Left(sock, file.lock if file else None, asked["terminal"])
+left = anchor.AnchorProcess(sock, file.lock if file else None, asked["terminal"])
 pid = left.pid
 if file:
     file.names(pid, left)

@@ -79,7 +79,7 @@ async def test_children_have_the_limits_of_their_caller(
     caller: "subprocess.Popen[bytes]",
 ) -> None:
     fields = [b"%d" % caller.pid, b"22", b"/", b"2", b"create", b"c1", b"PATH=/usr/bin:/bin"]
-    setting = read_call(fields, "create").setting
+    setting = read_call(fields, "create").child_env
     assert dict(setting.limits)["core"] == 7000
     assert sorted(words_for(setting.limits)) == ["--core=7000:", "--stack=4194304:"]
     said = await output_of(["sh", "-c", "ulimit -Ss; ulimit -Sn; ulimit -Sc"], setting)

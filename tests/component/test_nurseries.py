@@ -135,7 +135,7 @@ class Unreachable:
     def resized(self) -> None:
         pass
 
-    def hurry(self) -> None:
+    def skip_stage_out(self) -> None:
         pass
 
     def begin(self, call: Callable[[], Awaitable[None]]) -> None:
@@ -252,7 +252,7 @@ async def test_an_exec_whose_container_ends_meanwhile_leaves_no_descriptor(
         id = "c"
         paused = suspended = False
 
-        async def inside(self, purpose: str) -> RunningContainer:
+        async def running(self, purpose: str) -> RunningContainer:
             return inside
 
     before = len(os.listdir("/proc/self/fd"))

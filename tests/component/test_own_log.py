@@ -118,9 +118,9 @@ def test_one_that_has_nothing_to_say_leaves_nothing(base: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "request_fields"),
     [
-        ("Request.answer", NOBODY),
-        ("Request.answered", NOBODY),
-        ("Request.confirmed", NOBODY),
+        ("ClientRequest.answer", NOBODY),
+        ("ClientRequest.answered", NOBODY),
+        ("ClientRequest.confirmed", NOBODY),
         ("Containers.find", NOBODY),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_fault_in_a_connection_is_its_own(
     base: Path, name: str, request_fields: list[bytes]
 ) -> None:
     kind, method = name.split(".")
-    module = {"Request": "daemon.requests", "Containers": "containers.containers"}[kind]
+    module = {"ClientRequest": "daemon.requests", "Containers": "containers.containers"}[kind]
     before = f"""
 from scrun.supervisor.{module} import {kind}
 whole, broken = {kind}.{method}, [True]
@@ -150,10 +150,10 @@ def fail(*arguments):
 def test_a_fault_in_a_container_is_its_own(base: Path, method: str) -> None:
     """That of a bundle that cannot be run, so it takes no engine."""
     program = f"""
-from scrun.supervisor.containers.lifecycle import Life
+from scrun.supervisor.containers.lifecycle import Lifecycle
 def fail(*_):
     raise ValueError("boom")
-Life.{method} = fail
+Lifecycle.{method} = fail
 {MAIN}
 """
     with running(base, program=program) as supervisor:

@@ -53,7 +53,7 @@ class Cluster:
 
     @asynccontextmanager
     async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
-        if job_id := request.setting.environment.get("SLURM_JOB_ID"):
+        if job_id := request.child_env.environment.get("SLURM_JOB_ID"):
             request.known(job_id, False)
             self.inside.append(request)
             yield cast(Job, Place(job_id, {}, True))
@@ -112,7 +112,7 @@ class Member:
         )  # fmt: skip
         environment = asking.pop("environment", {})
         self.request = JobRequest(
-            container=name, setting=ChildEnv(environment), directory="/", record="/",
+            container=name, child_env=ChildEnv(environment), directory="/", record="/",
             journal=self._journal, known=lambda job, owned: self.known.append((job, owned)),
             lost=self._lost, ending=lambda: self.ending, waiting=self.news.append, **asking,
         )  # fmt: skip
@@ -373,7 +373,7 @@ async def test_later_requests_have_no_effect(crowd: Crowd) -> None:
     )  # fmt: skip
     one = crowd.cluster.inside[0]
     defaults = {"SCRUN_MEM_PER_NODE": "2G", "SCRUN_JOB_NUM_NODES": "2"}
-    wanted = gather(one.setting.environment, one.asked, defaults, one.flags)
+    wanted = gather(one.child_env.environment, one.asked, defaults, one.flags)
     assert srun_arguments(wanted.requests, (22, 5)) == ["--label"]
     assert salloc_arguments(wanted.requests, (22, 5)) == []
     assert wanted.notes == ("noted",)

@@ -242,10 +242,10 @@ async def test_reaps_only_its_own() -> None:
 LIMITS = """
 import resource, sys, trio
 sys.path.insert(0, sys.argv[1])
-from scrun.supervisor.children.processes import Setting, keep_descriptors_free, output_of
+from scrun.supervisor.children.processes import ChildEnv, keep_descriptors_free, output_of
 
 async def limits():
-    setting = Setting({"PATH": sys.argv[2], "A": "1"})
+    setting = ChildEnv({"PATH": sys.argv[2], "A": "1"})
     print(await output_of(["sh", "-c", "ulimit -Sn; ulimit -Hn"], setting), end="")
     return await output_of(["env"], setting)
 
@@ -286,12 +286,12 @@ def test_children_have_the_descriptor_limit_that_we_were_given() -> None:
 PARENT = """
 import sys, trio
 sys.path.insert(0, sys.argv[1])
-from scrun.supervisor.children.processes import Setting, child
+from scrun.supervisor.children.processes import ChildEnv, child
 
 SCRIPT = "sleep 60 & trap 'echo TERM; kill $!; exit' TERM; echo $$; wait"
 
 async def main():
-    setting = Setting({"PATH": sys.argv[2]})
+    setting = ChildEnv({"PATH": sys.argv[2]})
     dies = sys.argv[3] == "dies"
     async with child(["sh", "-c", SCRIPT], setting, stdout=1, dies_with_us=dies):
         # a worker thread that comes and goes must not be the one that the signal is bound to

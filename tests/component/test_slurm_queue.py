@@ -55,7 +55,7 @@ class Waiter:
 
     async def wait(self, queue: Queue, because: str = "") -> None:
         request = JobRequest(
-            container=f"c{self.job_id}", setting=SETTING, directory="/", record="/",
+            container=f"c{self.job_id}", child_env=SETTING, directory="/", record="/",
             journal=self._journal, known=lambda *_: None, lost=lambda _: None,
             waiting=self.news.append,
         )  # fmt: skip

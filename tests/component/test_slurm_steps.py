@@ -66,7 +66,7 @@ class Srun:
 
     async def run(self, layout: Layout) -> Ending:
         request = JobRequest(
-            container="c1", setting=SETTING, directory="/", record=str(self.directory),
+            container="c1", child_env=SETTING, directory="/", record=str(self.directory),
             journal=self.journal, known=lambda *_: None, lost=lambda _: None,
         )  # fmt: skip
         job = SlurmJob(

@@ -450,7 +450,7 @@ async def test_a_process_only_while_a_function_may_be_called(bench: SpankBench) 
     ):
         async with bench.opened(bench.script(text)) as (made, context):
             await made.call(context, CALLBACK)
-            made.rest()
+            made.end_if_idle()
             assert (made._worker is not None) is kept
 
 

@@ -53,7 +53,7 @@ ORDER = CreateRequest(
     config_file=None,
     directory="/",
     pid_file=None,
-    setting=ChildEnv({}),
+    child_env=ChildEnv({}),
     settings=None,  # type: ignore[arg-type]
     shown=None,  # type: ignore[arg-type]
     console=None,
@@ -98,7 +98,7 @@ def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_known", {})
     monkeypatch.setattr("os.getuid", lambda: 54321)
     request = JobRequest(
-        container="c1", setting=ChildEnv({}), directory="/", record="/r",
+        container="c1", child_env=ChildEnv({}), directory="/", record="/r",
         journal=None, known=None, lost=None,  # type: ignore[arg-type]
     )  # fmt: skip
     assert os.path.dirname(directory_for(Staging(scratch="/s/%U"), request)) == "/s/54321"

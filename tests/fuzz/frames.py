@@ -69,9 +69,9 @@ def call(data: bytes) -> None:
         said(error)
         return
     assert 0 < found.pid <= 1 << 22
-    assert 0 <= found.setting.umask <= 0o777
+    assert 0 <= found.child_env.umask <= 0o777
     assert found.directory.startswith("/")
-    assert not any("=" in name or "\0" in name for name in found.setting.environment)
+    assert not any("=" in name or "\0" in name for name in found.child_env.environment)
 
 
 def requests(data: bytes) -> None:

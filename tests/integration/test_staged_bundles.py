@@ -38,7 +38,7 @@ import json, os, sys, msgspec
 from scrun.supervisor.engines.local.runtimes import find_runtime, run_command
 from scrun.supervisor.staging.place import stage_in
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging.survey import local_target
+from scrun.supervisor.engines.local.target import local_target
 bundle, directory, engine, run = sys.argv[1:]
 uid, gid = os.geteuid(), os.getegid()
 if engine == "slurm":

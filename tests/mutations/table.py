@@ -262,7 +262,7 @@ def _records() -> Iterator[Mutation]:
     orphans = _in("supervisor/containers/orphans.py")
     yield orphans(
         "an-orphans-job-is-not-cancelled",
-        "await engine.release(record.job_id, Setting(environment), directory)",
+        "await engine.release(record.job_id, ChildEnv(environment), directory)",
         "pass",
         _HERE + "test_after_the_dead.py::test_delete_cancels_the_job",
     )
@@ -360,7 +360,7 @@ def _life() -> Iterator[Mutation]:
     )
     yield creation(
         "create-does-not-wait-at-all",
-        "with trio.move_on_after(self._order.settings.create_timeout):",
+        "with trio.move_on_after(self._create_request.settings.create_timeout):",
         "with trio.move_on_after(0):",
         waiting + "test_a_patient_create_waits",
     )

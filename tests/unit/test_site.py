@@ -64,7 +64,7 @@ def test_srun_of_the_site() -> None:
     tools = TOOLS.of_site(conf)
     assert tools.srun == ("/bin/true", "--mpi=none", "-A x")
     setting = ChildEnv({"PATH": "/bin", "SLURM_DEBUG_FLAGS": "caller", "SLURM_X": "y"})
-    assert tools.setting(setting).environment == {
+    assert tools.child_env(setting).environment == {
         "PATH": "/bin", "SLURM_CONF": "/etc/s.conf", "SLURM_DEBUG_FLAGS": "Steps",
     }  # fmt: skip
     assert TOOLS.of_site(OciConf()) == TOOLS

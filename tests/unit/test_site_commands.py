@@ -95,7 +95,7 @@ def test_kill(text: str, command: str) -> None:
 def test_environment_of_the_commands() -> None:
     """oci.conf(5): RunTimeEnvExclude."""
     setting = ChildEnv({"SECRET": "x", "SECRETS": "y", "PATH": "/bin"}, 0o77, ("prefix",))
-    assert commands(RUN).setting(setting) == ChildEnv(
+    assert commands(RUN).child_env(setting) == ChildEnv(
         {"SECRETS": "y", "PATH": "/bin"}, 0o77, ("prefix",)
     )
 

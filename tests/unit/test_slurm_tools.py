@@ -25,13 +25,13 @@ TOOLS = Tools("/bin/salloc", ("/bin/srun",), "/bin/scancel", None, ())
 )
 def test_options_of_the_callers_own_are_not_ours(name: str) -> None:
     """Within a batch job they describe that job."""
-    found = TOOLS.setting(ChildEnv({name: "x", "PATH": "/p", "HOME": "/h", "MY_SLURM_X": "y"}))
+    found = TOOLS.child_env(ChildEnv({name: "x", "PATH": "/p", "HOME": "/h", "MY_SLURM_X": "y"}))
     assert found.environment == {"PATH": "/p", "HOME": "/h", "MY_SLURM_X": "y"}
 
 
 def test_what_they_need() -> None:
     tools = Tools("a", ("b",), "c", "/etc/slurm.conf", ("unshare",), debug_flags="Steps")
-    found = tools.setting(ChildEnv({"SLURM_CONF": "/other"}, umask=0o077))
+    found = tools.child_env(ChildEnv({"SLURM_CONF": "/other"}, umask=0o077))
     assert found.environment == {
         "PATH": SYSTEM_PATH,
         "SLURM_CONF": "/etc/slurm.conf",

@@ -83,7 +83,7 @@ class Commands(Protocol):
         """Whether the root file system has to be in the bundle, as `rootfs`."""
         ...
 
-    def setting(self, setting: ChildEnv) -> ChildEnv:
+    def child_env(self, child_env: ChildEnv) -> ChildEnv:
         """Return the surroundings of the commands, from those of a container's `create`."""
         ...
 
@@ -126,7 +126,7 @@ class Commands(Protocol):
         """
         ...
 
-    def hold(self, container: RuntimeContainer, *, resume: bool) -> str:
+    def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
         """Pause or resume a container: a command for a shell; "" for signals instead."""
         ...
 
@@ -152,9 +152,9 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         """Whether the runtime wants user 0 in every id map."""
         return self.runtime.maps_root
 
-    def setting(self, setting: ChildEnv) -> ChildEnv:
+    def child_env(self, child_env: ChildEnv) -> ChildEnv:
         """See `Commands`."""
-        return setting
+        return child_env
 
     def prepare(
         self, container: RuntimeContainer, step: Step, variables: dict[str, str]
@@ -223,7 +223,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         """See `Commands`."""
         return self._shell(container, "exec", "--process", PROCESS_FILE, "--", container.id)
 
-    def hold(self, container: RuntimeContainer, *, resume: bool) -> str:
+    def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
         """See `Commands`. crun and runc do it by a cgroup."""
         if not self.cgroups:
             return ""

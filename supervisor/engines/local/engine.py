@@ -67,7 +67,7 @@ class LocalEngine:
         self._commands: dict[str, Commands] = {}
         self._looking = trio.Lock()
 
-    async def commands(self, setting: ChildEnv) -> Commands:
+    async def commands(self, child_env: ChildEnv) -> Commands:
         """Return the runtime's commands; it is looked for once for each PATH of callers.
 
         Raises:
@@ -75,11 +75,11 @@ class LocalEngine:
             SettingsError: The oci.conf cannot be used.
         """
         async with self._looking:
-            path = setting.environment.get("PATH", "")
+            path = child_env.environment.get("PATH", "")
             if path not in self._commands:
                 if len(self._commands) >= _PATHS:
                     self._commands.clear()
-                self._commands[path] = await in_thread(self._find, setting.environment)
+                self._commands[path] = await in_thread(self._find, child_env.environment)
             return self._commands[path]
 
     def _find(self, environment: Mapping[str, str]) -> Commands:
@@ -101,9 +101,9 @@ class LocalEngine:
             if not any(os.path.lexists(os.path.join(path, RUNTIME)) for path in records):
                 os.unlink(os.path.join(self._root, "@jobs"))
 
-    async def target(self, setting: ChildEnv) -> Target:
+    async def target(self, child_env: ChildEnv) -> Target:
         """Describe this machine, as the runtime that was found can use it."""
-        commands = await self.commands(setting)
+        commands = await self.commands(child_env)
         target = local_target(uid=os.geteuid(), gid=os.getegid(), maps_root=commands.maps_root)
         return msgspec.structs.replace(
             target,
@@ -117,7 +117,7 @@ class LocalEngine:
 
         It does so too when the supervisor dies, whichever way.
         """
-        commands = await self.commands(request.setting)
+        commands = await self.commands(request.child_env)
         job_id = _next_job(os.path.join(self._root, "@jobs"))
         request.known(job_id, False)  # until there is a holder there is nothing to give back
         container = RuntimeContainer(request.record, job_id, request.directory)
@@ -131,7 +131,7 @@ class LocalEngine:
                     messages(lambda text: request.journal.write("info", text)) as stderr,
                     child(
                         ["/bin/sh", "-c", _HOLDER, "sh", delete],
-                        commands.setting(request.setting),
+                        commands.child_env(request.child_env),
                         stdin=theirs.fileno(),
                         stderr=stderr,
                         dies_with_us=False,
@@ -159,20 +159,20 @@ class LocalEngine:
         finally:  # who is told that it is lost leaves it by a cancellation
             if lost.is_set() and (job is None or not job.stays):
                 with trio.CancelScope(shield=True):
-                    await self.release(job_id, request.setting, request.record)
+                    await self.release(job_id, request.child_env, request.record)
 
-    async def release(self, job_id: str, setting: ChildEnv, record: str) -> None:
+    async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
         """Remove the container of a job whose holder is gone.
 
         Raises:
             EngineError: The runtime did not.
         """
         # whatever is found by now: the one that has made it knows it
-        commands = await in_thread(made_by, record) or await self.commands(setting)
+        commands = await in_thread(made_by, record) or await self.commands(child_env)
         said: list[str] = []
         async with messages(said.append) as stderr:
             command = commands.delete(RuntimeContainer(record, job_id))
-            async with child(command, commands.setting(setting), stderr=stderr) as delete:
+            async with child(command, commands.child_env(child_env), stderr=stderr) as delete:
                 with trio.move_on_after(_RELEASE):
                     await delete.wait()
             status = await delete.wait()

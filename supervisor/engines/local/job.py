@@ -51,7 +51,7 @@ class LocalJob:
         self._container = container
         self._request = request
         self._tell = tell
-        self._setting = commands.setting(request.setting)
+        self._child_env = commands.child_env(request.child_env)
         self._runtime: Child | None = None
         self._fatal = 0
         self.stays = False
@@ -106,7 +106,7 @@ class LocalJob:
         command = self._commands.kill(self._container, number)
         async with (
             messages(said.append) as stderr,
-            child(command, self._setting, stderr=stderr) as kill,
+            child(command, self._child_env, stderr=stderr) as kill,
         ):
             status = await kill.wait()
         return "; ".join(said) or f"status {status}" if status else ""
@@ -121,16 +121,16 @@ class LocalJob:
         self._check_running()
         command = self._commands.exec(self._container)
         state = self._commands.state(self._container)
-        return LocalSession(command, state, self._setting, program)
+        return LocalSession(command, state, self._child_env, program)
 
-    async def hold(self, *, resume: bool) -> None:
+    async def pause(self, *, resume: bool) -> None:
         """Stop all processes of the container, or let them go on.
 
         Raises:
             StateError: The container does not run.
             EngineError: It was not done.
         """
-        command = self._commands.hold(self._container, resume=resume)
+        command = self._commands.pause(self._container, resume=resume)
         name = "CONT" if resume else "STOP"
 
         def script(state: str) -> str:
@@ -153,7 +153,7 @@ class LocalJob:
         output = Output()
         async with (
             messages(output.take) as said,
-            child(["/bin/sh", "-c", text], self._setting, stdout=said, stderr=said) as running,
+            child(["/bin/sh", "-c", text], self._child_env, stdout=said, stderr=said) as running,
         ):
             status = await running.wait()
         lines = "".join(f"{line}\n" for line in output.lines)
@@ -193,10 +193,10 @@ class LocalJob:
     ) -> int:
         """Run a shell script here, the only node (see `supervisor.contracts.engine.Job`)."""
         request = self._request
-        environment = {**request.setting.environment, **self.environment, **(variables or {})}
-        setting = msgspec.structs.replace(request.setting, environment=environment)
+        environment = {**request.child_env.environment, **self.environment, **(variables or {})}
+        child_env = msgspec.structs.replace(request.child_env, environment=environment)
         return await run_shell(
-            script, setting, stdout=output, stderr=output, directory=request.directory
+            script, child_env, stdout=output, stderr=output, directory=request.directory
         )
 
     def resized(self) -> None:

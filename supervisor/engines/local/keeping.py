@@ -27,7 +27,7 @@ class Keeper:
     """
 
     def __init__(
-        self, stack: AsyncExitStack, step: Step, record: str, pid_file: str, setting: ChildEnv
+        self, stack: AsyncExitStack, step: Step, record: str, pid_file: str, child_env: ChildEnv
     ) -> None:
         """Describe it; nothing runs yet.
 
@@ -36,7 +36,7 @@ class Keeper:
             step: The container.
             record: Its record.
             pid_file: Where the runtime writes the pid of the first process.
-            setting: The surroundings of the runtime.
+            child_env: The surroundings of the runtime.
         """
         self.console = CONSOLE if step.terminal else None
         self.process: Child | None = None
@@ -44,7 +44,7 @@ class Keeper:
         self._stdio = step.stdio
         self._record = record
         self._pid_file = pid_file
-        self._setting = setting
+        self._child_env = child_env
 
     async def call(self, command: Sequence[str]) -> int:
         """Have it make the container by a command, once; return that one's exit status."""
@@ -56,7 +56,7 @@ class Keeper:
                 self.process = await self._stack.enter_async_context(
                     child(
                         [*program, *command],
-                        self._setting,
+                        self._child_env,
                         stdin=stdin,
                         stdout=stdout,
                         stderr=stderr,

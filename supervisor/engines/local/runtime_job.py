@@ -73,7 +73,7 @@ class RuntimeJob(LocalJob):
             stack.callback(self._begun.set)
             keeper = None
             if call is None:
-                keeper = Keeper(stack, step, record, pid_file, self._setting)
+                keeper = Keeper(stack, step, record, pid_file, self._child_env)
                 call, console = keeper.call, keeper.console
             await self._make(step, call, pid_file, console, told=keeper is not None)
             await in_thread(os.chmod, pid_file, 0o600)  # runtimes make it by the caller's umask
@@ -124,7 +124,7 @@ class RuntimeJob(LocalJob):
         command = self._runtime_commands.start(self._container)
         async with (
             messages(said.append) as stderr,
-            child(command, self._setting, stderr=stderr) as start,
+            child(command, self._child_env, stderr=stderr) as start,
         ):
             status = await start.wait()
         if status:

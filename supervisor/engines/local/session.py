@@ -20,13 +20,13 @@ _PATIENCE = 5.0
 class LocalSession:
     """See `supervisor.contracts.engine.Session`."""
 
-    def __init__(self, command: str, state: str, setting: ChildEnv, program: Program) -> None:
+    def __init__(self, command: str, state: str, child_env: ChildEnv, program: Program) -> None:
         """Describe it; nothing runs yet.
 
         Args:
             command: The runtime's.
             state: The runtime's command that prints the container's state, or "".
-            setting: The surroundings of the command.
+            child_env: The surroundings of the command.
             program: What to run.
 
         Raises:
@@ -34,7 +34,7 @@ class LocalSession:
         """
         variables = process_variables(program.process)
         self._command = ["/bin/sh", "-c", exec_script(command, state, variables)]
-        self._setting = setting
+        self._child_env = child_env
         self._variables = variables
         self._program = program
         self._runtime: Child | None = None
@@ -51,7 +51,7 @@ class LocalSession:
             if (status := program_failure(content.decode(errors="replace"))) is not None:
                 heard.append(status)
 
-        async with overheard(stderr, self._setting, hear) as pipe:
+        async with overheard(stderr, self._child_env, hear) as pipe:
             status = await self._run(stdin, stdout, pipe)
         if status and heard:
             return Ending(heard[0], "not-found" if heard[0] == 127 else "not-executable")
@@ -60,7 +60,7 @@ class LocalSession:
     async def _run(self, stdin: int, stdout: int, stderr: int) -> int:
         async with child(
             self._command,
-            self._setting.with_more(self._variables),
+            self._child_env.with_more(self._variables),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

@@ -62,10 +62,10 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         """Whether there is a container of an OCI runtime, or just a process."""
         return not self.conf.ignore_file_config_json
 
-    def setting(self, setting: ChildEnv) -> ChildEnv:
+    def child_env(self, child_env: ChildEnv) -> ChildEnv:
         """See `Commands`: RunTimeEnvExclude."""
-        environment = without(setting.environment, self.conf.run_time_env_exclude)
-        return msgspec.structs.replace(setting, environment=environment)
+        environment = without(child_env.environment, self.conf.run_time_env_exclude)
+        return msgspec.structs.replace(child_env, environment=environment)
 
     def prepare(
         self, container: RuntimeContainer, step: Step, variables: dict[str, str]
@@ -130,7 +130,7 @@ class OciConfCommands(msgspec.Struct, frozen=True):
             )
         return self._filled(self.patterns.exec, container)
 
-    def hold(self, container: RuntimeContainer, *, resume: bool) -> str:
+    def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
         """See `Commands`."""
         pattern = self.patterns.resume if resume else self.patterns.pause
         return self._filled(pattern, container)

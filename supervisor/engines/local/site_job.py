@@ -68,7 +68,7 @@ class SiteJob(LocalJob):
         )
         async with child(
             commands.run(self._container, log),
-            self._setting,
+            self._child_env,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

@@ -96,7 +96,7 @@ class _Allocation:
         self._in_vain: Waiting | None = None
         self._tools = tools
         self._request = request
-        self._setting = tools.setting(request.setting)
+        self._child_env = tools.child_env(request.child_env)
 
     def hear(self, line: str) -> None:
         heard = self.heard
@@ -138,7 +138,7 @@ class _Allocation:
         if self.heard.revoked:
             ending = self.heard.ending
             if ending.reason == "cancelled":
-                ending = await ask_fate(self._tools, self._setting, self.heard.job_id) or ending
+                ending = await ask_fate(self._tools, self._child_env, self.heard.job_id) or ending
             self._request.lost(ending)
         else:
             text = f"job {self.heard.job_id} is given up: salloc ended unexpectedly"
@@ -154,7 +154,7 @@ class _Allocation:
         """
 
         async def watch(job_id: str) -> None:
-            self._in_vain = await queue.watch(self._request, self._setting, job_id, because)
+            self._in_vain = await queue.watch(self._request, self._child_env, job_id, because)
             scope.cancel()
 
         while True:
@@ -171,7 +171,7 @@ class _Allocation:
         ours, theirs = socket.socketpair()
         words = ["/bin/sh", "-c", _CANCELLER, "sh", self._tools.scancel, job_id]
         with ours, theirs:
-            async with child(words, self._setting, stdin=theirs.fileno(), dies_with_us=False):
+            async with child(words, self._child_env, stdin=theirs.fileno(), dies_with_us=False):
                 theirs.close()
                 await trio.sleep_forever()
 
@@ -205,7 +205,7 @@ class _Allocation:
         """Cancel a job that salloc has no shell for yet; return whether that is done."""
         if self.heard.job_id:
             try:
-                await cancel_job(self._tools, self._setting, self.heard.job_id)
+                await cancel_job(self._tools, self._child_env, self.heard.job_id)
             except Exception as error:
                 if not may_pass(error):
                     raise
@@ -225,9 +225,11 @@ class _Allocation:
         heard = self.heard
         doubtful = [heard.job_id] if heard.job_id and not heard.gone else []
         if not heard.job_id and await salloc.wait() < 0:
-            doubtful = await jobs_of_a_killed_salloc(self._tools, self._setting, salloc.pid, began)
+            doubtful = await jobs_of_a_killed_salloc(
+                self._tools, self._child_env, salloc.pid, began
+            )
         for job_id in doubtful:
-            await cancel_in_the_end(self._tools, self._setting, self._request.journal, job_id)
+            await cancel_in_the_end(self._tools, self._child_env, self._request.journal, job_id)
 
     async def reason(self, because: str) -> tuple[str, str]:
         """Say why there is no job, in Slurm's words, and what the caller has asked for.
@@ -242,7 +244,7 @@ class _Allocation:
         if self._in_vain is not None:
             return in_vain_line(heard.job_id, self._in_vain, because), "scrun-failure"
         if heard.withdrawn:
-            fate = await ask_fate(self._tools, self._setting, heard.job_id)
+            fate = await ask_fate(self._tools, self._child_env, heard.job_id)
             if fate is None:
                 return heard.reason, heard.ending.reason
             return f"{fate.text}, while it waited for resources", fate.reason
@@ -250,7 +252,7 @@ class _Allocation:
 
 
 @asynccontextmanager
-async def hold(
+async def allocated(
     tools: Tools, queue: Queue, request: JobRequest, wish: AllocationRequest
 ) -> AsyncIterator[Held]:
     """Hold a job.
@@ -279,7 +281,7 @@ async def hold(
                 messages(allocation.hear) as stderr,
                 child(
                     command,
-                    lean(tools.setting(request.setting)),
+                    lean(tools.child_env(request.child_env)),
                     stdin=theirs.fileno(),
                     stderr=stderr,
                     dies_with_us=False,

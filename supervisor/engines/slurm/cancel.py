@@ -13,18 +13,18 @@ from scrun.supervisor.engines.slurm.tools import Tools
 _DEADLINE = 20.0
 
 
-async def cancel_job(tools: Tools, setting: ChildEnv, job_id: str) -> None:
+async def cancel_job(tools: Tools, child_env: ChildEnv, job_id: str) -> None:
     """End a job, running or pending. One that is gone already is fine.
 
     Raises:
         EngineError: Slurm does not answer; the job may still be there.
     """
-    status, said = await _scancel(tools, setting, [job_id])
+    status, said = await _scancel(tools, child_env, [job_id])
     if status and not _means(said, Sentence.GONE):
         raise EngineError(f"job {job_id} may still be there: {_told(said)}")
 
 
-async def signal_step(tools: Tools, setting: ChildEnv, step_id: str, number: int) -> None:
+async def signal_step(tools: Tools, child_env: ChildEnv, step_id: str, number: int) -> None:
     """Send a signal to the processes of a step.
 
     scancel of 22.05 fails with "Invalid job id specified" or "No error" although the signal was
@@ -34,7 +34,7 @@ async def signal_step(tools: Tools, setting: ChildEnv, step_id: str, number: int
         EngineError: Slurm does not answer, or does not know the signal.
     """
     name = signal.Signals(number).name.removeprefix("SIG")
-    status, said = await _scancel(tools, setting, ["--signal", name, step_id])
+    status, said = await _scancel(tools, child_env, ["--signal", name, step_id])
     if status and not _means(said, Sentence.GONE, Sentence.NO_ERROR):
         raise EngineError(f"signal {name} was not delivered: {_told(said)}")
 
@@ -49,12 +49,14 @@ def _told(said: list[str]) -> str:
     return "; ".join(texts) or "scancel does not answer"
 
 
-async def _scancel(tools: Tools, setting: ChildEnv, arguments: list[str]) -> tuple[int, list[str]]:
+async def _scancel(
+    tools: Tools, child_env: ChildEnv, arguments: list[str]
+) -> tuple[int, list[str]]:
     said: list[str] = []
     with trio.move_on_after(_DEADLINE):
         async with (
             messages(said.append) as stderr,
-            child([tools.scancel, *arguments], setting, stderr=stderr) as scancel,
+            child([tools.scancel, *arguments], child_env, stderr=stderr) as scancel,
         ):
             status = await scancel.wait()
         return status, said

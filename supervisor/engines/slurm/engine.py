@@ -19,7 +19,7 @@ from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.identity import mark
-from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, hold
+from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, allocated
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.layout import (
@@ -89,7 +89,7 @@ class SlurmEngine:
     def tidy(self) -> None:
         """Nothing of Slurm's is here."""
 
-    async def version(self, setting: ChildEnv) -> SlurmVersion:
+    async def version(self, child_env: ChildEnv) -> SlurmVersion:
         """Return Slurm's version; it is asked for once.
 
         Raises:
@@ -99,16 +99,16 @@ class SlurmEngine:
             if self._version is None:
                 command = [self._tools.salloc, "--version"]
                 with trio.move_on_after(_ANSWER):
-                    text = await output_of(command, self._tools.setting(setting))
+                    text = await output_of(command, self._tools.child_env(child_env))
                     self._version = parse_version(text)
             if self._version is None:
                 raise EngineUnavailable(f"{self._tools.salloc} --version does not answer")
         return self._version
 
-    async def target(self, setting: ChildEnv) -> Target:
+    async def target(self, child_env: ChildEnv) -> Target:
         """Describe the nodes: the user's own rights there are those of its real uid."""
         uid, gid = real_id("uid"), real_id("gid")
-        version = await self.version(setting)
+        version = await self.version(child_env)
         return Target(
             elsewhere=True,
             uid=uid,
@@ -131,10 +131,10 @@ class SlurmEngine:
         """
         if self._wrong is not None:
             raise self._wrong
-        version = await self.version(request.setting)
+        version = await self.version(request.child_env)
         what_it_does = features(version)
         one = OneNode(what_it_does.tasks_per_node, f"{version.major}.{version.minor:02}")
-        environment = request.setting.environment
+        environment = request.child_env.environment
         wanted, because = self._wanted(request)
         check(wanted, one)
         directory = wanted.pop("SCRUN_WORKING_DIR", "") or request.directory
@@ -167,7 +167,7 @@ class SlurmEngine:
             yield job(Held(job_id, theirs), layout)
             return
         wish = AllocationRequest(options, directory, because, self._release_timeout)
-        async with hold(self._tools, self._queue, request, wish) as held:
+        async with allocated(self._tools, self._queue, request, wish) as held:
             yield job(held, layout_of_own_job(wanted, held.environment, one))
 
     def _wanted(self, request: JobRequest) -> tuple[dict[str, str], str]:
@@ -176,20 +176,20 @@ class SlurmEngine:
         Returns:
             The requests, and which of them come from the engine's flags.
         """
-        environment = request.setting.environment
+        environment = request.child_env.environment
         wanted = gather(environment, request.asked, self._defaults, request.flags, self._allowed)
         for note in wanted.notes:
             request.journal.write("info", note)
         return dict(wanted.requests), wanted.because
 
-    async def release(self, job_id: str, setting: ChildEnv, record: str) -> None:
+    async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
         """Cancel a job by its id.
 
         Raises:
             EngineError: Slurm does not answer.
         """
-        await cancel_job(self._tools, self._tools.setting(setting), job_id)
+        await cancel_job(self._tools, self._tools.child_env(child_env), job_id)
 
-    async def jobs_of_the_dead(self, setting: ChildEnv, root: str) -> list[str]:
+    async def jobs_of_the_dead(self, child_env: ChildEnv, root: str) -> list[str]:
         """See `supervisor.contracts.engine.RemembersJobs`."""
-        return await jobs_of_the_dead(self._tools, self._tools.setting(setting), root)
+        return await jobs_of_the_dead(self._tools, self._tools.child_env(child_env), root)

@@ -82,7 +82,7 @@ def read_accounting(answer: str, job_id: str, now: float) -> Ending | None:
     return read_fate(answer, job_id, now)
 
 
-async def ask_fate(tools: Tools, setting: ChildEnv, job_id: str) -> Ending | None:
+async def ask_fate(tools: Tools, child_env: ChildEnv, job_id: str) -> Ending | None:
     """Ask Slurm why a job ended that salloc calls revoked.
 
     salloc 22.05 tells a time limit only if a warning came before it: of 8 jobs whose limit was
@@ -101,7 +101,7 @@ async def ask_fate(tools: Tools, setting: ChildEnv, job_id: str) -> Ending | Non
     of_job = [sacct, "--allocations", "--noheader", "--parsable2", "--jobs", job_id]
     with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
         in_seconds = msgspec.structs.replace(
-            setting, environment={**setting.environment, **_SECONDS}
+            child_env, environment={**child_env.environment, **_SECONDS}
         )
         answer, known = await _asked(squeue, in_seconds)
         if not known:
@@ -111,7 +111,7 @@ async def ask_fate(tools: Tools, setting: ChildEnv, job_id: str) -> Ending | Non
         if fate is not None or not os.access(sacct, os.X_OK):
             return fate
         while True:
-            answer = await output_of([*of_job, "--format=State%60"], setting)
+            answer = await output_of([*of_job, "--format=State%60"], child_env)
             if not answer.startswith(_NOT_YET):
                 # who has cancelled it has a name, which a name service may be long in finding
                 return await in_thread(read_accounting, answer, job_id, time.time(), abandon=True)
@@ -119,7 +119,7 @@ async def ask_fate(tools: Tools, setting: ChildEnv, job_id: str) -> Ending | Non
     return None
 
 
-async def is_forgotten(tools: Tools, setting: ChildEnv, job_id: str) -> bool:
+async def is_forgotten(tools: Tools, child_env: ChildEnv, job_id: str) -> bool:
     """Tell whether Slurm says that it knows no such job, not even one that has ended.
 
     A slurmctld that is killed writes nothing down: jobs of the last seconds are unknown to the
@@ -129,7 +129,7 @@ async def is_forgotten(tools: Tools, setting: ChildEnv, job_id: str) -> bool:
         return False
     known = True
     with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
-        _, known = await _asked(_squeue(tools.squeue, job_id), setting)
+        _, known = await _asked(_squeue(tools.squeue, job_id), child_env)
     return not known
 
 
@@ -137,14 +137,14 @@ def _squeue(squeue: str, job_id: str) -> list[str]:
     return [squeue, "--noheader", "--jobs", job_id, "--states", "all", "--Format", _FORMAT]
 
 
-async def _asked(squeue: Sequence[str], setting: ChildEnv) -> tuple[str, bool]:
+async def _asked(squeue: Sequence[str], child_env: ChildEnv) -> tuple[str, bool]:
     """Ask squeue; return its answer, and whether it knows the job."""
     answer: list[str] = []
     said: list[str] = []
     async with (
         messages(answer.append) as stdout,
         messages(said.append) as stderr,
-        child(squeue, setting, stdout=stdout, stderr=stderr) as running,
+        child(squeue, child_env, stdout=stdout, stderr=stderr) as running,
     ):
         await running.wait()
     return "\n".join(answer), all(understood("squeue", line) is None for line in said)

@@ -20,13 +20,13 @@ _COMMAND_LINE = 512 << 10
 
 
 async def inspect(
-    tools: Tools, setting: ChildEnv, job_id: str, scripts: Mapping[str, Sequence[str]]
+    tools: Tools, child_env: ChildEnv, job_id: str, scripts: Mapping[str, Sequence[str]]
 ) -> list[NodeAnswer]:
     """Run shell scripts on nodes of a job, one after the other on each node.
 
     Args:
         tools: Slurm's tools.
-        setting: Their surroundings.
+        child_env: Their surroundings.
         job_id: The job.
         scripts: By node.
 
@@ -38,7 +38,7 @@ async def inspect(
     """
     answers: list[NodeAnswer] = []
     for part in parts_of(scripts):
-        answers += await _inspect(tools, setting, job_id, part)
+        answers += await _inspect(tools, child_env, job_id, part)
     return answers
 
 
@@ -57,7 +57,7 @@ def parts_of(scripts: Mapping[str, Sequence[str]]) -> list[dict[str, Sequence[st
 
 
 async def _inspect(
-    tools: Tools, setting: ChildEnv, job_id: str, scripts: Mapping[str, Sequence[str]]
+    tools: Tools, child_env: ChildEnv, job_id: str, scripts: Mapping[str, Sequence[str]]
 ) -> list[NodeAnswer]:
     count = len(scripts)
     words = [*tools.srun, "--jobid", job_id, "--overlap", "--export=NONE", "--label"]
@@ -70,7 +70,7 @@ async def _inspect(
         async with (
             messages(output.take) as stdout,
             messages(said.append) as stderr,
-            child(words, setting, stdout=stdout, stderr=stderr) as srun,
+            child(words, child_env, stdout=stdout, stderr=stderr) as srun,
         ):
             status = await srun.wait()
     if patience.cancelled_caught:

@@ -66,7 +66,7 @@ class SlurmJob:
         self._held = held
         self._layout = layout
         self._options = options
-        self._setting = tools.setting(request.setting)
+        self._child_env = tools.child_env(request.child_env)
         self._step = self._new_step(layout.tasks)
         self._sessions: list[SrunStep] = []
 
@@ -81,7 +81,7 @@ class SlurmJob:
         return self._held.environment
 
     def _new_step(self, tasks: int = 1) -> SrunStep:
-        return SrunStep(self._tools, self._setting, self._request.journal, tasks)
+        return SrunStep(self._tools, self._child_env, self._request.journal, tasks)
 
     async def run(self, step: Step) -> Ending:
         """Run the container as a step, to its end."""
@@ -101,7 +101,7 @@ class SlurmJob:
         if heard.aborted and not self._step.asked_to_kill:
             # Whether the job went with the step is salloc's to say: it cancels us then.
             await trio.sleep(_NEWS_OF_THE_JOB)
-            if fate := await ask_fate(self._tools, self._setting, self.id):
+            if fate := await ask_fate(self._tools, self._child_env, self.id):
                 return fate  # salloc need not hear of it
         if ended.status == 1 and heard.runtime_status is not None:
             # the runtime has said it where the container's own words go
@@ -154,7 +154,7 @@ class SlurmJob:
             return
         heard = self._step.heard
         await signal_container(
-            self._tools, self._setting, self._commands, heard.step_id, heard.running, number
+            self._tools, self._child_env, self._commands, heard.step_id, heard.running, number
         )
 
     async def session(self, program: Program) -> Session:
@@ -177,7 +177,7 @@ class SlurmJob:
             raise StateError(f"container {self._request.container} is not running")
         return heard.step_id, heard.running
 
-    async def hold(self, *, resume: bool) -> None:
+    async def pause(self, *, resume: bool) -> None:
         """Stop all processes of the container and of its sessions, or let them go on.
 
         Users have no freezer, so they are signalled: with proctrack/cgroup slurmstepd does freeze
@@ -188,7 +188,7 @@ class SlurmJob:
         """
         step_id, running = await self._running()
         commands = [
-            self._commands.hold(resume=resume, step_id=step_id, node=node, task=task)
+            self._commands.pause(resume=resume, step_id=step_id, node=node, task=task)
             for node, tasks in running.items()
             for task in tasks
         ]
@@ -214,7 +214,7 @@ class SlurmJob:
             node: [script(self._commands.state(step_id, node, task)) for task in tasks]
             for node, tasks in running.items()
         }
-        return await inspect(self._tools, self._setting, self.id, scripts)
+        return await inspect(self._tools, self._child_env, self.id, scripts)
 
     async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
         """Change the job's time limit; of the rest a running job keeps what it was given.
@@ -230,7 +230,7 @@ class SlurmJob:
                 "--time-limit), for the rest run a new container"
             )
         if limit:
-            await set_time_limit(self._tools, self._setting, self.id, limit)
+            await set_time_limit(self._tools, self._child_env, self.id, limit)
 
     async def command(
         self, script: str, output: int, variables: Mapping[str, str] | None = None
@@ -240,7 +240,7 @@ class SlurmJob:
         # SLURM_* would be options of srun
         more = {key: text for key, text in (variables or {}).items() if key.startswith("SCRUN_")}
         return await run_on_nodes(
-            self._tools, self._setting.with_more(more), self.id, self.environment,
+            self._tools, self._child_env.with_more(more), self.id, self.environment,
             in_directory(self._request.directory, script), output,
             lambda line: journal.write("verbose", line),
         )  # fmt: skip

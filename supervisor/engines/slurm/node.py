@@ -47,7 +47,7 @@ class NodeCommands(msgspec.Struct, frozen=True):
             )
         return self._filled(self.patterns.exec, step_id, node, task)
 
-    def hold(self, *, resume: bool, step_id: str, node: str, task: int) -> str:
+    def pause(self, *, resume: bool, step_id: str, node: str, task: int) -> str:
         """Return the command that pauses or resumes the container, "" when there is none."""
         pattern = self.patterns.resume if resume else self.patterns.pause
         return self._filled(pattern, step_id, node, task)

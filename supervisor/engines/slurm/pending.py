@@ -61,13 +61,13 @@ class Queue:
         self._turn = trio.Lock()
 
     async def watch(
-        self, request: JobRequest, setting: ChildEnv, job_id: str, because: str = ""
+        self, request: JobRequest, child_env: ChildEnv, job_id: str, because: str = ""
     ) -> Waiting:
         """Tell what a job waits for, until this is cancelled.
 
         Args:
             request: Who is told.
-            setting: The surroundings of squeue.
+            child_env: The surroundings of squeue.
             job_id: The job.
             because: What of it the caller has asked for, told when it is too much.
 
@@ -81,10 +81,10 @@ class Queue:
         self._jobs.append(job_id)
         try:
             while True:
-                waiting = await self._next(setting, job_id, pauses)
+                waiting = await self._next(child_env, job_id, pauses)
                 if waiting is None:
                     if job_id in self._missing and await is_forgotten(
-                        self._tools, setting, job_id
+                        self._tools, child_env, job_id
                     ):
                         return Waiting(FORGOTTEN)
                     continue
@@ -107,7 +107,7 @@ class Queue:
             if told is not None:
                 request.waiting(None)
 
-    async def _next(self, setting: ChildEnv, job_id: str, pauses: "_Pauses") -> Waiting | None:
+    async def _next(self, child_env: ChildEnv, job_id: str, pauses: "_Pauses") -> Waiting | None:
         """Wait for the next answer, and ask when nobody else does; None when it is of no use."""
         answered = self._answered
         with trio.move_on_at(pauses.due):
@@ -117,14 +117,14 @@ class Queue:
         else:
             async with self._turn:
                 if not answered.is_set():  # by who had the turn
-                    await self._ask(setting)
+                    await self._ask(child_env)
             pauses.asked(trio.current_time())
         return self._answers.get(job_id)
 
-    async def _ask(self, setting: ChildEnv) -> None:
+    async def _ask(self, child_env: ChildEnv) -> None:
         """Ask about all jobs."""
-        environment = {**setting.environment, **_TIMES_AS_SECONDS}
-        setting = msgspec.structs.replace(setting, environment=environment)
+        environment = {**child_env.environment, **_TIMES_AS_SECONDS}
+        child_env = msgspec.structs.replace(child_env, environment=environment)
         answers: dict[str, Waiting] = {}
         missing: set[str] = set()
         if self._tools.squeue is not None:
@@ -133,7 +133,7 @@ class Queue:
                 jobs = list(self._jobs)
                 for first in range(0, len(jobs), _AT_ONCE):
                     some = ",".join(jobs[first : first + _AT_ONCE])
-                    answer = await output_of([*command, some], setting)
+                    answer = await output_of([*command, some], child_env)
                     answers |= read_answers(answer, time.time())
                     there = {line.partition("|")[0] for line in answer.splitlines()}
                     missing.update(set(jobs[first : first + _AT_ONCE]) - there)

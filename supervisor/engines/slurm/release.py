@@ -12,7 +12,7 @@ _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
 
 
 async def cancel_in_the_end(
-    tools: Tools, setting: ChildEnv, journal: Journal, job_id: str
+    tools: Tools, child_env: ChildEnv, journal: Journal, job_id: str
 ) -> None:
     """Cancel a job that salloc could not give back, however often that takes.
 
@@ -21,7 +21,7 @@ async def cancel_in_the_end(
 
     Args:
         tools: Slurm's tools.
-        setting: Their surroundings.
+        child_env: Their surroundings.
         journal: Where it is told that it was not possible yet.
         job_id: The job.
     """
@@ -29,7 +29,7 @@ async def cancel_in_the_end(
     doubt = f"job {job_id} may still be there"
     while True:
         try:
-            return await cancel_job(tools, setting, job_id)
+            return await cancel_job(tools, child_env, job_id)
         except Exception as error:
             if not may_pass(error):
                 raise

@@ -22,7 +22,7 @@ def in_directory(directory: str, script: str) -> tuple[str, ...]:
 
 async def run_on_nodes(
     tools: Tools,
-    setting: ChildEnv,
+    child_env: ChildEnv,
     job_id: str,
     environment: Mapping[str, str],
     program: Sequence[str],
@@ -33,7 +33,7 @@ async def run_on_nodes(
 
     Args:
         tools: Slurm's tools.
-        setting: Their surroundings.
+        child_env: Their surroundings.
         job_id: The job.
         environment: The job's variables, for the number of nodes.
         program: It, and its arguments.
@@ -52,7 +52,7 @@ async def run_on_nodes(
     argv += ["--nodes", nodes, "--ntasks", nodes, "--ntasks-per-node", "1", "--mem", "0"]
     argv += ["--chdir", "/", "--input", "none", f"--error=/proc/self/fd/{output}"]
     argv += ["--", *program]
-    whole = setting.with_more(of_the_job(environment))
+    whole = child_env.with_more(of_the_job(environment))
     refused = ""
 
     def hear(line: str) -> None:

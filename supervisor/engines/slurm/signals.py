@@ -86,7 +86,7 @@ def _script(cases: str, tries: int) -> str:
 
 async def signal_container(
     tools: Tools,
-    setting: ChildEnv,
+    child_env: ChildEnv,
     commands: NodeCommands,
     step_id: str,
     running: Running,
@@ -104,15 +104,15 @@ async def signal_container(
     if commands.patterns.kill:
         try:
             for nodes, script in kill_scripts(commands, step_id, running, number):
-                delivered |= await _by_runtime(tools, setting, step_id, nodes, script)
+                delivered |= await _by_runtime(tools, child_env, step_id, nodes, script)
         except SettingsError:
             pass
     if not delivered:
-        await signal_step(tools, setting, step_id, number)
+        await signal_step(tools, child_env, step_id, number)
 
 
 async def _by_runtime(
-    tools: Tools, setting: ChildEnv, step_id: str, nodes: Sequence[str], script: str
+    tools: Tools, child_env: ChildEnv, step_id: str, nodes: Sequence[str], script: str
 ) -> bool:
     """Call the runtime on the nodes; tell whether any delivered."""
     count = len(nodes)
@@ -125,7 +125,7 @@ async def _by_runtime(
         async with (
             messages(delivered.append) as stdout,
             messages(said.append) as stderr,
-            child(words, setting, stdout=stdout, stderr=stderr) as srun,
+            child(words, child_env, stdout=stdout, stderr=stderr) as srun,
         ):
             await srun.wait()
     if patience.cancelled_caught and not delivered:

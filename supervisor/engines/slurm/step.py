@@ -49,19 +49,21 @@ class SrunStep:
         asked_to_kill: Whether we have ended it.
     """
 
-    def __init__(self, tools: Tools, setting: ChildEnv, journal: Journal, tasks: int = 1) -> None:
+    def __init__(
+        self, tools: Tools, child_env: ChildEnv, journal: Journal, tasks: int = 1
+    ) -> None:
         """Describe it; nothing runs yet.
 
         Args:
             tools: Slurm's tools.
-            setting: Their surroundings.
+            child_env: Their surroundings.
             journal: Where its messages go.
             tasks: How many tasks it will have.
         """
         self.heard = SrunHeard(tasks)
         self.asked_to_kill = False
         self._tools = tools
-        self._setting = setting
+        self._child_env = child_env
         self._journal = journal
         self._started = trio.Event()
         self._sees_sizes = trio.Event()
@@ -118,7 +120,7 @@ class SrunStep:
             async with child(
                 [*words, "--", *program],
                 # which of them the program gets is said by --export
-                lean(self._setting.with_more(variables or {})),
+                lean(self._child_env.with_more(variables or {})),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=own,
@@ -145,12 +147,12 @@ class SrunStep:
         if streams.terminal:
             yield None
         elif streams.listen:
-            async with overheard(error, self._setting, self.heard.hear_runtime) as pipe:
+            async with overheard(error, self._child_env, self.heard.hear_runtime) as pipe:
                 yield pipe
         elif can_be_opened_again(error):
             yield error
         else:
-            async with carried(error, self._setting) as pipe:
+            async with carried(error, self._child_env) as pipe:
                 yield pipe
 
     async def _tell_the_size(self, far_terminal: bool) -> None:
@@ -185,7 +187,7 @@ class SrunStep:
         self.asked_to_kill = True
         with trio.move_on_after(_KILL_BY_CONTROLLER):
             try:
-                await signal_step(self._tools, self._setting, self.heard.step_id, signal.SIGKILL)
+                await signal_step(self._tools, self._child_env, self.heard.step_id, signal.SIGKILL)
                 return
             except EngineError as error:
                 self._journal.write("verbose", str(error))
@@ -199,7 +201,7 @@ class SrunStep:
         Raises:
             EngineError: It was not delivered.
         """
-        await signal_step(self._tools, self._setting, self.heard.step_id, number)
+        await signal_step(self._tools, self._child_env, self.heard.step_id, number)
 
     def resized(self) -> None:
         """Pass a new size of the terminal on: srun looks at it when it is told.

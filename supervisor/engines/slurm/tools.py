@@ -53,7 +53,7 @@ class Tools(msgspec.Struct, frozen=True):
             self, srun=(path, *conf.srun_args), debug_flags=conf.debug_flags
         )
 
-    def setting(self, of_create: ChildEnv) -> ChildEnv:
+    def child_env(self, of_create: ChildEnv) -> ChildEnv:
         """Return the surroundings for a tool, from those of a container's `create`.
 
         Variables that are options of Slurm's tools do not come from the caller: within a batch
@@ -99,12 +99,12 @@ def of_the_job(environment: Mapping[str, str]) -> dict[str, str]:
 _LEAN = {"MALLOC_TOP_PAD_": "4096"}
 
 
-def lean(setting: ChildEnv) -> ChildEnv:
+def lean(child_env: ChildEnv) -> ChildEnv:
     """Return the surroundings for a tool that stays, and hands none of them on.
 
     There is one of each for every container, and what they weigh is most of its weight.
     """
-    return msgspec.structs.replace(setting, environment={**_LEAN, **setting.environment})
+    return msgspec.structs.replace(child_env, environment={**_LEAN, **child_env.environment})
 
 
 def find_tools(directory: str | None, conf: str | None, environment: Mapping[str, str]) -> Tools:

@@ -39,7 +39,7 @@ def submitted_by(answer: str, session: int, since: float) -> list[str]:
 
 
 async def jobs_of_a_killed_salloc(
-    tools: Tools, setting: ChildEnv, session: int, since: float
+    tools: Tools, child_env: ChildEnv, session: int, since: float
 ) -> list[str]:
     """Ask Slurm for the jobs of a salloc that was killed before it could name one.
 
@@ -47,8 +47,8 @@ async def jobs_of_a_killed_salloc(
     """
     if tools.squeue is None:
         return []
-    environment = {**setting.environment, "SLURM_TIME_FORMAT": "%s"}
-    asking = msgspec.structs.replace(setting, environment=environment)
+    environment = {**child_env.environment, "SLURM_TIME_FORMAT": "%s"}
+    asking = msgspec.structs.replace(child_env, environment=environment)
     command = [tools.squeue, "--me", "--noheader", "--Format", _FORMAT]
     found: set[str] = set()
     with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
@@ -69,12 +69,12 @@ def marked(answer: str, root: str) -> list[tuple[str, ProcessIdentity]]:
     return [(number, whose) for number, whose in numbered if whose and number.isdigit()]
 
 
-async def jobs_of_the_dead(tools: Tools, setting: ChildEnv, root: str) -> list[str]:
+async def jobs_of_the_dead(tools: Tools, child_env: ChildEnv, root: str) -> list[str]:
     """Ask Slurm for the jobs of supervisors of this root directory that are dead."""
     if tools.squeue is None:
         return []
     command = [tools.squeue, "--me", "--noheader", f"--states={_HELD}", "--format=%A %k"]
     with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
-        found = marked(await output_of(command, setting), root)
+        found = marked(await output_of(command, child_env), root)
         return [number for number, whose in found if is_dead(whose)]
     return []

@@ -6,12 +6,12 @@ from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.engines.slurm.tools import Tools
 
 
-async def set_time_limit(tools: Tools, setting: ChildEnv, job_id: str, limit: str) -> None:
+async def set_time_limit(tools: Tools, child_env: ChildEnv, job_id: str, limit: str) -> None:
     """Change a job's time limit; a longer one than it has is an administrator's to give.
 
     Args:
         tools: Slurm's tools.
-        setting: Their surroundings.
+        child_env: Their surroundings.
         job_id: The job.
         limit: As scontrol(1) takes it for TimeLimit; checked to be a time.
 
@@ -24,7 +24,7 @@ async def set_time_limit(tools: Tools, setting: ChildEnv, job_id: str, limit: st
     command = [tools.scontrol, "update", f"JobId={job_id}", f"TimeLimit={limit}"]
     async with (
         messages(said.append) as stderr,
-        child(command, setting, stderr=stderr) as scontrol,
+        child(command, child_env, stderr=stderr) as scontrol,
     ):
         status = await scontrol.wait()
     if status:

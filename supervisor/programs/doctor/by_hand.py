@@ -81,7 +81,7 @@ class _CommandTrial:
         self._root = root
         self._said = os.path.join(root, "@said")
         self._container = RuntimeContainer(root, "0", place.directory)
-        self._setting = self._commands.setting(place.setting)
+        self._child_env = self._commands.child_env(place.child_env)
 
     async def run(self) -> str:
         """Do it; return what worked.
@@ -98,7 +98,9 @@ class _CommandTrial:
                 await self._must("RunTimeDelete", self._commands.delete(self._container), fd)
         except BaseException:
             with trio.move_on_after(_ENDS, shield=True):
-                async with child(self._commands.delete(self._container), self._setting) as delete:
+                async with child(
+                    self._commands.delete(self._container), self._child_env
+                ) as delete:
                     await delete.wait()
             raise
         finally:
@@ -122,7 +124,7 @@ class _CommandTrial:
         commands, log = self._commands, os.path.join(self._root, "@log")
         async with child(
             commands.run(self._container, log),
-            self._setting,
+            self._child_env,
             stdout=fd,
             stderr=fd,
             whole_group=not commands.is_container,
@@ -153,14 +155,14 @@ class _CommandTrial:
         raise _Failed(f"{how}: {last_line(self._said) or last_line(log) or 'it ended at once'}")
 
     async def _status(self, query: str) -> str:
-        text = await output_of(["/bin/sh", "-c", query], self._setting)
+        text = await output_of(["/bin/sh", "-c", query], self._child_env)
         try:
             return str(json.loads(text)["status"])
         except (ValueError, LookupError, TypeError, RecursionError):
             return ""
 
     async def _must(self, key: str, command: Sequence[str], fd: int) -> None:
-        async with child(command, self._setting, stdout=fd, stderr=fd) as called:
+        async with child(command, self._child_env, stdout=fd, stderr=fd) as called:
             status = await called.wait()
         if status:
             raise _Failed(f"{key}: {last_line(self._said) or f'status {status}'}")

@@ -300,7 +300,7 @@ async def _script(place: DoctorCall, tell: Tell) -> None:
         journal = Journal("/dev/null", Log(), "doctor")
         try:
             async with loaded(
-                path, place.settings.lua, place.setting, place.directory, journal,
+                path, place.settings.lua, place.child_env, place.directory, journal,
                 await trio.to_thread.run_sync(site_of, place.settings),
             ):  # fmt: skip
                 pass

@@ -52,7 +52,7 @@ async def _runtime(place: DoctorCall, tell: Tell) -> None:
         return
     try:
         found = await trio.to_thread.run_sync(
-            lambda: find_runtime(local.runtime, env=place.setting.environment)
+            lambda: find_runtime(local.runtime, env=place.child_env.environment)
         )
     except ScrunError as error:
         tell(Finding(name, "fail", str(error), "put right what it says, or use --engine slurm"))
@@ -125,8 +125,8 @@ class _ContainerTrial:
             if value := place.parsed.text(option):
                 self._command.append(f"--{option}={value}")
         self._command += ["--root", root]
-        environment = {**place.setting.environment, **variables}
-        self._setting = ChildEnv(environment, place.setting.umask)
+        environment = {**place.child_env.environment, **variables}
+        self._child_env = ChildEnv(environment, place.child_env.umask)
 
     async def run(self) -> Finding:
         """Bring it to its end, and judge that."""
@@ -155,7 +155,7 @@ class _ContainerTrial:
 
     async def _scrun(self, *arguments: str) -> Done:
         return await run_tool(
-            [*self._command, *arguments], self._setting, directory=self._directory
+            [*self._command, *arguments], self._child_env, directory=self._directory
         )
 
     async def _with_stderr(self, arguments: list[str], errors: str) -> int:
@@ -164,7 +164,7 @@ class _ContainerTrial:
         fd = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             async with child(
-                command, self._setting, stderr=fd, directory=self._directory
+                command, self._child_env, stderr=fd, directory=self._directory
             ) as create:
                 return await create.wait()
         finally:

@@ -84,9 +84,9 @@ async def _podman(place: DoctorCall, tell: Tell) -> None:
 
 
 def _look_at_storage(place: DoctorCall) -> Finding:
-    own = None if os.geteuid() == 0 else home_config(place.setting.environment)
+    own = None if os.geteuid() == 0 else home_config(place.child_env.environment)
     try:
-        environment = place.setting.environment
+        environment = place.child_env.environment
         storage = podman.storage(environment, own, home(environment))
     except SettingsError as error:
         return Finding("podman's storage", "warn", str(error), "correct that file")
@@ -98,9 +98,9 @@ def _look_at_storage(place: DoctorCall) -> Finding:
 
 
 def _look_at_podman(place: DoctorCall) -> Finding:
-    own = None if os.geteuid() == 0 else home_config(place.setting.environment)
+    own = None if os.geteuid() == 0 else home_config(place.child_env.environment)
     try:
-        engine = podman.merged(podman.files(place.setting.environment, own))
+        engine = podman.merged(podman.files(place.child_env.environment, own))
     except SettingsError as error:
         return Finding("podman", "warn", str(error), "correct that file")
     usable = (path for path in podman.programs(engine) if os.access(path, os.X_OK))
@@ -116,7 +116,7 @@ async def _docker(place: DoctorCall, tell: Tell) -> None:
 
 def _look_at_docker(place: DoctorCall) -> Finding:
     """Look at the user's own file, for rootless docker, and at the machine's."""
-    own = None if os.geteuid() == 0 else home_config(place.setting.environment)
+    own = None if os.geteuid() == 0 else home_config(place.child_env.environment)
     places = [InstallTarget(own).daemon] if own else []
     places.append(InstallTarget(None).daemon)
     try:

@@ -169,7 +169,7 @@ async def _versions(place: DoctorCall, tell: Tell) -> None:
         if path is None:
             return
         with trio.move_on_after(8):
-            done = await run_tool([path, "--version"], place.setting)
+            done = await run_tool([path, "--version"], place.child_env)
             number = pattern.search(" ".join(done.lines))
             found[name] = number[1] if number else "?"
 
@@ -201,7 +201,7 @@ async def _settings(place: DoctorCall, tell: Tell) -> None:
         remedy = "correct that; until then no container can be made"
         tell(Finding("settings", "fail", place.settings_error, remedy))
         return
-    listed = quick.files(place.setting.environment, place.parsed.text("config-file"))
+    listed = quick.files(place.child_env.environment, place.parsed.text("config-file"))
     there = [path for path, _ in listed if await _in_thread_exists(path)]
     text = ", ".join(there) or f"the defaults; there is no {' and no '.join(p for p, _ in listed)}"
     tell(Finding("settings", "ok", text))
@@ -301,7 +301,7 @@ def _look(path: str) -> Directory | None:
 async def _namespaces(place: DoctorCall, tell: Tell) -> None:
     """Try it: a site can forbid them in more ways than can be looked up."""
     command = [own_program("unshare"), "--user", "--map-root-user", own_program("true")]
-    done = await run_tool(command, place.setting)
+    done = await run_tool(command, place.child_env)
     seen = Namespaces(
         refusal=done.last.removeprefix("unshare: ") if done.status else "",
         most=_number("/proc/sys/user/max_user_namespaces"),
@@ -338,7 +338,7 @@ async def _subordinate(place: DoctorCall, tell: Tell) -> None:
     texts = [_read("/etc/subuid"), _read("/etc/subgid")]
     if tool := place.which("getsubids"):  # they may be in LDAP (nsswitch.conf, subid)
         for number, option in enumerate(([], ["-g"])):
-            done = await run_tool([tool, *option, user], place.setting)
+            done = await run_tool([tool, *option, user], place.child_env)
             ranges = (re.search(r"(\d+) (\d+)$", line) for line in done.lines)
             asked = [f"{user}:{found[1]}:{found[2]}" for found in ranges if found]
             texts[number] = "\n".join(asked) if asked else texts[number]

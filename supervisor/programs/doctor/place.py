@@ -32,7 +32,7 @@ class DoctorCall(msgspec.Struct, frozen=True):
 
     Attributes:
         parsed: Its command line.
-        setting: Its environment and umask.
+        child_env: Its environment and umask.
         directory: Its working directory.
         settings: What holds for it; defaults, where the files are wrong.
         settings_error: What is wrong with the files, or "".
@@ -46,7 +46,7 @@ class DoctorCall(msgspec.Struct, frozen=True):
     """
 
     parsed: Parsed
-    setting: ChildEnv
+    child_env: ChildEnv
     directory: str
     settings: Settings
     settings_error: str
@@ -61,7 +61,7 @@ class DoctorCall(msgspec.Struct, frozen=True):
     @property
     def environment(self) -> dict[str, str]:
         """The variables of the call."""
-        return dict(self.setting.environment)
+        return dict(self.child_env.environment)
 
     @property
     def by_slurm(self) -> bool:
@@ -70,7 +70,7 @@ class DoctorCall(msgspec.Struct, frozen=True):
 
     def which(self, name: str) -> str | None:
         """Find a program where scrun does."""
-        path = os.pathsep.join(filter(None, (self.setting.environment.get("PATH"), SYSTEM_PATH)))
+        path = os.pathsep.join(filter(None, (self.child_env.environment.get("PATH"), SYSTEM_PATH)))
         return shutil.which(name, path=path)
 
     def slurm_tool(self, name: str) -> str | None:
@@ -91,7 +91,7 @@ class DoctorCall(msgspec.Struct, frozen=True):
     @property
     def slurm_setting(self) -> ChildEnv:
         """The surroundings of Slurm's commands."""
-        return self.tools.setting(self.setting) if self.tools else self.setting
+        return self.tools.child_env(self.child_env) if self.tools else self.child_env
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ class Done(msgspec.Struct, frozen=True):
         return spoken[0] if spoken else f"exit status {self.status}"
 
 
-async def run_tool(argv: Sequence[str], setting: ChildEnv, *, directory: str = "/") -> Done:
+async def run_tool(argv: Sequence[str], child_env: ChildEnv, *, directory: str = "/") -> Done:
     """Run a command that prints little; cancelling it ends it.
 
     Raises:
@@ -142,7 +142,7 @@ async def run_tool(argv: Sequence[str], setting: ChildEnv, *, directory: str = "
     async with (
         messages(lines.append) as output,
         child(
-            argv, setting, stdout=output, stderr=output, grace=0.5, directory=directory
+            argv, child_env, stdout=output, stderr=output, grace=0.5, directory=directory
         ) as running,
     ):
         status = await running.wait()
@@ -176,7 +176,7 @@ async def examine(argv: list[str], plugins: Plugins) -> DoctorCall:
     await trio.to_thread.run_sync(learn, abandon_on_cancel=True)
     environment = dict(os.environ)
     parsed, here = parse(argv), os.getcwd()
-    setting = ChildEnv(environment, umask)
+    child_env = ChildEnv(environment, umask)
     settings, settings_error = _settings(parsed, argv, environment, here)
     root, root_error = "", ""
     try:
@@ -195,7 +195,7 @@ async def examine(argv: list[str], plugins: Plugins) -> DoctorCall:
         engine_error = str(error)
     return DoctorCall(
         parsed=parsed,
-        setting=setting,
+        child_env=child_env,
         directory=here,
         settings=settings,
         settings_error=settings_error,

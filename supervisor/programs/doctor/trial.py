@@ -119,12 +119,12 @@ class _Words:
         self.lost = trio.Event()
         self.why_lost = ""
         self.journal = Journal(os.path.join(directory, "@log"), Log(), "doctor")
-        environment = dict(place.setting.environment)
+        environment = dict(place.child_env.environment)
         environment.setdefault("SCRUN_JOB_NAME", "scrun-doctor")
         environment.setdefault("SCRUN_TIMELIMIT", "5")
         self.request = JobRequest(
             container="doctor",
-            setting=ChildEnv(environment, place.setting.umask),
+            child_env=ChildEnv(environment, place.child_env.umask),
             directory=place.directory,
             record=directory,
             journal=self.journal,
@@ -229,7 +229,7 @@ async def _in_job(place: DoctorCall, tell: Tell, job: Job, request: JobRequest) 
 async def _users(place: DoctorCall, job: Job, request: JobRequest) -> Finding:
     """Find out whether a container has all users of its image there."""
     assert place.engine is not None
-    target = await place.engine.target(request.setting)
+    target = await place.engine.target(request.child_env)
     try:
         target, why = await with_ids(target, job, place.settings.staging.id_map, request)
     except StagingError as error:

@@ -43,7 +43,7 @@ async def plugin_stack(
     if not found:
         given = read_given(
             (),
-            request.setting.environment,
+            request.child_env.environment,
             bundle.config.annotations,
             must_be_known=engine.name == "slurm",  # elsewhere requests are ignored as well
         )
@@ -60,12 +60,12 @@ async def plugin_stack(
     native: Native = frozenset()
     if engine.name == "slurm" and settings.spank.plugstack is None:
         native = await look("slurm.conf", loaded_by_slurm, found, settings)
-    target = await engine.target(request.setting)
+    target = await engine.target(request.child_env)
     is_node = not target.elsewhere
     facts = Facts(target.slurm, target.uid, target.gid, tuple(os.getgroups()))
     async with unwrapped() as nursery:
         scripts = Scripts(
-            source, found, settings.lua, settings.staging.timeout, request.setting, directory,
+            source, found, settings.lua, settings.staging.timeout, request.child_env, directory,
             request.journal, nursery, facts,
         )  # fmt: skip
         stack = ScriptStack(request, scripts, bundle, native, is_node=is_node)

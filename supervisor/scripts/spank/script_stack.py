@@ -80,7 +80,7 @@ class ScriptStack(Stack):
         self._slurmd: Context | None = None
         self._has_job = False
         self._values: dict[str, str | None] = {}
-        self._variables = Variables(request.setting.environment)
+        self._variables = Variables(request.child_env.environment)
 
     # create
 
@@ -94,7 +94,7 @@ class ScriptStack(Stack):
         self._local = local
         self._defined = frozenset(name for member in local.members for name in member.functions)
         await scripts.call(local, "slurm_spank_init")
-        config, environment = self._bundle.config, self.request.setting.environment
+        config, environment = self._bundle.config, self.request.child_env.environment
         registered = [option for _, option in local.options.values()]
         given = read_given(registered, environment, config.annotations)
         for note in given.notes:
@@ -107,7 +107,7 @@ class ScriptStack(Stack):
             if self._is_ours(owners[name][0]):
                 await scripts.call_back(local, name, value)
         await scripts.call(local, "slurm_spank_init_post_opt", self._is_ours)
-        scripts.rest("slurm_spank_local_user_init")
+        scripts.end_if_idle("slurm_spank_local_user_init")
         of_slurm = [name for name in self._values if not self._is_ours(owners[name][0])]
         self.request = self._with_options(of_slurm)
 
@@ -145,7 +145,7 @@ class ScriptStack(Stack):
                 f"{names}: for the container as {_CONTROL}*; into the environment of Slurm's "
                 "prolog and epilog only a lua.so of Slurm's own can put it",
             )
-        scripts.rest()
+        scripts.end_if_idle()
 
     async def _job_script(self, callback: str) -> None:
         """Call a function of a prolog or epilog, which shares nothing with any other."""
@@ -180,7 +180,7 @@ class ScriptStack(Stack):
                 await self._at_the_end(context, "slurm_spank_task_exit")
                 await self._at_the_end(context, "slurm_spank_exit")
                 await self._scripts.close(context)
-                self._scripts.rest()
+                self._scripts.end_if_idle()
         return ending
 
     def _readable(self, step: Step) -> Step:
@@ -201,7 +201,7 @@ class ScriptStack(Stack):
                 await scripts.call_back(context, name, value)
         for callback in _BEFORE_THE_TASK:
             await scripts.call(context, callback)
-        scripts.rest()
+        scripts.end_if_idle()
         return context
 
     # the end

@@ -37,7 +37,7 @@ class Scripts:
         scripts: Sequence[StackScript],
         settings: Lua,
         timeout: float,
-        setting: ChildEnv,
+        child_env: ChildEnv,
         directory: str,
         journal: Journal,
         nursery: trio.Nursery,
@@ -50,7 +50,7 @@ class Scripts:
             scripts: The scripts.
             settings: The section [lua] of the settings.
             timeout: Seconds that a function may take.
-            setting: The environment and umask of `create`.
+            child_env: The environment and umask of `create`.
             directory: `create`'s working directory.
             journal: Where messages go.
             nursery: For the process.
@@ -62,7 +62,7 @@ class Scripts:
         self._scripts = scripts
         self._settings = settings
         self._timeout = timeout
-        self._setting = setting
+        self._child_env = child_env
         self._directory = directory
         self._journal = journal
         self._nursery = nursery
@@ -114,7 +114,7 @@ class Scripts:
             if self._worker is not None:
                 await self._worker.tell("close", context.name)
 
-    def rest(self, *expected: str) -> None:
+    def end_if_idle(self, *expected: str) -> None:
         """End the process if nothing is left that may be called in an open context.
 
         Args:
@@ -265,7 +265,7 @@ class Scripts:
         """Have the process until there is enough of it, whoever is cancelled meanwhile."""
         with trio.CancelScope(shield=True):
             async with working(
-                self._source, SpankError, self._settings, self._setting, self._directory,
+                self._source, SpankError, self._settings, self._child_env, self._directory,
                 self._journal,
             ) as worker:  # fmt: skip
                 task_status.started(worker)
