@@ -263,7 +263,7 @@ def test_what_could_not_be_started_has_written_nothing() -> None:
 
 
 def test_the_documentation_has_every_fault() -> None:
-    text = (DOCS / "reliability.md").read_text()
+    text = (DOCS / "reference" / "reliability.md").read_text()
     for fault in FAULTS:
         assert f"| {fault.name} | {fault.when} | {fault.seen} |" in text
 

@@ -2,7 +2,7 @@
 
 No other module compares versions (the options of salloc and srun, by version, are in
 `scrun.settings.slurm.requests`). "Measured" is a run against 22.05.8 or the version named, "NEWS"
-the file of that name in Slurm's sources. docs/versions.md tells it to people.
+the file of that name in Slurm's sources. docs/reference/versions.md tells it to people.
 """
 
 import re
