@@ -136,7 +136,7 @@ def _never_ran(plan: Plan, seen: Seen) -> bool:
 
 
 def _odd(plan: Plan) -> frozenset[int]:
-    """Return the statuses that only moments of a few milliseconds have (docs/reference/reliability.md)."""
+    """Return the statuses of moments of a few milliseconds (docs/reference/reliability.md)."""
     if plan.fault.target == "anchor" and plan.moment is CREATING:
         return frozenset({-2, -15})  # it has no traps yet, and perhaps no pid namespace
     if plan.kind == "stubborn":
