@@ -1,7 +1,7 @@
 """What a plugin is: a module that says what it is, and has the functions of its kind.
 
 Its type is `major/minor`: the major type names the functions (`engine`, `stage`), the minor one
-tells it from others that have the same. docs/plugins.md is the text for people who write one, with
+tells it from others that have the same. docs/howto/plugins.md is for people who write one, and has
 a whole example.
 
 All plugins have::

@@ -1,8 +1,8 @@
 """The table of faults: whom they hit, when, and what is right then. Pure.
 
 A fault either leaves the container alone, which then has to end with its own status and all of
-its output, or it ends it, with one of the statuses that docs/exit-status.md has for that. Moments
-that are a race (while something is created, started, ended or deleted) may go either way.
+its output, or it ends it, with one of the statuses for that in
+docs/reference/exit-status.md. Moments that are a race (while something is created, started, ended or deleted) may go either way.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""The containers guide: how bundles are made, and how containers are asked for (docs/bundles.md).
+"""The containers guide: how bundles are made, and how containers are asked for.
 
 Bundles run through scrun on this machine and on Slurm, and by Slurm's own `--container` where the
 guide says so.

@@ -1,4 +1,4 @@
-"""What another user of the machine tries, and what becomes of it: nothing (docs/security.md)."""
+"""What another user of the machine tries (docs/reference/security.md)."""
 
 import json
 import os

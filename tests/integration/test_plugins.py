@@ -1,6 +1,6 @@
 """Engines and stagers of other packages: installed, listed, used, and refused.
 
-The package is docs/examples/plugin, as it stands in docs/plugins.md.
+The package is docs/examples/plugin, as it stands in docs/howto/plugins.md.
 """
 
 import contextlib

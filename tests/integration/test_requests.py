@@ -371,7 +371,7 @@ def test_an_image_cannot_have_a_file_read(site: Site, how: str) -> None:
 
 @on_slurm
 def test_mpi_that_reaches_no_container(site: Site) -> None:
-    """Measured: see docs/mpi.md."""
+    """Measured: see docs/howto/mpi.md."""
     said = site.life("true", environment={"SCRUN_MPI_TYPE": "pmi2"}).refused()
     assert "SCRUN_MPI_TYPE=pmi2: cannot work: Slurm 2" in said
     life = site.life("true", environment={"SCRUN_MPI_TYPE": "none"}).created().start()

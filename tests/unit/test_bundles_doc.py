@@ -1,12 +1,14 @@
-"""docs/bundles.md goes through the containers guide, and names tests that exist."""
+"""docs/howto/bundles.md goes through the containers guide, and names tests that exist."""
 
 import pytest
 
 from tests.harness.documents import PROJECT, functions, missing, named_tests, rows
 
-TEXT = (PROJECT / "docs" / "bundles.md").read_text()
+TEXT = (PROJECT / "docs" / "howto" / "bundles.md").read_text()
 ROWS = [
-    row for row in rows("bundles.md") if row[0] not in ("part of the guide", "what goes wrong")
+    row
+    for row in rows("howto/bundles.md")
+    if row[0] not in ("part of the guide", "what goes wrong")
 ]
 
 PARTS = (
@@ -50,4 +52,4 @@ def test_every_type_of_container_has_a_row(kind: str) -> None:
 
 
 def test_it_is_linked() -> None:
-    assert "docs/bundles.md" in (PROJECT / "README.md").read_text()
+    assert "docs/howto/bundles.md" in (PROJECT / "README.md").read_text()

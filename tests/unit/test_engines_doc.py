@@ -1,4 +1,4 @@
-"""docs/engines.md has a row for every command of podman and docker, and names tests that exist."""
+"""docs/howto/engines.md has a row for every command of podman and docker."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ import pytest
 from tests.harness import documents
 
 HEADINGS = ("command", "what", "there")
-ROWS = [row for row in documents.rows("engines.md") if row[0] not in HEADINGS]
+ROWS = [row for row in documents.rows("howto/engines.md") if row[0] not in HEADINGS]
 
 
 def commands(engine: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""docs/oci-conf.md: it has every parameter and pattern, and names tests that exist."""
+"""docs/howto/oci-conf.md: it has every parameter and pattern, and names tests that exist."""
 
 import re
 
@@ -7,8 +7,8 @@ from scrun.settings.oci_conf.patterns import LETTERS
 from tests.harness import documents
 
 HEADINGS = ("runtime", "the container runs", "of the guide", "parameter", "pattern")
-ROWS = [row for row in documents.rows("oci-conf.md") if row[0] not in HEADINGS]
-TEXT = (documents.PROJECT / "docs" / "oci-conf.md").read_text()
+ROWS = [row for row in documents.rows("howto/oci-conf.md") if row[0] not in HEADINGS]
+TEXT = (documents.PROJECT / "docs" / "howto" / "oci-conf.md").read_text()
 EXAMPLES = documents.PROJECT / "docs" / "examples" / "oci.conf"
 
 
@@ -37,9 +37,9 @@ def test_every_pattern_has_a_row() -> None:
 
 
 def test_every_example_is_named() -> None:
-    named = set(re.findall(r"\(examples/oci\.conf/([^)]+)\)", TEXT))
+    named = set(re.findall(r"\(\.\./examples/oci\.conf/([^)]+)\)", TEXT))
     assert named == {path.name for path in EXAMPLES.iterdir()}
 
 
 def test_it_is_linked() -> None:
-    assert "docs/oci-conf.md" in (documents.PROJECT / "README.md").read_text()
+    assert "docs/howto/oci-conf.md" in (documents.PROJECT / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""docs/plugins.md goes through Slurm's plugin API, names tests that exist, and shows what is."""
+"""docs/howto/plugins.md goes through Slurm's plugin API, and shows the example."""
 
 import re
 
@@ -6,8 +6,8 @@ import pytest
 
 from tests.harness.documents import PROJECT, missing, named_tests, rows
 
-TEXT = (PROJECT / "docs" / "plugins.md").read_text()
-ROWS = rows("plugins.md")
+TEXT = (PROJECT / "docs" / "howto" / "plugins.md").read_text()
+ROWS = rows("howto/plugins.md")
 
 SECTIONS = (
     "Overview", "Identification", "Versioning", "Data objects", "API functions", "Thread safety",
@@ -42,5 +42,5 @@ def test_the_example_is_the_one_that_the_tests_install() -> None:
     project = (PROJECT / "docs" / "examples" / "plugin" / "pyproject.toml").read_text()
     for line in re.findall(r'^    ("?engine/queue"? = .*)$', TEXT, re.MULTILINE):
         assert line in project
-    assert "(examples/plugin)" in TEXT
-    assert "docs/plugins.md" in (PROJECT / "README.md").read_text()
+    assert "(../examples/plugin)" in TEXT
+    assert "docs/howto/plugins.md" in (PROJECT / "README.md").read_text()

@@ -1,10 +1,10 @@
-"""docs/security.md names tests that exist, and no test of what others try is left out."""
+"""docs/reference/security.md names tests that exist, and every try of another user."""
 
 import pytest
 
 from tests.harness.documents import PROJECT, functions, missing, named_tests
 
-TEXT = (PROJECT / "docs" / "security.md").read_text()
+TEXT = (PROJECT / "docs" / "reference" / "security.md").read_text()
 
 
 def test_every_test_that_is_named_is_there() -> None:
@@ -21,4 +21,4 @@ def test_every_try_is_named(path: str) -> None:
 
 
 def test_it_is_linked() -> None:
-    assert "docs/security.md" in (PROJECT / "README.md").read_text()
+    assert "docs/reference/security.md" in (PROJECT / "README.md").read_text()

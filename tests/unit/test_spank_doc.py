@@ -1,4 +1,4 @@
-"""docs/spank-lua.md names tests that exist, and each paragraph of the manual has one."""
+"""docs/howto/spank.md names tests that exist, and each paragraph of the manual has one."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from scrun.settings.spank.callbacks import CALLBACKS
 from tests.harness.documents import PROJECT, functions, missing, named_tests
 
-TEXT = (PROJECT / "docs" / "spank-lua.md").read_text()
+TEXT = (PROJECT / "docs" / "howto" / "spank.md").read_text()
 PARAGRAPHS = TEXT.partition("## The manual, paragraph by paragraph")[2].partition("\n## ")[0]
 
 
@@ -43,4 +43,4 @@ def test_what_the_tests_are_about_is_told(path: str) -> None:
 
 
 def test_it_is_linked() -> None:
-    assert "docs/spank-lua.md" in (PROJECT / "README.md").read_text()
+    assert "docs/howto/spank.md" in (PROJECT / "README.md").read_text()

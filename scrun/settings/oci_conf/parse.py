@@ -1,7 +1,7 @@
 """oci.conf(5): how containers are run, of Slurm 22.05 to 26.05.
 
 The embedded engine runs the commands that stand there; on a cluster slurmstepd does. What becomes
-of each key is in docs/oci-conf.md.
+of each key is in docs/howto/oci-conf.md.
 """
 
 from typing import Literal

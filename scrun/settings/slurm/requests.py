@@ -234,7 +234,7 @@ def _check_value(variable: str, value: str) -> None:
 
 
 def _check_mpi(value: str, version: Release) -> None:
-    """Refuse what Slurm prepares for the tasks, and no container of its gets (docs/mpi.md).
+    """Refuse what Slurm prepares for the tasks, and no container of its gets (docs/howto/mpi.md).
 
     Measured: 22.05 hands on neither variables nor descriptors. 24.11 hands on the variables, so
     pmix can be reached where the container has the node's network; PMI_FD names a descriptor that
