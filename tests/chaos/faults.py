@@ -2,7 +2,8 @@
 
 A fault either leaves the container alone, which then has to end with its own status and all of
 its output, or it ends it, with one of the statuses for that in
-docs/reference/exit-status.md. Moments that are a race (while something is created, started, ended or deleted) may go either way.
+docs/reference/exit-status.md. Moments that are a race (while something is created, started, ended
+or deleted) may go either way.
 """
 
 import enum
