@@ -77,7 +77,7 @@ class Point:
 
 def main(argv: list[str]) -> int:
     """Be the supervisor, with a point if there is one for its root directory."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    package = os.path.abspath(__file__).removesuffix("/scrun/supervisor/__main__.py")
     sys.path.insert(0, package)
     root = dict(zip(argv[::2], argv[1::2], strict=True))["--root"]
     try:
