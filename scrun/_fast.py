@@ -14,7 +14,11 @@ from scrun.client.ask import forward
 from scrun.core.errors import UsageError
 
 _FORWARDED = ("state", "start", "kill", "delete", "pause", "resume")
-_INFORMATION = ("help", "usage", "version")
+_MODULES = {
+    "checkpoint": "unsupported", "restore": "unsupported", "shell": "exec",
+    "doctor": "programs", "lua": "programs", "plugins": "programs",
+    "usage": "help", "version": "help",
+}  # fmt: skip
 
 
 def main() -> "None":
@@ -52,8 +56,8 @@ def run(argv: "list[str]") -> int:
 
 
 def _module(command: str) -> object:
-    """Import what carries a command out: the module of that name."""
-    name = "help" if command in _INFORMATION else command.replace("-", "_")
+    """Import what carries a command out: the module of that name, or the one in the table."""
+    name = _MODULES.get(command) or command.replace("-", "_")
     package = __import__("scrun.commands", fromlist=[name])
     __import__("scrun.commands." + name)
     return getattr(package, name)

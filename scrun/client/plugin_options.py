@@ -1,7 +1,7 @@
 """The options of `create` and `run` that scripts of plugstack.conf have registered.
 
 Which there are only the scripts can tell, and they run in a program of the supervisor's
-(`supervisor.programs.spank_options`). It is asked when somebody types an option that is not in the
+(`supervisor.programs.spank_scripts`). It is asked when somebody types an option that is not in the
 grammar, or wants help; so no other call pays for it.
 
 Each becomes a variable of the request, SCRUN_OPTION_NAME (`scrun.settings.spank.plugin_options`):
@@ -11,21 +11,16 @@ the supervisor needs to know one way only.
 import json
 import os
 import subprocess
-import sys
 
 from scrun.cli.grammar import Option
 from scrun.cli.parse import Parsed, parse
+from scrun.client.program import program
 from scrun.core.errors import SpankError, UsageError
-from scrun.core.paths import packages
 from scrun.settings.spank.plugin_options import variable_of
 
 COMMANDS = ("create", "run")
 """Those that take them."""
 
-_PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
-    "from scrun.supervisor.programs.spank_options import main; sys.exit(main(sys.argv[1:]))"
-)
 _GLOBAL = ("config-file", "slurm-conf", "engine")
 _PATIENCE = 60
 
@@ -89,9 +84,7 @@ def listed(given: "dict[str, object]") -> "list[Option]":
     words = [f"--{name}={given[name]}" for name in _GLOBAL if isinstance(given.get(name), str)]
     if not _has_scripts(words):
         return []
-    package = packages()
-    site = ["-S"] if sys.flags.no_site else []
-    argv = [sys.executable, "-I", *site, "-c", _PROGRAM, package, *words]
+    argv = program("spank_scripts", [*words, "version"])
     try:
         done = subprocess.run(
             argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_PATIENCE, check=False

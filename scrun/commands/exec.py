@@ -1,8 +1,9 @@
-"""scrun exec: run one more program in a running container.
+"""scrun exec and shell: run one more program in a running container.
 
 It joins the container where it runs, and never starts a second one. In the foreground this
 process stays, passes signals on, and ends with the program's status; with `--detach` it leaves an
-anchor behind, as `create` does, that an engine can watch.
+anchor behind, as `create` does, that an engine can watch. `shell` is `exec --tty` of the best
+shell that is found there.
 
 Wire: `exec PID UMASK CWD COUNT ARGUMENT...` with four descriptors, as `create`. The
 answer comes when the program runs.
@@ -32,7 +33,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     """Run a program, and stay with it unless `--detach` is given.
 
     Args:
-        parsed: The parsed command line; `shell` is served here, too.
+        parsed: The parsed command line.
         argv: The same as it came.
 
     Raises:
@@ -44,6 +45,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         argv = _readable(argv, process)
     elif parsed.count("tty") or parsed.command == "shell":
         container, argv = _meant(parsed, argv)
+    if parsed.command == "shell":
+        argv = _with_term(parsed, argv)
     if parsed.command == "exec" and not parsed.operands and not parsed.text("process"):
         raise UsageError("exec needs a command, or --process FILE: see 'scrun exec --help'")
     open_closed_descriptors()
@@ -115,6 +118,16 @@ def _meant(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]":
     place = len(argv) - len(parsed.operands) - 1  # whatever follows the id is an operand
     container = meant(parsed, record_root(parsed))
     return container, [*argv[:place], container, *argv[place + 1 :]]
+
+
+def _with_term(parsed: Parsed, argv: "list[str]") -> "list[str]":
+    """Give a shell the caller's TERM, unless `--env` has another."""
+    term = os.environ.get("TERM")
+    if not term or any(entry.startswith("TERM=") for entry in parsed.texts("env")):
+        return argv
+    # the supervisor reads argv again; options stand before the operands
+    place = argv.index(parsed.command) + 1 if parsed.command in argv else len(argv)
+    return [*argv[:place], "--env", f"TERM={term}", *argv[place:]]
 
 
 def _readable(argv: "list[str]", path: str) -> "list[str]":

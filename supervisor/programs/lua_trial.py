@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 import trio
 
-from scrun.cli.failure import explain_end
-from scrun.cli.parse import parse
+from scrun.cli.parse import Parsed
 from scrun.core.errors import BundleError
 from scrun.core.output import write
 from scrun.model.states import Ending
@@ -35,7 +34,7 @@ from scrun.supervisor.contracts.stager import Submission
 from scrun.supervisor.engines.local.engine import LocalEngine
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.log.journal import Journal, Shown
-from scrun.supervisor.programs.spank_trial import check_spank, is_spank
+from scrun.supervisor.programs.spank_scripts import check_spank, is_spank
 from scrun.supervisor.scripts.find import find_script, site_of
 from scrun.supervisor.scripts.host import loaded
 from scrun.supervisor.staging.scripted import Scripted, scripted
@@ -45,16 +44,11 @@ _IN = "slurm_scrun_stage_in"
 _OUT = "slurm_scrun_stage_out"
 
 
-def main(argv: list[str]) -> int:
-    """Run one of the two commands; return the exit status."""
-    parsed = None
-    try:
-        parsed = parse(argv)
-        action, script = parsed.operands
-        order = _order(argv, os.path.abspath(script))
-        trio.run(_try, order, action, parsed.count("stage-out") > 0)
-    except BaseException as error:
-        return explain_end(error, parsed)
+def run(parsed: Parsed, argv: list[str]) -> int:
+    """Run one of the two commands."""
+    action, script = parsed.operands
+    order = _order(argv, os.path.abspath(script))
+    trio.run(_try, order, action, parsed.count("stage-out") > 0)
     return 0
 
 

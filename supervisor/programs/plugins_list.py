@@ -11,8 +11,7 @@ import msgspec
 import trio
 
 from scrun.cli.columns import columns
-from scrun.cli.failure import explain_end
-from scrun.cli.parse import parse
+from scrun.cli.parse import Parsed
 from scrun.core.errors import described
 from scrun.core.output import say
 from scrun.settings.file.load import Settings
@@ -43,17 +42,12 @@ class Row(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-def main(argv: list[str]) -> int:
-    """List them; return the exit status."""
-    parsed = None
-    try:
-        parsed = parse(argv)
-        found = trio.run(rows, own_order(argv, "plugins"))
-        as_json = parsed.text("format") == "json"
-        text = _json(found) if as_json else columns(HEAD, map(_cells, found))
-        say(text.encode("utf-8", "replace"))
-    except BaseException as error:
-        return explain_end(error, parsed)
+def run(parsed: Parsed, argv: list[str]) -> int:
+    """List them."""
+    found = trio.run(rows, own_order(argv, "plugins"))
+    as_json = parsed.text("format") == "json"
+    text = _json(found) if as_json else columns(HEAD, map(_cells, found))
+    say(text.encode("utf-8", "replace"))
     return 0
 
 

@@ -2,8 +2,8 @@
 
 Highest first:
 
-1. the command line of `create` or `run`: `--NAME`, `--NAME=VALUE` (`scrun.commands.plugins` makes
-   a variable of it),
+1. the command line of `create` or `run`: `--NAME`, `--NAME=VALUE`
+   (`scrun.client.plugin_options` makes a variable of it),
 2. SCRUN_OPTION_NAME in the environment of `create`, NAME in upper case with `_` for `-` and `.`,
 3. the annotation `slurm.option.NAME` of config.json.
 

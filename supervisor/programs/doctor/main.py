@@ -6,8 +6,7 @@ import sys
 
 import trio
 
-from scrun.cli.failure import explain_end
-from scrun.cli.parse import parse
+from scrun.cli.parse import Parsed
 from scrun.core.errors import ScrunError, leaves
 from scrun.core.output import write
 from scrun.supervisor.plugins.registry import plugins
@@ -23,14 +22,10 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def main(argv: list[str]) -> int:
+def run(parsed: Parsed, argv: list[str]) -> int:
     """Check everything; return the exit status."""
-    parsed = None
-    try:
-        parsed = parse(argv)
-        return trio.run(_main, argv)
-    except BaseException as error:
-        return explain_end(error, parsed)
+    del parsed
+    return trio.run(_main, argv)
 
 
 async def _main(argv: list[str]) -> int:

@@ -1,0 +1,37 @@
+"""Commands that are known and refused: scrun checkpoint and scrun restore.
+
+The processes of a container are in a job on another machine. CRIU, which runc and crun save them
+with, needs root there, and the files it writes name the node's pids, mounts and cgroups. So there
+is nothing to restore either. The answer names what does work.
+
+Errors: UnknownContainer for a `checkpoint` of no container; StateError otherwise, always.
+"""
+
+import os
+
+from scrun.cli.parse import Parsed
+from scrun.client.ask import record_root
+from scrun.core.errors import StateError, UnknownContainer
+from scrun.core.paths import has_record
+
+_WHY = {
+    "checkpoint": "cannot be checkpointed: its processes are in a job, where CRIU would need root;"
+    " have the program save its own state, or stop it for a while with 'scrun pause'",
+    "restore": "cannot be restored: it would need a new job, on whose nodes CRIU would need root;"
+    " create it anew, and have the program go on from its own saved state",
+}
+
+
+def run(parsed: Parsed, argv: list[str]) -> int:
+    """Refuse.
+
+    Raises:
+        UnknownContainer: There is no such container to save.
+        StateError: Always otherwise.
+    """
+    del argv
+    container = parsed.id or ""
+    record = os.path.join(record_root(parsed), container)
+    if parsed.command == "checkpoint" and not has_record(record):
+        raise UnknownContainer(f"container {container} does not exist")
+    raise StateError(f"container {container} {_WHY[parsed.command]}")

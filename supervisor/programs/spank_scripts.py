@@ -1,0 +1,120 @@
+"""Scripts of plugstack.conf without a container: `scrun lua check`, and which options they have.
+
+The program prints the options as JSON. It calls `slurm_spank_init`, as `create` does.
+"""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+
+from scrun.cli.parse import Parsed
+from scrun.core.errors import SpankError, closest
+from scrun.core.output import write
+from scrun.core.paths import read_regular
+from scrun.settings.file.load import Log, Settings
+from scrun.settings.spank.callbacks import CALLBACKS
+from scrun.settings.spank.plugin_options import Option
+from scrun.settings.spank.plugstack import Line, StackScript
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.create_request import settings_of
+from scrun.supervisor.contracts.target import SLURM
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.scripts.spank.around import find
+from scrun.supervisor.scripts.spank.contexts import Context, Variables
+from scrun.supervisor.scripts.spank.phases import Facts
+from scrun.supervisor.scripts.spank.scripts import Scripts
+
+_PATIENCE = 30.0
+_ITS_WORDS = re.compile(rb"\b(slurm_spank_\w+|spank_options|SPANK)\b")
+
+
+def is_spank(path: str) -> bool:
+    """Whether a script is one of plugstack.conf's, and no scrun.lua: by its words.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    text = read_regular(path)
+    return b"slurm_scrun_" not in text and _ITS_WORDS.search(text) is not None
+
+
+async def check_spank(
+    path: str, settings: Settings, child_env: ChildEnv, directory: str, journal: Journal
+) -> None:
+    """Load a script, and tell what it defines.
+
+    Raises:
+        SpankError: It cannot be loaded, or has a function that nobody calls.
+    """
+    script = StackScript(path, Line("the command line", True, True, "lua.so", path, ()))
+    async with _opened(path, [script], settings, child_env, directory, journal) as (_, context):
+        [member] = context.members
+        _tell(path, settings.lua.version, member.functions, member.options)
+        for name in member.unknown:
+            close = closest(name, CALLBACKS)
+            hint = f" (is it {close}?)" if close else ""
+            raise SpankError(f"{path}: {name}: is no function that is ever called{hint}")
+
+
+@asynccontextmanager
+async def _opened(
+    source: str,
+    found: Sequence[StackScript],
+    settings: Settings,
+    child_env: ChildEnv,
+    directory: str,
+    journal: Journal,
+) -> AsyncIterator[tuple[Scripts, Context]]:
+    """Load scripts in the allocator context."""
+    async with unwrapped() as nursery:
+        scripts = Scripts(
+            source, found, settings.lua, _PATIENCE, child_env, directory, journal, nursery,
+            Facts(SLURM),
+        )  # fmt: skip
+        try:
+            yield scripts, await scripts.open("allocator", Variables(child_env.environment))
+        finally:
+            scripts.end()
+
+
+def _tell(
+    path: str, version: str, functions: Sequence[str], options: Mapping[str, Option]
+) -> None:
+    lines = [f"{path}: loaded by Lua {version}"]
+    lines += [f"{name}: defined" for name in functions]
+    lines += [f"option --{name}: {option.usage}" for name, option in options.items()]
+    if "slurm_spank_init" in functions:
+        lines.append("slurm_spank_init is not called: it may register more options")
+    write("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
+
+
+def run(parsed: Parsed, argv: list[str]) -> int:
+    """Print the options that the scripts register."""
+    del argv
+    options = trio.run(_options, settings_of(parsed, os.environ, os.getcwd()))
+    write(json.dumps(options).encode())
+    return 0
+
+
+async def _options(settings: Settings) -> list[object]:
+    source, found = find(settings)
+    if not found:
+        return []
+    os.umask(umask := os.umask(0o077))
+    child_env, here = ChildEnv({**os.environ}, umask), os.getcwd()
+    with tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True) as place:
+        journal = Journal(os.path.join(place, "log"), Log(), "options")
+        try:
+            async with _opened(source, found, settings, child_env, here, journal) as opened:
+                scripts, context = opened
+                await scripts.call(context, "slurm_spank_init")
+                return [msgspec.to_builtins(option) for _, option in context.options.values()]
+        finally:
+            journal.close()
