@@ -498,6 +498,7 @@ def test_pid_file_is_unlocked_however_it_ends(leave: Leave, tmp_path: Path, how:
     assert not is_locked(path)
 
 
+@pytest.mark.covers("scrun(1) CREATE OPTIONS: --pid-file")
 def test_pid_file_appears_whole(tmp_path: Path) -> None:
     path = tmp_path / "pid"
     path.write_text("an older one")

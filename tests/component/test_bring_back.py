@@ -101,6 +101,7 @@ def test_a_change_that_hides_itself(two: Two) -> None:
     assert (two.original / "etc/passwd").read_text() == "ETC/PASSWD"
 
 
+@pytest.mark.covers("security the root file system")
 def test_no_link_of_the_copy_is_followed(two: Two, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -112,6 +113,7 @@ def test_no_link_of_the_copy_is_followed(two: Two, tmp_path: Path) -> None:
     assert (two.original / "folder").is_symlink()
 
 
+@pytest.mark.covers("security the root file system")
 def test_no_link_of_the_original_is_followed(two: Two, tmp_path: Path) -> None:
     """Nor where the copy has a directory or a file in its place."""
     outside = tmp_path / "outside"

@@ -14,6 +14,8 @@ import pytest
 
 from scrun.supervisor.reapers import site_commands as minder
 
+pytestmark = pytest.mark.covers("oci.conf RunTimeQuery")
+
 QUERY = """\
 echo >>{calls}
 [ "$(wc -l <{calls})" -gt {creating} ] || {{ echo '{{"status": "creating"}}'; exit; }}
@@ -68,6 +70,7 @@ def kept(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Kept]:
     container.end()
 
 
+@pytest.mark.covers("guide run is better than create and start")
 @pytest.mark.parametrize("kept", [0.5, 2.0], indirect=True)
 def test_by_a_pidfd(kept: Kept) -> None:
     """Asked twice for the pid of the state, however long it runs; and once when it has ended."""
@@ -76,6 +79,7 @@ def test_by_a_pidfd(kept: Kept) -> None:
     assert late < 0.5
 
 
+@pytest.mark.covers("guide run is better than create and start")
 @pytest.mark.parametrize("kept", [2.0], indirect=True)
 def test_by_asking_with_growing_pauses(kept: Kept) -> None:
     """The runtime's pid is none of this PID namespace."""

@@ -80,6 +80,7 @@ def test_a_record_is_removed(root: Path, nest: Nest) -> None:
     assert os.listdir(root) == []
 
 
+@pytest.mark.covers("security what is in a root directory")
 def test_what_is_mounted_in_a_record_is_left(root: Path, mounted: Path) -> None:
     with pytest.raises(StagingError, match=r"/spool/image is a mount point: unmount it"):
         remove_record(str(root / "c1"), SOCKET)
@@ -91,6 +92,7 @@ def test_what_is_mounted_in_half_a_record_is_left(root: Path, mounted: Path) -> 
     remove_half_made(str(root), SOCKET)
 
 
+@pytest.mark.covers("security what is in a root directory")
 def test_no_link_in_a_record_is_followed(root: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "kept").write_text("kept")
@@ -151,6 +153,7 @@ def test_a_volume_that_a_container_has_nested_is_not_copied(tmp_path: Path, nest
         files.copy(str(volume), str(tmp_path / "copy"))
 
 
+@pytest.mark.covers("security a volume that a container shares")
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_no_link_that_takes_a_place_meanwhile_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

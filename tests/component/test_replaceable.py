@@ -98,6 +98,7 @@ def test_fine(tmp_path: Path, case: str) -> None:
     assert replaceable(str(FINE[case](tmp_path))) == ""
 
 
+@pytest.mark.covers("security the root directory")
 @pytest.mark.parametrize("case", AT_FAULT)
 def test_at_fault(tmp_path: Path, case: str) -> None:
     words, make = AT_FAULT[case]
@@ -115,6 +116,7 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert replaceable("a").startswith(f"{tmp_path}/fault: belongs to uid ")
 
 
+@pytest.mark.covers("security /etc/scrun/scrun.toml, slurm.conf, oci.conf")
 def test_what_is_read(tmp_path: Path) -> None:
     path = written(tmp_path / "file")
     assert read_trusted(str(path)) == b"text"

@@ -690,6 +690,7 @@ def test_root_that_is_removed_meanwhile(base: Path, again: bool, told: bool) -> 
             assert sorted(listed(supervisor.root)) == [NAME, f"{NAME}.lock"]
 
 
+@pytest.mark.covers("scrun(1) GLOBAL OPTIONS: --root")
 def test_root_whose_path_is_longer_than_a_socket_address(base: Path) -> None:
     deep = base / ("d" * 150)
     deep.mkdir()

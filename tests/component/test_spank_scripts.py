@@ -39,6 +39,7 @@ async def fails(bench: SpankBench, *texts: str, **how: bool) -> str:
 # --- the manual's example
 
 
+@pytest.mark.covers("spank-lua EXAMPLE: no-memory-overcommit")
 @pytest.mark.parametrize("lua", VERSIONS, indirect=True)
 async def test_the_manuals_example(bench: SpankBench, lua: Lua) -> None:
     """EXAMPLE: as it is printed, with an option that has no `val`."""
@@ -51,6 +52,7 @@ async def test_the_manuals_example(bench: SpankBench, lua: Lua) -> None:
     assert bench.said.lines == [("info", "a.lua: slurm_spank_init_post_opt")]
 
 
+@pytest.mark.covers("spank-lua EXAMPLE: no-memory-overcommit")
 async def test_the_manuals_example_without_its_option(bench: SpankBench) -> None:
     async with bench.opened(bench.script(MANUAL)) as (scripts, context):
         await scripts.call(context, "slurm_spank_init_post_opt")
@@ -61,6 +63,11 @@ async def test_the_manuals_example_without_its_option(bench: SpankBench) -> None
 # --- the handle
 
 
+@pytest.mark.covers(
+    "spank-lua SCRIPT OPTIONS: spank.args",
+    "spank-lua a function gets the handle as its only argument",
+    "spank-lua args, slurm_version",
+)
 @pytest.mark.parametrize("lua", VERSIONS, indirect=True)
 async def test_members_of_the_handle(bench: SpankBench, lua: Lua) -> None:
     """SPANK-LUA HANDLE: context, args, slurm_version."""
@@ -68,11 +75,13 @@ async def test_members_of_the_handle(bench: SpankBench, lua: Lua) -> None:
     assert await bench.says(body, lua=lua) == ["allocator 2 x=1 y 24.11.5"]
 
 
+@pytest.mark.covers("spank-lua context")
 @pytest.mark.parametrize("context", ["local", "allocator", "remote", "slurmd", "job_script"])
 async def test_contexts(bench: SpankBench, context: ContextName) -> None:
     assert await bench.says("say(spank.context)", context=context) == [context]
 
 
+@pytest.mark.covers("spank-lua get_item: all items of spank.h")
 async def test_items_with_one_value(bench: SpankBench, lua: Lua) -> None:
     """get_item: numbers and texts."""
     body = """
@@ -86,6 +95,7 @@ async def test_items_with_one_value(bench: SpankBench, lua: Lua) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.covers("spank-lua items that return multiple values are tables")
 async def test_items_with_many_values_are_tables(bench: SpankBench, lua: Lua) -> None:
     """get_item: "For items that return multiple values, spank-lua will return a table"."""
     body = """
@@ -103,6 +113,7 @@ async def test_items_with_many_values_are_tables(bench: SpankBench, lua: Lua) ->
     assert remote == ["4,5"]
 
 
+@pytest.mark.covers("spank-lua get_item: all items of spank.h")
 async def test_items_that_need_an_id(bench: SpankBench, lua: Lua) -> None:
     facts = Facts("24.11.5", pid=99, status=0)
     body = """
@@ -117,6 +128,7 @@ async def test_items_that_need_an_id(bench: SpankBench, lua: Lua) -> None:
     assert said[2].endswith("bad argument #2 to 'get_item' (number expected, got nil)")
 
 
+@pytest.mark.covers("spank-lua S_TASK_EXIT_STATUS: status, exitcode, termsig, core")
 @pytest.mark.parametrize(
     ("status", "expected"),
     [(0, "0 0 nil nil"), (768, "768 3 nil nil"), (9, "9 nil 9 nil"), (139, "139 nil 11 1")],
@@ -136,6 +148,7 @@ async def test_a_task_s_exit_status(
     assert said == [expected]
 
 
+@pytest.mark.covers("spank-lua get_item: all items of spank.h")
 async def test_what_cannot_be_had_is_nil_and_a_message(bench: SpankBench, lua: Lua) -> None:
     assert await bench.says("say(spank:get_item('S_TASK_ID'))", lua=lua) == [
         "nil Valid only in remote context"
@@ -146,6 +159,7 @@ async def test_what_cannot_be_had_is_nil_and_a_message(bench: SpankBench, lua: L
     assert said == ["false call it with a colon: spank:get_item(...)"]
 
 
+@pytest.mark.covers("spank-lua getenv, setenv, unsetenv")
 async def test_the_job_s_environment(bench: SpankBench, lua: Lua) -> None:
     """getenv, setenv, unsetenv."""
     body = """
@@ -173,6 +187,7 @@ async def test_the_job_s_environment(bench: SpankBench, lua: Lua) -> None:
     assert bench.variables.changed == {"A": "4", "N": None}
 
 
+@pytest.mark.covers("spank-lua job_control_setenv, job_control_getenv, job_control_unsetenv")
 async def test_the_job_control_environment(bench: SpankBench, lua: Lua) -> None:
     """job_control_setenv, job_control_getenv, job_control_unsetenv."""
     body = """
@@ -200,6 +215,7 @@ async def test_bytes_of_any_kind(bench: SpankBench, lua: Lua) -> None:
 # --- SPANK
 
 
+@pytest.mark.covers("spank-lua SPANK.log_*", "spank-lua SPANK.SUCCESS, SPANK.FAILURE")
 async def test_log_functions(bench: SpankBench, lua: Lua) -> None:
     """SPANK.log_*: a format and its arguments; SPANK.SUCCESS and SPANK.FAILURE."""
     body = """
@@ -216,6 +232,11 @@ async def test_log_functions(bench: SpankBench, lua: Lua) -> None:
 # --- options
 
 
+@pytest.mark.covers(
+    "spank-lua register_option: only from slurm_spank_init",
+    "spank-lua SPANK OPTIONS: members of an option",
+    "spank-lua spank_options",
+)
 async def test_options_by_both_ways(bench: SpankBench, lua: Lua) -> None:
     """SPANK OPTIONS: register_option, and the table spank_options."""
     text = """
@@ -245,6 +266,7 @@ async def test_options_by_both_ways(bench: SpankBench, lua: Lua) -> None:
     assert list(context.options) == []
 
 
+@pytest.mark.covers("spank-lua register_option: only from slurm_spank_init")
 async def test_only_init_may_register(bench: SpankBench, lua: Lua) -> None:
     body = "say(spank:register_option({ name = 'x', usage = 'y' }))"
     assert await bench.says(body, lua=lua) == ["nil Bad argument"]
@@ -254,6 +276,7 @@ async def test_only_init_may_register(bench: SpankBench, lua: Lua) -> None:
     ]
 
 
+@pytest.mark.covers("spank-lua the callback: cb(val, optarg, remote)")
 async def test_the_remote_callback_is_told(bench: SpankBench, lua: Lua) -> None:
     text = (
         "function cb(v, a, remote) SPANK.log_info('%s', tostring(remote)) end "
@@ -264,6 +287,7 @@ async def test_the_remote_callback_is_told(bench: SpankBench, lua: Lua) -> None:
     assert bench.said.texts() == ["a.lua: true"]
 
 
+@pytest.mark.covers("spank-lua getopt")
 async def test_getopt(bench: SpankBench, lua: Lua) -> None:
     """getopt: what was given, true without an argument; only when options are known."""
     body = """
@@ -275,6 +299,7 @@ async def test_getopt(bench: SpankBench, lua: Lua) -> None:
     assert said[1] == "nil Item not available from this callback"
 
 
+@pytest.mark.covers("spank-lua SPANK OPTIONS: members of an option")
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
@@ -293,6 +318,7 @@ async def test_options_that_are_none(bench: SpankBench, option: str, reason: str
     assert reason in await fails(bench, f"spank_options = {{ {option} }}")
 
 
+@pytest.mark.covers("spank-lua the callback: cb(val, optarg, remote)")
 async def test_a_callback_that_refuses(bench: SpankBench) -> None:
     text = (
         "function cb() SPANK.log_error('no such thing') return -1 end "
@@ -308,6 +334,7 @@ async def test_a_callback_that_refuses(bench: SpankBench) -> None:
 # --- failures
 
 
+@pytest.mark.covers("spank-lua -1 is failure, anything else success, no value too")
 async def test_minus_one_of_a_required_line(bench: SpankBench) -> None:
     """CONFIGURATION: required. The line names script, callback and reason."""
     text = f"function {CALLBACK}() SPANK.log_error('because') return SPANK.FAILURE end"
@@ -316,6 +343,7 @@ async def test_minus_one_of_a_required_line(bench: SpankBench) -> None:
     )
 
 
+@pytest.mark.covers("spank-lua -1 is failure, anything else success, no value too")
 @pytest.mark.parametrize(
     "result", ["", "return", "return 0", "return 1", "return 'x'", "return {}"]
 )
@@ -324,6 +352,7 @@ async def test_anything_else_is_success(bench: SpankBench, result: str) -> None:
     assert await bench.says(f"say('called') {result}") == ["called"]
 
 
+@pytest.mark.covers("spank-lua spank(7): required, optional")
 async def test_all_scripts_of_a_line_are_called(bench: SpankBench) -> None:
     failing = f"function {CALLBACK}() return -1 end"
     fine = f"function {CALLBACK}() SPANK.log_info(1) end"
@@ -331,6 +360,7 @@ async def test_all_scripts_of_a_line_are_called(bench: SpankBench) -> None:
     assert [text for _, text in bench.said.lines] == ["s1.lua: 1"]
 
 
+@pytest.mark.covers("spank-lua -1 is failure, anything else success, no value too")
 async def test_minus_one_of_an_optional_line(bench: SpankBench) -> None:
     """CONFIGURATION: optional. It is logged, and goes on."""
     scripts = [
@@ -349,6 +379,7 @@ async def test_minus_one_of_an_optional_line(bench: SpankBench) -> None:
     ]
 
 
+@pytest.mark.covers("spank-lua failonerror")
 async def test_failonerror(bench: SpankBench) -> None:
     """CONFIGURATION: failonerror. Without it a script that has an error is left out."""
     broken, raising = "function (", f"function {CALLBACK}() error('broken') end"
@@ -368,6 +399,7 @@ async def test_failonerror(bench: SpankBench) -> None:
     assert bench.said.lines[0][1].endswith("; it is left out")
 
 
+@pytest.mark.covers("spank-lua failonerror")
 async def test_a_script_that_is_not_there(bench: SpankBench) -> None:
     there = bench.script(f"function {CALLBACK}() SPANK.log_info('on') end", name="b")
     missing = bench.script("", fails=False)

@@ -90,6 +90,9 @@ def test_a_root_file_system_behind_a_link_is_given_without_it(bundle: Path, stag
     assert result.rootfs == str(bundle / "rootfs")
 
 
+@pytest.mark.covers(
+    "limitation the bundle is not transferred to the nodes: it must be there already"
+)
 def test_files_are_copied_with_their_permissions(bundle: Path, staged: Path) -> None:
     source = bundle.parent / "only" / "a b"
     source.parent.mkdir()
@@ -204,6 +207,7 @@ def test_stage_out_leaves_what_others_put_there(bundle: Path, staged: Path) -> N
     (staged / "other").unlink()
 
 
+@pytest.mark.covers("security a staged bundle in scratch")
 def test_who_is_mapped_may_pass_through_the_directory(bundle: Path, staged: Path) -> None:
     config = config_of()
     config["linux"] = {"uidMappings": [{"containerID": 0, "hostID": 100000, "size": 65536}]}
@@ -227,6 +231,9 @@ def test_a_root_file_system_that_the_user_cannot_reach_is_copied(
     assert "not reachable for the job's user" in result.notes[0]
 
 
+@pytest.mark.covers(
+    "limitation the bundle is not transferred to the nodes: it must be there already"
+)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 def test_a_root_file_system_of_this_mount_namespace_is_copied(bundle: Path, staged: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "t", bundle / "rootfs"], check=True)

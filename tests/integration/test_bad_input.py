@@ -29,7 +29,10 @@ from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
-pytestmark = pytest.mark.parametrize("site", ["local-user"], indirect=True)
+pytestmark = [
+    pytest.mark.covers("guide a job fails if the runtime does"),
+    pytest.mark.parametrize("site", ["local-user"], indirect=True),
+]
 
 QUICKLY = 10.0
 MOST_MEMORY = 250 << 10  # KiB: what a supervisor may ever have had

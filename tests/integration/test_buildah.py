@@ -11,6 +11,8 @@ from tests.harness.buildah import OCI, Buildah
 from tests.harness.podman import RUN, rootless_podman
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.covers("promise engines and services")
+
 
 @pytest.fixture(scope="module")
 def _buildah() -> Iterator[Buildah]:
@@ -40,6 +42,9 @@ def context(buildah: Buildah, name: str, *steps: str) -> Path:
     return path
 
 
+@pytest.mark.covers(
+    "podman build", "buildah run, bud", "limitation build is not supported", "guide Types: Podman"
+)
 def test_podman_build(buildah: Buildah) -> None:
     podman = buildah.podman
     volume = buildah.site.base / "volume"
@@ -63,6 +68,7 @@ def test_podman_build(buildah: Buildah) -> None:
     podman.must("rmi", "--force", "built")
 
 
+@pytest.mark.covers("podman build")
 def test_a_step_that_fails(buildah: Buildah) -> None:
     path = context(buildah, "bad", "RUN echo oops >&2; exit 9")
     done = buildah.podman.run("build", *OCI, str(path))
@@ -72,6 +78,7 @@ def test_a_step_that_fails(buildah: Buildah) -> None:
     buildah.podman.must("image", "prune", "--force")
 
 
+@pytest.mark.covers("buildah run, bud", "buildah from, commit")
 def test_buildah_run_and_commit(buildah: Buildah) -> None:
     container = buildah.must("from", "--pull-never", "busybox").strip()
     done = buildah.step(container, "cat > /made; echo out; echo err >&2", data=b"typed\n")
@@ -82,6 +89,7 @@ def test_buildah_run_and_commit(buildah: Buildah) -> None:
     buildah.podman.must("rmi", "--force", "made")
 
 
+@pytest.mark.covers("podman build")
 def test_a_step_has_all_users(buildah: Buildah) -> None:
     """All that the caller may map, so files can be given to other users of the image."""
     container = buildah.must("from", "--pull-never", "busybox").strip()
@@ -89,6 +97,7 @@ def test_a_step_has_all_users(buildah: Buildah) -> None:
     assert (done.returncode, done.stdout) == (0, "0\n5\n")
 
 
+@pytest.mark.covers("podman stats", "podman commit, export")
 def test_podman_commit_export_and_stats(buildah: Buildah) -> None:
     podman = buildah.podman
     script = "echo kept > /file; echo up; exec sleep 600"

@@ -23,6 +23,8 @@ from tests.harness.podman import Podman
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
+pytestmark = pytest.mark.covers("promise the containers guide")
+
 BOTH = pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
 HERE = pytest.mark.parametrize("site", ["local-user"], indirect=True)
 SLURM = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
@@ -130,6 +132,7 @@ def repository(site: Site) -> Path:
     return base
 
 
+@pytest.mark.covers("guide Bundles: debootstrap")
 @BOTH
 def test_debootstrap(site: Site, repository: Path) -> None:
     """Bundles: debootstrap makes the root file system, of a repository on this machine."""
@@ -154,6 +157,7 @@ def unpack(archive: Path, rootfs: Path) -> None:
     subprocess.run(["tar", "-C", rootfs, "-xf", archive], check=True, timeout=60)
 
 
+@pytest.mark.covers("guide Bundles: docker create, docker export")
 def test_podman_export(podman: Podman) -> None:
     """Bundles: what podman exports, without a runtime, becomes one."""
     site = podman.site
@@ -173,6 +177,9 @@ def test_podman_export(podman: Podman) -> None:
         shutil.rmtree(made)
 
 
+@pytest.mark.covers(
+    "guide Bundles: docker create, docker export", "guide Types: Docker as root, rootless Docker"
+)
 def test_docker_export() -> None:
     """Bundles: what docker exports becomes one; here it is root's, whose dockerd this is."""
     with Docker() as docker:
@@ -189,6 +196,7 @@ def test_docker_export() -> None:
         assert docker.site.must("run", "--bundle", str(made), "c1") == MARK
 
 
+@pytest.mark.covers("guide Bundles: runc spec --rootless, then srun --container")
 @BOTH
 def test_runc_spec(site: Site, bundle: Path) -> None:
     """Bundles: config.json of `runc spec --rootless`, as the guide has it."""
@@ -198,6 +206,7 @@ def test_runc_spec(site: Site, bundle: Path) -> None:
     runs(site, bundle)
 
 
+@pytest.mark.covers("guide Bundles: runc spec --rootless, then srun --container")
 @BOTH
 def test_scrun_spec(site: Site, bundle: Path) -> None:
     """Bundles: config.json of `scrun spec --rootless`."""
@@ -228,6 +237,11 @@ def listing(site: Site) -> list[str]:
     return sorted(entry.name for entry in (site.base / "b").iterdir())
 
 
+@pytest.mark.covers(
+    "scrun bundle",
+    "guide Required software: an OCI runtime that works without Slurm",
+    "guide Bundles: skopeo and umoci",
+)
 @pytest.mark.parametrize("site", ["local-root", "local-user", "slurm-user"], indirect=True)
 def test_skopeo_and_scrun_bundle(site: Site, image: Path) -> None:
     """Bundles: an image by skopeo, unpacked by umoci, all in one go; it runs at once."""
@@ -240,6 +254,7 @@ def test_skopeo_and_scrun_bundle(site: Site, image: Path) -> None:
     assert not [name for name in listing(site) if name.startswith(".")]
 
 
+@pytest.mark.covers("guide Bundles: skopeo and umoci")
 @BOTH
 def test_skopeo_and_umoci_by_hand(site: Site, image: Path) -> None:
     """Bundles: the guide's own lines."""
@@ -249,6 +264,7 @@ def test_skopeo_and_umoci_by_hand(site: Site, image: Path) -> None:
     runs(site, made)
 
 
+@pytest.mark.covers("guide Bundles: skopeo and umoci")
 def test_podman_save(podman: Podman) -> None:
     """Bundles: podman, too, writes images in the OCI layout."""
     site = podman.site
@@ -264,6 +280,7 @@ def test_podman_save(podman: Podman) -> None:
         shutil.rmtree(made)
 
 
+@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and umoci")
 @HERE
 def test_the_tag_that_is_meant(site: Site, image: Path) -> None:
     """Without one it is latest; a directory may have a colon in its name."""
@@ -280,6 +297,7 @@ def test_the_tag_that_is_meant(site: Site, image: Path) -> None:
     assert config["process"]["terminal"] is True
 
 
+@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and umoci")
 @HERE
 @pytest.mark.parametrize(
     ("source", "place", "reason"),
@@ -302,6 +320,7 @@ def test_what_cannot_be_made(
     assert listing(site) == before
 
 
+@pytest.mark.covers("guide Bundles: skopeo and umoci")
 @HERE
 def test_a_layout_without_the_usual_tag(site: Site, image: Path) -> None:
     call(site, "umoci", "tag", "--image", f"{image}:latest", "two")
@@ -311,6 +330,7 @@ def test_a_layout_without_the_usual_tag(site: Site, image: Path) -> None:
     assert told.endswith(": one, two\n")
 
 
+@pytest.mark.covers("guide Bundles: skopeo and umoci")
 @HERE
 def test_without_umoci(site: Site, image: Path) -> None:
     words = (*site.command, "bundle", str(image), str(site.base / "b" / "made"))
@@ -318,6 +338,7 @@ def test_without_umoci(site: Site, image: Path) -> None:
     assert told == "scrun: umoci is not installed, and unpacks images: apt install umoci\n"
 
 
+@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and umoci")
 @HERE
 @pytest.mark.parametrize("harm", ["missing", "garbled", "index"])
 def test_an_image_that_is_damaged(site: Site, image: Path, harm: str) -> None:
@@ -335,6 +356,7 @@ def test_an_image_that_is_damaged(site: Site, image: Path, harm: str) -> None:
     assert listing(site) == before
 
 
+@pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and umoci")
 @HERE
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_interrupted(site: Site, image: Path, number: signal.Signals) -> None:
@@ -371,6 +393,7 @@ def batch(site: Site) -> Iterator[Path]:
     place.unlink(missing_ok=True)
 
 
+@pytest.mark.covers("guide Requesting: sbatch --container BUNDLE --wrap COMMAND")
 @SLURM
 def test_batch_step_in_a_container(site: Site, bundle: Path, batch: Path) -> None:
     """Requesting: sbatch --container."""
@@ -384,6 +407,7 @@ def test_batch_step_in_a_container(site: Site, bundle: Path, batch: Path) -> Non
     site.must("delete", "c1")
 
 
+@pytest.mark.covers("guide Requesting: sbatch --wrap 'srun --container BUNDLE COMMAND'")
 @SLURM
 def test_batch_job_with_a_step_in_a_container(site: Site, bundle: Path, batch: Path) -> None:
     """Requesting: srun --container, and scrun run, within a batch job; the job is used."""
@@ -395,6 +419,7 @@ def test_batch_job_with_a_step_in_a_container(site: Site, bundle: Path, batch: P
     assert batch.read_text().startswith(MARK)
 
 
+@pytest.mark.covers("guide Requesting: salloc --container BUNDLE COMMAND")
 @SLURM
 def test_interactive_step_in_a_container(site: Site, bundle: Path) -> None:
     """Requesting: salloc --container, for which a cluster has to be set up; scrun run."""
@@ -404,6 +429,7 @@ def test_interactive_step_in_a_container(site: Site, bundle: Path) -> None:
     assert said.removeprefix(MARK).strip().isdecimal()
 
 
+@pytest.mark.covers("guide Requesting: salloc srun --container BUNDLE COMMAND")
 @SLURM
 def test_interactive_job_with_a_step_in_a_container(site: Site, bundle: Path) -> None:
     """Requesting: salloc srun --container, and salloc scrun run."""
@@ -411,6 +437,7 @@ def test_interactive_job_with_a_step_in_a_container(site: Site, bundle: Path) ->
     assert call(site, "salloc", *site.command, "run", "--bundle", str(bundle), "c1") == MARK
 
 
+@pytest.mark.covers("guide Requesting: srun --container BUNDLE COMMAND")
 @SLURM
 def test_step_0_in_a_container(site: Site, bundle: Path) -> None:
     """Requesting: srun --container, and scrun run."""
@@ -418,6 +445,7 @@ def test_step_0_in_a_container(site: Site, bundle: Path) -> None:
     assert site.must("run", "--bundle", str(bundle), "c1") == MARK
 
 
+@pytest.mark.covers("guide Requesting: srun srun --container BUNDLE COMMAND")
 @SLURM
 def test_step_1_in_a_container(site: Site, bundle: Path) -> None:
     """Requesting: srun srun --container, and srun scrun run: a job that has a step already."""
@@ -426,6 +454,7 @@ def test_step_1_in_a_container(site: Site, bundle: Path) -> None:
     assert call(site, "srun", *site.command, "run", "--bundle", str(bundle), "c1") == MARK
 
 
+@pytest.mark.covers("guide Requesting: steps do not inherit the container of the job")
 @SLURM
 def test_a_step_does_not_inherit_the_container(site: Site, bundle: Path) -> None:
     """Requesting: a step beside the container, in its job, is on the node."""
@@ -443,6 +472,7 @@ def test_a_step_does_not_inherit_the_container(site: Site, bundle: Path) -> None
 # Before all
 
 
+@pytest.mark.covers("guide Prerequisites: user namespaces")
 def test_the_kernel_permits_user_namespaces() -> None:
     """Prerequisites: what the guide asks sysctl and docker's setup tool for, doctor looks at."""
     user = users.ordinary()

@@ -9,6 +9,8 @@ import pytest
 
 from tests.harness import cluster, users
 
+pytestmark = pytest.mark.covers("promise no fault leaves a leak, a lost status or a hang")
+
 _TOOL = Path(__file__).parents[2] / "tools" / "chaos"
 
 

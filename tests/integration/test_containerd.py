@@ -12,6 +12,8 @@ from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.terminal import Terminal
 from tests.harness.wait import wait_until
 
+pytestmark = pytest.mark.covers("promise engines and services")
+
 
 @pytest.fixture(scope="module")
 def _containerd() -> Iterator[Containerd]:
@@ -36,18 +38,21 @@ def run_options(containerd: Containerd, *more: str) -> tuple[str, ...]:
     return (*containerd.run_options, "--rm", *more, IMAGE)
 
 
+@pytest.mark.covers("ctr run", "limitation the exit status is lost")
 def test_run(containerd: Containerd) -> None:
     script = "echo out; echo err >&2; test $SLURM_JOB_ID && exit 4"
     done = containerd.run(*run_options(containerd), "c1", "sh", "-c", script)
     assert (done.returncode, done.stdout, done.stderr) == (4, "out\n", "err\n")
 
 
+@pytest.mark.covers("ctr run")
 def test_host_network(containerd: Containerd) -> None:
     options = run_options(containerd, "--net-host")
     names = containerd.must(*options, "c2", "ls", "/sys/class/net")
     assert sorted(names.split()) == sorted(os.listdir("/sys/class/net"))
 
 
+@pytest.mark.covers("ctr run")
 def test_a_root_file_system_without_an_image(containerd: Containerd) -> None:
     """ctr gives such a container no PATH, so the program's whole path is needed."""
     rootfs = str(containerd.site.rootfs)
@@ -57,6 +62,7 @@ def test_a_root_file_system_without_an_image(containerd: Containerd) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "hi\n", "")
 
 
+@pytest.mark.covers("ctr run")
 def test_terminal(containerd: Containerd) -> None:
     master, slave = pty.openpty()
     terminal = Terminal(master)
@@ -77,6 +83,7 @@ def test_terminal(containerd: Containerd) -> None:
             terminal.close()
 
 
+@pytest.mark.covers("ctr run")
 def test_command_not_found(containerd: Containerd) -> None:
     done = containerd.run(*run_options(containerd), "c5", "no-such-program")
     assert done.returncode == 1
@@ -92,6 +99,7 @@ def task(containerd: Containerd, container: str) -> str:
     return "gone"
 
 
+@pytest.mark.covers("ctr run")
 def test_the_written_files_are_in_the_snapshot(containerd: Containerd) -> None:
     """The shim mounts the snapshot at `rootfs` of the bundle, which the nodes do not see."""
     run = (*containerd.run_options, IMAGE, "c6", "sh", "-c", "echo kept > /file")
@@ -101,6 +109,7 @@ def test_the_written_files_are_in_the_snapshot(containerd: Containerd) -> None:
     containerd.must("container", "rm", "c6")
 
 
+@pytest.mark.covers("ctr task kill, task rm, task ls")
 def test_kill_and_rm_of_a_task(containerd: Containerd) -> None:
     script = "trap 'exit 5' TERM; while :; do sleep 0.1; done"
     containerd.must(*containerd.run_options, "--detach", IMAGE, "c7", "sh", "-c", script)
@@ -127,11 +136,13 @@ def running(_containerd: Containerd) -> Iterator[Containerd]:
     _containerd.must("container", "rm", "shared")
 
 
+@pytest.mark.covers("ctr task exec", "limitation exec is not supported")
 def test_exec_in_a_task(running: Containerd) -> None:
     done = running.run("task", "exec", "--exec-id", "e1", "shared", "sh", "-c", "echo in; exit 6")
     assert (done.returncode, done.stdout) == (6, "in\n")
 
 
+@pytest.mark.covers("ctr task ps")
 def test_ps_of_a_task(running: Containerd) -> None:
     lines = running.must("task", "ps", "shared").splitlines()
     assert lines[0].split() == ["PID", "INFO"]
@@ -139,6 +150,7 @@ def test_ps_of_a_task(running: Containerd) -> None:
     assert all(line.split()[0].isdecimal() for line in lines[1:])
 
 
+@pytest.mark.covers("ctr task pause, task resume", "limitation pause is not supported")
 def test_pause_and_resume_of_a_task(running: Containerd) -> None:
     running.must("task", "pause", "shared")
     assert task(running, "shared") == "PAUSED"
@@ -146,11 +158,13 @@ def test_pause_and_resume_of_a_task(running: Containerd) -> None:
     assert task(running, "shared") == "RUNNING"
 
 
+@pytest.mark.covers("ctr task metrics")
 def test_metrics_are_of_the_submit_host(running: Containerd) -> None:
     """The shim reads the cgroup of the process in the pid file itself."""
     assert "shared" in running.must("task", "metrics", "shared")
 
 
+@pytest.mark.covers("ctr containers info, images")
 def test_info_of_a_container(running: Containerd) -> None:
     info = json.loads(running.must("container", "info", "shared"))
     assert info["Runtime"]["Name"] == "io.containerd.runc.v2"

@@ -8,9 +8,12 @@ import pytest
 from tests.harness import cluster
 from tests.harness.site import Site, whole_life
 
+pytestmark = pytest.mark.covers("promise the controller is away for a minute")
+
 AWAY = 60.0
 
 
+@pytest.mark.covers("slurm-scrun slurmctld down: 22 s for an unknown id")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_controller_stopped_for_a_minute(site: Site) -> None:

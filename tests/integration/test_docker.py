@@ -17,6 +17,8 @@ from tests.harness.docker import Docker
 from tests.harness.terminal import Terminal
 from tests.harness.wait import wait_until
 
+pytestmark = pytest.mark.covers("promise engines and services")
+
 LOOP = "trap 'echo stopping; exit 5' TERM; echo up; while :; do sleep 0.1; done"
 SHARED = ("--network", "none", "--env", "COLOUR=blue")
 STATUS = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
@@ -47,12 +49,23 @@ def start(docker: Docker, script: str, *options: str) -> str:
     return container
 
 
+@pytest.mark.covers(
+    "docker run",
+    "limitation the exit status is lost",
+    "guide Types: Docker as root, rootless Docker",
+)
 def test_run(docker: Docker) -> None:
     script = "echo out; echo err >&2; exit 7"
     done = docker.run("run", "--rm", "--network", "none", "busybox", "sh", "-c", script)
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
 
 
+@pytest.mark.covers(
+    "docker run",
+    "limitation --security-opt (label, seccomp",
+    "limitation --network none is needed at every call",
+    "limitation --ulimit, --cgroupns and the like are needed at every call",
+)
 def test_no_option_is_needed(docker: Docker) -> None:
     """Neither --security-opt nor --network, which Slurm's own scrun needs at every call."""
     variables = docker.must("run", "--rm", "busybox", "env")
@@ -60,11 +73,18 @@ def test_no_option_is_needed(docker: Docker) -> None:
     assert "SCRUN_" not in variables
 
 
+@pytest.mark.covers(
+    "docker run",
+    "docker network",
+    "limitation --network none is needed at every call",
+    "limitation no custom networks: all containers work in the host's network",
+)
 def test_host_network(docker: Docker) -> None:
     names = docker.must("run", "--rm", "--network", "host", "busybox", "ls", "/sys/class/net")
     assert sorted(names.split()) == sorted(os.listdir("/sys/class/net"))
 
 
+@pytest.mark.covers("docker run")
 def test_stdin_from_a_pipe(docker: Docker) -> None:
     data = b"some\nlines\n" * 10000
     done = docker.run("run", "--rm", "--interactive", "busybox", "cat", data=data)
@@ -86,6 +106,7 @@ def typed(docker: Docker, *arguments: str) -> Iterator[tuple[Terminal, "subproce
             terminal.close()
 
 
+@pytest.mark.covers("docker run")
 def test_terminal(docker: Docker) -> None:
     script = 'echo up; until [ "$(stty size)" = "44 144" ]; do sleep 0.1; done;'
     script += ' echo go; read line; echo "got $line"; exit 5'
@@ -100,18 +121,21 @@ def test_terminal(docker: Docker) -> None:
         assert process.wait(30) == 5
 
 
+@pytest.mark.covers("docker run")
 def test_command_not_found(docker: Docker) -> None:
     done = docker.run("run", "--rm", "busybox", "no-such-program")
     assert "executable file `no-such-program` not found in $PATH" in done.stderr
     assert done.returncode == 127
 
 
+@pytest.mark.covers("docker run")
 def test_command_not_executable(docker: Docker) -> None:
     done = docker.run("run", "--rm", "busybox", "/etc/passwd")
     assert "permission denied" in done.stderr
     assert done.returncode == 126
 
 
+@pytest.mark.covers("docker logs", "docker stop, restart, inspect")
 def test_stop_logs_inspect_start_restart(docker: Docker) -> None:
     container = start(docker, LOOP)
     assert docker.must("inspect", "--format", STATUS, container) == "running 0 false\n"
@@ -125,6 +149,7 @@ def test_stop_logs_inspect_start_restart(docker: Docker) -> None:
     docker.must("rm", "--force", container)
 
 
+@pytest.mark.covers("docker stop, restart, inspect")
 def test_stop_of_one_that_does_not_listen(docker: Docker) -> None:
     container = start(docker, "echo up; exec sleep 600")
     docker.must("stop", "--time", "1", container)
@@ -132,6 +157,7 @@ def test_stop_of_one_that_does_not_listen(docker: Docker) -> None:
     docker.must("rm", container)
 
 
+@pytest.mark.covers("docker kill, wait")
 def test_kill_with_a_signal_and_wait(docker: Docker) -> None:
     script = "trap 'echo got; exit 9' USR1; echo up; while :; do sleep 0.1; done"
     container = start(docker, script)
@@ -161,6 +187,7 @@ def test_who_races_with_the_end_is_told_no_error(docker: Docker, command: tuple[
         docker.run("rm", "--force", container)
 
 
+@pytest.mark.covers("docker create, start", "docker rm")
 def test_create_start_attached_and_rm(docker: Docker) -> None:
     container = docker.must("create", "busybox", "sh", "-c", "echo said; exit 3").strip()
     done = docker.run("start", "--attach", container)
@@ -168,6 +195,7 @@ def test_create_start_attached_and_rm(docker: Docker) -> None:
     docker.must("rm", container)
 
 
+@pytest.mark.covers("docker attach", "docker logs")
 def test_attach(docker: Docker) -> None:
     script = "echo up; read line; echo got $line; read line; exit 4"
     container = start(docker, script, "--interactive")
@@ -184,11 +212,13 @@ def test_attach(docker: Docker) -> None:
     docker.must("rm", container)
 
 
+@pytest.mark.covers("docker run")
 def test_init(docker: Docker) -> None:
     script = "cat /proc/1/comm"
     assert "init" in docker.must("run", "--rm", "--init", "busybox", "sh", "-c", script)
 
 
+@pytest.mark.covers("docker run")
 def test_volumes_and_a_read_only_root(docker: Docker) -> None:
     place = docker.base / "volume"
     place.mkdir()
@@ -199,6 +229,7 @@ def test_volumes_and_a_read_only_root(docker: Docker) -> None:
     assert (place / "out").read_text() == "from there\n"
 
 
+@pytest.mark.covers("docker pause, unpause", "limitation pause is not supported")
 def test_pause_and_unpause(docker: Docker) -> None:
     place = docker.base / "pulse"
     place.mkdir()
@@ -214,6 +245,7 @@ def test_pause_and_unpause(docker: Docker) -> None:
     docker.must("rm", "--force", container)
 
 
+@pytest.mark.covers("docker rm")
 def test_delete_of_what_is_gone(docker: Docker) -> None:
     """dockerd calls `delete --force` a second time, from another process of its shim."""
     log = docker.base / "log.json"
@@ -222,6 +254,7 @@ def test_delete_of_what_is_gone(docker: Docker) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.covers("docker build, builder", "limitation build is not supported")
 def test_build(docker: Docker) -> None:
     context = docker.base / "context"
     context.mkdir()
@@ -239,6 +272,7 @@ def test_build(docker: Docker) -> None:
         docker.must("rmi", "built")
 
 
+@pytest.mark.covers("docker build, builder")
 def test_a_build_step_that_fails(docker: Docker) -> None:
     context = docker.base / "failing"
     context.mkdir()
@@ -248,6 +282,11 @@ def test_a_build_step_that_fails(docker: Docker) -> None:
     assert "returned a non-zero code: 9" in done.stderr
 
 
+@pytest.mark.covers(
+    "docker cp, diff, export, commit",
+    "docker info, version",
+    "docker commands that need no runtime",
+)
 def test_what_does_not_involve_the_runtime(docker: Docker) -> None:
     docker.must("tag", "busybox", "other:1")
     assert "other" in docker.must("images")
@@ -274,6 +313,7 @@ def test_what_does_not_involve_the_runtime(docker: Docker) -> None:
         assert docker.run(command, there).returncode != 0
 
 
+@pytest.mark.covers("docker node, service, stack, swarm")
 def test_no_swarm(docker: Docker) -> None:
     for command in (("node", "ls"), ("service", "ls"), ("stack", "ls"), ("secret", "ls")):
         done = docker.run(*command)
@@ -296,6 +336,7 @@ def running(_running: str, _docker: Docker) -> tuple[Docker, str]:
     return _docker, _running
 
 
+@pytest.mark.covers("docker exec", "limitation exec is not supported")
 def test_exec(running: tuple[Docker, str]) -> None:
     docker, container = running
     script = "echo $COLOUR $SHAPE; pwd; id -u; echo err >&2; exit 6"
@@ -304,11 +345,13 @@ def test_exec(running: tuple[Docker, str]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (6, "blue round\n/tmp\n7\n", "err\n")
 
 
+@pytest.mark.covers("docker exec")
 def test_exec_with_stdin(running: tuple[Docker, str]) -> None:
     docker, container = running
     assert docker.must("exec", "--interactive", container, "cat", data=b"data\n") == "data\n"
 
 
+@pytest.mark.covers("docker exec")
 def test_exec_in_a_terminal(running: tuple[Docker, str]) -> None:
     docker, container = running
     script = "tty; read line; echo got $line; exit 5"
@@ -319,6 +362,7 @@ def test_exec_in_a_terminal(running: tuple[Docker, str]) -> None:
         assert process.wait(30) == 5
 
 
+@pytest.mark.covers("docker exec")
 def test_exec_in_the_background(running: tuple[Docker, str]) -> None:
     docker, container = running
     docker.must("exec", "--detach", container, "sh", "-c", "echo done > /tmp/background")
@@ -326,6 +370,7 @@ def test_exec_in_the_background(running: tuple[Docker, str]) -> None:
     wait_until("it is done", lambda: docker.run(*read).stdout == "done\n")
 
 
+@pytest.mark.covers("docker exec")
 def test_exec_of_nothing(running: tuple[Docker, str]) -> None:
     docker, container = running
     done = docker.run("exec", container, "no-such-program")
@@ -333,11 +378,13 @@ def test_exec_of_nothing(running: tuple[Docker, str]) -> None:
     assert "no-such-program" in done.stdout + done.stderr
 
 
+@pytest.mark.covers("docker top")
 def test_top(running: tuple[Docker, str]) -> None:
     docker, container = running
     assert "sleep 600" in docker.must("top", container)
 
 
+@pytest.mark.covers("docker update")
 def test_update_is_refused(running: tuple[Docker, str]) -> None:
     docker, container = running
     done = docker.run("update", "--cpu-shares", "512", container)
@@ -346,6 +393,7 @@ def test_update_is_refused(running: tuple[Docker, str]) -> None:
     assert docker.must("inspect", "--format", "{{.State.Status}}", container) == "running\n"
 
 
+@pytest.mark.covers("docker checkpoint")
 def test_checkpoint_is_refused(running: tuple[Docker, str]) -> None:
     docker, container = running
     done = docker.run("checkpoint", "create", container, "one")
@@ -354,12 +402,14 @@ def test_checkpoint_is_refused(running: tuple[Docker, str]) -> None:
     assert docker.must("inspect", "--format", "{{.State.Status}}", container) == "running\n"
 
 
+@pytest.mark.covers("docker stats")
 def test_stats_are_of_the_submit_host(running: tuple[Docker, str]) -> None:
     docker, container = running
     line = docker.must("stats", "--no-stream", "--format", "{{.Name}} {{.PIDs}}", container)
     assert line.split()[0] == "shared"
 
 
+@pytest.mark.covers("docker cp, diff, export, commit")
 def test_cp_is_on_the_storage(running: tuple[Docker, str]) -> None:
     docker, container = running
     docker.must("cp", f"{container}:/etc/passwd", str(docker.base / "passwd"))
@@ -369,6 +419,9 @@ def test_cp_is_on_the_storage(running: tuple[Docker, str]) -> None:
     assert "A /given" in docker.must("diff", container)
 
 
+@pytest.mark.covers(
+    "docker cp, diff, export, commit", "docker container, ps, port, rename, events"
+)
 def test_what_asks_about_containers(running: tuple[Docker, str]) -> None:
     docker, container = running
     assert docker.must("ps", "--format", "{{.Names}}") == "shared\n"
@@ -379,6 +432,7 @@ def test_what_asks_about_containers(running: tuple[Docker, str]) -> None:
     assert "start" in docker.must("events", "--since", "1h", "--until", "0s")
 
 
+@pytest.mark.covers("docker network")
 def test_the_hook_of_dockers_network_is_dropped(running: tuple[Docker, str]) -> None:
     docker, container = running
     tasks = Path(f"{docker.base}/e").rglob(f"{container}/config.json")
@@ -390,6 +444,7 @@ def test_the_hook_of_dockers_network_is_dropped(running: tuple[Docker, str]) -> 
     assert "hooks dropped" in (record / "log").read_text()
 
 
+@pytest.mark.covers("limitation all containers run without privileges")
 def test_its_job_is_roots(running: tuple[Docker, str]) -> None:
     docker, _ = running
     assert any("RUNNING" in job for job in cluster.jobs(docker.site.user, docker.base.name))

@@ -14,6 +14,8 @@ from tests.harness.site import Site
 from tests.harness.terminal import Terminal
 from tests.harness.wait import wait_until
 
+pytestmark = pytest.mark.covers("promise doctor and install")
+
 everywhere = pytest.mark.parametrize(
     "site", ["local-root", "local-user", "slurm-root", "slurm-user"], indirect=True
 )
@@ -57,6 +59,9 @@ def nothing_left(site: Site) -> None:
     assert not site.root.exists()
 
 
+@pytest.mark.covers(
+    "scrun doctor", "guide Required software: an OCI runtime that works without Slurm"
+)
 @everywhere
 def test_all_is_well(site: Site) -> None:
     # a root directory that nobody has used yet, which is not to stay
@@ -73,6 +78,7 @@ def test_all_is_well(site: Site) -> None:
     assert not [process for process in site.processes() if "b/new" in str(process)]
 
 
+@pytest.mark.covers("scrun doctor")
 @on_slurm
 def test_without_a_job(site: Site) -> None:
     doctor = Doctor(site, "--no-job")
@@ -96,6 +102,7 @@ def changed(site: Site, old: str, new: str, *, oci_conf: bool = True) -> str:
     return str(directory / "slurm.conf")
 
 
+@pytest.mark.covers("scrun doctor")
 @on_slurm
 def test_a_controller_that_does_not_answer(site: Site) -> None:
     conf = changed(site, "SlurmctldPort=", "SlurmctldPort=1 #")
@@ -106,6 +113,12 @@ def test_a_controller_that_does_not_answer(site: Site) -> None:
     assert doctor.text("container") == "not tried"
 
 
+@pytest.mark.covers(
+    "scrun doctor",
+    "limitation needs an oci.conf on the nodes",
+    "guide an oci.conf on the nodes is needed",
+    "guide Known limitations: no privileges, the node's network",
+)
 @on_slurm
 def test_munge_and_oci_conf_that_are_missing(site: Site) -> None:
     conf = changed(site, "AuthInfo=socket=", "AuthInfo=socket=/nowhere", oci_conf=False)
@@ -123,6 +136,7 @@ def test_munge_and_oci_conf_that_are_missing(site: Site) -> None:
     assert doctor.text("job") == "not tried: /nowhere/slurm.conf cannot be read"
 
 
+@pytest.mark.covers("scrun doctor")
 @on_slurm
 def test_a_runtime_and_a_directory_that_the_nodes_do_not_have(site: Site) -> None:
     conf = changed(site, "ClusterName", "ClusterName")
@@ -156,6 +170,7 @@ def test_requests_that_slurm_refuses(site: Site) -> None:
     assert "partition" in doctor.text("job").lower()
 
 
+@pytest.mark.covers("scrun doctor")
 @pytest.mark.parametrize("site", ["local-user"], indirect=True)
 def test_settings_and_directories_that_are_wrong(site: Site) -> None:
     broken = site.base / "l" / "broken.toml"
@@ -191,6 +206,7 @@ def test_settings_and_directories_that_are_wrong(site: Site) -> None:
     assert "no OCI runtime works" in doctor.text("runtime here")
 
 
+@pytest.mark.covers("scrun doctor")
 @on_slurm
 def test_interrupted_in_its_job(site: Site) -> None:
     with subprocess.Popen(

@@ -18,6 +18,8 @@ from tests.harness.podman import rootless_podman
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
+pytestmark = pytest.mark.covers("promise jobs that are taken away")
+
 as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 
 _TOOL = Path(__file__).parents[2] / "tools" / "slurm-cluster"
@@ -79,6 +81,7 @@ def told(life: Life, reason: str, words: str) -> None:
     assert said == f"scrun: {annotations['org.scrun.message']}"
 
 
+@pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
 @as_user
 def test_out_of_memory(site: Site) -> None:
     environment = {"SCRUN_MEM_PER_NODE": "50", "_OCI_SYNCPIPE": "3"}
@@ -88,6 +91,7 @@ def test_out_of_memory(site: Site) -> None:
     assert (life.bundle / "oom").exists()
 
 
+@pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
 @as_user
 def test_killed_within_its_memory(site: Site) -> None:
     life = site.shell("kill -KILL $$; exit 137", environment={"_OCI_SYNCPIPE": "3"})
@@ -96,6 +100,7 @@ def test_killed_within_its_memory(site: Site) -> None:
     assert not (life.bundle / "oom").exists()
 
 
+@pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
 @as_user
 def test_preempted(site: Site) -> None:
     # its node cleans up for as long as it ignores the signal; the state is COMPLETING then
@@ -115,6 +120,7 @@ def test_preempted(site: Site) -> None:
         wait_until("it is gone", lambda: not cluster.slurm("squeue", "-h", "-p", "urgent"))
 
 
+@pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
 def test_podman_knows_that_memory_was_lacking() -> None:
     limits = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
     with rootless_podman() as podman:

@@ -10,6 +10,8 @@ from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
 
+pytestmark = pytest.mark.covers("promise jobs that wait, and what shapes a job")
+
 as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 
 # as Docker writes it for --cpus 1.5 --memory 100m --pids-limit 77
@@ -35,6 +37,7 @@ def flagged(site: Site, resources: dict[str, Any], annotations: dict[str, str]) 
     return config
 
 
+@pytest.mark.covers("scrun requests: annotations slurm.*, the engine's flags")
 @as_user
 def test_limits_and_annotations_become_the_job(site: Site) -> None:
     life = site.life(config=flagged(site, RESOURCES, {"slurm.time": "7"})).created()
@@ -72,6 +75,7 @@ def test_the_user_may_allow_more(make_site: MakeSite) -> None:
     assert life.start().wait() == 0
 
 
+@pytest.mark.covers("scrun requests: annotations slurm.*, the engine's flags")
 @as_user
 def test_a_refusal_names_the_flag(site: Site) -> None:
     config = flagged(site, {"memory": {"limit": 1 << 50}}, {})
@@ -79,6 +83,7 @@ def test_a_refusal_names_the_flag(site: Site) -> None:
     assert "SCRUN_MEM_PER_NODE=1073741824M from --memory, linux.resources.memory" in said
 
 
+@pytest.mark.covers("scrun a job that waits: state, list, log")
 @as_user
 def test_more_processors_than_a_node_has_name_the_flag(site: Site) -> None:
     life = site.life(config=flagged(site, {"cpu": {"quota": 100_000_000}}, {}))
@@ -88,6 +93,7 @@ def test_more_processors_than_a_node_has_name_the_flag(site: Site) -> None:
         assert "can never start: PartitionConfig" in refused
 
 
+@pytest.mark.covers("scrun requests: annotations slurm.*, the engine's flags")
 def test_they_can_be_switched_off(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings="idle_timeout = 20\n[slurm]\nengine_flags = false\n")
     config = flagged(site, RESOURCES, {"slurm.time": "7"})

@@ -24,6 +24,8 @@ from tests.harness.terminal import Terminal
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.covers("promise commands of crun and runc")
+
 # One of each engine and of each user; what depends on both has all four.
 TWO = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirect=True)
 
@@ -37,12 +39,14 @@ def running(site: Site) -> Life:
     return life
 
 
+@pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
 def test_status_and_output(site: Site, running: Life) -> None:
     done = site.run("exec", running.id, "sh", "-c", "echo out; echo err >&2; exit 7")
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
     assert site.run("exec", running.id, "sh", "-c", "kill -9 $$").returncode == 137
 
 
+@pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
 def test_it_joins_the_container(site: Site, running: Life) -> None:
     site.must("exec", running.id, "sh", "-c", "echo changed >/dev/of-exec")
     assert site.must("exec", running.id, "cat", "/dev/of-exec") == "changed\n"
@@ -50,6 +54,7 @@ def test_it_joins_the_container(site: Site, running: Life) -> None:
     assert f"1 {sh} -c trap" in site.must("exec", running.id, "ps", "-o", "pid,args")
 
 
+@pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
 @TWO
 def test_surroundings(site: Site, running: Life) -> None:
     options = ("--env", "A=b c", "--env", "PATH=/bin:/usr/bin", "--cwd", "/tmp")
@@ -57,6 +62,7 @@ def test_surroundings(site: Site, running: Life) -> None:
     assert said == f"b c\n/tmp\n{site.base}\n"  # the rest is as the first process has it
 
 
+@pytest.mark.covers("scrun exec: --process")
 @TWO
 def test_a_process_file(site: Site, running: Life, tmp_path: Path) -> None:
     path = site.base / "b" / "process.json"
@@ -90,6 +96,7 @@ def test_a_process_from_a_pipe_is_read_by_the_caller(site: Site, running: Life, 
     assert (done.returncode, done.stdout, done.stderr) == (3, "x" * 70000 + "\n", "")
 
 
+@pytest.mark.covers("scrun exec: --process")
 @TWO
 @pytest.mark.parametrize(
     ("content", "words"),
@@ -102,6 +109,7 @@ def test_a_process_file_that_is_none(site: Site, running: Life, content: str, wo
     assert words in site.fails("exec", "--process", str(path), running.id)
 
 
+@pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
 @TWO
 @pytest.mark.parametrize(
     ("name", "status", "words"),
@@ -117,6 +125,7 @@ def test_what_cannot_be_run(site: Site, running: Life, name: str, status: int, w
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
 @pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
 def test_a_user_that_is_not_there(site: Site, running: Life) -> None:
     assert site.must("exec", "--user", "33", running.id, "id", "-u") == "33\n"
@@ -125,6 +134,7 @@ def test_a_user_that_is_not_there(site: Site, running: Life) -> None:
     )
 
 
+@pytest.mark.covers("scrun exec: joins the container, its surroundings and status", "podman exec")
 @TWO
 def test_several_at_once(site: Site, running: Life) -> None:
     def run(number: int) -> tuple[int, str]:
@@ -136,6 +146,7 @@ def test_several_at_once(site: Site, running: Life) -> None:
         assert list(threads.map(run, range(6))) == [(n, f"{n}\n") for n in range(6)]
 
 
+@pytest.mark.covers("scrun exec: standard input, signals, ends")
 def test_stdin_and_signals(site: Site, running: Life) -> None:
     script = "trap 'echo got; exit 9' USR1; echo up; while :; do sleep 0.05; done"
     with _popen(site, "exec", running.id, "sh", "-c", script) as process:
@@ -149,6 +160,7 @@ def test_stdin_and_signals(site: Site, running: Life) -> None:
     assert out == data
 
 
+@pytest.mark.covers("scrun exec: standard input, signals, ends")
 @TWO
 def test_one_that_is_killed_leaves_nothing(site: Site, running: Life) -> None:
     with _popen(site, "exec", running.id, "sh", "-c", "echo up; exec sleep 600") as process:
@@ -160,6 +172,7 @@ def test_one_that_is_killed_leaves_nothing(site: Site, running: Life) -> None:
     )
 
 
+@pytest.mark.covers("scrun exec: standard input, signals, ends")
 @TWO
 def test_it_ends_with_the_container(site: Site, running: Life) -> None:
     with _popen(site, "exec", running.id, "sh", "-c", "echo up; exec sleep 600") as process:
@@ -170,6 +183,7 @@ def test_it_ends_with_the_container(site: Site, running: Life) -> None:
     assert running.wait() == 0
 
 
+@pytest.mark.covers("scrun exec: --detach, --pid-file")
 def test_detached(site: Site, running: Life) -> None:
     pid_file = site.base / "b" / "pid"
     script = "echo done >/dev/detached; exec sleep 600"
@@ -199,6 +213,7 @@ def terminal() -> Iterator[tuple[Terminal, int]]:
     terminal.close()
 
 
+@pytest.mark.covers("scrun exec: --tty")
 def test_with_a_terminal(site: Site, running: Life, terminal: tuple[Terminal, int]) -> None:
     here, slave = terminal
     script = 'tty; stty size; read line; echo "got $line"; stty size; exit 5'
@@ -230,6 +245,7 @@ def test_the_caller_s_terminal_is_as_before(
     os.close(slave)
 
 
+@pytest.mark.covers("scrun shell")
 @TWO
 def test_shell(site: Site, running: Life, terminal: tuple[Terminal, int]) -> None:
     here, slave = terminal
@@ -244,12 +260,14 @@ def test_shell(site: Site, running: Life, terminal: tuple[Terminal, int]) -> Non
     assert process.wait(20) == 6
 
 
+@pytest.mark.covers("scrun exec: --tty", "scrun shell")
 @pytest.mark.parametrize("site", ["local-user"], indirect=True)
 def test_without_a_terminal(site: Site, running: Life) -> None:
     assert "--console-socket" in site.fails("exec", "--tty", "--detach", running.id, "true")
     assert "needs a command" in site.fails("exec", running.id)
 
 
+@pytest.mark.covers("scrun exec: standard input, signals, ends")
 @pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
 def test_where_nothing_runs(site: Site) -> None:
     life = site.life("true").created()
@@ -286,6 +304,7 @@ def test_right_after_its_end(site: Site, words: list[str]) -> None:
     life.delete()
 
 
+@pytest.mark.covers("scrun exec: the runtime's command")
 def test_a_pattern_of_the_site(make_site: MakeSite) -> None:
     """[runtime] exec of scrun.toml, where the runtime is called by other words."""
     pattern = "sh -c 'echo instead of %f; exit 9'"
@@ -308,6 +327,7 @@ def _popen(site: Site, *words: str) -> "subprocess.Popen[bytes]":
     )
 
 
+@pytest.mark.covers("security variables of the container, of an exec, of the caller")
 @pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
 def test_its_variables_are_on_no_command_line(site: Site, running: Life) -> None:
     """Everybody can read those (proc(5)); a variable may be a password."""

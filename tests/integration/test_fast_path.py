@@ -9,6 +9,8 @@ import pytest
 
 from tests.harness.site import Site
 
+pytestmark = pytest.mark.covers("promise frequent commands import little")
+
 one_each = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirect=True)
 
 FOR_NAMESPACES = {"_ctypes"}  # and not ctypes
@@ -49,6 +51,7 @@ def heavy(modules: set[str]) -> set[str]:
     }
 
 
+@pytest.mark.covers("plugin-api Performance: functions are quick")
 @one_each
 def test_frequent_operations_import_nothing_heavy(site: Site) -> None:
     site.life("true", container="first").created()  # the supervisor is there from now on

@@ -88,6 +88,7 @@ def refused(podman: Podman, *words: str) -> str:
     return done.stderr
 
 
+@pytest.mark.covers("podman cp, mount, unmount")
 @pytest.mark.parametrize("path", [str(MARKER), str(IN_ETC), str(NEW)])
 def test_cp_both_ways(engine: Podman, running: str, path: str) -> None:
     engine.must("cp", own_file(engine, "given\n"), f"{running}:{path}")
@@ -96,6 +97,7 @@ def test_cp_both_ways(engine: Podman, running: str, path: str) -> None:
     assert copied(engine, running, path) == "changed\n"
 
 
+@pytest.mark.covers("podman cp, mount, unmount")
 def test_cp_finds_what_the_container_has_and_not_the_host(engine: Podman, running: str) -> None:
     said = refused(engine, f"{running}:/tmp/{NAME}", "-")
     assert "could not be found on container" in said
@@ -103,6 +105,7 @@ def test_cp_finds_what_the_container_has_and_not_the_host(engine: Podman, runnin
     assert copied(engine, running, "/etc/hosts") == hosts
 
 
+@pytest.mark.covers("podman cp, mount, unmount")
 def test_cp_where_only_the_node_has_the_files(engine: Podman) -> None:
     """A tmpfs, a device, the node's /tmp: refused, and not another directory's files instead."""
     script = f"echo x >/scratch/x; {STAYS}"
@@ -122,6 +125,7 @@ def test_cp_where_only_the_node_has_the_files(engine: Podman) -> None:
         engine.must("rm", "--force", "--time", "1", container)
 
 
+@pytest.mark.covers("podman cp, mount, unmount")
 def test_cp_to_volumes(engine: Podman) -> None:
     base = engine.site.base / "volumes"
     base.mkdir()
@@ -148,6 +152,7 @@ def test_cp_into_a_read_only_container(engine: Podman) -> None:
         engine.must("rm", "--force", "--time", "1", container)
 
 
+@pytest.mark.covers("podman top")
 def test_top_shows_no_process_of_the_host(engine: Podman, running: str) -> None:
     header, *rows = engine.must("top", running, "pid", "hpid", "args").splitlines()
     assert header.split() == ["PID", "HPID", "COMMAND"]
@@ -209,6 +214,7 @@ def test_members_of_a_pod(engine: Podman) -> None:
         engine.must("pod", "rm", "--force", "--time", "0", "pod")
 
 
+@pytest.mark.covers("podman cp, mount, unmount")
 def test_cp_reaches_the_copy_of_a_root_file_system() -> None:
     """On overlay the container runs in a copy, and what changes in it is brought back."""
     with rootless_podman(storage="overlay") as podman:
@@ -220,6 +226,7 @@ def test_cp_reaches_the_copy_of_a_root_file_system() -> None:
         assert copied(podman, container, f"/tmp/{NAME}") == "given\n"
 
 
+@pytest.mark.covers("docker cp, diff, export, commit")
 def test_docker_cp_and_top() -> None:
     """docker cp works on the storage, which is vfs here; dockerd has a ps of its own."""
     with Docker() as daemon:

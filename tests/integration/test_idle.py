@@ -9,6 +9,8 @@ from tests.harness.processes import voluntary_switches
 from tests.harness.site import Site, whole_life
 from tests.harness.wait import wait_while
 
+pytestmark = pytest.mark.covers("promise nothing wakes up while containers are idle")
+
 QUIET = 10.0
 
 

@@ -165,6 +165,7 @@ def debian() -> Iterator[Podman]:
         yield podman
 
 
+@pytest.mark.covers("podman build")
 @pytest.mark.timeout(900)
 def test_apt(debian: Podman) -> None:
     """A build step that downloads as one user, and makes another one with files of its own."""

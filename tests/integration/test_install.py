@@ -14,6 +14,8 @@ from tests.harness.bundle import snapshot
 from tests.harness.podman import rootless_podman
 from tests.harness.site import Site, scrun_binary
 
+pytestmark = pytest.mark.covers("promise doctor and install")
+
 DAEMON = '{\n\t"debug": true,\n\t"log-opts": {"max-size": "1m"}\n}\n'
 
 
@@ -63,6 +65,7 @@ def home(site: Site) -> Iterator[Home]:
 user = pytest.mark.parametrize("site", ["local-user"], indirect=True)
 
 
+@pytest.mark.covers("scrun install")
 @user
 def test_podman_and_back(home: Home) -> None:
     own = '[containers]\nenv = ["A=b"]\n'
@@ -92,6 +95,7 @@ def test_storage_that_is_copied(home: Home) -> None:
     assert said[1:] == [f"note: podman's storage driver is overlay: {conf.STORAGE}"]
 
 
+@pytest.mark.covers("scrun install")
 @user
 def test_docker_and_back(home: Home) -> None:
     home.write(home.daemon, DAEMON)
@@ -113,6 +117,7 @@ def test_docker_and_back(home: Home) -> None:
     assert "nothing to undo" in home.must("docker", "--undo")
 
 
+@pytest.mark.covers("scrun install")
 @user
 def test_what_is_not_touched(home: Home) -> None:
     home.write(home.daemon, '{"runtimes": {"scrun": {"path": "/usr/bin/true"}}}')
@@ -139,6 +144,7 @@ def test_what_is_not_touched(home: Home) -> None:
     assert "only root can" in home.fails("podman", "--system")
 
 
+@pytest.mark.covers("scrun install")
 @user
 def test_a_slurm_conf_that_only_the_environment_names(home: Home, site: Site) -> None:
     """It goes to the real home: scrun looks nowhere else, because engines pass on no HOME."""
@@ -153,6 +159,7 @@ def test_a_slurm_conf_that_only_the_environment_names(home: Home, site: Site) ->
     assert not settings.exists()
 
 
+@pytest.mark.covers("scrun install")
 @pytest.mark.parametrize("site", ["local-root"], indirect=True)
 def test_for_all_users(site: Site, tmp_path: Path) -> None:
     drop_in = Path(conf.drop_in("/etc/containers"))
@@ -185,6 +192,9 @@ def test_for_all_users(site: Site, tmp_path: Path) -> None:
     assert (daemon.read_bytes() if daemon.exists() else None) == before
 
 
+@pytest.mark.covers(
+    "scrun install", "limitation --ulimit, --cgroupns and the like are needed at every call"
+)
 def test_podman_run_after_it() -> None:
     """No option is needed but the network, because this machine has no slirp4netns.
 

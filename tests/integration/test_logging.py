@@ -46,10 +46,12 @@ def run_to_the_end(site: Site, *options: str, **environment: str) -> str:
 # Standard error
 
 
+@pytest.mark.covers("slurm-scrun messages in the container's standard error")
 def test_nothing_is_said_by_default(site: Site) -> None:
     assert run_to_the_end(site) == "own\n"
 
 
+@pytest.mark.covers("scrun(1) GLOBAL OPTIONS: --debug, --verbose, --log, --log-format")
 @pytest.mark.parametrize(
     ("options", "environment"),
     [
@@ -112,6 +114,7 @@ def test_a_standard_error_that_nobody_reads_holds_nothing_up(site: Site) -> None
 # --log
 
 
+@pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: SCRUN_DEBUG and its three siblings")
 @one_each
 def test_more_goes_to_the_log_only_when_this_call_asks(site: Site) -> None:
     log = place_for(site, "log")
@@ -143,6 +146,7 @@ def test_more_goes_to_the_log_only_when_this_call_asks(site: Site) -> None:
 # The file, and the container's own log
 
 
+@pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: SCRUN_DEBUG and its three siblings")
 @one_each
 def test_the_file_of_the_environment(site: Site) -> None:
     file = place_for(site, "file")
@@ -204,6 +208,7 @@ def until(daemon: socket.socket, text: str) -> list[str]:
     return got
 
 
+@pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: SCRUN_DEBUG and its three siblings")
 @pytest.mark.parametrize("place", ["local-root", "slurm-user"])
 def test_syslog(make_site: MakeSite, place: str) -> None:
     site = make_site(place)

@@ -16,6 +16,8 @@ from tests.harness.script import manual
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.covers("guide bundles are not transferred")
+
 PLACES = ("local-user", "slurm-user")
 FINE = "function slurm_scrun_stage_in() return slurm.SUCCESS end\n"
 FINE_OUT = "function slurm_scrun_stage_out() return slurm.SUCCESS end\n"
@@ -54,6 +56,11 @@ local function note(text) slurm.allocator_command("echo '" .. text .. "' >> @BAS
 """
 
 
+@pytest.mark.covers(
+    "scrun(1) JOB ENVIRONMENT VARIABLES",
+    "scrun(1) scrun.lua: slurm_scrun_stage_in",
+    "scrun(1) EXAMPLE",
+)
 @pytest.mark.parametrize("form", ["require", "slurm"])
 @pytest.mark.parametrize("place", PLACES)
 def test_the_manuals_example(with_script: WithScript, place: str, form: str) -> None:
@@ -72,6 +79,10 @@ def test_the_manuals_example(with_script: WithScript, place: str, form: str) -> 
     life.delete()
 
 
+@pytest.mark.covers(
+    "scrun(1) scrun.lua: found, loaded",
+    "slurm-scrun the spool directory stays after a failed create",
+)
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
@@ -94,6 +105,7 @@ def test_a_script_that_cannot_be_loaded(
         assert cluster.slurm("squeue", "-h", "-t", "all", "--name", site.base.name) == ""
 
 
+@pytest.mark.covers("scrun(1) scrun.lua: found, loaded")
 def test_a_script_that_is_named_has_to_be_there(make_site: MakeSite) -> None:
     site = make_site("local-user", settings='[lua]\nscript = "/no/scrun.lua"\n')
     assert "/no/scrun.lua: No such file or directory" in site.shell("true").refused()
@@ -105,6 +117,12 @@ def test_a_script_that_anybody_could_write(with_script: WithScript) -> None:
     assert "everybody may write to it" in site.shell("true").refused()
 
 
+@pytest.mark.covers(
+    "scrun(1) scrun.lua: slurm_scrun_stage_in",
+    "slurm-scrun stage_in failing: create exits 0, or never",
+    "slurm-scrun os.exit ends the anchor and leaks the job",
+    "slurm-scrun the spool directory stays after a failed create",
+)
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -134,6 +152,7 @@ function slurm_scrun_stage_out() note('out') return slurm.SUCCESS end
 """
 
 
+@pytest.mark.covers("scrun(1) scrun.lua: slurm_scrun_stage_out")
 @pytest.mark.parametrize("place", PLACES)
 def test_stage_out_comes_after_every_end(with_script: WithScript, place: str) -> None:
     site = with_script(place, NOTING)
@@ -175,6 +194,7 @@ def test_stage_out_comes_when_the_supervisor_died(with_script: WithScript, place
     assert marks(site) == ["in", "out"]
 
 
+@pytest.mark.covers("scrun(1) scrun.lua: slurm_scrun_stage_out")
 @pytest.mark.parametrize(("status", "expected"), [(0, 125), (7, 7)])
 @pytest.mark.parametrize("place", PLACES)
 def test_a_stage_out_that_fails_is_no_success(
@@ -219,6 +239,7 @@ def create_of(life: Life) -> int:
     return found
 
 
+@pytest.mark.covers("scrun(1) SIGNALS")
 @pytest.mark.parametrize("how", ["delete", "INT", "TERM", "HUP", "create INT", "create TERM"])
 @pytest.mark.parametrize("place", PLACES)
 def test_ended_while_a_command_of_stage_in_runs(
@@ -243,6 +264,7 @@ def test_ended_while_a_command_of_stage_in_runs(
     site.settle()
 
 
+@pytest.mark.covers("scrun(1) SIGNALS")
 def test_who_asks_again_does_not_wait_for_stage_out(with_script: WithScript) -> None:
     script = "function slurm_scrun_stage_out() slurm.allocator_command('sleep 614') end"
     site = with_script("slurm-user", FINE + script)
@@ -255,6 +277,7 @@ def test_who_asks_again_does_not_wait_for_stage_out(with_script: WithScript) -> 
     life.delete()
 
 
+@pytest.mark.covers("scrun(1) scrun.lua: remote_command")
 @pytest.mark.parametrize("place", ["local-user", "slurm-user"])
 def test_remote_command(with_script: WithScript, place: str) -> None:
     script = """
@@ -298,6 +321,7 @@ def test_remote_command_knows_its_container(with_script: WithScript, place: str)
     life.delete()
 
 
+@pytest.mark.covers("scrun(1) GLOBAL OPTIONS: --slurm-conf", "scrun(1) scrun.lua: found, loaded")
 def test_the_script_beside_slurm_conf_is_found(make_site: MakeSite, tmp_path: Path) -> None:
     site = make_site("slurm-user")
     source = Path(cluster.slurm_conf())
@@ -323,6 +347,7 @@ VARIABLES = (
 )  # fmt: skip
 
 
+@pytest.mark.covers("scrun(1) OUTPUT ENVIRONMENT VARIABLES", "scrun(1) JOB ENVIRONMENT VARIABLES")
 @pytest.mark.parametrize("place", PLACES)
 def test_the_variables_of_a_script(with_script: WithScript, place: str) -> None:
     script = """

@@ -14,10 +14,13 @@ from tests.harness.processes import signal_quietly
 from tests.harness.site import Site, whole_life
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.covers("promise many lives; anchors and supervisors are killed")
+
 on_slurm = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 LONG = pytest.mark.timeout(400)
 
 
+@pytest.mark.covers("slurm-scrun the anchor goes on for ever after the end")
 @LONG
 @on_slurm
 def test_200_lives_one_after_the_other(site: Site) -> None:
@@ -25,6 +28,7 @@ def test_200_lives_one_after_the_other(site: Site) -> None:
     site.settle()
 
 
+@pytest.mark.covers("slurm-scrun stage_in sometimes skipped; 86 of 100 at once run")
 @LONG
 @on_slurm
 def test_100_lives_at_once(site: Site) -> None:
@@ -45,6 +49,7 @@ def test_20_lives_at_once_on_this_machine(site: Site) -> None:
     site.settle()
 
 
+@pytest.mark.covers("promise simultaneous creates start one supervisor")
 @on_slurm
 def test_many_creates_start_one_supervisor(site: Site, make_site: MakeSite) -> None:
     fresh = make_site("slurm-user")
@@ -62,6 +67,10 @@ def _begin_and_start(life: Life) -> None:
         life.run("start")
 
 
+@pytest.mark.covers(
+    "slurm-scrun any signal kills the anchor, job and container go on",
+    "slurm-scrun after the anchor's death the job stays",
+)
 @LONG
 @on_slurm
 def test_anchors_killed_at_random_moments(

@@ -13,6 +13,8 @@ from tests.harness.site import Site
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.covers("guide bundles are not transferred")
+
 on_slurm = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 
 TWO = {"SCRUN_JOB_NUM_NODES": "2", "SCRUN_NTASKS": "2"}
@@ -27,6 +29,7 @@ def says(life: Life, text: str, times: int) -> None:
     wait_until(f"{text!r} {times} times", lambda: stdout.so_far.count(text.encode()) == times)
 
 
+@pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
 @on_slurm
 def test_two_nodes_and_tasks(site: Site) -> None:
     life = site.shell("echo here", environment=LABELLED).created()

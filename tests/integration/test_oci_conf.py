@@ -57,6 +57,19 @@ def program(shared: Path, name: str, script: str) -> Path:
     return calls
 
 
+@pytest.mark.covers(
+    "guide all containers run without privileges",
+    "guide runc, create and start",
+    "guide runc, run; RunTimeQuery stands there twice",
+    "guide crun, create and start; run",
+    "guide nvidia-container-runtime, create and start; run",
+    "oci.conf RunTimeCreate",
+    "oci.conf RunTimeKill",
+    "oci.conf RunTimeRun",
+    "oci.conf %j",
+    "oci.conf %n",
+    "oci.conf %u, %U",
+)
 @pytest.mark.parametrize("way", ["create", "run"])
 @pytest.mark.parametrize("runtime", ["runc", "crun", "nvidia"])
 def test_an_oci_runtime(example: MakeExample, shared: Path, runtime: str, way: str) -> None:
@@ -82,6 +95,13 @@ def munge_socket_directory() -> Iterator[None]:
         place.rmdir()
 
 
+@pytest.mark.covers(
+    "guide what the runtime cannot do is not there",
+    "guide Charliecloud",
+    "oci.conf CreateEnvFile",
+    "oci.conf IgnoreFileConfigJson",
+    "guide Types: Charliecloud",
+)
 @pytest.mark.usefixtures("munge_socket_directory")
 def test_charliecloud(example: MakeExample) -> None:
     """Containers guide, example configurations: Charliecloud, with a plain root file system."""
@@ -108,6 +128,7 @@ ch-run --set-env="$variables" "$bundle/rootfs" -- "$@"
 """
 
 
+@pytest.mark.covers("guide enroot by a script of the site's", "oci.conf %b", "guide Types: ENROOT")
 def test_a_wrapper_script(example: MakeExample, shared: Path) -> None:
     """Containers guide, example configurations: the script around enroot, here around ch-run."""
     text = (EXAMPLES / "enroot.conf").read_text().replace("/usr/local/bin/", f"{shared}/bin/")
@@ -128,6 +149,11 @@ def test_a_wrapper_script(example: MakeExample, shared: Path) -> None:
     site.settle()
 
 
+@pytest.mark.covers(
+    "guide singularity and apptainer, exec --userns %r %@",
+    "oci.conf %p",
+    "guide Types: Singularity",
+)
 def test_apptainer_s_way(example: MakeExample, shared: Path) -> None:
     """Containers guide: `exec --userns %r %@`, where the container's process is %p."""
     site = example((EXAMPLES / "apptainer.conf").read_text())
@@ -137,6 +163,7 @@ def test_apptainer_s_way(example: MakeExample, shared: Path) -> None:
     assert calls.read_text().startswith(f"exec --userns {site.rootfs} sh -c cat; echo error")
 
 
+@pytest.mark.covers("oci.conf RunTimeDelete", "oci.conf %p")
 def test_the_supervisor_dies(example: MakeExample, shared: Path) -> None:
     """RunTimeDelete of the process that the container is; nothing of it is left."""
     site = example((EXAMPLES / "apptainer.conf").read_text())
@@ -166,6 +193,7 @@ def clustered(shared: Path, make_site: MakeSite) -> MakeExample:
     return make
 
 
+@pytest.mark.covers("oci.conf DebugFlags", "oci.conf SrunArgs", "oci.conf SrunPath")
 def test_srun_of_the_site(clustered: MakeExample, shared: Path) -> None:
     """oci.conf(5): SrunPath, SrunArgs, one entry for each argument, and DebugFlags."""
     tell = f'echo "flags $SLURM_DEBUG_FLAGS" >>{shared}/srun.calls\n'
@@ -186,6 +214,7 @@ def test_srun_of_the_site(clustered: MakeExample, shared: Path) -> None:
     site.settle()
 
 
+@pytest.mark.covers("oci.conf FileDebug", "oci.conf StdIODebug")
 def test_levels_of_the_site(clustered: MakeExample) -> None:
     """oci.conf(5): StdIODebug, and FileDebug for the file of [log]."""
     site = clustered("StdIODebug=verbose\nFileDebug=debug\n")
@@ -199,6 +228,7 @@ def test_levels_of_the_site(clustered: MakeExample) -> None:
     assert "it is running" in log.read_text()
 
 
+@pytest.mark.covers("oci.conf SrunPath")
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -230,6 +260,22 @@ RunTimeRun="wrapper '%Z' '%b' %r %e %m; exec runc --root={path}/state run -b %b 
 SHOW = "tr '\\0' '\\n' </mnt/step-0/task-0/environment; echo; env"
 
 
+@pytest.mark.covers(
+    "oci.conf ContainerPath",
+    "oci.conf CreateEnvFile",
+    "oci.conf DisableCleanup",
+    "oci.conf DisableHooks",
+    "oci.conf EnvExclude",
+    "oci.conf MountSpoolDir",
+    "oci.conf RunTimeEnvExclude",
+    "oci.conf %b",
+    "oci.conf %e",
+    "oci.conf %m",
+    "oci.conf %r",
+    "oci.conf %s, %t",
+    "oci.conf %u, %U",
+    "oci.conf %Z",
+)
 @pytest.mark.parametrize("keep", ["no", "yes"])
 def test_parameters(example: MakeExample, shared: Path, keep: str) -> None:
     """oci.conf(5), each parameter: what the container, its hooks and the commands see."""
@@ -269,6 +315,7 @@ def test_parameters(example: MakeExample, shared: Path, keep: str) -> None:
     assert os.path.exists(step) is (keep == "yes")
 
 
+@pytest.mark.covers("guide runc, create and start")
 def test_a_terminal_by_create_and_start(example: MakeExample) -> None:
     """RunTimeCreate has no console socket, and would refuse to make a terminal."""
     site = example((EXAMPLES / "runc-create.conf").read_text())
@@ -278,6 +325,7 @@ def test_a_terminal_by_create_and_start(example: MakeExample) -> None:
     life.delete()
 
 
+@pytest.mark.covers("guide a job fails if the runtime does", "oci.conf RunTimeStart")
 def test_start_that_fails_is_said(example: MakeExample) -> None:
     text = (EXAMPLES / "runc-create.conf").read_text()
     site = example(text.replace("/ start", "/ no-such-command"))
@@ -288,6 +336,7 @@ def test_start_that_fails_is_said(example: MakeExample) -> None:
     site.settle()
 
 
+@pytest.mark.covers("oci.conf %@")
 def test_arguments_as_they_are(example: MakeExample, shared: Path) -> None:
     """oci.conf(5): %@, each argument quoted and escaped; nothing of config.json is a command."""
     site = example((EXAMPLES / "apptainer.conf").read_text())
@@ -308,6 +357,11 @@ def by_hand(site: Site) -> tuple[str, str]:
     return found["status"], found["finding"]
 
 
+@pytest.mark.covers(
+    "guide a runtime that works outside of Slurm",
+    "guide testing the runtime outside of Slurm: create, start, kill, delete",
+    "guide OCI runtime configurations, testing a runtime outside Slurm",
+)
 @pytest.mark.parametrize("name", ["runc-create", "runc-run", "apptainer"])
 def test_doctor_tries_the_commands(example: MakeExample, shared: Path, name: str) -> None:
     """Containers guide, "Testing OCI runtime outside of Slurm"."""
@@ -321,6 +375,7 @@ def test_doctor_tries_the_commands(example: MakeExample, shared: Path, name: str
     assert (status, said.endswith("each works on this machine")) == ("ok", True), said
 
 
+@pytest.mark.covers("guide testing the runtime outside of Slurm: create, start, kill, delete")
 @pytest.mark.parametrize(
     ("name", "right", "wrong", "said"),
     [
@@ -339,6 +394,7 @@ def test_doctor_names_the_command(
     site.settle()
 
 
+@pytest.mark.covers("oci.conf EnvExclude")
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_variables_that_the_nodes_leave_out(site: Site) -> None:
     """oci.conf(5): EnvExclude, which slurmstepd has since 23.02."""

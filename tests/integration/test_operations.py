@@ -11,6 +11,8 @@ from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
+pytestmark = pytest.mark.covers("promise commands of crun and runc")
+
 TWO = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirect=True)
 
 
@@ -24,6 +26,7 @@ def running(site: Site) -> Life:
     return life
 
 
+@pytest.mark.covers("scrun pause, resume")
 def test_pause_and_resume(site: Site, running: Life) -> None:
     site.must("pause", running.id)
     assert running.status == "paused"
@@ -48,6 +51,7 @@ def _is_quiet(life: Life) -> bool:
     return written(life) == before
 
 
+@pytest.mark.covers("scrun pause, resume")
 @TWO
 def test_a_paused_one_can_be_killed(site: Site, running: Life) -> None:
     site.must("pause", running.id)
@@ -55,6 +59,7 @@ def test_a_paused_one_can_be_killed(site: Site, running: Life) -> None:
     assert running.wait() == 137
 
 
+@pytest.mark.covers("scrun pause, resume")
 @TWO
 def test_a_paused_one_can_be_deleted(site: Site, running: Life) -> None:
     site.must("pause", running.id)
@@ -62,6 +67,7 @@ def test_a_paused_one_can_be_deleted(site: Site, running: Life) -> None:
     assert site.must("list", "--quiet") == ""
 
 
+@pytest.mark.covers("scrun ps")
 def test_ps(site: Site, running: Life) -> None:
     pids = json.loads(site.must("ps", "--format", "json", running.id))
     assert pids
@@ -73,6 +79,7 @@ def test_ps(site: Site, running: Life) -> None:
     assert any("trap 'exit 0' TERM" in line for line in table[1:])
 
 
+@pytest.mark.covers("scrun ps")
 @TWO
 def test_ps_with_options(site: Site, running: Life) -> None:
     table = site.must("ps", running.id, "-e", "-o", "pid,args").splitlines()
@@ -82,6 +89,7 @@ def test_ps_with_options(site: Site, running: Life) -> None:
     assert "no column PID" in site.fails("ps", running.id, "-e", "-o", "args")
 
 
+@pytest.mark.covers("scrun events")
 def test_events(site: Site, running: Life) -> None:
     event = json.loads(site.must("events", "--stats", running.id))
     assert (event["type"], event["id"]) == ("stats", running.id)
@@ -90,6 +98,7 @@ def test_events(site: Site, running: Life) -> None:
     assert event["data"]["cpu"]["usage"].keys() == {"total", "kernel", "user"}
 
 
+@pytest.mark.covers("scrun events")
 @TWO
 def test_events_go_on_until_the_end(site: Site, running: Life) -> None:
     command = [*site.user.prefix, *site.command, "events", "--interval", "0.1", running.id]
@@ -104,6 +113,7 @@ def test_events_go_on_until_the_end(site: Site, running: Life) -> None:
     assert "is not a time" in site.fails("events", "--interval", "never", running.id)
 
 
+@pytest.mark.covers("scrun update", "podman update", "docker update")
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_update_on_slurm(site: Site, running: Life) -> None:
     assert "memory.limit=1073741824: Slurm cannot change" in site.fails(
@@ -127,12 +137,14 @@ def test_update_on_slurm(site: Site, running: Life) -> None:
     )
 
 
+@pytest.mark.covers("scrun update")
 @pytest.mark.parametrize("site", ["local-user"], indirect=True)
 def test_update_here_without_cgroups(site: Site, running: Life) -> None:
     assert "memory.limit" in site.fails("update", "--memory", "1g", running.id)
     assert "have none" in site.fails("update", "--time-limit", "5", running.id)
 
 
+@pytest.mark.covers("scrun pause, resume")
 @TWO
 @pytest.mark.parametrize("command", ["pause", "resume", "ps", "events"])
 def test_where_nothing_runs(site: Site, command: str) -> None:

@@ -86,6 +86,12 @@ FILES = {
 }
 
 
+@pytest.mark.covers(
+    "security the root directory and all in it: records, logs, output",
+    "security to connect to the supervisor",
+    "security to lock a pid file",
+    "security scrun with the other one's --root",
+)
 @BOTH
 def test_files(site: Site, victim: Life, stranger: Stranger) -> None:
     [socket_name] = [
@@ -143,6 +149,10 @@ PROCESSES = {
 }
 
 
+@pytest.mark.covers(
+    "security environment, memory and open files of processes",
+    "security to signal, trace, limit, slow down any process",
+)
 @BOTH
 def test_processes(site: Site, victim: Life, stranger: Stranger) -> None:
     found = ours(site)
@@ -175,6 +185,10 @@ return [word[::-1] in ''.join(seen) for word in args]
 """
 
 
+@pytest.mark.covers(
+    "security that there are processes, and their command lines",
+    "security variables of the container, of an exec, of the caller",
+)
 @BOTH
 def test_secrets_are_on_no_command_line(site: Site, stranger: Stranger) -> None:
     """Neither the container's variables nor the caller's, from `create` to `delete`."""
@@ -189,6 +203,10 @@ def test_secrets_are_on_no_command_line(site: Site, stranger: Stranger) -> None:
     life.delete()
 
 
+@pytest.mark.covers(
+    "security to connect to the supervisor",
+    "security to fill its queue, to pass descriptors, to claim another uid",
+)
 @USER
 def test_a_socket_that_was_opened_up(site: Site, victim: Life, stranger: Stranger) -> None:
     """Even then it answers its user and root only, whatever comes, and how often."""
@@ -248,6 +266,9 @@ ROOTS = {
 }  # fmt: skip
 
 
+@pytest.mark.covers(
+    "security the root directory", "security to make the root directory, or one above it, first"
+)
 @USER
 @pytest.mark.parametrize("what", ROOTS)
 def test_the_root_directory_is_there_first(
@@ -264,6 +285,7 @@ def test_the_root_directory_is_there_first(
     assert len(left) == 1, left  # what was there first, and nothing in it
 
 
+@pytest.mark.covers("security the root directory")
 @USER
 def test_a_root_directory_that_somebody_else_can_exchange(site: Site, stranger: Stranger) -> None:
     place = site.base / "b" / "everybody's"
@@ -276,6 +298,7 @@ def test_a_root_directory_that_somebody_else_can_exchange(site: Site, stranger: 
     assert f"{place}: everybody may write to it" in said
 
 
+@pytest.mark.covers("security the root directory")
 @USER
 def test_a_root_directory_on_somebody_s_way(site: Site, stranger: Stranger) -> None:
     """They could give the user's directory another name, and put their own in its place."""
@@ -290,6 +313,7 @@ def test_a_root_directory_on_somebody_s_way(site: Site, stranger: Stranger) -> N
     assert list(place.rglob("*")) == [place / "r"]
 
 
+@pytest.mark.covers("security to have a command read what was put there for it")
 @USER
 def test_a_record_that_somebody_else_has_made(
     site: Site, stranger: Stranger, shared: Path
@@ -324,6 +348,7 @@ print(len(data), len(fds), flush=True)
 """
 
 
+@pytest.mark.covers("security to answer in its place, or at a console socket")
 @USER
 def test_somebody_else_answers(site: Site, stranger: Stranger, shared: Path) -> None:
     """At a console socket, for the terminal, and in a supervisor's place, for the environment."""
@@ -353,6 +378,7 @@ def test_somebody_else_answers(site: Site, stranger: Stranger, shared: Path) -> 
         path.unlink()
 
 
+@pytest.mark.covers("security to take the name of a pid file in /tmp")
 @USER
 @pytest.mark.parametrize("kind", ["a file", "a link to nothing", "a FIFO", "a directory"])
 def test_the_pid_file_is_there_first(
@@ -372,6 +398,7 @@ def test_the_pid_file_is_there_first(
     assert site.must("list", "--quiet") == ""
 
 
+@pytest.mark.covers("security to take the name of a pid file in /tmp")
 @USER
 def test_the_pid_file_of_an_exec_is_there_first(
     site: Site, victim: Life, stranger: Stranger, shared: Path
@@ -391,6 +418,7 @@ SCRATCH = {
 }
 
 
+@pytest.mark.covers("security [staging] scratch, a directory for all")
 @BOTH
 def test_the_place_for_staged_bundles_is_on_somebody_s_way(site: Site, stranger: Stranger) -> None:
     """They could rename the user's directory while a container waits for its start."""
@@ -408,6 +436,10 @@ def test_the_place_for_staged_bundles_is_on_somebody_s_way(site: Site, stranger:
     assert list(mine.iterdir()) == []
 
 
+@pytest.mark.covers(
+    "security [staging] scratch, a directory for all",
+    "security to make the place of staged bundles first, or a link there",
+)
 @pytest.mark.parametrize("place", ["local-user", "slurm-user"])
 @pytest.mark.parametrize("scripted", [False, True])
 def test_the_place_for_staged_bundles_is_there_first(
@@ -479,6 +511,9 @@ def test_root_and_a_container_of_a_user_s(site: Site, victim: Life) -> None:
     assert site.must("list", "--quiet") == f"{victim.id}\n"
 
 
+@pytest.mark.covers(
+    "security the root directory and all in it: records, logs, output", "security the pid file"
+)
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 @pytest.mark.parametrize("place", ["local-user", "slurm-user", "local-root"])
 def test_modes(make_site: MakeSite, place: str, umask: int) -> None:

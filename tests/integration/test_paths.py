@@ -86,12 +86,14 @@ def place(site: Site) -> Path:
     return path / "here"
 
 
+@pytest.mark.covers("security --root, --bundle, --pid-file, --console-socket, --log, --config")
 @USER
 def test_bundle(site: Site, faults: Faults, place: Path) -> None:
     for kind in each(place, site.user):
         faults.refused(kind, place, "create", "--bundle", str(place), "c1")
 
 
+@pytest.mark.covers("security --root, --bundle, --pid-file, --console-socket, --log, --config")
 @USER
 @pytest.mark.parametrize("option", ["", "--config"])
 def test_config_json(site: Site, faults: Faults, option: str) -> None:
@@ -111,6 +113,7 @@ def test_root_file_system(site: Site, faults: Faults, place: Path) -> None:
             faults.refused(kind, place, "create", "--bundle", str(bundle), "c1")
 
 
+@pytest.mark.covers("security --root, --bundle, --pid-file, --console-socket, --log, --config")
 @USER
 def test_pid_file(site: Site, faults: Faults, place: Path) -> None:
     words = ["create", "--bundle", str(site.bundle(site.config("true"))), "--pid-file"]
@@ -137,6 +140,7 @@ def test_pid_file_takes_the_place_of_a_file_or_link(site: Site, place: Path) -> 
     site.must("delete", "--force", "c1")
 
 
+@pytest.mark.covers("security --root, --bundle, --pid-file, --console-socket, --log, --config")
 @USER
 def test_console_socket(site: Site, faults: Faults, place: Path) -> None:
     bundle = site.bundle(site.config("true", terminal=True))
@@ -145,6 +149,7 @@ def test_console_socket(site: Site, faults: Faults, place: Path) -> None:
         faults.refused(kind, place, "create", "--bundle", str(bundle), *words, "c1")
 
 
+@pytest.mark.covers("security --root, --bundle, --pid-file, --console-socket, --log, --config")
 @USER
 def test_log(site: Site, place: Path) -> None:
     """Where it cannot be written is no reason to fail, nor to wait."""
@@ -155,6 +160,7 @@ def test_log(site: Site, place: Path) -> None:
         assert f"{bundle}/missing" in said, kind
 
 
+@pytest.mark.covers("security --root, --bundle, --pid-file, --console-socket, --log, --config")
 @USER
 def test_process_file(site: Site, faults: Faults, place: Path) -> None:
     life = site.life("sleep", "60").created().start()
@@ -176,6 +182,7 @@ def test_root_directory(site: Site, faults: Faults, place: Path) -> None:
             faults.refused(f"below {kind}", place, "--root", f"{place}/r", *words[2:])
 
 
+@pytest.mark.covers("security scrun with the other one's --root")
 @USER
 def test_who_may_not_look_knows_nothing(site: Site, faults: Faults, place: Path) -> None:
     """Least of all that there is no container."""
@@ -235,6 +242,7 @@ def test_root_directory_is_removed(make_site: MakeSite, place: str) -> None:
     site.settle()
 
 
+@pytest.mark.covers("security what is in a root directory")
 @USER
 def test_only_records_are_removed(site: Site, place: Path) -> None:
     """The root directory may be somebody's home."""

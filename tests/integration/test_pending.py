@@ -10,6 +10,8 @@ from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
+pytestmark = pytest.mark.covers("promise jobs that wait, and what shapes a job")
+
 as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 
 JOB, REASON, START = "org.scrun.job_id", "org.scrun.pending", "org.scrun.estimated_start"
@@ -21,6 +23,7 @@ def annotations(life: Life) -> dict[str, str]:
     return found
 
 
+@pytest.mark.covers("scrun a job that waits: state, list, log")
 @as_user
 def test_reason_and_start_are_shown_while_it_waits(site: Site) -> None:
     with cluster.full(site.user):
@@ -43,6 +46,7 @@ def test_reason_and_start_are_shown_while_it_waits(site: Site) -> None:
     assert life.start().wait() == 0
 
 
+@pytest.mark.covers("scrun a job that waits: state, list, log")
 @as_user
 def test_one_that_is_deleted_while_it_waits(site: Site) -> None:
     with cluster.full(site.user):
@@ -53,6 +57,7 @@ def test_one_that_is_deleted_while_it_waits(site: Site) -> None:
         assert life.status == "gone"
 
 
+@pytest.mark.covers("scrun a job that waits: state, list, log")
 @as_user
 def test_one_that_does_not_wait(site: Site) -> None:
     life = site.life("true").created()

@@ -18,6 +18,8 @@ from tests.harness.installation import Installation
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.covers("promise plugins")
+
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLE = CHECKOUT / "docs" / "examples" / "plugin"
 MISFITS = CHECKOUT / "tests" / "data" / "misfits"
@@ -66,6 +68,9 @@ def listed(site: Site, *options: str, **environment: str) -> dict[str, list[dict
     return found
 
 
+@pytest.mark.covers(
+    "scrun plugins, --engine, --stager", "plugin-api Data objects: plugin_name, for people"
+)
 @ONE
 def test_they_are_listed(place: Site) -> None:
     """Plugin API, data objects: type and name; runtime support: who sees what is installed."""
@@ -91,6 +96,11 @@ def test_they_are_listed(place: Site) -> None:
     assert next(w for w in words if w[0] == "engine/queue")[-1] == "yes"
 
 
+@pytest.mark.covers(
+    "scrun plugins, --engine, --stager",
+    "plugin-api Data objects: plugin_version, another one is an error",
+    "plugin-api Runtime support: other dependencies of a plugin",
+)
 @ONE
 def test_those_that_cannot_be_used_say_why(place: Site) -> None:
     """Plugin API, versioning: another version is an error; runtime support: dependencies."""
@@ -113,6 +123,10 @@ def test_those_that_cannot_be_used_say_why(place: Site) -> None:
     ]
 
 
+@pytest.mark.covers(
+    "scrun plugins, --engine, --stager",
+    "plugin-api Data objects: plugin_version, another one is an error",
+)
 @ONE
 @pytest.mark.parametrize(
     ("option", "name", "reason"),
@@ -134,6 +148,13 @@ def test_one_clear_line_for_a_container(place: Site, option: str, name: str, rea
     assert place.must("run", "--bundle", bundle(place, "echo yes"), "c1") == "yes\n"
 
 
+@pytest.mark.covers(
+    "scrun plugins, --engine, --stager",
+    "plugin-api Overview: objects that are loaded at run time",
+    "plugin-api Thread safety: functions are called reentrantly",
+    "plugin-api Runtime support: the standard library and Slurm's own",
+    "guide Container support via plugins: SPANK",
+)
 @LOCAL
 def test_a_container_through_an_engine(place: Site) -> None:
     """Plugin API, API functions: engine/queue of the example runs containers, one at a time."""
@@ -164,6 +185,9 @@ def test_settings_of_a_plugin(place: Site) -> None:
     assert "[plugins.queue]" in listed(place, *words)["engine/queue"][0]["reason"]
 
 
+@pytest.mark.covers(
+    "scrun plugins, --engine, --stager", "plugin-api Overview: objects that are loaded at run time"
+)
 def test_a_container_through_a_stager(place: Site) -> None:
     """Plugin API, API functions: stage/throwaway of the example, on every engine."""
     words = ("--stager", "throwaway", "run", "--bundle", bundle(place, WRITES, readonly=False))
@@ -191,6 +215,7 @@ def test_the_stager_undoes_what_a_dead_supervisor_left(place: Site) -> None:
     assert not (place.rootfs / "etc" / "changed").exists()
 
 
+@pytest.mark.covers("plugin-api Data objects: plugin_type")
 @ONE
 def test_the_null_plugins(place: Site) -> None:
     """Plugin API, data objects: null plugins have the minor type none."""
@@ -206,6 +231,7 @@ def test_the_null_plugins(place: Site) -> None:
     assert (done.returncode, done.stderr) == (7, "")
 
 
+@pytest.mark.covers("security plugins: engines and stagers of other packages")
 @ONE
 def test_only_what_is_installed_with_scrun_counts(place: Site, tmp_path_factory: Any) -> None:
     """Neither the caller's directory nor the environment's paths bring plugins in."""

@@ -17,7 +17,15 @@ from tests.harness.site import Site
 from tests.harness.terminal import Terminal
 from tests.harness.wait import wait_until
 
+pytestmark = pytest.mark.covers("guide no network of its own: host", "promise rootless podman")
 
+
+@pytest.mark.covers(
+    "podman run",
+    "limitation needs a hand-written scrun.lua",
+    "limitation the exit status is lost",
+    "guide Types: Podman",
+)
 @pytest.mark.parametrize("status", [0, 7])
 def test_run(podman: Podman, status: int) -> None:
     script = f"echo out; echo err >&2; exit {status}"
@@ -25,6 +33,9 @@ def test_run(podman: Podman, status: int) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (status, "out\n", "err\n")
 
 
+@pytest.mark.covers(
+    "scrun(1) OUTPUT ENVIRONMENT VARIABLES", "limitation --security-opt (label, seccomp"
+)
 def test_it_runs_on_the_cluster(podman: Podman) -> None:
     variables = podman.must(*RUN, "--rm", "busybox", "env")
     assert "SLURM_JOB_ID=" in variables
@@ -37,12 +48,14 @@ def test_command_not_found(podman: Podman) -> None:
     assert "not found in $PATH" in done.stderr
 
 
+@pytest.mark.covers("podman run")
 def test_stdin_from_a_pipe(podman: Podman) -> None:
     data = b"some\nlines\n" * 10000
     done = podman.run(*RUN, "--rm", "--interactive", "busybox", "cat", data=data)
     assert (done.returncode, done.stdout, done.stderr) == (0, data.decode(), "")
 
 
+@pytest.mark.covers("podman run")
 def test_terminal(podman: Podman) -> None:
     master, slave = pty.openpty()
     terminal = Terminal(master)
@@ -60,6 +73,9 @@ def test_terminal(podman: Podman) -> None:
     terminal.close()
 
 
+@pytest.mark.covers(
+    "podman stop", "podman rm", "podman ps, inspect, container, port, rename, events, diff"
+)
 def test_detached_logs_stop_and_rm(podman: Podman) -> None:
     script = "trap 'echo stopping; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", script).strip()
@@ -71,6 +87,7 @@ def test_detached_logs_stop_and_rm(podman: Podman) -> None:
     podman.must("rm", container)
 
 
+@pytest.mark.covers("podman stop")
 def test_stop_of_one_that_does_not_listen(podman: Podman) -> None:
     container = podman.must(*RUN, "--detach", "busybox", "sleep", "600").strip()
     podman.must("stop", "--time", "1", container)
@@ -79,6 +96,7 @@ def test_stop_of_one_that_does_not_listen(podman: Podman) -> None:
     podman.must("rm", container)
 
 
+@pytest.mark.covers("podman kill", "podman wait")
 def test_kill_with_a_signal(podman: Podman) -> None:
     script = "trap 'echo got; exit 9' USR1; echo up; while :; do sleep 0.1; done"
     container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", script).strip()
@@ -114,6 +132,7 @@ def test_who_races_with_the_end_is_told_no_error(podman: Podman, command: tuple[
         podman.run("rm", "--force", container)
 
 
+@pytest.mark.covers("podman rm")
 def test_rm_of_a_running_one(podman: Podman) -> None:
     container = podman.must(*RUN, "--detach", "busybox", "sleep", "600").strip()
     podman.must("rm", "--force", "--time", "0", container)
@@ -127,6 +146,7 @@ def test_ten_at_once(podman: Podman) -> None:
         assert list(threads.map(run, range(10))) == list(range(10))
 
 
+@pytest.mark.covers("limitation logs have no reason why a job was taken away")
 def test_cancelled_from_outside(podman: Podman) -> None:
     process = podman.popen(
         *RUN, "--rm", "busybox", "sh", "-c", "echo up; exec sleep 600",
@@ -147,6 +167,7 @@ def test_cancelled_from_outside(podman: Podman) -> None:
     assert b"cancel" in err
 
 
+@pytest.mark.covers("scrun(1) EXAMPLE", "limitation needs a hand-written scrun.lua")
 @pytest.mark.parametrize("form", ["require", "slurm"])
 def test_the_manuals_script(form: str) -> None:
     """scrun(1), "Example scrun.lua", under rootless podman: changes come back, scratch goes."""

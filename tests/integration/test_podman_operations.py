@@ -16,6 +16,8 @@ from tests.harness.terminal import Terminal
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.covers("promise engines and services")
+
 
 @pytest.fixture(scope="module")
 def _podman() -> Iterator[Podman]:
@@ -42,12 +44,14 @@ def state_of(podman: Podman, container: str) -> dict[str, object]:
 # exec
 
 
+@pytest.mark.covers("podman exec", "limitation exec is not supported")
 def test_exec(podman: Podman, running: str) -> None:
     script = "echo out; echo err >&2; exit 7"
     done = podman.run("exec", running, "sh", "-c", script)
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
 
 
+@pytest.mark.covers("podman exec")
 def test_exec_joins_the_container(podman: Podman, running: str) -> None:
     podman.must("exec", running, "sh", "-c", "echo changed > /tmp-of-exec")
     assert podman.must("exec", running, "cat", "/tmp-of-exec") == "changed\n"
@@ -55,23 +59,27 @@ def test_exec_joins_the_container(podman: Podman, running: str) -> None:
     assert f"1 {slurm_version().called('sh')} -c trap" in commands
 
 
+@pytest.mark.covers("podman exec")
 def test_exec_with_its_own_surroundings(podman: Podman, running: str) -> None:
     options = ("--env", "A=b c", "--workdir", "/tmp")
     assert podman.must("exec", *options, running, "sh", "-c", "echo $A; pwd") == "b c\n/tmp\n"
 
 
+@pytest.mark.covers("podman exec")
 def test_exec_reads_stdin(podman: Podman, running: str) -> None:
     data = b"some\nlines\n" * 1000
     done = podman.run("exec", "--interactive", running, "cat", data=data)
     assert (done.returncode, done.stdout) == (0, data.decode())
 
 
+@pytest.mark.covers("podman exec")
 def test_exec_of_what_is_not_there(podman: Podman, running: str) -> None:
     done = podman.run("exec", running, "no-such-program")
     assert done.returncode == 127
     assert "not found in $PATH" in done.stderr
 
 
+@pytest.mark.covers("podman exec")
 def test_exec_as_another_user(podman: Podman, running: str) -> None:
     assert podman.must("exec", "--user", "33", running, "id", "-u") == "33\n"
     done = podman.run("exec", "--user", "70000", running, "id")
@@ -79,11 +87,13 @@ def test_exec_as_another_user(podman: Podman, running: str) -> None:
     assert "uid 70000 does not exist in the container" in done.stderr
 
 
+@pytest.mark.covers("podman exec")
 def test_exec_detached(podman: Podman, running: str) -> None:
     podman.must("exec", "--detach", running, "sh", "-c", "echo done > /detached")
     wait_until("it is done", lambda: podman.run("exec", running, "cat", "/detached").stdout)
 
 
+@pytest.mark.covers("podman exec")
 def test_exec_with_a_terminal(podman: Podman, running: str) -> None:
     master, slave = pty.openpty()
     terminal = Terminal(master)
@@ -105,6 +115,7 @@ def test_exec_with_a_terminal(podman: Podman, running: str) -> None:
 # pause, top, logs, attach, wait
 
 
+@pytest.mark.covers("podman pause, unpause", "limitation pause is not supported")
 def test_pause_and_unpause(podman: Podman, running: str) -> None:
     podman.must("pause", running)
     assert state_of(podman, running)["Status"] == "paused"
@@ -113,11 +124,13 @@ def test_pause_and_unpause(podman: Podman, running: str) -> None:
     assert podman.must("exec", running, "echo", "it goes on") == "it goes on\n"
 
 
+@pytest.mark.covers("podman top")
 def test_top_with_options_of_ps(podman: Podman, running: str) -> None:
     """Without options podman finds the anchor (test_files_of_the_host.py)."""
     assert "sh -c trap" in podman.must("top", running, "-o", "pid,args")
 
 
+@pytest.mark.covers("podman logs", "podman wait")
 def test_logs_follow_and_wait(podman: Podman) -> None:
     script = "for n in 1 2 3; do echo line $n; sleep 0.1; done; exit 4"
     container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", script).strip()
@@ -127,6 +140,7 @@ def test_logs_follow_and_wait(podman: Podman) -> None:
     podman.must("rm", container)
 
 
+@pytest.mark.covers("podman attach")
 def test_attach(podman: Podman) -> None:
     script = 'read line; echo "got $line"; exit 3'
     create = ("create", *RUN[1:], "--interactive", "busybox", "sh", "-c", script)
@@ -137,6 +151,7 @@ def test_attach(podman: Podman) -> None:
     podman.must("rm", container)
 
 
+@pytest.mark.covers("podman create, start, restart, init")
 def test_create_start_and_restart(podman: Podman) -> None:
     create = ("create", *RUN[1:], "busybox", "sh", "-c", "echo once; exit 2")
     container = podman.must(*create).strip()
@@ -155,6 +170,7 @@ def output(podman: Podman, *words: str) -> str:
     return podman.must(*RUN, "--rm", *words)
 
 
+@pytest.mark.covers("podman run", "podman volume")
 def test_volumes(podman: Podman, tmp_path: Path) -> None:
     base = podman.site.base / "volumes"
     base.mkdir()
@@ -176,6 +192,7 @@ def test_volumes(podman: Podman, tmp_path: Path) -> None:
     assert (base / "directory" / "made").stat().st_uid == podman.site.user.uid
 
 
+@pytest.mark.covers("podman run")
 @pytest.mark.parametrize(
     ("options", "script", "expected"),
     [
@@ -205,6 +222,7 @@ def test_env_file(podman: Podman) -> None:
     assert said == "from a file x\n"
 
 
+@pytest.mark.covers("podman healthcheck")
 def test_healthcheck(podman: Podman) -> None:
     check = ("--health-cmd", "test -e /healthy", "--health-retries", "1")
     script = "trap 'exit 0' TERM; touch /healthy; echo up; while :; do sleep 0.05; done"
@@ -217,6 +235,7 @@ def test_healthcheck(podman: Podman) -> None:
     podman.must("rm", "--force", "--time", "1", container)
 
 
+@pytest.mark.covers("podman cp, mount, unmount")
 def test_cp_of_one_that_has_ended(podman: Podman) -> None:
     path = podman.site.base / "b" / "copied"
     container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", "echo made >/made").strip()
@@ -247,18 +266,21 @@ def _ended(pidfd: int) -> bool:
 # what cannot be
 
 
+@pytest.mark.covers("podman artifact, farm")
 @pytest.mark.parametrize("command", [("artifact", "ls"), ("farm", "list")])
 def test_what_podman_5_has_and_no_runtime_sees(podman: Podman, command: tuple[str, ...]) -> None:
     done = podman.run(*command)
     assert (done.returncode == 0) is (podman.release >= (5, 4)), done.stderr
 
 
+@pytest.mark.covers("podman container checkpoint, container restore")
 def test_checkpoint_is_refused(podman: Podman, running: str) -> None:
     done = podman.run("container", "checkpoint", running)
     assert done.returncode != 0
     assert "checkpoint" in done.stderr
 
 
+@pytest.mark.covers("podman update")
 def test_update_is_refused(podman: Podman, running: str) -> None:
     done = podman.run("update", "--memory", "1g", running)
     assert done.returncode != 0
@@ -268,6 +290,7 @@ def test_update_is_refused(podman: Podman, running: str) -> None:
 # what is podman's own
 
 
+@pytest.mark.covers("podman create, start, restart, init")
 def test_init_is_the_first_half_of_start(podman: Podman) -> None:
     container = podman.must("create", *RUN[1:], "busybox", "echo", "now").strip()
     podman.must("init", container)
@@ -291,6 +314,7 @@ def test_a_conmon_that_dies_before_the_start_leaves_no_job(podman: Podman) -> No
     podman.must("rm", "--force", container)
 
 
+@pytest.mark.covers("podman ps, inspect, container, port, rename, events, diff")
 def test_questions_that_podman_answers_itself(podman: Podman, running: str) -> None:
     podman.must("exec", running, "sh", "-c", "echo made >/made")
     podman.must("rename", running, "another")
@@ -302,6 +326,7 @@ def test_questions_that_podman_answers_itself(podman: Podman, running: str) -> N
     assert "sh -c trap" not in podman.must("top", "another", "pid")  # of this host
 
 
+@pytest.mark.covers("podman cp, mount, unmount")
 def test_mount_and_unmount(podman: Podman, running: str) -> None:
     podman.must("exec", running, "sh", "-c", "echo made >/made")
     command = " ".join(podman.command)
@@ -309,6 +334,7 @@ def test_mount_and_unmount(podman: Podman, running: str) -> None:
     assert podman.must("unshare", "sh", "-c", script).startswith("made\n")
 
 
+@pytest.mark.covers("podman generate")
 def test_generate(podman: Podman, running: str) -> None:
     assert "NotifyAccess=all" in podman.must("generate", "systemd", "--new", running)
     assert "PIDFile=" in podman.must("generate", "systemd", running)
@@ -316,18 +342,21 @@ def test_generate(podman: Podman, running: str) -> None:
     assert "busybox" in podman.must("generate", "spec", running)
 
 
+@pytest.mark.covers("podman info, version")
 def test_info_and_version(podman: Podman) -> None:
     runtime = json.loads(podman.must("info", "--format", "json"))["host"]["ociRuntime"]
     assert runtime["version"].startswith("scrun version ")
     assert podman.must("version", "--format", "{{.Client.Version}}")
 
 
+@pytest.mark.covers("podman auto-update")
 def test_auto_update(podman: Podman) -> None:
     """It restarts units of systemd, and there are none."""
     done = podman.run("auto-update", "--dry-run")
     assert done.returncode == 0 or "systemd" in done.stderr or "dbus" in done.stderr
 
 
+@pytest.mark.covers("podman network", "podman volume")
 def test_volumes_and_networks_of_podman(podman: Podman) -> None:
     podman.must("volume", "create", "data")
     output(podman, "--volume", "data:/data", "busybox", "sh", "-c", "echo kept >/data/file")
@@ -337,6 +366,7 @@ def test_volumes_and_networks_of_podman(podman: Podman) -> None:
     assert "podman" in podman.must("network", "ls", "--format", "{{.Name}}")
 
 
+@pytest.mark.covers("podman commands that need no runtime")
 def test_images_and_the_like(podman: Podman) -> None:
     """What does not involve the runtime, as far as it needs no registry."""
     archive = podman.site.base / "b" / "saved.tar"

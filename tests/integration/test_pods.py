@@ -14,6 +14,8 @@ from tests.harness.podman import RUN, Podman, compose, given, rootless_podman
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.covers("promise pods")
+
 LIMITS = RUN[3:]  # of podman's `run`, without the network: that is the pod's
 WHERE = "echo $SLURM_JOB_ID $SLURM_STEP_NODELIST"
 STAYS = f"trap 'exit 0' TERM; {WHERE}; while :; do sleep 0.05; done"
@@ -86,6 +88,12 @@ def free_port() -> int:
 # podman pod
 
 
+@pytest.mark.covers(
+    "scrun pods: one job",
+    "podman pod",
+    "limitation pod is not supported",
+    "guide Types: Kubernetes pods",
+)
 def test_members_share_job_node_and_localhost(podman: Podman, pod: str) -> None:
     port = free_port()
     serve = f"mkdir /www; {WHERE} | tee /www/where; exec httpd -f -p 127.0.0.1:{port} -h /www"
@@ -98,6 +106,7 @@ def test_members_share_job_node_and_localhost(podman: Podman, pod: str) -> None:
     assert not [job for job in cluster.jobs(podman.site.user) if "COMPLETING" not in job]
 
 
+@pytest.mark.covers("podman pod")
 def test_stop_start_restart_pause_and_kill(podman: Podman, pod: str) -> None:
     def places() -> set[str]:
         return {said(podman, "one"), said(podman, "two")}
@@ -127,6 +136,7 @@ def test_stop_start_restart_pause_and_kill(podman: Podman, pod: str) -> None:
     wait_while("the job", lambda: cluster.jobs(podman.site.user))
 
 
+@pytest.mark.covers("scrun pods: one job", "podman pod")
 def test_the_others_go_on_when_one_ends(podman: Podman, pod: str) -> None:
     """Whichever that is: the infra container has asked for the job, and is only one of them."""
     stays(podman, pod, "one")
@@ -143,6 +153,7 @@ def test_the_others_go_on_when_one_ends(podman: Podman, pod: str) -> None:
     assert the_job(podman) == where
 
 
+@pytest.mark.covers("scrun pods: one job", "podman logs")
 def test_a_job_that_is_cancelled_ends_all(podman: Podman, pod: str) -> None:
     names = [stays(podman, pod, name) for name in ("one", "two")]
     number = said(podman, "one").split()[0]
@@ -195,6 +206,7 @@ def full_id(podman: Podman, name: str) -> str:
     return podman.must("inspect", "--format", "{{.ID}}", name).strip()
 
 
+@pytest.mark.covers("podman network")
 def test_the_network_of_another_container(podman: Podman) -> None:
     podman.must(*RUN, "--detach", "--name", "one", "busybox", "sh", "-c", STAYS)
     two = ("run", *LIMITS, "--network", "container:one", "--rm", "busybox", "sh", "-c", WHERE)
@@ -244,6 +256,7 @@ services:
 """
 
 
+@pytest.mark.covers("podman kube, play")
 def test_kube_play_and_down(podman: Podman) -> None:
     containers = (CONTAINER.format(name=n, script=json.dumps(STAYS)) for n in ("one", "two"))
     path = str(given(podman, "kube.yaml", KUBE + "".join(containers)))
@@ -253,6 +266,7 @@ def test_kube_play_and_down(podman: Podman) -> None:
     assert podman.must("pod", "ps", "--quiet") == ""
 
 
+@pytest.mark.covers("podman compose", "limitation compose is not supported")
 @pytest.mark.skipif(
     importlib.util.find_spec("podman_compose") is None,
     reason="podman-compose is not installed beside pytest; Debian's 1.0.3 has no host network",
@@ -284,6 +298,7 @@ def jobs(site: Site) -> list[str]:
     return cluster.jobs(site.user, site.base.name)
 
 
+@pytest.mark.covers("scrun pods: one job")
 @as_user
 def test_the_first_one_is_deleted_while_the_job_is_pending(site: Site) -> None:
     with cluster.full(site.user):
@@ -324,6 +339,7 @@ def wait_for_job(life: Life) -> str:
     return wait_until(f"a job for {life.id}", lambda: job_of(life))
 
 
+@pytest.mark.covers("scrun pods: one job")
 @as_user
 def test_requests_that_the_job_cannot_fulfil(site: Site) -> None:
     """A later one that wants more than there is runs; srun would refuse such a step."""
@@ -334,6 +350,7 @@ def test_requests_that_the_job_cannot_fulfil(site: Site) -> None:
     first.says(second.output())
 
 
+@pytest.mark.covers("scrun pods: one job")
 def test_a_supervisor_for_each_pod(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings='group = "pod"\nidle_timeout = 20\n')
     lives = [named(site, pod).created().start() for pod in ("a", "b", "a")]

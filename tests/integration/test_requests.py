@@ -322,6 +322,7 @@ def test_config_json_asks_for_two_nodes(site: Site, how: str) -> None:
     assert not [line for line in lines if "SCRUN_" in line]
 
 
+@pytest.mark.covers("security config.json, annotations and process.env")
 @by_config
 @pytest.mark.parametrize("variable", [v for v, r in TABLE.items() if not r.safe])
 @on_slurm
@@ -355,6 +356,7 @@ def test_programs_run_for_the_caller_and_not_for_an_image(site: Site, name: str)
     wait_until("the program ran", mark.exists)
 
 
+@pytest.mark.covers("security config.json, annotations and process.env")
 @by_config
 @on_slurm
 def test_an_image_cannot_have_a_file_read(site: Site, how: str) -> None:

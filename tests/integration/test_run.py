@@ -19,6 +19,8 @@ from tests.harness.site import CGROUP2, Site
 from tests.harness.terminal import Terminal
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.covers("promise commands of crun and runc")
+
 TWO = pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
 
 
@@ -88,6 +90,7 @@ def at(site: Site) -> Iterator[At]:
     found.close()
 
 
+@pytest.mark.covers("scrun run: in the foreground")
 def test_in_the_foreground(site: Site) -> None:
     script = "echo out; echo err >&2; cat; exit 7"
     words = ("run", "--bundle", bundle_of(site, "sh", "-c", script), "one")
@@ -97,6 +100,7 @@ def test_in_the_foreground(site: Site) -> None:
     assert ids(site) == []
 
 
+@pytest.mark.covers("scrun run: in the foreground")
 @TWO
 def test_keep(site: Site) -> None:
     words = ("run", "--keep", "--bundle", bundle_of(site, "sh", "-c", "exit 3"), "one")
@@ -106,6 +110,7 @@ def test_keep(site: Site) -> None:
     site.must("delete", "one")
 
 
+@pytest.mark.covers("scrun run: in the foreground")
 @TWO
 def test_signals_are_passed_on(site: Site) -> None:
     script = "trap 'echo got; exit 9' INT; echo up; while :; do sleep 0.05; done"
@@ -118,6 +123,7 @@ def test_signals_are_passed_on(site: Site) -> None:
     assert ids(site) == []
 
 
+@pytest.mark.covers("scrun run: in the foreground")
 @TWO
 def test_one_that_is_killed_leaves_no_container(site: Site) -> None:
     words = ("run", "--bundle", bundle_of(site, "sh", "-c", "echo up; sleep 600"), "one")
@@ -129,12 +135,14 @@ def test_one_that_is_killed_leaves_no_container(site: Site) -> None:
     site.must("delete", "one")
 
 
+@pytest.mark.covers("scrun run: in the foreground")
 def test_what_cannot_be_run(site: Site) -> None:
     words = ("run", "--bundle", bundle_of(site, "no-such-program"), "one")
     assert "not found in $PATH" in site.fails(*words)
     assert ids(site) == []
 
 
+@pytest.mark.covers("scrun run: at a terminal, and its live line")
 def test_at_a_terminal(at: At) -> None:
     script = 'stty size; read line; echo "got $line"; exit 5'
     bundle = bundle_of(at.site, "sh", "-c", script, terminal=True)
@@ -151,6 +159,7 @@ ENDS = "test -t 0 && test -t 1 && echo terminal; read x; echo got $x; {}exit 5"
 PAUSES = {"local": "", "slurm": "sleep 0.5; "}
 
 
+@pytest.mark.covers("scrun run: at a terminal, and its live line")
 @TWO
 @pytest.mark.parametrize("command", ["run", "exec", "shell"])
 @pytest.mark.parametrize(
@@ -315,6 +324,7 @@ def test_a_detached_one_runs_when_run_returns(site: Site) -> None:
         site.must("delete", "--force", "one")
 
 
+@pytest.mark.covers("scrun run: at a terminal, and its live line")
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_the_live_line(at: At) -> None:
     """While it waits there is one line on the terminal, which is gone when it runs."""
@@ -348,6 +358,7 @@ def test_detached_from_a_command_substitution(site: Site) -> None:
     site.must("delete", "one")
 
 
+@pytest.mark.covers("scrun run --detach", "scrun logs, attach")
 def test_detached_from_a_terminal(at: At) -> None:
     """Its output stays in the record, and the container outlives the terminal."""
     site = at.site
@@ -368,6 +379,7 @@ def test_detached_from_a_terminal(at: At) -> None:
     site.must("delete", "one")
 
 
+@pytest.mark.covers("scrun run --detach")
 @TWO
 def test_detached_elsewhere(site: Site) -> None:
     """Output that is no terminal's goes where it went; the pid file names the anchor."""
@@ -394,6 +406,7 @@ def test_detached_elsewhere(site: Site) -> None:
     site.must("delete", "one")
 
 
+@pytest.mark.covers("scrun logs, attach")
 @TWO
 def test_attach(at: At) -> None:
     site = at.site
@@ -413,6 +426,7 @@ def test_attach(at: At) -> None:
     site.must("delete", "one")
 
 
+@pytest.mark.covers("scrun logs, attach")
 @TWO
 def test_attach_without_a_terminal(at: At) -> None:
     site = at.site
@@ -427,12 +441,14 @@ def test_attach_without_a_terminal(at: At) -> None:
     site.must("delete", "one")
 
 
+@pytest.mark.covers("scrun logs, attach")
 def test_of_none(make_site: Any) -> None:
     site = make_site("local-user")
     for command in ("logs", "attach", "ps", "pause", "events"):
         assert "does not exist" in site.fails(command, "none")
 
 
+@pytest.mark.covers("scrun run: in the foreground")
 def test_a_supervisor_that_dies(make_site: Any) -> None:
     """What was written is there still, and nobody waits for more."""
     site = make_site("local-user")
@@ -458,6 +474,7 @@ def test_a_supervisor_that_dies(make_site: Any) -> None:
     at.close()
 
 
+@pytest.mark.covers("scrun run: in the foreground")
 def test_files(site: Site, tmp_path: Path) -> None:
     """A pid file that cannot be written is known before there is a container."""
     words = ("run", "--pid-file", "/nowhere/pid", "--bundle", bundle_of(site, "true"), "one")

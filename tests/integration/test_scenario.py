@@ -31,6 +31,16 @@ one_each = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirec
 # 1. The phases
 
 
+@pytest.mark.covers(
+    "scrun(1) SYNOPSIS: create",
+    "scrun(1) SYNOPSIS: state",
+    "slurm-scrun needs a scrun.lua, JSON for Lua and an oci.conf",
+    "limitation needs an oci.conf on the nodes",
+    "guide Known limitations: no privileges, the node's network",
+    "guide Container support via plugins: SPANK",
+    "promise a whole life: each state, and valid JSON in each",
+    "promise kill and delete in each state",
+)
 def test_whole_life(site: Site) -> None:
     bundle_before: dict[str, tuple[int, int, int]] = {}
 
@@ -67,6 +77,12 @@ def test_whole_life(site: Site) -> None:
     site.settle()
 
 
+@pytest.mark.covers(
+    "scrun(1) SYNOPSIS: create",
+    "scrun(1) SYNOPSIS: start",
+    "slurm-scrun create starts the container",
+    "promise a whole life: each state, and valid JSON in each",
+)
 def test_only_start_starts(site: Site) -> None:
     life = site.shell("echo started").created()
     threading.Event().wait(0.5)
@@ -81,6 +97,7 @@ def test_only_start_starts(site: Site) -> None:
     assert again.stderr.count("\n") == 1
 
 
+@pytest.mark.covers("scrun(1) CREATE OPTIONS: --pid-file")
 def test_pid_file_is_locked_for_the_life_of_the_anchor(site: Site) -> None:
     life = site.life("sleep", "600").created()
     assert life.pid_file.read_text() == str(life.anchor)
@@ -93,6 +110,11 @@ def test_pid_file_is_locked_for_the_life_of_the_anchor(site: Site) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.covers(
+    "scrun(1) SYNOPSIS: create",
+    "slurm-scrun duplicate id: a second job, the first unreachable",
+    "promise a bad bundle is refused before a job is asked for",
+)
 def test_duplicate_id(site: Site) -> None:
     life = site.life("sleep", "600").created()
     before = life.state()
@@ -103,15 +125,27 @@ def test_duplicate_id(site: Site) -> None:
         assert len(cluster.jobs(site.user)) == 1
 
 
+@pytest.mark.covers(
+    "scrun(1) RETURN VALUE",
+    "slurm-scrun unknown id: state exits 0 with invalid JSON",
+    "promise a bad bundle is refused before a job is asked for",
+)
 @pytest.mark.parametrize("command", ["state", "start", "kill", "delete"])
 def test_unknown_id(site: Site, command: str) -> None:
     assert "does not exist" in site.fails(command, "nobody")
 
 
+@pytest.mark.covers(
+    "scrun(1) SYNOPSIS: delete",
+    "scrun(1) DELETE OPTIONS: --force",
+    "promise kill and delete in each state",
+    "promise a bad bundle is refused before a job is asked for",
+)
 def test_unknown_id_is_no_error_of_a_forced_delete(site: Site) -> None:
     assert site.must("delete", "--force", "nobody") == ""
 
 
+@pytest.mark.covers("scrun(1) CREATE OPTIONS: --bundle")
 def test_root_path_relative_to_the_bundle(site: Site) -> None:
     config = site.config("echo", "hello")
     config["root"]["path"] = "rootfs"
@@ -166,6 +200,11 @@ def _with(value: object, *path: str) -> Callable[[Config], object]:
     return edit
 
 
+@pytest.mark.covers(
+    "scrun(1) RETURN VALUE",
+    "slurm-scrun args, rootfs or program missing: create exits 0",
+    "promise a bad bundle is refused before a job is asked for",
+)
 @pytest.mark.parametrize(
     ("edit", "named"),
     [
@@ -196,6 +235,11 @@ def test_bad_configuration_is_refused(
     site.settle()
 
 
+@pytest.mark.covers(
+    "scrun(1) CREATE OPTIONS: --bundle",
+    "slurm-scrun args, rootfs or program missing: create exits 0",
+    "promise a bad bundle is refused before a job is asked for",
+)
 @one_each
 def test_bad_bundle_is_refused(site: Site) -> None:
     bundle = site.bundle(site.config("true"))
@@ -207,6 +251,7 @@ def test_bad_bundle_is_refused(site: Site) -> None:
     site.settle()
 
 
+@pytest.mark.covers("promise a bad bundle is refused before a job is asked for")
 @pytest.mark.parametrize("bad", ["", ".", "..", "a/b", "../x", "a b", "ä", "a" * 2000])
 @one_each
 def test_bad_id_is_refused(site: Site, bad: str) -> None:
@@ -218,6 +263,7 @@ def test_bad_id_is_refused(site: Site, bad: str) -> None:
     site.settle()
 
 
+@pytest.mark.covers("scrun(1) GLOBAL OPTIONS: --debug, --verbose, --log, --log-format")
 @one_each
 def test_errors_go_to_the_log_as_json(site: Site) -> None:
     log = site.base / "l" / "json"
@@ -233,6 +279,11 @@ def test_errors_go_to_the_log_as_json(site: Site) -> None:
 # 2. Exit statuses
 
 
+@pytest.mark.covers(
+    "scrun(1) RETURN VALUE",
+    "slurm-scrun the anchor exits 0 whatever the container did",
+    "promise exit statuses",
+)
 @pytest.mark.parametrize("status", [0, 1, 7, 137, 255])
 def test_exit_status(site: Site, status: int) -> None:
     life = site.shell(f"exit {status}").created().start()
@@ -241,6 +292,9 @@ def test_exit_status(site: Site, status: int) -> None:
     assert life.errors() == ""
 
 
+@pytest.mark.covers(
+    "slurm-scrun args, rootfs or program missing: create exits 0", "promise exit statuses"
+)
 def test_command_not_found_is_refused(site: Site) -> None:
     said = site.life("no-such-program").refused()
     assert "executable file" in said
@@ -248,6 +302,7 @@ def test_command_not_found_is_refused(site: Site) -> None:
     site.settle()
 
 
+@pytest.mark.covers("promise exit statuses")
 def test_command_not_found_where_only_the_container_can_know(site: Site) -> None:
     config = site.config("/tmp/program")
     config["mounts"].append({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"})
@@ -259,6 +314,12 @@ def test_command_not_found_where_only_the_container_can_know(site: Site) -> None
     assert life.wait() == 127
 
 
+@pytest.mark.covers(
+    "slurm-scrun the anchor exits 0 whatever the container did",
+    "slurm-scrun kill ID KILL is TERM at first",
+    "promise exit statuses",
+    "promise kill and delete in each state",
+)
 def test_killed_by_kill(site: Site) -> None:
     life = site.shell("echo up; exec sleep 600").created().start()
     life.says("up")
@@ -266,6 +327,7 @@ def test_killed_by_kill(site: Site) -> None:
     assert life.wait() == 137
 
 
+@pytest.mark.covers("promise exit statuses", "promise kill and delete in each state")
 def test_killed_by_term(site: Site) -> None:
     life = site.shell("trap 'exit 143' TERM; echo up; sleep 600 & wait").created().start()
     life.says("up")
@@ -273,6 +335,7 @@ def test_killed_by_term(site: Site) -> None:
     assert life.wait() == 143
 
 
+@pytest.mark.covers("promise exit statuses", "promise kill and delete in each state")
 @pytest.mark.parametrize("number", [9, 15])
 @as_root
 def test_killed_by_its_own_signal(site: Site, number: int) -> None:
@@ -285,6 +348,9 @@ def test_killed_by_its_own_signal(site: Site, number: int) -> None:
 # 3. stdio
 
 
+@pytest.mark.covers(
+    "scrun(1) DESCRIPTION: standard input and output", "promise standard input, output and error"
+)
 def test_stdin_has_an_end(site: Site) -> None:
     life = site.shell("cat; echo end", stdin="pipe").created().start()
     os.write(life.stdin, b"some\nlines\n")
@@ -293,6 +359,7 @@ def test_stdin_has_an_end(site: Site) -> None:
     assert life.wait() == 0
 
 
+@pytest.mark.covers("promise standard input, output and error")
 def test_stdin_may_end_before_start(site: Site) -> None:
     life = site.life("cat", stdin="pipe")
     os.write(life.stdin, b"early\n")
@@ -302,6 +369,11 @@ def test_stdin_may_end_before_start(site: Site) -> None:
     assert life.wait() == 0
 
 
+@pytest.mark.covers(
+    "scrun(1) DESCRIPTION: standard input and output",
+    "slurm-scrun messages in the container's standard error",
+    "promise standard input, output and error",
+)
 def test_stdout_and_stderr_are_apart(site: Site) -> None:
     life = site.shell("echo out; echo err >&2; echo out; echo err >&2; exit 5").created().start()
     assert life.wait() == 5
@@ -309,6 +381,7 @@ def test_stdout_and_stderr_are_apart(site: Site) -> None:
     assert life.errors() == "err\nerr\n"
 
 
+@pytest.mark.covers("promise standard input, output and error")
 def test_stdio_as_files(site: Site, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("from a file\n")
     (tmp_path / "out").write_text("before\n")
@@ -331,12 +404,14 @@ def test_stdio_as_files(site: Site, tmp_path: Path) -> None:
     assert (tmp_path / "err").read_text() == "err\n"
 
 
+@pytest.mark.covers("promise standard input, output and error")
 @pytest.mark.parametrize("kind", ["null", "closed"])
 def test_stdio_as_nothing(site: Site, kind: Any) -> None:
     life = site.shell("cat; echo out; echo err >&2; exit 6", stdin=kind, stdout=kind, stderr=kind)
     assert life.created().start().wait() == 6
 
 
+@pytest.mark.covers("promise standard input, output and error")
 @pytest.mark.parametrize("closed", ["stdin", "stdout", "stderr"])
 @one_each
 def test_one_of_stdio_closed(site: Site, closed: str) -> None:
@@ -344,6 +419,9 @@ def test_one_of_stdio_closed(site: Site, closed: str) -> None:
     assert site.shell("cat; exit 6", **how).created().start().wait() == 6
 
 
+@pytest.mark.covers(
+    "scrun(1) DESCRIPTION: standard input and output", "promise standard input, output and error"
+)
 @pytest.mark.timeout(300)
 @one_each
 def test_much_data_each_way(site: Site, dice: random.Random) -> None:
@@ -382,6 +460,7 @@ def test_much_data_each_way(site: Site, dice: random.Random) -> None:
 # 4. Terminals
 
 
+@pytest.mark.covers("scrun(1) CREATE OPTIONS: --console-socket", "promise terminals")
 def test_terminal_has_its_size(site: Site) -> None:
     # it stays until that was read: crun 1.21 takes what one that ends at once says for its own log
     script = "test -t 0 && test -t 1 && test -t 2 && stty size; read line"
@@ -396,6 +475,7 @@ def test_terminal_has_its_size(site: Site) -> None:
     terminal.close()
 
 
+@pytest.mark.covers("scrun(1) CREATE OPTIONS: --console-socket", "promise terminals")
 def test_resize_arrives(site: Site) -> None:
     script = "trap 'stty size; exit 9' WINCH; echo up; while :; do sleep 0.1; done"
     life = site.shell(script, terminal=True)
@@ -410,6 +490,7 @@ def test_resize_arrives(site: Site) -> None:
     terminal.close()
 
 
+@pytest.mark.covers("scrun(1) CREATE OPTIONS: --console-socket", "promise terminals")
 def test_interrupt_character_arrives(site: Site) -> None:
     script = "trap 'echo interrupted; exit 8' INT; echo up; while :; do sleep 0.1; done"
     life = site.shell(script, terminal=True)
@@ -425,6 +506,7 @@ def test_interrupt_character_arrives(site: Site) -> None:
     assert said is half
 
 
+@pytest.mark.covers("promise terminals")
 def test_input_and_output_on_a_terminal(site: Site) -> None:
     life = site.shell('read line; echo "got $line"; exit 2', terminal=True)
     terminal = life.terminal()
@@ -436,6 +518,7 @@ def test_input_and_output_on_a_terminal(site: Site) -> None:
     terminal.close()
 
 
+@pytest.mark.covers("promise terminals")
 @pytest.mark.parametrize("started", [True, False])
 def test_master_closed_early_ends_the_container(site: Site, started: bool) -> None:
     life = site.shell("trap 'exit 3' HUP; echo up; while :; do sleep 0.1; done", terminal=True)
@@ -449,6 +532,7 @@ def test_master_closed_early_ends_the_container(site: Site, started: bool) -> No
     assert life.status == "stopped"
 
 
+@pytest.mark.covers("scrun(1) CREATE OPTIONS: --console-socket", "promise terminals")
 def test_terminal_without_a_console_socket_is_refused(site: Site) -> None:
     bundle = site.bundle(site.config("true", terminal=True))
     assert "console" in site.fails("create", "--bundle", str(bundle), "bad")
@@ -457,6 +541,7 @@ def test_terminal_without_a_console_socket_is_refused(site: Site) -> None:
 # 5. kill and delete in every phase
 
 
+@pytest.mark.covers("scrun(1) SYNOPSIS: kill", "promise kill and delete in each state")
 @pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("SIGKILL", 137), ("2", 130)])
 def test_kill_created(site: Site, name: str, status: int) -> None:
     life = site.life("sleep", "600").created()
@@ -468,6 +553,7 @@ def test_kill_created(site: Site, name: str, status: int) -> None:
     site.settle()
 
 
+@pytest.mark.covers("promise kill and delete in each state")
 def test_other_signals_leave_a_created_container(site: Site) -> None:
     life = site.life("true").created()
     life.kill("USR1")
@@ -475,6 +561,7 @@ def test_other_signals_leave_a_created_container(site: Site) -> None:
     assert life.start().wait() == 0
 
 
+@pytest.mark.covers("scrun(1) SYNOPSIS: kill", "promise kill and delete in each state")
 @pytest.mark.parametrize("name", ["USR1", "sigusr1", "10"])
 def test_signals_reach_a_running_container(site: Site, name: str) -> None:
     script = "trap 'echo got; exit 11' USR1; echo up; while :; do sleep 0.1; done"
@@ -485,6 +572,7 @@ def test_signals_reach_a_running_container(site: Site, name: str) -> None:
     assert life.output() == "up\ngot\n"
 
 
+@pytest.mark.covers("promise kill and delete in each state")
 @one_each
 def test_signals_reach_the_first_process_only(site: Site) -> None:
     script = "trap 'echo got' USR1; sleep 600 & child=$!; echo up; wait; kill -0 $child && exit 21"
@@ -496,6 +584,7 @@ def test_signals_reach_the_first_process_only(site: Site) -> None:
     assert life.errors() == ""
 
 
+@pytest.mark.covers("promise kill and delete in each state")
 def test_kill_right_after_start_is_not_lost(site: Site) -> None:
     for _ in range(10):
         life = site.life("sleep", "600").created().start()
@@ -504,6 +593,7 @@ def test_kill_right_after_start_is_not_lost(site: Site) -> None:
         life.delete()
 
 
+@pytest.mark.covers("promise kill and delete in each state")
 def test_ignored_signals_are_ignored(site: Site) -> None:
     life = site.shell("trap '' TERM; echo up; read line; exit 12", stdin="pipe").created().start()
     life.says("up")
@@ -514,6 +604,7 @@ def test_ignored_signals_are_ignored(site: Site) -> None:
     assert life.wait() == 12
 
 
+@pytest.mark.covers("scrun(1) SYNOPSIS: kill", "promise kill and delete in each state")
 @pytest.mark.parametrize("name", ["TERM", "KILL", "USR1"])
 def test_kill_stopped(site: Site, name: str) -> None:
     life = site.life("true").created().start()
@@ -526,6 +617,7 @@ def test_kill_stopped(site: Site, name: str) -> None:
     assert life.wait() == 0
 
 
+@pytest.mark.covers("promise kill and delete in each state")
 @pytest.mark.parametrize("site", ["local-root"], indirect=True)
 def test_kill_stopped_is_as_with_the_runtimes(site: Site, tmp_path: Path) -> None:
     config = make_config(["sh", "-c", "exit 0"], str(site.rootfs))
@@ -580,12 +672,14 @@ def test_signal_0_only_looks(site: Site) -> None:
     assert "got it" not in life.output()
 
 
+@pytest.mark.covers("promise a bad bundle is refused before a job is asked for")
 def test_unknown_signal_is_refused(site: Site) -> None:
     life = site.life("sleep", "600").created()
     assert "NOSUCH" in site.fails("kill", life.id, "NOSUCH")
     assert life.status == "created"
 
 
+@pytest.mark.covers("scrun(1) SIGNALS", "promise kill and delete in each state")
 def test_signals_to_the_anchor_are_passed_on(site: Site) -> None:
     script = "trap 'echo got; exit 13' USR1; echo up; while :; do sleep 0.1; done"
     life = site.shell(script).created().start()
@@ -595,6 +689,11 @@ def test_signals_to_the_anchor_are_passed_on(site: Site) -> None:
     assert life.output() == "up\ngot\n"
 
 
+@pytest.mark.covers(
+    "scrun(1) SIGNALS",
+    "slurm-scrun any signal kills the anchor, job and container go on",
+    "promise kill and delete in each state",
+)
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_signals_that_end_the_anchor_end_the_container(site: Site) -> None:
     script = "trap '' TERM INT HUP QUIT; echo up; while :; do sleep 1; done"
@@ -624,6 +723,7 @@ def test_a_second_signal_to_the_anchor_is_not_waited_for(site: Site) -> None:
     life.delete()
 
 
+@pytest.mark.covers("scrun(1) SYNOPSIS: delete", "promise kill and delete in each state")
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_delete_created(site: Site, force: list[str]) -> None:
     life = site.life("sleep", "600").created()
@@ -633,6 +733,11 @@ def test_delete_created(site: Site, force: list[str]) -> None:
     site.settle()
 
 
+@pytest.mark.covers(
+    "scrun(1) SYNOPSIS: delete",
+    "scrun(1) DELETE OPTIONS: --force",
+    "promise kill and delete in each state",
+)
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_delete_running(site: Site, force: list[str]) -> None:
     life = site.shell("trap '' TERM; echo up; while :; do sleep 1; done").created().start()
@@ -643,6 +748,11 @@ def test_delete_running(site: Site, force: list[str]) -> None:
     site.settle()
 
 
+@pytest.mark.covers(
+    "scrun(1) SYNOPSIS: kill",
+    "slurm-scrun kill and delete while pending do nothing, or hang",
+    "promise kill and delete in each state",
+)
 @pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("KILL", 137)])
 @on_slurm
 def test_kill_creating(site: Site, name: str, status: int) -> None:
@@ -656,6 +766,7 @@ def test_kill_creating(site: Site, name: str, status: int) -> None:
         assert life.status == "gone"
 
 
+@pytest.mark.covers("promise kill and delete in each state")
 @on_slurm
 def test_other_signals_leave_a_container_that_is_creating(site: Site) -> None:
     with cluster.full(site.user):
@@ -667,6 +778,11 @@ def test_other_signals_leave_a_container_that_is_creating(site: Site) -> None:
     assert life.created().start().wait() == 0
 
 
+@pytest.mark.covers(
+    "scrun(1) SYNOPSIS: delete",
+    "slurm-scrun kill and delete while pending do nothing, or hang",
+    "promise kill and delete in each state",
+)
 @on_slurm
 def test_delete_creating(site: Site) -> None:
     with cluster.full(site.user):
@@ -678,6 +794,7 @@ def test_delete_creating(site: Site) -> None:
         assert life.status == "gone"
 
 
+@pytest.mark.covers("promise kill and delete in each state")
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_create_that_is_killed_leaves_nothing(site: Site) -> None:
     with cluster.full(site.user):

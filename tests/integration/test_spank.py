@@ -89,6 +89,10 @@ def ran(site: Site, script: str = "true", **how: object) -> tuple[int, str]:
 # --- when what is called
 
 
+@pytest.mark.covers(
+    "spank-lua DESCRIPTION: scripts in the place of compiled plugins, options",
+    "spank-lua SPANK LUA API: thirteen functions",
+)
 @pytest.mark.parametrize(("script", "ended"), [("exit 3", "768 3"), ("true", "0 0")])
 def test_every_callback_in_slurm_s_order(with_stack: WithStack, script: str, ended: str) -> None:
     """SPANK LUA API: on this machine all of them, with the task's real exit status."""
@@ -114,6 +118,7 @@ def test_every_callback_in_slurm_s_order(with_stack: WithStack, script: str, end
     ]
 
 
+@pytest.mark.covers("spank-lua S_TASK_EXIT_STATUS: status, exitcode, termsig, core")
 def test_the_signal_that_ended_a_task(with_stack: WithStack) -> None:
     """S_TASK_EXIT_STATUS: that of a task that was killed."""
     site = with_stack("local-user", ALL)
@@ -125,6 +130,7 @@ def test_the_signal_that_ended_a_task(with_stack: WithStack) -> None:
     assert "remote task_exit 9 9" in marks(site)
 
 
+@pytest.mark.covers("spank-lua DESCRIPTION: scripts in the place of compiled plugins, options")
 def test_the_allocator_context_on_slurm(with_stack: WithStack) -> None:
     """SPANK LUA API: the nodes' contexts are Slurm's own."""
     site = with_stack("slurm-user", ALL)
@@ -134,6 +140,7 @@ def test_the_allocator_context_on_slurm(with_stack: WithStack) -> None:
     ]
 
 
+@pytest.mark.covers("spank-lua SPANK LUA API: thirteen functions")
 @pytest.mark.parametrize("place", PLACES)
 def test_a_container_that_is_deleted_before_its_start(with_stack: WithStack, place: str) -> None:
     site = with_stack(place, ALL)
@@ -200,6 +207,7 @@ def test_what_is_called_without_any_end(with_stack: WithStack) -> None:
     assert marks(site) == ["job_prolog", "local_user_init", "task_init", "job_epilog"]
 
 
+@pytest.mark.covers("spank-lua DESCRIPTION: scripts in the place of compiled plugins, options")
 def test_a_demonstration(with_stack: WithStack) -> None:
     """DESCRIPTION: what spank-lua's own demonstration calls: posix, programs, and a log line."""
     site = with_stack(
@@ -267,6 +275,7 @@ def test_lua_check_says_what_is_wrong(with_stack: WithStack, script: str, reason
 # --- what they set
 
 
+@pytest.mark.covers("spank-lua getenv, setenv, unsetenv")
 @pytest.mark.parametrize("place", PLACES)
 def test_variables_reach_the_container(with_stack: WithStack, place: str) -> None:
     """setenv, job_control_setenv: the job's environment, and SLURM_SPANK_*."""
@@ -298,6 +307,7 @@ def test_variables_reach_the_container(with_stack: WithStack, place: str) -> Non
     assert not any(line.startswith("SCRUN_") for line in lines)
 
 
+@pytest.mark.covers("spank-lua getenv, setenv, unsetenv")
 def test_variables_of_a_task(with_stack: WithStack) -> None:
     """getenv, setenv, unsetenv in remote context: those of config.json."""
     site = with_stack(
@@ -323,6 +333,11 @@ def test_variables_of_a_task(with_stack: WithStack) -> None:
     assert str(site.base) in (site.base / "b" / "1" / "config.json").read_text()
 
 
+@pytest.mark.covers(
+    "spank-lua job_control_setenv, job_control_getenv, job_control_unsetenv",
+    "spank-lua getopt",
+    "spank-lua EXAMPLE: no-memory-overcommit",
+)
 def test_the_prolog_s_environment(with_stack: WithStack) -> None:
     """job_control_setenv: with SPANK_ in front, for job_prolog and job_epilog on this machine."""
     site = with_stack(
@@ -348,6 +363,7 @@ def test_the_prolog_s_environment(with_stack: WithStack) -> None:
 # --- options
 
 
+@pytest.mark.covers("spank-lua options given to srun, salloc, sbatch")
 @pytest.mark.parametrize("place", PLACES)
 def test_options_by_all_ways(with_stack: WithStack, place: str) -> None:
     """SPANK OPTIONS: the command line, the environment, an annotation."""
@@ -366,6 +382,7 @@ def test_options_by_all_ways(with_stack: WithStack, place: str) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "[you all]\n", "")
 
 
+@pytest.mark.covers('spank-lua EXAMPLE: "Options provided by plugins:"')
 def test_options_in_the_help(with_stack: WithStack) -> None:
     """EXAMPLE: "Options provided by plugins:"."""
     site = with_stack("local-user", OPTION)
@@ -377,6 +394,7 @@ def test_options_in_the_help(with_stack: WithStack) -> None:
     assert "plugins" not in site.must("start", "--help")
 
 
+@pytest.mark.covers("spank-lua options given to srun, salloc, sbatch")
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -392,6 +410,9 @@ def test_options_that_are_wrong(with_stack: WithStack, words: list[str], reason:
     assert reason in site.fails("run", "--bundle", bundle, "c1", *words)
 
 
+@pytest.mark.covers(
+    "security plugstack.conf and its scripts", "spank-lua options given to srun, salloc, sbatch"
+)
 def test_an_image_cannot_say_anything(with_stack: WithStack) -> None:
     site = with_stack("local-user", OPTION)
     config = site.config("true")
@@ -408,6 +429,7 @@ def test_an_image_cannot_say_anything(with_stack: WithStack) -> None:
 # --- what fails
 
 
+@pytest.mark.covers("spank-lua spank(7): required, optional")
 @pytest.mark.parametrize(
     "callback", ["init", "init_post_opt", "local_user_init", "job_prolog", "slurmd_init"]
 )
@@ -426,6 +448,7 @@ def test_required(with_stack: WithStack, place: str, callback: str) -> None:
     )
 
 
+@pytest.mark.covers("spank-lua spank(7): required, optional")
 @pytest.mark.parametrize("callback", ["user_init", "task_init"])
 def test_required_at_the_start(with_stack: WithStack, callback: str) -> None:
     site = with_stack("local-user", f"function slurm_spank_{callback}() return -1 end")
@@ -437,6 +460,7 @@ def test_required_at_the_start(with_stack: WithStack, callback: str) -> None:
     )
 
 
+@pytest.mark.covers("spank-lua spank(7): required, optional")
 @pytest.mark.parametrize("place", PLACES)
 def test_optional(with_stack: WithStack, place: str) -> None:
     """CONFIGURATION: what fails is logged, and the container runs."""
@@ -488,6 +512,7 @@ def test_a_lua_so_that_is_not_there(make_site: MakeSite) -> None:
     assert marks(site)[:2] == ["allocator init", "allocator init_post_opt"]
 
 
+@pytest.mark.covers("spank-lua job_control_setenv, job_control_getenv, job_control_unsetenv")
 def test_slurm_s_own_lua_so(make_site: MakeSite) -> None:
     """job_control_setenv, SPANK OPTIONS: Slurm's tools load it, and get the options.
 

@@ -23,6 +23,8 @@ from tests.harness.bundle import make_rootfs, snapshot
 from tests.harness.cluster import slurm_conf
 from tests.harness.users import User
 
+pytestmark = pytest.mark.covers("guide all containers run without privileges")
+
 REPOSITORY = Path(__file__).parents[2]
 BUNDLES = REPOSITORY / "tests" / "unit" / "bundles"
 NAMES = sorted(path.stem for path in BUNDLES.glob("*.json"))

@@ -16,6 +16,8 @@ from tests.harness.service import Service
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
+pytestmark = pytest.mark.covers("promise engines and services")
+
 on_slurm = pytest.mark.parametrize("site", ["slurm-root", "slurm-user"], indirect=True)
 
 
@@ -72,6 +74,7 @@ def test_buildah_waits_for_no_supervisor(make_site: MakeSite, kind: str, around:
     assert site.supervisors() == []
 
 
+@pytest.mark.covers("service it ends, with its status, and is started again")
 @on_slurm
 def test_a_service_that_ends_is_started_again(site: Site) -> None:
     with unit(site, "exit 3", starts=2) as service:
@@ -81,6 +84,7 @@ def test_a_service_that_ends_is_started_again(site: Site) -> None:
         service.wait()
 
 
+@pytest.mark.covers("service it is stopped by TERM to the main process, then KILL")
 @on_slurm
 def test_a_service_is_stopped_by_its_main_process(site: Site) -> None:
     with unit(site, "exec sleep 600") as service:
@@ -91,6 +95,7 @@ def test_a_service_is_stopped_by_its_main_process(site: Site) -> None:
     assert site.must("list", "--quiet") == ""
 
 
+@pytest.mark.covers("service it is stopped by TERM to the main process, then KILL")
 @on_slurm
 def test_a_main_process_that_is_killed_takes_its_job_along(site: Site) -> None:
     with unit(site, "trap '' TERM; echo up; exec sleep 600") as service:
@@ -100,6 +105,7 @@ def test_a_main_process_that_is_killed_takes_its_job_along(site: Site) -> None:
     site.settle(10)
 
 
+@pytest.mark.covers("service a start that fails is told at once, and leaves no pid file")
 @on_slurm
 def test_a_start_that_fails_is_told(site: Site) -> None:
     config = site.config("no-such-program")
@@ -141,6 +147,7 @@ def podman_unit(podman: Podman, script: str, starts: int) -> tuple[Service, str]
     return service, str(id_file)
 
 
+@pytest.mark.covers("podman generate", "service it ends, with its status, and is started again")
 def test_a_podman_service_that_ends_is_started_again(podman: Podman) -> None:
     with podman_unit(podman, "exit 3", 2)[0] as service:
         for _ in range(2):
@@ -150,6 +157,9 @@ def test_a_podman_service_that_ends_is_started_again(podman: Podman) -> None:
     assert podman.must("ps", "--all", "--quiet") == ""
 
 
+@pytest.mark.covers(
+    "podman generate", "podman auto-update", "service it is stopped by podman stop --cidfile"
+)
 def test_a_podman_service_is_stopped_by_podman(podman: Podman) -> None:
     service, id_file = podman_unit(podman, "trap 'exit 4' TERM; while :; do sleep 0.1; done", 2)
     with service:
@@ -162,6 +172,7 @@ def test_a_podman_service_is_stopped_by_podman(podman: Podman) -> None:
     assert podman.must("ps", "--all", "--quiet") == ""
 
 
+@pytest.mark.covers("service its job waits: the start returns")
 def test_a_podman_service_is_up_while_its_job_waits(podman: Podman) -> None:
     service, _ = podman_unit(podman, "exit 3", 1)
     with service:
@@ -173,6 +184,7 @@ def test_a_podman_service_is_up_while_its_job_waits(podman: Podman) -> None:
     assert podman.must("ps", "--all", "--quiet") == ""
 
 
+@pytest.mark.covers("service its job waits: the start returns")
 def test_a_podman_service_is_stopped_while_its_job_waits(podman: Podman) -> None:
     service, id_file = podman_unit(podman, "true", 1)
     with service, cluster.full(podman.site.user):

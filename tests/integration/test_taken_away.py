@@ -9,6 +9,8 @@ from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
+pytestmark = pytest.mark.covers("promise jobs that are taken away")
+
 on_slurm = pytest.mark.parametrize("site", ["slurm-root", "slurm-user"], indirect=True)
 as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 
@@ -46,6 +48,7 @@ def holds(life: Life, reason: str, timeout: float = 30) -> None:
     assert life.status == "gone"
 
 
+@pytest.mark.covers("slurm-scrun the anchor exits 0 whatever the container did")
 @pytest.mark.parametrize("started", [True, False])
 @on_slurm
 def test_cancelled_from_outside(site: Site, started: bool) -> None:

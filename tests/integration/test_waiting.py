@@ -340,6 +340,7 @@ def unit(site: Site, script: str) -> Service:
     )
 
 
+@pytest.mark.covers("service its job waits: the start returns")
 def test_a_service_is_up_while_its_job_waits(site: Site) -> None:
     with contextlib.ExitStack() as stack:
         with cluster.full(site.user):
@@ -349,6 +350,7 @@ def test_a_service_is_up_while_its_job_waits(site: Site) -> None:
         service.wait()
 
 
+@pytest.mark.covers("service its job waits: the start returns")
 @pytest.mark.usefixtures("queue")
 def test_a_service_is_stopped_while_its_job_waits(site: Site) -> None:
     with unit(site, "true") as service:

@@ -15,6 +15,11 @@ def test_an_unknown_container_is_told_first(tmp_path: Path) -> None:
         unsupported.run(parsed, [])
 
 
+@pytest.mark.covers(
+    "scrun checkpoint, restore",
+    "podman container checkpoint, container restore",
+    "docker checkpoint",
+)
 def test_checkpoint_says_why_and_what_to_do_instead(tmp_path: Path) -> None:
     (tmp_path / "c1").mkdir()
     with pytest.raises(StateError) as caught:
@@ -28,6 +33,7 @@ def test_checkpoint_says_why_and_what_to_do_instead(tmp_path: Path) -> None:
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.covers("scrun checkpoint, restore", "podman container checkpoint, container restore")
 def test_restore_says_why_and_what_to_do_instead(tmp_path: Path) -> None:
     words = ["--root", str(tmp_path), "restore", "--image-path", "/i", "--bundle", "/b", "c1"]
     with pytest.raises(StateError) as caught:

@@ -250,6 +250,7 @@ def offered(shell: Shell, place: Place, line: str) -> set[str]:
     return {os.path.basename(offer.rstrip("/ ")) for offer in found}
 
 
+@pytest.mark.covers("scrun completion")
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -291,12 +292,14 @@ def test_forms_of_go(shell: Shell, place: Place) -> None:
     assert offered(shell, place, "scrun --root ROOT delete --force=false a") == {"alpha"}
 
 
+@pytest.mark.covers("scrun completion")
 def test_all_commands_are_offered(shell: Shell, place: Place) -> None:
     found = offered(shell, place, "scrun ")
     # zsh tells a command with its description
     assert {offer.partition(":")[0] for offer in found} >= {*COMMANDS}
 
 
+@pytest.mark.covers("scrun completion")
 @pytest.mark.parametrize("command", ["create", "update", "exec"])
 def test_all_options_are_offered(shell: Shell, place: Place, command: str) -> None:
     used = {f"--{option[0]}" for option in options_of(command) if option[3]}
@@ -331,6 +334,7 @@ def test_fish_finds_it_in_its_configuration(place: Place) -> None:
     assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == ["start", "state"]
 
 
+@pytest.mark.covers("scrun completion")
 @pytest.mark.parametrize("shell", SCRIPTS)
 def test_the_command_prints_it(place: Place, shell: str) -> None:
     def call(name: str) -> subprocess.CompletedProcess[str]:

@@ -125,6 +125,7 @@ async def test_a_tool_that_is_given_up_is_ended() -> None:
 # --- this machine
 
 
+@pytest.mark.covers("guide the kernel lets users make containers")
 @pytest.mark.parametrize(
     ("seen", "remedy"),
     [

@@ -162,6 +162,7 @@ def test_any_resources(resources: dict[str, Any]) -> None:
 # slurm.* annotations
 
 
+@pytest.mark.covers("scrun requests: annotations slurm.*, the engine's flags")
 @pytest.mark.parametrize(
     ("annotation", "variable"),
     [

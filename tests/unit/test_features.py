@@ -25,6 +25,7 @@ def document(engine: str, privileged: bool = False) -> dict[str, Any]:
     return document_for(engine, privileged=privileged)
 
 
+@pytest.mark.covers("scrun features")
 @pytest.mark.parametrize(("engine", "privileged"), PLACES)
 def test_the_form(engine: str, privileged: bool) -> None:
     jsonschema.validate(document(engine, privileged), SCHEMA)
@@ -50,6 +51,7 @@ def test_both_versions_are_accepted(member: str) -> None:
     config.parse(json.dumps(text).encode())
 
 
+@pytest.mark.covers("scrun features")
 @pytest.mark.parametrize(("engine", "privileged"), PLACES)
 def test_staging_does_what_is_said(engine: Any, privileged: bool) -> None:
     """What the document calls supported is what the policy leaves in config.json, no less."""
@@ -99,6 +101,7 @@ def test_annotations_that_change_the_job() -> None:
     assert "SCRUN_PROLOG" not in unsafe  # of config.json it is ignored
 
 
+@pytest.mark.covers("scrun features")
 @pytest.mark.parametrize(
     ("options", "environment", "engine"),
     [

@@ -114,6 +114,7 @@ def accepts(line: list[str], command: str) -> None:
         assert parsed.options, line
 
 
+@pytest.mark.covers("scrun(1) DESCRIPTION: arguments of crun and runc")
 @pytest.mark.parametrize(
     ("tool", "command"),
     [
@@ -196,6 +197,7 @@ MANUAL = [
 ]
 
 
+@pytest.mark.covers("scrun(1) GLOBAL OPTIONS: all of them")
 @pytest.mark.parametrize(("command", "option"), [(row[0], row[1:]) for row in MANUAL])
 def test_options_of_the_manual_are_accepted(command: str | None, option: tuple[str, ...]) -> None:
     for line in commandlines(command, *option):

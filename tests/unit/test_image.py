@@ -24,6 +24,7 @@ def of(*names: str) -> dict[str, object]:
     return {"manifests": [{"annotations": {NAME: name}} for name in names]}
 
 
+@pytest.mark.covers("scrun bundle")
 @pytest.mark.parametrize(
     ("names", "asked", "tag"),
     [

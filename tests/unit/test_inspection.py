@@ -145,6 +145,7 @@ def test_this_process() -> None:
     assert (found.processes, found.memory > 1 << 20, found.threads > 0) == (1, True, True)
 
 
+@pytest.mark.covers("scrun events")
 @pytest.mark.parametrize(
     ("texts", "processes", "threads"),
     [
@@ -162,6 +163,7 @@ def test_all_are_added_up(texts: list[str], processes: int, threads: int) -> Non
     assert found.user == processes * USAGE.user
 
 
+@pytest.mark.covers("plugin-api job_step_pids_t")
 def test_each_node_has_units_of_its_own() -> None:
     answers = [NodeAnswer("a", 0, UNITS + stat(1, "x", USED))]
     answers += [NodeAnswer("b", 0, "units 1000 65536\n" + stat(1, "x", USED))]
@@ -208,6 +210,7 @@ async def test_a_table_of_one_node() -> None:
     assert await ps(answer("n1", TABLE)) == TABLE.split("\n")[0] + "\n"
 
 
+@pytest.mark.covers("scrun ps")
 async def test_a_table_of_several_nodes_names_them() -> None:
     table = "PID CMD\n1 a\n2 b\n"
     found = await ps(answer("n1", table, 1), answer("node2", table, 1, 2))
@@ -215,6 +218,7 @@ async def test_a_table_of_several_nodes_names_them() -> None:
     assert await ps(answer("n1", table, 1), answer("n1", table, 2)) == table
 
 
+@pytest.mark.covers("scrun ps")
 async def test_pids_are_those_of_this_host() -> None:
     assert json.loads(await ps(answer("n1", "", 1, 2), form="json")) == [99]
     here = answer("n1", "", 7, 5, host=THIS_HOST)

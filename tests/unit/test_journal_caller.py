@@ -155,6 +155,7 @@ DEFAULT = ("info", None, "quiet", "quiet", "quiet")
 LOG = ["--log", "/l"]
 
 
+@pytest.mark.covers("scrun(1) GLOBAL OPTIONS: --debug, --verbose, --log, --log-format")
 @pytest.mark.parametrize(
     ("words", "variables", "expected"),
     [

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.covers("promise the client never imports the supervisor")
+
 REPOSITORY = Path(__file__).parents[2]
 FAST = (
     "scrun._fast",

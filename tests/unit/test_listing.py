@@ -108,6 +108,7 @@ def test_a_root_directory_that_cannot_be_read(tmp_path: Path) -> None:
     assert done.stderr == f"scrun: {tmp_path}/file: Not a directory\n"
 
 
+@pytest.mark.covers("scrun list")
 def test_the_members_of_json(root: Root) -> None:
     root.add(RUNNING)
     assert root.rows()["run"] == {
@@ -135,6 +136,7 @@ def test_all_columns_of_runc(tmp_path: Path) -> None:
     assert {*done.stdout.split()} <= {*listing.HEAD}
 
 
+@pytest.mark.covers("scrun list")
 def test_the_table(root: Root) -> None:
     long = "f" * 200
     root.add(RUNNING)
@@ -155,6 +157,7 @@ def test_the_table(root: Root) -> None:
     assert places == [len(long) + 8] * 3
 
 
+@pytest.mark.covers("scrun list")
 def test_quiet_prints_ids_alone(root: Root) -> None:
     root.add(RUNNING)
     root.add(Record(id="a.b"))
@@ -162,6 +165,7 @@ def test_quiet_prints_ids_alone(root: Root) -> None:
     assert root.call("-q") == root.call("-q", "-f", "json") == "a.b\ndamaged\nrun\n"
 
 
+@pytest.mark.covers("scrun list")
 @pytest.mark.parametrize("supervisor", ["@dead", "@none"])
 @pytest.mark.parametrize("status", ["creating", "created", "running", "paused"])
 def test_without_its_supervisor_it_is_stopped(root: Root, supervisor: str, status: str) -> None:
@@ -253,6 +257,7 @@ def test_a_bundle_that_is_not_utf8(root: Root) -> None:
     assert root.cells()["c"][7] == "/b/?"
 
 
+@pytest.mark.covers("scrun list")
 @pytest.mark.parametrize(
     ("status", "annotations", "expected"),
     [

@@ -59,6 +59,7 @@ BOTH = [
 ]
 
 
+@pytest.mark.covers("slurm-scrun slurm.to_json fails on lists, makes floats of integers")
 @pytest.mark.parametrize(("before", "decode", "encode"), BOTH)
 @pytest.mark.parametrize(
     "text",
@@ -242,6 +243,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
+@pytest.mark.covers("slurm-scrun slurm.to_json fails on lists, makes floats of integers")
 @pytest.mark.parametrize(("before", "decode", "encode"), BOTH)
 def test_man_page_patterns(lua: Lua, before: str, decode: str, encode: str) -> None:
     code = before + MAN_PAGE.replace("DECODE", decode).replace("ENCODE", encode)

@@ -12,7 +12,10 @@ from scrun.settings.oci_conf.node_runtime import (
 )
 from scrun.settings.oci_conf.parse import OciConf
 
+pytestmark = pytest.mark.covers("oci.conf RunTimeQuery")
 
+
+@pytest.mark.covers("scrun exec: the runtime's command")
 @pytest.mark.parametrize(
     ("query", "derived"),
     [
@@ -101,6 +104,7 @@ def test_the_first_that_fits_counts() -> None:
     assert derived_exec(conf) == "crun --root=/k exec --process %f %j"
 
 
+@pytest.mark.covers("scrun exec: the runtime's command")
 def test_own_patterns_come_first() -> None:
     conf = OciConf(run_time_query="crun state %j", run_time_kill="crun kill %j TERM")
     derived = NodeRuntime(
@@ -123,6 +127,7 @@ def test_pause_without_resume_is_refused(own: RuntimeSettings) -> None:
         node_runtime(None, own)
 
 
+@pytest.mark.covers("oci.conf RunTimeKill")
 @pytest.mark.parametrize(
     ("pattern", "command"),
     [

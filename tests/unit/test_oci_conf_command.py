@@ -26,6 +26,7 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "oci.conf")
 
 
+@pytest.mark.covers("guide an oci.conf on the nodes is needed")
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.conf")), ids=lambda path: path.stem)
 def test_check_of_the_examples(capfdbinary: pytest.CaptureFixture[bytes], path: Path) -> None:
     """Containers guide: each of its examples is a right oci.conf."""
@@ -47,6 +48,12 @@ def test_check_tells_what_is_needed(capfdbinary: pytest.CaptureFixture[bytes], f
     ]
 
 
+@pytest.mark.covers(
+    "guide singularity 3, OCIRunTime…",
+    "guide singularity and apptainer, exec --userns %r %@",
+    "guide enroot by a script of the site's",
+    "guide OCI runtime configurations, testing a runtime outside Slurm",
+)
 @pytest.mark.parametrize(
     ("name", "commands"),
     [

@@ -46,6 +46,7 @@ def test_config_json() -> None:
     assert config["annotations"] == {"kept": "yes"}
 
 
+@pytest.mark.covers("oci.conf DisableHooks")
 def test_disabled_hooks() -> None:
     """oci.conf(5): DisableHooks."""
     config = changed(OciConf(disable_hooks=("prestart", "createRuntime")))
@@ -57,6 +58,7 @@ def test_no_terminal_without_a_console_socket() -> None:
     assert changed(OciConf(run_time_create="x"))["process"]["terminal"] is False
 
 
+@pytest.mark.covers("oci.conf MountSpoolDir")
 def test_mounted_directory() -> None:
     """oci.conf(5): MountSpoolDir."""
     [*_, mount] = changed(OciConf(), ("/spool/oci-job7-0", "/in"))["mounts"]
@@ -65,6 +67,7 @@ def test_mounted_directory() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.covers("oci.conf CreateEnvFile")
 def test_environment_files() -> None:
     """oci.conf(5): CreateEnvFile; with newlines, variables that have one are dropped."""
     variables = {"A": "1", "B": "x\ny", "C": "\udcff"}
@@ -72,6 +75,7 @@ def test_environment_files() -> None:
     assert environment_file(variables, newlines=True) == b"A=1\nC=\xff\n"
 
 
+@pytest.mark.covers("oci.conf ContainerPath")
 @pytest.mark.parametrize(
     ("conf", "step", "task", "mount"),
     [
@@ -112,6 +116,7 @@ def written(tmp_path: Path, conf: OciConf) -> tuple[str, str]:
     return write_task(conf, task, step, {"SLURM_JOB_ID": "7", "A": "job's"})
 
 
+@pytest.mark.covers("security the directory of a step")
 def test_what_is_written(tmp_path: Path) -> None:
     """oci.conf(5): EnvExclude; config.json's own variables count more than the job's."""
     conf = OciConf(create_env_file="newline", env_exclude="^SLURM_CONF=")
@@ -130,6 +135,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert os.listdir(bundle) == ["config.json"]
 
 
+@pytest.mark.covers("oci.conf IgnoreFileConfigJson")
 def test_config_json_that_is_ignored(tmp_path: Path) -> None:
     """oci.conf(5): IgnoreFileConfigJson."""
     conf = OciConf(ignore_file_config_json=True, create_env_file="null")
@@ -137,6 +143,9 @@ def test_config_json_that_is_ignored(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "s" / "oci-job7-0" / "task-0") == ["environment"]
 
 
+@pytest.mark.covers(
+    "guide the runtime's root directory is safe from others", "security the directory of a step"
+)
 def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "theirs").symlink_to("/")
     with pytest.raises(StagingError, match="name another place by ContainerPath"):

@@ -33,6 +33,7 @@ def test_run() -> None:
     assert conf.remarks == ()
 
 
+@pytest.mark.covers("guide runc, run; RunTimeQuery stands there twice")
 def test_the_last_of_several_counts() -> None:
     """Slurm's guide has RunTimeQuery twice in three of its examples."""
     conf = parse_oci_conf(RUN + "RunTimeQuery=a\n\nruntimequery=b\n", "/c")
@@ -46,6 +47,7 @@ def test_create() -> None:
     assert conf.mode == "create"
 
 
+@pytest.mark.covers("guide singularity 3, OCIRunTime…")
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -84,6 +86,7 @@ VALUES = {
 }  # fmt: skip
 
 
+@pytest.mark.covers("guide patterns fill in each operation", "oci.conf %%")
 @pytest.mark.parametrize(
     ("pattern", "text"),
     [
@@ -183,6 +186,7 @@ def test_nothing_of_a_value_is_run(pattern: str, tmp_path: Path) -> None:
     assert not (tmp_path / "F").exists()
 
 
+@pytest.mark.covers("oci.conf %@")
 def test_each_argument_is_quoted_and_escaped() -> None:
     arguments = ["plain", "it's", "", "$(x)"]
     text = substitute("%@", {"@": arguments})
@@ -191,6 +195,7 @@ def test_each_argument_is_quoted_and_escaped() -> None:
     assert answer.stdout == b"plain|it's||$(x)|"
 
 
+@pytest.mark.covers("oci.conf EnvExclude")
 @pytest.mark.parametrize(
     ("expression", "left"),
     [

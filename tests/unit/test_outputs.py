@@ -46,6 +46,7 @@ def with_annotations(**annotations: str) -> dict[str, str]:
     return output_variables(msgspec.structs.replace(TOLD, annotations=annotations))
 
 
+@pytest.mark.covers("scrun(1) OUTPUT ENVIRONMENT VARIABLES")
 def test_the_manual_s_variables() -> None:
     variables = output_variables(TOLD)
     assert list(variables) == [f"SCRUN_{name}" for name in MANUAL.split()]

@@ -16,6 +16,10 @@ from scrun.core.errors import UsageError
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.covers(
+    "scrun(1) GLOBAL OPTIONS: --help, --usage, --version",
+    "slurm-scrun -V fails, unknown options exit 0",
+)
 @pytest.mark.parametrize(
     ("line", "command", "options", "container", "operands"),
     [
@@ -112,6 +116,7 @@ def test_forms(
     assert parsed.operands == operands
 
 
+@pytest.mark.covers("scrun(1) DESCRIPTION: arguments of crun and runc")
 def test_what_podman_and_docker_send() -> None:
     name = "f" * 64
     line = "--log-format=json --log /b/oci-log create --bundle /b --console-socket /tmp/c"
@@ -124,6 +129,7 @@ def test_what_podman_and_docker_send() -> None:
     assert (docker.id, docker.operands) == (name, ["9"])
 
 
+@pytest.mark.covers("slurm-scrun -V fails, unknown options exit 0")
 @pytest.mark.parametrize(
     ("line", "names", "remedy"),
     [

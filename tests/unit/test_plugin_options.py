@@ -17,6 +17,7 @@ def test_names_of_variables() -> None:
     assert variable_of("a.b-c_d") == "SCRUN_OPTION_A_B_C_D"
 
 
+@pytest.mark.covers("spank-lua options given to srun, salloc, sbatch")
 @pytest.mark.parametrize(
     ("environment", "annotations", "values"),
     [

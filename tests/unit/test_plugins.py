@@ -41,6 +41,8 @@ from scrun.supervisor.plugins.registry import Plugins
 from scrun.supervisor.staging import builtin, lua
 from scrun.supervisor.staging import none as unstaged
 
+pytestmark = pytest.mark.covers("promise plugins")
+
 # modules are plugins: mypy holds that they have what one needs
 ENGINES: list[EnginePlugin[Any]] = [slurm, local]
 STAGERS: list[StagePlugin[Any]] = [lua, builtin, unstaged]
@@ -86,6 +88,7 @@ async def undo(left): ...
 # What a plugin says of itself
 
 
+@pytest.mark.covers("plugin-api Identification: major/minor, the major type names the API")
 @pytest.mark.parametrize("installed", built_in(), ids=lambda installed: installed.type)
 def test_our_own_are_as_they_have_to_be(installed: Installed) -> None:
     assert is_type(installed.type)
@@ -93,11 +96,13 @@ def test_our_own_are_as_they_have_to_be(installed: Installed) -> None:
     assert find(installed.type) == installed
 
 
+@pytest.mark.covers("plugin-api Data objects: plugin_type")
 def test_there_is_a_null_plugin_of_each_kind() -> None:
     types = [installed.type for installed in built_in()]
     assert [f"{major}/none" in types for major in api.FUNCTIONS] == [True, True]
 
 
+@pytest.mark.covers("plugin-api Identification: major/minor, the major type names the API")
 @pytest.mark.parametrize(
     "text",
     ["slurm", "engine/", "/slurm", "engine/Slurm", "sched/maui", "engine/a/b", "engine/a\n",
@@ -109,6 +114,11 @@ def test_what_is_no_type(text: str) -> None:
         find(text)
 
 
+@pytest.mark.covers(
+    "plugin-api Versioning: another major or minor version changes the API",
+    "plugin-api Versioning: everything in a cluster has one version of Slurm",
+    "plugin-api Data objects: the micro version does not apply to SPANK plugins",
+)
 @pytest.mark.parametrize(
     ("version", "usable"),
     [("1.0.0", True), ("1.0.9", True), ("1.0", True), ("1.1.0", False), ("2.0.0", False),
@@ -122,6 +132,7 @@ def test_the_micro_version_is_not_looked_at(version: str, usable: bool) -> None:
         assert complaint.startswith(f"is for version {version} of the plugin API, and this scrun")
 
 
+@pytest.mark.covers("plugin-api Identification: major/minor, the major type names the API")
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -140,6 +151,7 @@ def test_what_is_missing_is_named(changes: dict[str, object], complaint: str) ->
 # Those of other packages
 
 
+@pytest.mark.covers("plugin-api Identification: major/minor, the major type names the API")
 def test_another_package_has_one(made: Made) -> None:
     installed = made("engine/mine", source("engine/mine"))
     assert find("engine/mine") == installed
@@ -156,6 +168,7 @@ def test_an_object_in_a_module_can_be_one(made: Made) -> None:
     assert load(place).plugin_type == "stage/mine"
 
 
+@pytest.mark.covers("plugin-api Runtime support: other dependencies of a plugin")
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -174,6 +187,7 @@ def test_one_that_cannot_be_loaded(made: Made, text: str, reason: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.covers("plugin-api Runtime support: other dependencies of a plugin")
 def test_a_module_that_is_not_there(made: Made) -> None:
     installed = Installed("engine/mine", "no_such_module:x", "other 1.0")
     with pytest.raises(PluginUnavailable, match="needs the Python module no_such_module"):
@@ -190,6 +204,7 @@ def test_two_packages_with_the_same_type(made: Made) -> None:
         find("engine/mine")
 
 
+@pytest.mark.covers("security plugins: engines and stagers of other packages")
 def test_nobody_takes_the_place_of_ours(made: Made) -> None:
     made("engine/local", source("engine/local"))
     assert find("engine/local").place == local.__name__
@@ -207,6 +222,10 @@ def test_one_that_is_not_installed() -> None:
 # init and fini
 
 
+@pytest.mark.covers(
+    "plugin-api API functions: init, after loading and before any call",
+    "plugin-api API functions: fini, before unloading and after the last call",
+)
 async def test_init_after_loading_and_fini_at_the_end(made: Made, tmp_path: Path) -> None:
     """Each once; the last one that was loaded is the first to go."""
     for name in ("one", "two"):
@@ -229,6 +248,7 @@ def fini(): say("fini")
     assert said.read_text() == "init one\ninit two\nfini two\nfini one\n"
 
 
+@pytest.mark.covers("plugin-api API functions: they are not dlopen(3)'s _init and _fini")
 async def test_neither_has_to_be_there(made: Made) -> None:
     made("stage/mine", source("stage/mine"))
     loaded = Plugins()
@@ -236,6 +256,7 @@ async def test_neither_has_to_be_there(made: Made) -> None:
     assert await loaded.end() == {}
 
 
+@pytest.mark.covers("plugin-api API functions: init, after loading and before any call")
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -258,6 +279,10 @@ async def test_an_init_that_fails(made: Made, text: str, reason: str) -> None:
     assert await loaded.end() == {}
 
 
+@pytest.mark.covers(
+    "plugin-api Thread safety: functions are called reentrantly",
+    "plugin-api Performance: functions are quick",
+)
 async def test_an_init_that_hangs(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others go on meanwhile: nothing of a plugin's runs in the event loop."""
     monkeypatch.setattr(registry, "_LOADING", 0.2)
@@ -278,6 +303,7 @@ async def test_an_init_that_hangs(made: Made, monkeypatch: pytest.MonkeyPatch) -
     assert turns > 5
 
 
+@pytest.mark.covers("plugin-api API functions: fini, before unloading and after the last call")
 async def test_a_fini_that_fails_or_hangs(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_ENDING", 0.2)
     made("engine/fails", source("engine/fails", "def fini(): raise OSError(5, 'no')"), "one")
@@ -292,6 +318,7 @@ async def test_a_fini_that_fails_or_hangs(made: Made, monkeypatch: pytest.Monkey
     assert wrong["engine/hangs"] == "its fini took longer than 0.2 s"
 
 
+@pytest.mark.covers("plugin-api Performance: functions are quick")
 async def test_a_configure_that_hangs(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_CONFIGURING", 0.2)
     more = "import time\ndef configure(settings, environment): time.sleep(1)"
@@ -337,6 +364,11 @@ async def test_the_stager_that_is_named(tmp_path: Path) -> None:
 # What stands in the place of structures with counters
 
 
+@pytest.mark.covers(
+    "plugin-api all: counters of arrays",
+    "plugin-api slurm_job_info_t: environment, spank_job_env, gres_detail_str",
+    "plugin-api slurm_step_launch_params_t: env, het_job_*, spank_job_env",
+)
 @pytest.mark.parametrize(
     "kind",
     [
@@ -363,6 +395,7 @@ def test_what_plugins_are_given_cannot_be_changed(kind: type[msgspec.Struct]) ->
 # What it costs
 
 
+@pytest.mark.covers("plugin-api Performance: functions are quick")
 def test_nothing_is_looked_up_for_our_own() -> None:
     """importlib.metadata is imported for a name that scrun does not have, and only then."""
     program = """if True:

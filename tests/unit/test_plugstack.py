@@ -20,6 +20,7 @@ def read(conf: Path, text: str) -> list[Line]:
     return read_plugstack(str(conf))
 
 
+@pytest.mark.covers("spank-lua CONFIGURATION: required lua.so [OPTIONS] [[GLOB] [SCRIPT OPTIONS]…")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -39,6 +40,7 @@ def test_a_line(conf: Path, text: str, expected: tuple[bool, bool, str, tuple[st
     assert line.where == f"{conf}:3"
 
 
+@pytest.mark.covers("spank-lua CONFIGURATION: required lua.so [OPTIONS] [[GLOB] [SCRIPT OPTIONS]…")
 @pytest.mark.parametrize(
     "text",
     ["", "# nothing", "required pyxis.so a b", "optional /x/notlua.so", "required x/lua.so.1"],
@@ -47,6 +49,7 @@ def test_lines_that_are_slurm_s_own_business(conf: Path, text: str) -> None:
     assert read(conf, text) == []
 
 
+@pytest.mark.covers("spank-lua CONFIGURATION: required lua.so [OPTIONS] [[GLOB] [SCRIPT OPTIONS]…")
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -67,6 +70,7 @@ def test_a_broken_line_is_an_error_with_its_number(conf: Path, text: str, reason
     assert str(error.value) == f"{conf}:3: {reason}"
 
 
+@pytest.mark.covers("spank-lua plugstack.conf of spank(7): include, comments, short words")
 def test_includes_with_patterns(conf: Path) -> None:
     directory = conf.parent / "plugstack.conf.d"
     directory.mkdir()
@@ -80,6 +84,7 @@ def test_includes_with_patterns(conf: Path) -> None:
     assert lines[1].where == f"{directory}/b.conf:1"
 
 
+@pytest.mark.covers("spank-lua plugstack.conf of spank(7): include, comments, short words")
 def test_files_that_include_themselves(conf: Path) -> None:
     with pytest.raises(SettingsError, match="included more than 10 levels deep"):
         read(conf, f"include {conf}\n")
@@ -89,6 +94,7 @@ def test_files_that_include_themselves(conf: Path) -> None:
         read(conf, "include *.empty\n")
 
 
+@pytest.mark.covers("spank-lua GLOB")
 def test_scripts_of_a_pattern_come_by_name(conf: Path) -> None:
     scripts = conf.parent / "lua.d"
     scripts.mkdir()
@@ -102,6 +108,7 @@ def test_scripts_of_a_pattern_come_by_name(conf: Path) -> None:
     assert find_scripts(read(conf, f"required lua.so {scripts}/*.no")) == []
 
 
+@pytest.mark.covers("security plugstack.conf and its scripts")
 def test_what_anybody_could_have_written(conf: Path) -> None:
     script = conf.parent / "a.lua"
     script.write_text("")
@@ -138,6 +145,7 @@ def test_slurm_conf_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         find_plugstack(settings)
 
 
+@pytest.mark.covers("spank-lua plugstack.conf of spank(7): include, comments, short words")
 def test_it_is_beside_slurm_conf(tmp_path: Path) -> None:
     assert found(tmp_path, None) is None
     assert found(tmp_path, "ClusterName=x\n") is None
@@ -145,12 +153,14 @@ def test_it_is_beside_slurm_conf(tmp_path: Path) -> None:
     assert found(tmp_path, "ClusterName=x\n") == f"{tmp_path}/plugstack.conf"
 
 
+@pytest.mark.covers("spank-lua plugstack.conf of spank(7): include, comments, short words")
 @pytest.mark.parametrize(("told", "path"), [("/else/p.conf", "/else/p.conf"), ("p", "{}/p")])
 def test_plug_stack_config_names_it(tmp_path: Path, told: str, path: str) -> None:
     (tmp_path / "plugstack.conf").write_text("")
     assert found(tmp_path, f"PlugStackConfig={told}\n") == path.format(tmp_path)
 
 
+@pytest.mark.covers("spank-lua plugstack.conf of spank(7): include, comments, short words")
 def test_the_setting_counts_more(tmp_path: Path) -> None:
     (tmp_path / "plugstack.conf").write_text("")
     assert found(tmp_path, "PlugStackConfig=/else\n", "/mine") == "/mine"

@@ -42,6 +42,7 @@ def test_null_is_absent(members: dict[str, object]) -> None:
     process_from_file(text(**members), "p.json")
 
 
+@pytest.mark.covers("scrun exec: --process")
 @pytest.mark.parametrize(
     ("members", "reason"),
     [
@@ -132,6 +133,7 @@ def test_the_container_is_not_changed() -> None:
     assert json.dumps(FIRST) == before
 
 
+@pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
 @pytest.mark.parametrize(
     ("wish", "changed"),
     [

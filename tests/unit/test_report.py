@@ -175,6 +175,7 @@ def test_what_is_shown_is_one_printable_line(
     assert json.loads(log.read_bytes())["msg"].isprintable() is ("\\" not in line)
 
 
+@pytest.mark.covers("security names and messages")
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_no_message_moves_a_terminal_s_cursor(log_format: str) -> None:
     """json.dumps leaves what is above ASCII, with a second way to say ESC [ among it."""

@@ -28,6 +28,7 @@ def test_values_may_have_equals_signs() -> None:
     assert asked_by({}, ["SCRUN_DISTRIBUTION=plane=4"]) == {"SCRUN_DISTRIBUTION": "plane=4"}
 
 
+@pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
 @pytest.mark.parametrize(
     ("environment", "asked", "defaults", "value"),
     [
@@ -58,6 +59,7 @@ def test_an_empty_value_takes_a_request_back() -> None:
     assert salloc_arguments(wanted.requests, (22, 5)) == []
 
 
+@pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
 @pytest.mark.parametrize("variable", UNSAFE)
 def test_an_image_cannot_ask_for_what_is_not_safe(variable: str) -> None:
     key = variable.removeprefix("SCRUN_").lower()
@@ -284,6 +286,7 @@ def test_what_is_named_stands_above_flags(named: dict[str, str]) -> None:
         assert f"{MEMORY}=" not in wanted.because.replace(f"{MEMORY}=1G from config.json", "")
 
 
+@pytest.mark.covers("scrun requests: annotations slurm.*, the engine's flags")
 def test_flags_stand_above_defaults_of_their_kind() -> None:
     defaults = {"SCRUN_MEM_PER_CPU": "1G", CPUS: "8", "SCRUN_GPUS": "1"}
     wanted = gather({}, {}, defaults, FLAGS)

@@ -17,6 +17,7 @@ SRUN_ONLY = """
 """
 
 
+@pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
 def test_the_manual_s_variables() -> None:
     assert len(TABLE) == 70
     assert list(TABLE) == [request.variable for request in TABLE.values()]
@@ -32,6 +33,7 @@ def test_who_accepts(version: tuple[int, int]) -> None:
         assert request.accepted("salloc", version) == (name not in gone | set(SRUN_ONLY.split()))
 
 
+@pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
 @pytest.mark.parametrize(
     ("requests", "salloc", "srun"),
     [

@@ -9,6 +9,7 @@ from scrun.core.errors import UsageError
 from scrun.oci.resources import changes, resources_from_options
 
 
+@pytest.mark.covers("scrun update")
 @pytest.mark.parametrize(
     ("options", "resources"),
     [
@@ -76,6 +77,7 @@ def test_too_large(value: str) -> None:
         resources_from_options({"memory": value})
 
 
+@pytest.mark.covers("scrun update")
 @pytest.mark.parametrize(
     ("wanted", "present", "found"),
     [

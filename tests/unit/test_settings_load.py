@@ -107,6 +107,7 @@ def test_bytes_that_are_not_text() -> None:
         parse(b"\xff", "f")
 
 
+@pytest.mark.covers("scrun(1) GLOBAL OPTIONS: --slurm-conf")
 def test_environment_and_command_line() -> None:
     env = {
         "SCRUN_ENGINE": "local",

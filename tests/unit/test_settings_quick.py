@@ -180,6 +180,7 @@ def test_real_uid(
     assert quick.real_uid(env, str(path)) == uid
 
 
+@pytest.mark.covers("scrun(1) GLOBAL OPTIONS: --root")
 def test_default_root(monkeypatch: pytest.MonkeyPatch) -> None:
     assert quick.default_root({"XDG_RUNTIME_DIR": "/r"}, "/given") == "/given"
     monkeypatch.setattr(quick, "real_uid", lambda env: 0)

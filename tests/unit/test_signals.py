@@ -11,6 +11,7 @@ from scrun.core.errors import UsageError
 from scrun.oci.signals import STOP_SIGNAL, parse_signal, signal_name, stop_signal
 
 
+@pytest.mark.covers("scrun(1) SYNOPSIS: kill")
 @pytest.mark.parametrize(
     ("text", "number"),
     [

@@ -29,6 +29,7 @@ def test_one_that_is_not_there_is_none(tmp_path: Path) -> None:
         site_conf(str(tmp_path / "oci.conf"), None)
 
 
+@pytest.mark.covers("oci.conf FileDebug", "oci.conf SyslogDebug")
 @pytest.mark.parametrize("engine", ["slurm", "auto", "local"])
 def test_levels_where_nobody_has_set_others(tmp_path: Path, engine: str) -> None:
     path = tmp_path / "oci.conf"

@@ -56,6 +56,7 @@ def test_run() -> None:
     assert commands(RUN).run(ONE, "/log") == ["/bin/sh", "-c", text]
 
 
+@pytest.mark.covers("oci.conf %j")
 def test_the_number_begins_with_the_job_s_and_is_no_other_container_s() -> None:
     """oci.conf(5): %j is a number; root directories count their jobs each by itself."""
     others = [
@@ -111,6 +112,7 @@ def removal(tmp_path: Path, text: str, pid: int = 0) -> tuple[int, str, Path]:
     return done.returncode, done.stdout, made
 
 
+@pytest.mark.covers("oci.conf RunTimeDelete")
 def test_delete_removes_what_was_made(tmp_path: Path) -> None:
     """oci.conf(5): RunTimeDelete, DisableCleanup."""
     said = RUN.replace("runc delete --force %j", "echo gone; exit 3")

@@ -47,6 +47,7 @@ def test_fate(answer: str, reason: str | None) -> None:
         assert "job 7" in ending.text
 
 
+@pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

@@ -43,6 +43,7 @@ def test_one_node_unless_asked_otherwise(wanted: str, option: list[str]) -> None
     assert nodes_of_salloc(asked(wanted)) == option
 
 
+@pytest.mark.covers("plugin-api job_step_info_t, slurm_step_layout_t: nodes")
 @pytest.mark.parametrize(
     ("wanted", "granted", "layout"),
     [
@@ -110,6 +111,7 @@ def test_known_after_the_grant() -> None:
         layout_of_own_job(asked("NTASKS_PER_GPU=1 GPUS=2"), job(1, 2), OLD)
 
 
+@pytest.mark.covers("plugin-api job_step_info_t, slurm_step_layout_t: nodes")
 @pytest.mark.parametrize(
     ("wanted", "there", "layout"),
     [
@@ -161,6 +163,7 @@ def test_more_than_the_job_has(wanted: str, nodes: int | None, message: str) -> 
         layout_within(asked(wanted), job(nodes), OLD)
 
 
+@pytest.mark.covers("plugin-api job_step_info_t, slurm_step_layout_t: nodes")
 @pytest.mark.parametrize(
     ("layout", "arguments"),
     [
@@ -173,6 +176,7 @@ def test_arguments(layout: Layout, arguments: list[str]) -> None:
     assert layout.arguments == arguments
 
 
+@pytest.mark.covers("plugin-api slurm_job_info_t: nodes and node_inx; het_job_id")
 @pytest.mark.parametrize(
     ("nodes", "first"),
     [

@@ -99,6 +99,7 @@ def test_a_reason_that_nobody_knows() -> None:
     assert line == "job 42 pending: FullMoon"
 
 
+@pytest.mark.covers("scrun a job that waits: state, list, log")
 @pytest.mark.parametrize(
     ("reason", "words"),
     [

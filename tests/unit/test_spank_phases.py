@@ -26,6 +26,7 @@ def refusal(context: ContextName, callback: str, item: str, facts: Facts = FACTS
     return told.refused.get(item)
 
 
+@pytest.mark.covers("spank-lua get_item: all items of spank.h")
 def test_every_item_of_spank_h() -> None:
     told = state("remote", TASK, FACTS)
     assert {*told.items, *told.refused} == {*ITEMS}
@@ -134,6 +135,7 @@ def test_the_environment_of_a_task(tmp_path: Path) -> None:
     assert environment_of(str(tmp_path), {"B": None, "C": "4"}) == {"A": "3", "C": "4"}
 
 
+@pytest.mark.covers("spank-lua SPANK LUA API: thirteen functions")
 def test_callbacks_are_those_of_the_manual() -> None:
     assert len(CALLBACKS) == 13
     assert all(re.fullmatch(r"slurm_spank_[a-z_]+", name) for name in CALLBACKS)

@@ -28,6 +28,7 @@ def written(path: Path, *options: str) -> dict[str, Any]:
     return config
 
 
+@pytest.mark.covers("scrun spec")
 @KINDS
 def test_the_form(ids: tuple[int, int] | None) -> None:
     jsonschema.validate(spec(ids), SCHEMA)
@@ -73,6 +74,7 @@ def test_rootless_maps_the_caller(tmp_path: Path) -> None:
     assert linux["gidMappings"] == [{"containerID": 0, "hostID": os.getegid(), "size": 1}]
 
 
+@pytest.mark.covers("scrun spec")
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text("mine")
@@ -139,6 +141,7 @@ def bundle(site: Site, name: str, *options: str) -> Path:
 EXPECTED = "0\nscrun\n/dev/shm/.\n/sys/class\n1\n"
 
 
+@pytest.mark.covers("scrun spec")
 @pytest.mark.parametrize("options", [(), ("--rootless",)], ids=["plain", "rootless"])
 def test_scrun_runs_it(site: Site, options: tuple[str, ...]) -> None:
     name = "-".join(("scrun", *options))
@@ -149,6 +152,7 @@ def test_scrun_runs_it(site: Site, options: tuple[str, ...]) -> None:
     site.clear()
 
 
+@pytest.mark.covers("scrun spec")
 def test_runc_runs_the_rootless_one(site: Site) -> None:
     path = bundle(site, "runc", "--rootless")
     user: User = site.user

@@ -30,6 +30,7 @@ def test_no_pid_of_a_stopped_container() -> None:
     assert json.loads(render_state("1.0.2", "c", "stopped", 42, "/b", {}))["pid"] == 0
 
 
+@pytest.mark.covers("scrun(1) SYNOPSIS: state")
 @given(
     st.sampled_from(["creating", "created", "running", "stopped"]),
     st.integers(0, 2**22),

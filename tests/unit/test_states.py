@@ -60,6 +60,7 @@ def test_every_phase_leads_to_the_end(phase: Phase) -> None:
     assert phase is STOPPED
 
 
+@pytest.mark.covers("scrun(1) SYNOPSIS: state")
 @pytest.mark.parametrize(
     ("phase", "status"),
     [

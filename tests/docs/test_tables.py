@@ -1,0 +1,110 @@
+"""The tables of the pages have a row for everything that they are about."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scrun.settings.oci_conf.parse import OciConf
+from scrun.settings.oci_conf.patterns import LETTERS
+from scrun.settings.spank.callbacks import CALLBACKS
+
+CHECKOUT = Path(__file__).parents[2]
+HOWTO = CHECKOUT / "docs" / "howto"
+EXAMPLES = CHECKOUT / "docs" / "examples"
+SECTIONS = (
+    "SYNOPSIS", "DESCRIPTION", "RETURN VALUE", "GLOBAL OPTIONS", "CREATE OPTIONS",
+    "DELETE OPTIONS", "INPUT ENVIRONMENT VARIABLES", "OUTPUT ENVIRONMENT VARIABLES",
+    "JOB ENVIRONMENT VARIABLES", "scrun.lua", "EXAMPLE", "SIGNALS",
+)  # fmt: skip
+
+
+def rows(page: str) -> list[str]:
+    """The first cell of every row of its tables."""
+    lines = (HOWTO / page).read_text().splitlines()
+    return [line.strip("| ").partition(" | ")[0] for line in lines if line.startswith("| ")]
+
+
+def commands(engine: str) -> set[str]:
+    """The commands that an engine's help lists."""
+    # Debian's own before one that somebody put in front of it: its version is the document's
+    program = shutil.which(engine, path="/usr/bin:/bin")
+    if program is None:
+        pytest.skip(f"{engine} is not installed")
+    done = subprocess.run(
+        [program, "--help"], check=True, capture_output=True, text=True, timeout=20
+    )
+    listed: set[str] = set()
+    inside = False
+    for line in done.stdout.splitlines():
+        if line.endswith("ommands:"):
+            inside = True
+        elif line and not line.startswith(" "):
+            inside = False
+        elif inside and (match := re.match(r" +([a-z][a-z-]*)\*? ", line)):
+            listed.add(match[1])
+    assert len(listed) > 40
+    return listed
+
+
+@pytest.mark.parametrize("engine", ["podman", "docker"])
+def test_every_command_of_the_engine_has_a_row(engine: str) -> None:
+    described = {
+        command
+        for first in rows("engines.md")
+        for command in re.findall(rf"`{engine} ([a-z-]+)[^`]*`", first)
+    }
+    assert commands(engine) - described == set()
+
+
+def test_every_parameter_of_oci_conf_has_a_row() -> None:
+    fields = {name.replace("_", "") for name in OciConf.__struct_fields__} - {"remarks"}
+    assert fields - {first.lower().strip("`") for first in rows("oci-conf.md")} == set()
+
+
+def test_every_pattern_of_oci_conf_has_a_row() -> None:
+    found = {letter for first in rows("oci-conf.md") for letter in re.findall(r"`%(.)`", first)}
+    assert found == {*LETTERS}
+
+
+def test_every_example_of_oci_conf_is_linked() -> None:
+    text = (HOWTO / "oci-conf.md").read_text()
+    linked = set(re.findall(r"\(\.\./examples/oci\.conf/([^)]+)\)", text))
+    assert linked == {path.name for path in (EXAMPLES / "oci.conf").iterdir()}
+
+
+def test_every_callback_of_spank_is_in_the_page() -> None:
+    text = (HOWTO / "spank.md").read_text()
+    for name in CALLBACKS:
+        assert re.search(rf"\b{name.removeprefix('slurm_spank_')}\b", text), name
+
+
+def test_the_plugin_s_entry_points_are_those_of_the_example() -> None:
+    project = (EXAMPLES / "plugin" / "pyproject.toml").read_text()
+    text = (HOWTO / "plugins.md").read_text()
+    shown = re.findall(r'^    ("?engine/queue"? = .*)$', text, re.MULTILINE)
+    assert shown
+    assert [line for line in shown if line not in project] == []
+
+
+def test_what_the_tests_cover() -> None:
+    """The generated page has every section of scrun(1), and every marker of the tests."""
+    command = [sys.executable, str(CHECKOUT / "tools" / "docs"), "--coverage"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    page = done.stdout
+    manual = page.partition("scrun(1)\n")[2].partition("\n## ")[0]
+    assert [section for section in SECTIONS if f"\n| {section}" not in manual] == []
+    marked = [
+        argument
+        for path in (CHECKOUT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.covers"
+        for argument in node.args
+    ]
+    assert len(marked) > 500
+    assert len(re.findall(r"tests/[^`]*", page)) >= len(marked)
