@@ -3,33 +3,22 @@
 import _socket
 import os
 
-from scrun.anchor import shell
-from scrun.anchor.pid_file import PidFile
 from scrun.cli.parse import Parsed
+from scrun.client.anchored import Anchored
 from scrun.client.ask import record_root, setting
-from scrun.client.console import Console
 from scrun.client.supervisor_name import OWN, supervisor_name
 from scrun.protocol import wire
 from scrun.protocol.progress import CALL, TOLD
 
 
-def submit(
-    parsed: Parsed,
-    argv: "list[str]",
-    left: "shell.AnchorProcess | None",
-    fds: "list[int]",
-    pid_file: "PidFile | None",
-    console: "Console | None",
-) -> "tuple[int, bytes, bool]":
+def submit(parsed: Parsed, argv: "list[str]", anchored: Anchored) -> "tuple[int, bytes, bool]":
     """Have a container created, by a supervisor that is started if need be.
 
     Args:
         parsed: The parsed command line, of `create` or `run`.
         argv: The same as it came.
-        left: The anchor; None: it is this process itself.
-        fds: Standard input, output and error, and the supervisor's end of the anchor's socket.
-        pid_file: What gets its name when the container is created; without that it is ended again.
-        console: The container's terminal, likewise.
+        anchored: Its descriptors and its anchor; the pid file gets its name when the container is
+            created, and the terminal is handed over then.
 
     Returns:
         The exit status, the reason if it is not 0, and whether standard error has that already.
@@ -42,7 +31,7 @@ def submit(
     root = record_root(parsed)
     name, lingers = _whom_to_ask(root, parsed)
     fields = request("create", os.getpid(), argv)
-    return _ask(root, name, parsed, fields, left, fds, pid_file, console, lingers=lingers)
+    return _ask(root, name, parsed, fields, anchored, lingers=lingers)
 
 
 def _whom_to_ask(root: str, parsed: Parsed) -> "tuple[str, bool]":
@@ -75,10 +64,7 @@ def _ask(
     name: str,
     parsed: Parsed,
     fields: "list[bytes]",
-    left: "shell.AnchorProcess | None",
-    fds: "list[int]",
-    pid_file: "PidFile | None",
-    console: "Console | None",
+    anchored: Anchored,
     *,
     lingers: bool,
 ) -> "tuple[int, bytes, bool]":
@@ -88,6 +74,7 @@ def _ask(
     requests before it goes, but cannot see one that is still on its way): the next try starts
     another one.
     """
+    pid_file = anchored.pid_file
     for attempt in range(3):
         try:
             sock = wire.connect_supervisor(root, name)
@@ -102,15 +89,15 @@ def _ask(
                 from scrun.core.errors import SettingsError
 
                 raise SettingsError.of_root(root, f"belongs to uid {owner}")
-            wire.send(sock, fields, fds)
-            _name_anchor(sock, left, pid_file)
+            wire.send(sock, fields, anchored.fds)
+            _name_anchor(sock, anchored.name())
             status, answer, told = _hear(sock, parsed, pid_file.lock if pid_file else None)
             if status == 0:
                 if answer:  # the container's first process, and no anchor
                     if pid_file:
                         pid_file.names_instead(int(answer))
-                elif console:
-                    console.hand_over()
+                elif anchored.console:
+                    anchored.console.hand_over()
                 if pid_file:
                     pid_file.publish()
                 wire.confirm(sock)
@@ -128,17 +115,8 @@ def _ask(
     raise AssertionError("unreachable")
 
 
-def _name_anchor(
-    sock: _socket.socket, left: "shell.AnchorProcess | None", pid_file: "PidFile | None"
-) -> None:
-    """Tell the supervisor, and the pid file, which process the anchor is.
-
-    Raises:
-        OSError: There is none, or the pid file's file system is full.
-    """
-    pid = left.pid if left else os.getpid()
-    if pid_file:
-        pid_file.names(pid, left)
+def _name_anchor(sock: _socket.socket, pid: int) -> None:
+    """Tell the supervisor which process the anchor is."""
     try:
         sock.send(b"%d\n" % pid)
     except BrokenPipeError:

@@ -15,14 +15,11 @@ import _socket
 import os
 import stat
 
-from scrun.anchor import shell
 from scrun.anchor.foreground import CarriedTerminal, own_terminal, stay
-from scrun.anchor.pid_file import PidFile
 from scrun.cli.parse import Parsed
+from scrun.client.anchored import Anchored
 from scrun.client.ask import record_root
-from scrun.client.console import Console
 from scrun.client.submit import request
-from scrun.commands.create import open_closed_descriptors
 from scrun.core.errors import UsageError
 from scrun.core.paths import LIMIT
 from scrun.oci.ids import check_id
@@ -49,7 +46,6 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         argv = _with_term(parsed, argv)
     if parsed.command == "exec" and not parsed.operands and not parsed.text("process"):
         raise UsageError("exec needs a command, or --process FILE: see 'scrun exec --help'")
-    open_closed_descriptors()
     directory = record_root(parsed) + "/" + container
     detach = bool(parsed.count("detach"))
     console = parsed.text("console-socket")
@@ -58,42 +54,32 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         raise UsageError("--tty with --detach needs --console-socket, to send the terminal to")
     elif console and not wants_terminal and not parsed.text("process"):
         raise UsageError("--console-socket has no use without --tty")
-    path = parsed.text("pid-file")
-    pid_file = PidFile(path) if path else None
-    own = own_terminal() if wants_terminal and not console else None
-    try:
-        terminal = Console(console) if console else None
-        if terminal:
-            terminal.hand_over()
-        stdio = terminal.stdio if terminal else [0, 1, 2]
-        if isinstance(own, CarriedTerminal):
-            stdio = [own.slave] * 3
-        ours, theirs = _socket.socketpair()
-        pid, left = os.getpid(), None
-        if detach:
-            lock = pid_file.lock if pid_file else None
-            left = shell.AnchorProcess(theirs.detach(), lock, terminal.path if terminal else None)
-            pid = left.pid
-        if pid_file:
-            pid_file.names(pid, left)
-        sock = _connect(directory)
+    own = None
+    with Anchored(parsed) as anchored:
         try:
-            wire.send(sock, request("exec", pid, argv), [*stdio, ours.fileno()])
-            ours.close()
-            if isinstance(own, CarriedTerminal):
-                own.begin()
-            status, answer = _answer(sock, container)
+            if wants_terminal and not console:
+                own = own_terminal()
+            carried = own if isinstance(own, CarriedTerminal) else None
+            anchored.begin(carried, leave=detach)
+            if anchored.console:
+                anchored.console.hand_over()
+            pid = anchored.name()
+            sock = _connect(directory)
+            try:
+                wire.send(sock, request("exec", pid, argv), anchored.fds)
+                anchored.sent()
+                if carried:
+                    carried.begin()
+                status, answer = _answer(sock, container)
+            finally:
+                sock.close()
+            if status == 0:
+                _publish(anchored)
+                if not detach:
+                    return stay(anchored.socket, carried)
         finally:
-            sock.close()
-        if status == 0 and pid_file:
-            _publish(pid_file, pid if detach else 0)
-        if status == 0 and not detach:
-            return stay(theirs, own if isinstance(own, CarriedTerminal) else None)
-    finally:
-        if own:
-            own.restore()
-        if pid_file:
-            pid_file.discard()
+            if own:
+                own.restore()
     if status:
         from scrun.cli.failure import report_failure
 
@@ -158,17 +144,18 @@ def _readable(argv: "list[str]", path: str) -> "list[str]":
     return [*argv[:place], named, *argv[place + 1 :]]
 
 
-def _publish(pid_file: PidFile, left_behind: int) -> None:
+def _publish(anchored: Anchored) -> None:
     """Show the pid file of a program that runs; one without is ended again, by its anchor.
 
     Raises:
         OSError: It cannot have its name.
     """
     try:
-        pid_file.publish()
+        if anchored.pid_file:
+            anchored.pid_file.publish()
     except OSError:
-        if left_behind:
-            os.kill(left_behind, 9)
+        if anchored.left:
+            os.kill(anchored.left.pid, 9)
         raise
 
 

@@ -19,6 +19,7 @@ from scrun.client.ask import record_root
 from scrun.client.find import containers
 from scrun.core.output import say
 from scrun.core.paths import looked
+from scrun.core.users import user_name
 from scrun.protocol import wire
 
 TYPE_CHECKING = False
@@ -88,7 +89,7 @@ def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None
     from scrun.model.record import read_record
 
     try:
-        owner = _owner(os.stat(directory).st_uid)
+        owner = user_name(os.stat(directory).st_uid, "#{}")  # as runc has it
         record = read_record(directory)
         state = _state(record)
         if record.is_unfinished and not _is_served(directory, served):
@@ -178,19 +179,9 @@ def _is_served(directory: str, known: dict[str, bool]) -> bool:
 
 def _owner_or_nobody(directory: str) -> str:
     try:
-        return _owner(os.stat(directory).st_uid)
+        return user_name(os.stat(directory).st_uid, "#{}")
     except OSError:
         return ""
-
-
-def _owner(uid: int) -> str:
-    """Return a user's name; as runc has it, `#UID` for one without."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"#{uid}"
 
 
 # The table

@@ -8,12 +8,12 @@ Errors: SettingsError, with the line; BundleError, when the bundle's config.json
 """
 
 import os
-import pwd
 import shutil
 
 from scrun.cli.parse import Parsed
 from scrun.core.errors import BundleError, UsageError
 from scrun.core.output import say
+from scrun.core.users import user_name
 from scrun.oci.config import read_config
 from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
 from scrun.settings.oci_conf.shell_commands import program_of
@@ -118,7 +118,7 @@ def _task(conf: OciConf, parsed: Parsed, arguments: list[str]) -> Task:
         step=str(_number(parsed, "step", 0)),
         task=str(_number(parsed, "task", 0)),
         node=parsed.text("node") or os.uname().nodename,
-        user=parsed.text("user") or _user_name(uid),
+        user=parsed.text("user") or user_name(uid),
         uid=uid,
         spool=parsed.text("spool") or _SPOOL,
         directory=os.path.abspath(parsed.text("chdir") or "."),
@@ -141,10 +141,3 @@ def _number(parsed: Parsed, option: str, otherwise: int) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"option --{option} cannot be {text!r}, only a number")
     return int(text)
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -10,17 +10,13 @@ Wire: as `create`, `start` and `delete`.
 Errors: as those; when it cannot be started it is deleted again.
 """
 
-import _socket
 import os
 
-from scrun.anchor import shell
 from scrun.anchor.foreground import CarriedTerminal, KeptTerminal, pass_signals_on, stay
-from scrun.anchor.pid_file import PidFile
 from scrun.cli.parse import Parsed
+from scrun.client.anchored import Anchored
 from scrun.client.ask import ask, record_root
-from scrun.client.console import Console
 from scrun.client.submit import submit
-from scrun.commands.create import delete, open_closed_descriptors
 from scrun.core.errors import UsageError
 from scrun.core.pods import wants_terminal
 from scrun.oci.ids import check_id
@@ -38,37 +34,23 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         OSError: The pid file, the console socket or the root directory is at fault.
     """
     container = check_id(parsed.id or "")
-    detach, console = bool(parsed.count("detach")), parsed.text("console-socket")
-    if console and not detach:
+    detach = bool(parsed.count("detach"))
+    if parsed.text("console-socket") and not detach:
         raise UsageError("run: --console-socket is for --detach: else the terminal is this one")
-    open_closed_descriptors()
     directory = record_root(parsed) + "/" + container
-    pid_file = PidFile(path) if (path := parsed.text("pid-file")) else None
-    own = None if detach else _terminal(parsed)
-    carried = own if isinstance(own, CarriedTerminal) else None
-    try:
-        terminal = Console(console) if console else None
-        stdio = terminal.stdio if terminal else [0, 1, 2]
-        if carried:
-            stdio = [carried.slave] * 3
-        ours, theirs = _socket.socketpair()
-        left = None
-        if detach:
-            lock = pid_file.lock if pid_file else None
-            left = shell.AnchorProcess(theirs.detach(), lock, terminal.path if terminal else None)
-        fds = [*stdio, ours.fileno()]
-        status, answer, told = submit(parsed, argv, left, fds, pid_file, terminal)
-        ours.close()
+    with Anchored(parsed) as anchored:
+        own = None if detach else _terminal(parsed)
+        carried = own if isinstance(own, CarriedTerminal) else None
+        anchored.begin(carried, leave=detach)
+        status, answer, told = submit(parsed, argv, anchored)
+        anchored.sent()
         if status == 0:
             told = False
             if not detach:
-                pass_signals_on(theirs, carried)
+                pass_signals_on(anchored.socket, carried)
             status, answer = ask(directory, "supervisor", [b"start", os.fsencode(container)])
             if status:
-                delete(directory)
-    finally:
-        if pid_file:
-            pid_file.discard()
+                _delete(directory)
     if status:
         from scrun.cli.failure import report_failure
 
@@ -79,12 +61,20 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     try:
         if carried:
             carried.begin()
-        return stay(theirs, carried)
+        return stay(anchored.socket, carried)
     finally:
         if own:
             own.restore()
         if not parsed.count("keep"):
-            delete(directory)
+            _delete(directory)
+
+
+def _delete(directory: str) -> None:
+    """Have a container deleted; what cannot be is told by the next `list`."""
+    try:
+        ask(directory, "supervisor", [b"delete", os.fsencode(os.path.basename(directory)), b"1"])
+    except OSError:
+        pass
 
 
 def _terminal(parsed: Parsed) -> "KeptTerminal | CarriedTerminal | None":

@@ -24,3 +24,12 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """Make one line of a message that may have more."""
     return "; ".join(line for line in map(str.strip, text.splitlines()) if line)
+
+
+def is_unicode(text: str) -> bool:
+    """Tell whether a text can be encoded: one from bytes that were not UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from scrun.core.errors import BundleError, StateError, UsageError
+from scrun.core.text import is_unicode
 from scrun.oci.config import Process, explain
 from scrun.oci.document import decode
 
@@ -108,7 +109,7 @@ def checked(raw: Mapping[str, Any], name: str) -> Process:
     for member, text in texts:
         if "\0" in text:
             raise BundleError(f"{name}: {member}: contains a NUL character")
-        if not _is_unicode(text):  # the runtime would get something else
+        if not is_unicode(text):  # the runtime would get something else
             raise BundleError(f"{name}: {member}: is not UTF-8, and JSON has nothing else")
     return process
 
@@ -163,14 +164,6 @@ def _number(text: str, what: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**32):
         raise UsageError(f"{what} {text!r}: a number expected, as names are the container's own")
     return int(text)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _capability(name: str) -> str:

@@ -180,12 +180,7 @@ def settings_of(parsed: Parsed, environment: Mapping[str, str], here: str) -> Se
     """
     config_file = parsed.text("config-file")
     settings = load(environment, os.path.join(here, config_file) if config_file else None)
-    options: dict[str, str] = {}
-    for name in ("engine", "stager"):
-        if plugin := parsed.text(name):
-            options[name] = plugin
-    if conf := parsed.text("slurm-conf"):
-        options["slurm.conf"] = os.path.join(here, conf)
+    options = typed_settings(parsed, here)
     if typed := _typed_level(parsed):
         options["log.level"] = options["log.file_level"] = typed
     # scrun(1) of Slurm: it is for standard error (see `_shown`) and syslog as well
@@ -196,6 +191,13 @@ def settings_of(parsed: Parsed, environment: Mapping[str, str], here: str) -> Se
     if (log_format := parsed.text("log-format")) and not parsed.text("log"):
         options["log.format"] = log_format
     return with_site_levels(merge(settings, options=options, env=environment))
+
+
+def typed_settings(parsed: Parsed, here: str) -> dict[str, str]:
+    """Return what a command line says of the engine, the stager and slurm.conf."""
+    typed = {name: parsed.text(name) or "" for name in ("engine", "stager")}
+    typed["slurm.conf"] = os.path.join(here, conf) if (conf := parsed.text("slurm-conf")) else ""
+    return {name: value for name, value in typed.items() if value}
 
 
 def _typed_level(parsed: Parsed) -> str | None:

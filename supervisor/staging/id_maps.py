@@ -6,7 +6,6 @@ node can map them is tried there, once a week: it takes a step of some 40 ms.
 
 import contextlib
 import os
-import pwd
 import shlex
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ import trio
 
 from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
+from scrun.core.users import user_name
 from scrun.oci.userns import (
     INITIAL,
     BothIds,
@@ -142,10 +142,7 @@ def _kind(kind: str, own: int, *, elsewhere: bool) -> Ids | None:
 
 def _subordinate(kind: str, uid: int) -> list[tuple[int, int]]:
     """Return what a user is lent: by the file, or by whom nsswitch.conf(5) names for that."""
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        name = str(uid)
+    name = user_name(uid)
     try:
         text = Path(f"/etc/sub{kind}").read_text(errors="replace")
     except OSError:

@@ -240,9 +240,9 @@ def test_fast_path_as_a_whole() -> None:
     ours = {name for name in modules if name.startswith("scrun")}
     # what else comes along should be meant
     along = {
-        "scrun.cli.grammar", "scrun.client.console", "scrun.client.submit",
-        "scrun.client.supervisor_name", "scrun.core.errors", "scrun.core.output",
-        "scrun.protocol.anchor", "scrun.protocol.progress",
+        "scrun.cli.grammar", "scrun.client.anchored", "scrun.client.console",
+        "scrun.client.submit", "scrun.client.supervisor_name", "scrun.core.errors",
+        "scrun.core.output", "scrun.protocol.anchor", "scrun.protocol.progress",
     }  # fmt: skip
     assert {name for name in ours if name not in GRAPH} == {*FAST, *along}
 

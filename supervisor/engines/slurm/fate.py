@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pwd
 import re
 import time
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import trio
 
+from scrun.core.users import user_name
 from scrun.model.states import Ending, taken
 from scrun.supervisor.children.processes import ChildEnv, child, output_of
 from scrun.supervisor.children.pumps import messages
@@ -77,7 +77,7 @@ def read_accounting(answer: str, job_id: str, now: float) -> Ending | None:
         How the job ended; None when that says nothing of use.
     """
     if cancelled := _CANCELLED_BY.search(answer):
-        who = _user_name(int(cancelled[1]))
+        who = user_name(int(cancelled[1]), "user {}")
         return taken("cancelled", f"job {job_id} was cancelled by {who}")
     return read_fate(answer, job_id, now)
 
@@ -152,10 +152,3 @@ async def _asked(squeue: Sequence[str], child_env: ChildEnv) -> tuple[str, bool]
 
 def _ending(job_id: str, reason: str) -> Ending:
     return taken(reason, f"job {job_id} ended: {_TEXTS[reason]}")
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import pwd
 import re
 import stat
 
@@ -12,6 +11,7 @@ import trio
 from scrun.client.orphan import tidy_up
 from scrun.core.errors import ScrunError
 from scrun.core.own_directory import own_directory
+from scrun.core.users import user_name
 from scrun.core.version import VERSION
 from scrun.settings.file import quick
 from scrun.settings.slurm.versions import features
@@ -261,10 +261,7 @@ def _goes(path: str) -> bool:
     uid = os.geteuid()
     if uid == 0 or not os.path.isdir("/run/systemd/system") or path != f"/run/user/{uid}":
         return False
-    try:
-        return not os.path.exists(f"/var/lib/systemd/linger/{pwd.getpwuid(uid).pw_name}")
-    except KeyError:
-        return True
+    return not os.path.exists(f"/var/lib/systemd/linger/{user_name(uid)}")
 
 
 async def _left_behind(place: DoctorCall, tell: Tell) -> None:
@@ -331,10 +328,7 @@ async def _subordinate(place: DoctorCall, tell: Tell) -> None:
         for name in names:
             tell(Finding(name, "ok", "root needs none"))
         return
-    try:
-        user = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        user = str(uid)
+    user = user_name(uid)
     texts = [_read("/etc/subuid"), _read("/etc/subgid")]
     if tool := place.which("getsubids"):  # they may be in LDAP (nsswitch.conf, subid)
         for number, option in enumerate(([], ["-g"])):

@@ -15,7 +15,7 @@ from scrun.settings.slurm.versions import SlurmVersion, parse_version
 from scrun.settings.slurm_conf import find_slurm_conf
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, child
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.create_request import own_order
+from scrun.supervisor.contracts.create_request import own_order, typed_settings
 from scrun.supervisor.contracts.engine import Engine
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.engines.slurm.engine import SlurmEngine
@@ -221,13 +221,7 @@ def _settings(
         return own_order(argv, "doctor").settings, ""
     except ScrunError as error:
         reason = str(error)
-    options: dict[str, str] = {}
-    for name in ("engine", "stager"):
-        if plugin := parsed.text(name):
-            options[name] = plugin
-    if conf := parsed.text("slurm-conf"):
-        options["slurm.conf"] = os.path.join(here, conf)
     try:
-        return merge(Settings(), options=options, env=environment), reason
+        return merge(Settings(), options=typed_settings(parsed, here), env=environment), reason
     except ScrunError:
         return Settings(), reason

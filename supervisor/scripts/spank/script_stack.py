@@ -23,6 +23,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import SpankError
+from scrun.core.text import is_unicode
 from scrun.model.states import Ending
 from scrun.oci.config import Bundle
 from scrun.settings.spank.plugin_options import read_given
@@ -185,7 +186,9 @@ class ScriptStack(Stack):
 
     def _readable(self, step: Step) -> Step:
         """Leave variables out that config.json could not have."""
-        kept = {name: text for name, text in step.variables.items() if _is_text(f"{name}={text}")}
+        kept = {
+            name: text for name, text in step.variables.items() if is_unicode(f"{name}={text}")
+        }
         for name in step.variables.keys() - kept.keys():
             self.request.journal.write("error", f"variable {ascii(name)[1:-1]}: is not UTF-8")
         return msgspec.structs.replace(step, variables=kept)
@@ -233,11 +236,3 @@ class ScriptStack(Stack):
 def _option_variable(name: str) -> str:
     """Name the variable in which salloc leaves an option for srun."""
     return _OPTION + "".join(letter if letter.isalnum() else "_" for letter in name)
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
