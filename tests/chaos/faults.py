@@ -48,7 +48,7 @@ class Fault(msgspec.Struct, frozen=True):
         target: Whom it hits.
         deed: What is done: a signal, or the name of something in `deeds`.
         moments: When.
-        seen: What the user sees, and what is kept; for the documentation.
+        seen: What the user sees, and what is kept: `tools/chaos --list` prints it.
         ends: The statuses with which the container ends; empty if it goes on.
         surely: Whether it ends the container for sure when the life waits for it.
         refuses: Whether what is being asked for at that moment may be refused.

@@ -61,11 +61,11 @@ class Report:
         self._shown = 0.0
 
     def end(self) -> None:
-        """Take notice that the lives are over."""
+        """The containers are over."""
         self._seconds = time.monotonic() - self._began
 
     def begin(self) -> None:
-        """Take notice that the lives begin."""
+        """The containers begin."""
         self._began = time.monotonic()
 
     def add(self, plan: Plan, seen: Seen) -> None:
@@ -114,8 +114,8 @@ class Report:
             return
         self._shown = now
         rate = self._done / max(now - self._began, 0.001)
-        text = f"{self._done} of {self.lives} lives, {rate:.1f} a second, "
-        text += f"{len(self.failures)} not right"
+        text = f"{self._done} of {self.lives} containers, {rate:.1f} a second, "
+        text += f"{len(self.failures)} went wrong"
         self._progress.write(f"\r\x1b[K{text}" if terminal else f"{text}\n")
         self._progress.flush()
 
@@ -127,12 +127,12 @@ class Report:
         """Return what has come out, in Markdown."""
         seconds = self._seconds
         lines = [
-            f"{self._done} lives in {seconds:.0f} s ({self._done / max(seconds, 0.001):.1f} a "
-            f"second), seed {self.seed}, {self.at_once} at once; {len(self.failures)} were not "
-            "right.",
+            f"{self._done} containers in {seconds:.0f} s "
+            f"({self._done / max(seconds, 0.001):.1f} a second), seed {self.seed}, "
+            f"{self.at_once} at once; {len(self.failures)} went wrong.",
             ", ".join(f"{name} {text}" for name, text in machine()) + ".",
             "",
-            "| fault | lives | it hit | they ended with | worst, s | leaks | statuses lost "
+            "| fault | containers | it hit | they ended with | worst, s | leaks | statuses lost "
             "| lines lost | hangs | other |",
             "|---|---|---|---|---|---|---|---|---|---|",
         ]
@@ -151,7 +151,7 @@ class Report:
             lines += ["", _left(kind, len(things))]
             lines += [f"    {thing}" for thing in things[:20] if kind not in NOT_OURS]
         for failure in self.failures:
-            again = f"`--seed {self.seed} --only-life {failure.plan.number}`"
+            again = f"`--seed {self.seed} --only {failure.plan.number}`"
             lines += ["", f"* {failure.plan} ({again})"]
             lines += [f"    {problem.kind.value}: {problem.text}" for problem in failure.problems]
         return "\n".join(lines)
@@ -168,7 +168,7 @@ def _line(name: str, row: Row, ends: str) -> str:
 def _worst(row: Row) -> str:
     """Say how long the longest took; if that is long, which one it was."""
     seconds, number = row.worst
-    return f"{seconds:.1f}" + (f" (life {number})" if seconds > 20 else "")
+    return f"{seconds:.1f}" + (f" (number {number})" if seconds > 20 else "")
 
 
 def _ends(row: Row) -> str:

@@ -17,11 +17,11 @@ _TOOL = Path(__file__).parents[2] / "tools" / "chaos"
 @pytest.mark.timeout(170)
 def test_nothing_is_lost_or_left(tmp_path: Path) -> None:
     details = tmp_path / "details"
-    options = ["--lives", "80", "--at-once", "6", "--faults", "quick", "--details", str(details)]
+    options = ["--containers", "80", "--at-once", "6", "--faults", "quick"]
     done = subprocess.run(
         [
             sys.executable, str(_TOOL), *options, "--seed", os.environ.get("SCRUN_SEED", "1"),
-            "--user", users.ordinary().name,
+            "--user", users.ordinary().name, "--details", str(details),
         ],
         env={**os.environ, "SLURM_CONF": cluster.slurm_conf()},
         stdin=subprocess.DEVNULL,
@@ -37,7 +37,7 @@ def test_another_cluster_is_refused(tmp_path: Path) -> None:
     conf.parent.mkdir()
     conf.write_text("ClusterName=production\n")
     done = subprocess.run(
-        [sys.executable, str(_TOOL), "--lives", "1", "--user", users.ordinary().name],
+        [sys.executable, str(_TOOL), "--containers", "1", "--user", users.ordinary().name],
         env={**os.environ, "SLURM_CONF": str(conf)},
         capture_output=True,
         text=True,

@@ -23,7 +23,6 @@ from tests.chaos.plan import GROUP, Plan, draw
 from tests.chaos.seen import Answer, Kind, Seen, judge
 from tests.chaos.table import FAULTS, find
 
-DOCS = Path(__file__).parents[2] / "docs"
 KILLED = Fault("anchor-kill", "anchor", "KILL", (RUNNING,), "", ends=frozenset({-9}))
 REFUSED = Answer(1, "", "scrun: it is not possible\n")
 
@@ -260,12 +259,6 @@ def test_what_could_not_be_started_has_written_nothing() -> None:
     assert kinds(plan(fault, CREATED, "kill"), what) == []
     what.start = Answer(0)
     assert kinds(plan(fault, CREATED, "kill"), what) == [Kind.LINES]
-
-
-def test_the_documentation_has_every_fault() -> None:
-    text = (DOCS / "reference" / "reliability.md").read_text()
-    for fault in FAULTS:
-        assert f"| {fault.name} | {fault.when} | {fault.seen} |" in text
 
 
 def test_a_number_that_was_given_twice(tmp_path: Path) -> None:
