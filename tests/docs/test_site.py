@@ -1,0 +1,75 @@
+"""The site: it builds without a warning, has every page, and shows them without a network."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+DOCS = CHECKOUT / "docs"
+MAN = ("scrun.1", "scrun.lua.5", "scrun.toml.5")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the site."""
+    directory = tmp_path_factory.mktemp("site") / "new"
+    command = [sys.executable, str(CHECKOUT / "tools" / "docs"), "--site", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return directory
+
+
+def test_every_page_is_there(site: Path) -> None:
+    pages = {path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")}
+    pages |= {Path("man", f"{page}.html") for page in MAN}
+    assert len(pages) > 30
+    assert [
+        str(page) for page in pages | {Path("coverage.html")} if not (site / page).exists()
+    ] == []
+
+
+def test_every_page_can_be_reached(site: Path) -> None:
+    """By the list beside each page, or from the list of decisions."""
+    reached = {
+        (page.parent / link).resolve()
+        for page in (site / "index.html", site / "decisions" / "index.html")
+        for link in re.findall(r'href="([^"#:]+)', page.read_text())
+    }
+    pages = {path for path in site.rglob("*.html") if "examples" not in path.parts}
+    own = {site / name for name in ("index.html", "search.html", "genindex.html")}
+    assert pages - reached - own == set()
+
+
+def test_the_search_knows_the_manual(site: Path) -> None:
+    text = (site / "searchindex.js").read_text()
+    index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    found = [index["docnames"][number] for number in index["terms"]["anchor"]]
+    assert "man/scrun.1" in found
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        tags = re.findall(r"<(?:script|link|img|iframe|object)\b[^>]*>", page.read_text())
+        assert [tag for tag in tags if re.search(r'(?:src|href)="(?:https?:)?//', tag)] == [], page
+    for style in site.rglob("*.css"):
+        assert not re.search(r"@import|url\(\s*['\"]?(?:https?:)?//", style.read_text()), style
+
+
+def test_a_warning_is_an_error(tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    copy.mkdir()
+    for path in CHECKOUT.iterdir():
+        if path.name not in ("docs", "tools", ".git"):
+            (copy / path.name).symlink_to(path)
+    for name in ("docs", "tools"):
+        subprocess.run(["cp", "-R", CHECKOUT / name, copy / name], check=True)
+    with (copy / "docs" / "index.md").open("a") as file:
+        file.write("\n[there is no such page](nowhere.md)\n")
+    command = [sys.executable, str(copy / "tools" / "docs"), "--site", str(tmp_path / "site")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "nowhere.md" in done.stderr
