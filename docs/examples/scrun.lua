@@ -1,7 +1,7 @@
 -- scrun.lua: stages a container for the nodes of its job. See scrun.lua(5).
 --
--- What the nodes see at the same path stays where it is; anything else is copied to a scratch
--- directory that they see, and what the container changed there is brought back at its end.
+-- What the nodes see at the same path stays where it is. Anything else is copied to a scratch
+-- directory that they see, and the container's changes are copied back at its end.
 -- The submitted bundle itself is never changed. Runs in Lua 5.1 to 5.5.
 --
 -- Set these two for your site.
@@ -9,22 +9,22 @@
 -- Directories that the nodes have at the same path, with the same content.
 local shared = { "/home", "/shared", "/software" }
 
--- Where copies go: on a shared file system, and every user may make a directory in it (mode 1777).
+-- Where copies go: on a shared file system, in which every user may make a directory (mode 1777).
 local scratch = "/shared/scrun"
 
--- Every node has its own of these, and a container can use that one.
+-- Every node has its own version of these, which the container uses.
 local of_the_system = { "/dev", "/proc", "/sys", "/etc/localtime", "/etc/timezone" }
 
 local json = require "json"
 
 -- Helpers
 
--- One word of a shell command, whatever is in it. Every path goes through this.
+-- Quote any text as one word of a shell command. Every path goes through this.
 local function quote(text)
 	return "'" .. string.gsub(text, "'", "'\\''") .. "'"
 end
 
--- Run a program here, on the submit host, and return what it printed; it has to succeed.
+-- Run a program here, on the submit host, and return its output; raise an error if it fails.
 local function run(...)
 	local words = {}
 	for index, word in ipairs({ ... }) do words[index] = quote(word) end
@@ -62,14 +62,14 @@ local function is_below(path, directories)
 	return false
 end
 
--- The real place of a path that config.json names, which may begin at the bundle.
+-- Return the real path of a path in config.json, which may be relative to the bundle.
 local function resolve(path, bundle)
 	if string.sub(path, 1, 1) ~= "/" then path = bundle .. "/" .. path end
 	return run("readlink", "-e", "--", path)
 end
 
--- Copy a file, or what is in a directory. `exact` removes from the target what the source lacks.
--- A job of an ordinary user has one user only, to whom everything in the copy has to belong.
+-- Copy a file, or the content of a directory. `exact` removes from the target what the source lacks.
+-- A job of an ordinary user knows one user only, who has to own everything in the copy.
 local function copy(from, to, is_directory, rootless, exact)
 	if is_directory then from, to = from .. "/", to .. "/" end
 	if succeeds("sh", "-c", "command -v rsync") then
@@ -101,21 +101,21 @@ local function filter(list, keep)
 	end
 end
 
--- What is known of this machine, its processes and its cgroups means nothing on a node.
+-- Remove what refers to this machine, its processes and its cgroups: it means nothing on a node.
 local function forget_this_machine(config)
 	local process, linux = config.process, config.linux or {}
 	config.hooks = nil
 	process.rlimits = nil -- Slurm sets limits, and the node's may be lower than these
 	process.apparmorProfile, process.selinuxLabel = nil, nil
 	linux.cgroupsPath, linux.resources, linux.mountLabel = nil, nil, nil -- the cgroup is the job's
-	-- A network that was made ready here is not there: the container has the node's instead.
+	-- A network that was set up here does not exist there: the container gets the node's instead.
 	filter(linux.namespaces, function(namespace)
 		return not (namespace.type == "network" and namespace.path)
 	end)
 	for _, namespace in ipairs(linux.namespaces or {}) do namespace.path = nil end
 end
 
--- On the node an ordinary user starts the container, in a user namespace with one user and group.
+-- An ordinary user starts the container on the node, in a user namespace with one user and group.
 local function become_rootless(config, user_id, group_id)
 	local process = config.process
 	local user = process.user or {}
@@ -141,7 +141,7 @@ local function become_rootless(config, user_id, group_id)
 	end
 end
 
--- The container's variables, without those that were for scrun, and with the job's.
+-- Remove the variables that were for scrun from the container's, and add the job's.
 local function merge_environment(process, job_env)
 	local job = {}
 	for _, entry in ipairs(job_env) do
@@ -159,9 +159,9 @@ local function merge_environment(process, job_env)
 	for _, name in ipairs(names) do table.insert(process.env, job[name]) end
 end
 
--- Let one bind mount have its files on the node; false if it cannot.
+-- Make the files of one bind mount available on the node; return false if that is impossible.
 local function stage_mount(mount, number, place)
-	if mount.destination == "/dev/shm" then -- a tmpfs that the engine has made for itself
+	if mount.destination == "/dev/shm" then -- a tmpfs that the container engine made for itself
 		mount.type, mount.source, mount.options = "tmpfs", "shm", { "nosuid", "nodev", "mode=1777" }
 		return true
 	end
@@ -169,7 +169,7 @@ local function stage_mount(mount, number, place)
 	if is_below(mount.source, shared) or is_below(mount.source, of_the_system) then return true end
 	local is_directory = succeeds("test", "-d", mount.source)
 	if not is_directory and not succeeds("test", "-f", mount.source) then
-		slurm.log_info("mount %s left out: %s is a socket or device", mount.destination, mount.source)
+		slurm.log_info("mount %s: left out: %s is a socket or device", mount.destination, mount.source)
 		return false
 	end
 	local to = place.bundle .. "/mount-" .. number
@@ -207,10 +207,10 @@ function slurm_scrun_stage_in(id, bundle, spool_dir, config_file, job_id, user_i
 		original = bundle,
 		bundle = scratch .. "/" .. name,
 		rootless = user_id ~= 0,
-		copied = {}, -- what stage_out has to bring back
+		copied = {}, -- what stage_out has to copy back
 	}
 	run("mkdir", "-p", "--", scratch)
-	run("mkdir", "-m", "700", "--", place.bundle) -- fails if anybody has made it already
+	run("mkdir", "-m", "700", "--", place.bundle) -- fails if it exists already
 	local done, reason = pcall(function()
 		local config = json.decode(read(config_file))
 		forget_this_machine(config)
@@ -235,9 +235,9 @@ function slurm_scrun_stage_in(id, bundle, spool_dir, config_file, job_id, user_i
 end
 
 function slurm_scrun_stage_out(id, bundle, orig_bundle, root_path, orig_root_path, spool_dir, config_file, job_id, user_id, group_id)
-	-- A fresh process: what stage_in knew is in the spool directory.
+	-- This is a new process: what stage_in knew is in the spool directory.
 	for _, item in ipairs(json.decode(read(spool_dir .. "/copied.json"))) do
-		-- An error here leaves the copy where it is, and its message names it.
+		-- After an error the copy stays where it is, and the message names it.
 		copy(item.from, item.to, item.is_directory, user_id ~= 0, true)
 	end
 	run("rm", "-rf", "--one-file-system", "--", bundle)

@@ -1,1 +1,1 @@
-"""Engines and stagers as plugins: what one is (api), and who finds and loads them (registry)."""
+"""Finds, loads and chooses plugins: engines and stagers."""

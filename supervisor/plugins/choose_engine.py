@@ -1,4 +1,4 @@
-"""Which engine runs a container, and with which settings."""
+"""Chooses the engine of a container."""
 
 from collections import deque
 from collections.abc import Hashable, Mapping
@@ -13,33 +13,33 @@ from scrun.supervisor.plugins.registry import Plugins, configured
 _KEPT = 16
 
 AUTO = ("slurm", "local")
-"""Those that are tried, in this order, where nobody names one."""
+"""The engines to try, in this order, when no setting names one."""
 
 
 class Engines:
-    """The engines of a supervisor, one for each group of settings that asks for its own."""
+    """The engines of a supervisor, one for each combination of settings."""
 
     def __init__(self, root: str, plugins: Plugins) -> None:
         """Start without any.
 
         Args:
-            root: The directory under which records are; the embedded engine keeps its state
-                and its counter of jobs there.
-            plugins: Who makes engines.
+            root: The root directory of the records; the local engine keeps its state and its
+                counter of jobs there.
+            plugins: The plugins, which make engines.
         """
         self._root = root
         self._plugins = plugins
-        # A container has its engine for as long as it is there, and others like it should get the
-        # same; but each new combination of settings makes one, so not all are kept.
+        # A container keeps its engine, and similar containers should share it; but each new
+        # combination of settings makes one, so only the recent ones are kept besides.
         self._known: WeakValueDictionary[tuple[str, Hashable], Engine] = WeakValueDictionary()
         self._recent: deque[Engine] = deque(maxlen=_KEPT)
 
     async def choose(self, settings: Settings, environment: Mapping[str, str]) -> Engine:
-        """Return the engine that the settings name, or the one that can be had.
+        """Return the engine that the settings name, or else the first one that works.
 
         Raises:
-            EngineUnavailable: The engine that was asked for cannot be used; with the reason.
-            PluginUnavailable: There is none of that name.
+            EngineUnavailable: The requested engine cannot be used; with the reason.
+            PluginUnavailable: There is no engine of that name.
         """
         if settings.engine != "auto":
             return await self._engine(settings.engine, settings, environment)
@@ -58,18 +58,18 @@ class Engines:
         configuration = await configured(plugin, settings, environment)
         key = (name, configuration)
         if (known := self._known.get(key)) is None:
-            # a site's files are read: Slurm's engine looks at the oci.conf
+            # in a thread: Slurm's engine reads oci.conf
             made = await look(
                 f"engine {name}", plugin.engine, self._root, configuration,
                 failure=PluginUnavailable,
             )  # fmt: skip
-            if made.name != name:  # the record has its name, and finds it again by that
+            if made.name != name:  # the record has this name, to find the engine again
                 raise PluginUnavailable(f"plugin engine/{name} makes an engine {made.name!r}")
             known = self._known.setdefault(key, made)  # another call may have been faster
         self._recent.append(known)
         return known
 
     def tidy(self) -> None:
-        """Have all of them tidied up."""
+        """Make all engines tidy up."""
         for engine in list(self._known.values()):
             engine.tidy()

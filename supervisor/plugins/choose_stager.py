@@ -1,4 +1,4 @@
-"""Who stages a container's bundle, and who cleans up after a stager whose supervisor died."""
+"""Chooses the stager of a container, also to clean up after a dead supervisor."""
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -20,8 +20,8 @@ class Chosen(msgspec.Struct, frozen=True):
 
     Attributes:
         name: `NAME` of its plugin `stage/NAME`.
-        plugin: That.
-        configuration: What that has made of the settings.
+        plugin: The plugin.
+        configuration: The plugin's configuration from the settings.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Chosen(msgspec.Struct, frozen=True):
     configuration: Any
 
     def ready(self, submission: Submission) -> AbstractAsyncContextManager[Stager]:
-        """Have it ready for a bundle (see `StagePlugin.stager`)."""
+        """Make a stager for a bundle (see `StagePlugin.stager`)."""
         return self.plugin.stager(self.configuration, submission)
 
 
@@ -40,22 +40,22 @@ class Stagers:
         """Start without any.
 
         Args:
-            plugins: Who stages.
+            plugins: The plugins, which make stagers.
         """
         self._plugins = plugins
 
     async def choose(
         self, settings: Settings, environment: Mapping[str, str], engine: str
     ) -> Chosen:
-        """Return the stager that the settings name, or else the script's or the policy.
+        """Return the stager that the settings name, or else `lua` if there is a script, or `builtin`.
 
         Raises:
-            PluginUnavailable: There is none of that name, or it cannot be used.
-            SettingsError: The script must not be used.
+            PluginUnavailable: There is no stager of that name, or it cannot be used.
+            SettingsError: The script is missing or not trusted.
         """
         name = settings.stager
         if name == "auto":
-            # the script may lie on a file system that hangs
+            # the script's file system may hang
             script = await look("scrun.lua", find_script, settings, engine)
             name = "lua" if script else "builtin"
         plugin = await self._plugins.stage(name)
@@ -66,12 +66,12 @@ class Stagers:
         """Clean up after the stager of a container whose supervisor died.
 
         Raises:
-            StagingError: It cannot be done.
-            PluginUnavailable: That stager is not installed any more.
+            StagingError: Something could not be cleaned up.
+            PluginUnavailable: The stager is not installed any more.
         """
         await (await self._plugins.stage(_stager_of(left.record))).undo(left)
 
 
 def _stager_of(record: Record) -> str:
-    """Return who staged it; an older scrun has not written that down."""
+    """Return the name of a record's stager, which older versions did not store."""
     return record.stager or ("lua" if record.moved else "builtin")

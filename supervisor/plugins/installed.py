@@ -1,9 +1,8 @@
-"""Finds plugins by their type, loads them, and checks what they say of themselves.
+"""Finds plugins by their type, loads them, and checks their symbols.
 
-scrun's own are in a table; all others are Python entry points of the group `scrun.plugins`, of
-packages that are installed where scrun is. Both go the same way from there. Entry points are
-looked up only for a type that the table does not have: `importlib.metadata` takes longer to import
-than most containers take to create.
+scrun's own plugins are in a table; all others are Python entry points of the group `scrun.plugins`
+in packages installed beside scrun. Entry points are looked up only for types that are not in the
+table: importing `importlib.metadata` takes longer than creating most containers.
 """
 
 import importlib
@@ -30,12 +29,12 @@ _BUILT_IN = {
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """A plugin that is installed, and perhaps no more than that.
+    """An installed plugin, which may not be loaded.
 
     Attributes:
-        type: What it is installed as: `major/minor`.
-        place: Its module, and after a colon what in it, if it is not the module.
-        package: What it came with, and the version of that.
+        type: The type it is installed as: `major/minor`.
+        place: Its module, and after a colon the object in it, if it is not the module.
+        package: Its package, with the version.
     """
 
     type: str
@@ -43,30 +42,30 @@ class Installed(msgspec.Struct, frozen=True):
     package: str
 
     def __str__(self) -> str:
-        """Name it for an error."""
+        """Return its name for error messages."""
         return f"plugin {self.type} (of {self.package})"
 
 
 def is_type(text: str) -> bool:
-    """Tell whether a text could be the type of a plugin."""
+    """Return whether a text is a valid type of a plugin."""
     return _TYPE.fullmatch(text) is not None
 
 
 def built_in() -> list[Installed]:
-    """Return scrun's own."""
+    """Return scrun's own plugins."""
     own = f"scrun {SCRUN_VERSION}"
     return [Installed(full, place, own) for full, place in _BUILT_IN.items()]
 
 
 def others() -> list[Installed]:
-    """Return those of other packages, by type. It reads directories.
+    """Return the plugins of other packages, sorted by type. Blocks: it reads directories.
 
     Raises:
-        PluginUnavailable: They cannot be read.
+        PluginUnavailable: The packages' metadata cannot be read.
     """
     from importlib.metadata import entry_points
 
-    importlib.invalidate_caches()  # it may have been installed since we began
+    importlib.invalidate_caches()  # it may have been installed after this process began
     try:
         found = [
             Installed(entry.name, entry.value, f"{entry.dist.name} {entry.dist.version}")
@@ -80,13 +79,13 @@ def others() -> list[Installed]:
 
 
 def find(full: str) -> Installed:
-    """Find a plugin by its type. It reads directories.
+    """Find a plugin by its type. Blocks: it reads directories.
 
     Raises:
-        PluginUnavailable: There is none, or more than one.
+        PluginUnavailable: No plugin has that type, or more than one.
     """
     if not is_type(full):
-        raise PluginUnavailable(f"{full!r} is no type of a plugin: engine/NAME or stage/NAME")
+        raise PluginUnavailable(f"{full!r} is not a plugin type: use engine/NAME or stage/NAME")
     if full in _BUILT_IN:
         return next(installed for installed in built_in() if installed.type == full)
     installed = others()
@@ -95,26 +94,26 @@ def find(full: str) -> Installed:
         return found[0]
     if found:
         packages = " and ".join(entry.package for entry in found)
-        raise PluginUnavailable(f"plugin {full}: {packages} both have it; uninstall one of them")
+        raise PluginUnavailable(f"plugin {full}: {packages} both provide it; uninstall one of them")
     major, _, minor = full.partition("/")
     known = [entry.type for entry in (*built_in(), *installed)]
     names = sorted({have.partition("/")[2] for have in known if have.startswith(f"{major}/")})
     close = closest(minor, names)
     hint = f"is it {close}? " if close else ""
     raise PluginUnavailable(
-        f"no plugin {full} is installed where scrun is: {hint}there are {', '.join(names)} "
+        f"plugin {full} is not installed beside scrun: {hint}there are {', '.join(names)} "
         "(scrun plugins)"
     )
 
 
 def load(installed: Installed) -> api.Plugin:
-    """Import a plugin and check what it says of itself; `init` is not called. It may block.
+    """Import a plugin and check its symbols, without calling `init`. Blocks.
 
     Raises:
-        PluginUnavailable: It is not to be used; with the reason.
+        PluginUnavailable: The plugin cannot be used; with the reason.
     """
     if not is_type(installed.type):
-        raise PluginUnavailable(f"{installed}: no type of a plugin: engine/NAME or stage/NAME")
+        raise PluginUnavailable(f"{installed}: not a plugin type: use engine/NAME or stage/NAME")
     module, _, attribute = installed.place.partition(":")
     try:
         plugin: Any = importlib.import_module(module)
@@ -122,29 +121,29 @@ def load(installed: Installed) -> api.Plugin:
             plugin = getattr(plugin, part)
     except ModuleNotFoundError as error:
         raise PluginUnavailable(
-            f"{installed}: needs the Python module {error.name}, which is not installed where "
-            "scrun is; install it there"
+            f"{installed}: needs the Python module {error.name}, which is not installed beside "
+            "scrun; install it there"
         ) from error
     except (Exception, SystemExit) as error:
         reason = f"cannot be loaded: {described(error)}"
-        raise PluginUnavailable(f"{installed}: {reason}; ask who made it") from error
+        raise PluginUnavailable(f"{installed}: {reason}; ask its author") from error
     if complaint := check(installed.type, plugin):
         raise PluginUnavailable(f"{installed}: {complaint}")
     return cast(api.Plugin, plugin)
 
 
 def check(full: str, plugin: object) -> str:
-    """Tell why a plugin cannot be one of a type, or ""."""
+    """Return why a plugin does not fit its type, or ""."""
     for symbol in ("plugin_type", "plugin_name", "plugin_version"):
         if not isinstance(value := getattr(plugin, symbol, None), str) or not value:
-            return f"{symbol} is no text; ask who made it"
+            return f"{symbol} is not a string; ask its author"
     said, version = [getattr(plugin, symbol) for symbol in ("plugin_type", "plugin_version")]
     if said != full:
-        return f"calls itself {said}; ask who made it"
+        return f"has plugin_type {said}; ask its author"
     if version.split(".")[:2] != api.VERSION.split(".")[:2]:
         return (
             f"is for version {version} of the plugin API, and this scrun has {api.VERSION}; "
-            "install one that fits"
+            "install a matching version"
         )
     missing = [
         name
@@ -152,5 +151,5 @@ def check(full: str, plugin: object) -> str:
         if not callable(getattr(plugin, name, None))
     ]
     if missing:
-        return f"has no function {missing[0]}; ask who made it"
+        return f"has no function {missing[0]}; ask its author"
     return ""

@@ -1,4 +1,4 @@
-"""The plugins of a supervisor: each is loaded when the first container needs it, and kept."""
+"""The loaded plugins of a supervisor: each is loaded when the first container needs it."""
 
 from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
@@ -18,10 +18,10 @@ _ENDING = 5.0
 
 
 class Plugins:
-    """The plugins of one supervisor: each is loaded once, and let go with it."""
+    """The loaded plugins of one supervisor."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without any."""
         self._loaded: dict[str, api.Plugin] = {}
         self._loading = trio.Lock()
 
@@ -29,7 +29,7 @@ class Plugins:
         """Return the plugin `engine/NAME`.
 
         Raises:
-            PluginUnavailable: There is none, or it is not to be used.
+            PluginUnavailable: The plugin does not exist or cannot be used.
         """
         return cast(api.EnginePlugin[Any], await self.load(f"engine/{name}"))
 
@@ -37,19 +37,19 @@ class Plugins:
         """Return the plugin `stage/NAME`.
 
         Raises:
-            PluginUnavailable: There is none, or it is not to be used.
+            PluginUnavailable: The plugin does not exist or cannot be used.
         """
         return cast(api.StagePlugin[Any], await self.load(f"stage/{name}"))
 
     async def load(self, full: str, installed: Installed | None = None) -> api.Plugin:
-        """Return a plugin; the first time it is found, loaded, and its `init` called.
+        """Return a plugin; the first call finds and loads it, and calls its `init`.
 
         Args:
             full: Its type.
-            installed: It, where it is known already which one of that type.
+            installed: The plugin to load, if it was found already.
 
         Raises:
-            PluginUnavailable: There is none, or it is not to be used.
+            PluginUnavailable: The plugin does not exist or cannot be used.
         """
         if full in self._loaded:
             return self._loaded[full]
@@ -78,10 +78,10 @@ class Plugins:
         return plugin
 
     async def end(self) -> dict[str, str]:
-        """Call `fini` of each, the last one first.
+        """Call `fini` of each, in reverse order.
 
         Returns:
-            What went wrong, by type.
+            The failures, by type.
         """
         wrong: dict[str, str] = {}
         for full, plugin in reversed([*self._loaded.items()]):
@@ -101,7 +101,7 @@ class Plugins:
 
 @asynccontextmanager
 async def plugins() -> AsyncIterator[Plugins]:
-    """Have a supervisor's plugins for as long as the block lasts."""
+    """Provide a supervisor's plugins for as long as the block lasts."""
     loaded = Plugins()
     try:
         yield loaded
@@ -114,22 +114,22 @@ async def configured(
     settings: Settings,
     environment: Mapping[str, str],
 ) -> Hashable:
-    """Have a plugin take what it needs from a call.
+    """Return a plugin's configuration for a call.
 
     Raises:
-        PluginUnavailable: It takes too long.
-        ScrunError: It cannot be used here.
+        PluginUnavailable: The plugin takes too long.
+        ScrunError: The plugin cannot be used here.
     """
     with trio.move_on_after(_CONFIGURING):
         try:
             configuration: Hashable = await in_thread(
                 plugin.configure, settings, environment, abandon=True
             )
-        except SystemExit as error:  # it would be the supervisor's end
+        except SystemExit as error:  # it would end the supervisor
             reason = described(error)
             raise PluginUnavailable(f"plugin {plugin.plugin_type}: {reason}") from error
         return configuration
     raise PluginUnavailable(
-        f"plugin {plugin.plugin_type}: no answer within {_CONFIGURING:g} s; see whether a file "
+        f"plugin {plugin.plugin_type}: no answer within {_CONFIGURING:g} s; check whether a file "
         "system or a daemon hangs"
     )

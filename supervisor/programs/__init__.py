@@ -1,1 +1,1 @@
-"""Programs that end by themselves. RUNS IN: each in a process of its own."""
+"""Short-lived helper programs. RUNS IN: each in a process of its own."""

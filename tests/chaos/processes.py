@@ -123,8 +123,8 @@ PROCESSES: tuple[Fault, ...] = (
         "runtime",
         (CREATING, STARTING, RUNNING, ENDING),
         {
-            "KILL": "`create` or `start` is refused. Of a keeper, where there is one: status 125, "
-            "`its keeper ended before it`",
+            "KILL": "`create` or `start` is refused. Where the container has a reaper: "
+            "status 125, `its reaper ended first`",
             "TERM": "as KILL, or runc's 2",
             "INT": "as TERM",
             "STOP": _LATER,

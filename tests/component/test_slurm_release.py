@@ -63,8 +63,8 @@ async def test_it_is_tried_until_slurm_answers(scancel: Scancel) -> None:
     assert scancel.calls == ["7", "7", "7"]
     log = scancel.log.read_text()
     assert "job 7 may still be there: Kill job error on job id 7: Unable to contact" in log
-    assert "the next try is in 0.01 s" in log
-    assert "the next try is in 0.02 s" in log
+    assert "trying again in 0.01 s" in log
+    assert "trying again in 0.02 s" in log
 
 
 @pytest.mark.parametrize(

@@ -187,5 +187,5 @@ async def test_a_step_that_is_not_made_is_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr(signals, "_DEADLINE", 0.3)
     srun.does("exec sleep 600")
-    with pytest.raises(EngineError, match="Slurm makes no step for it"):
+    with pytest.raises(EngineError, match="Slurm started no step for it"):
         await kill(srun, "true")

@@ -389,7 +389,7 @@ def test_update_is_refused(running: tuple[Docker, str]) -> None:
     docker, container = running
     done = docker.run("update", "--cpu-shares", "512", container)
     assert done.returncode == 1
-    assert "Slurm cannot change what the running job" in done.stderr
+    assert "Slurm can only lower the time limit of the running job" in done.stderr
     assert docker.must("inspect", "--format", "{{.State.Status}}", container) == "running\n"
 
 

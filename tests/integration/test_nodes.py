@@ -190,7 +190,7 @@ def test_delete_ends_all(site: Site, force: list[str]) -> None:
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({"SCRUN_NTASKS": "many"}, "SCRUN_NTASKS=many: a number expected"),
+        ({"SCRUN_NTASKS": "many"}, "SCRUN_NTASKS=many: not a number"),
         ({"SCRUN_JOB_NUM_NODES": "many"}, '"many" is not a valid node count'),
     ],
 )
@@ -210,7 +210,7 @@ def test_what_cannot_be(site: Site, environment: dict[str, str], said: str) -> N
             {"SCRUN_JOB_NUM_NODES": "2", "SCRUN_NTASKS": "4"},
             4,
             "SCRUN_NTASKS=4: Slurm 22.05 runs one container of a job on each node, and "
-            "SCRUN_JOB_NUM_NODES is 2: ask for 4 nodes",
+            "SCRUN_JOB_NUM_NODES is 2; set it to 4",
         ),
         (
             {"SCRUN_NTASKS_PER_NODE": "2"},
@@ -287,14 +287,14 @@ def test_within_a_job(
 @on_slurm
 def test_more_than_the_job_has(site: Site, job: dict[str, str]) -> None:
     said = site.life("true", environment={**job, "SCRUN_JOB_NUM_NODES": "3"}).refused()
-    assert f"job {job['SLURM_JOB_ID']} has 2 nodes: ask for no more" in said
+    assert f"job {job['SLURM_JOB_ID']} has 2 nodes; lower it" in said
 
 
 @on_slurm
 def test_more_tasks_than_the_job_has_nodes(site: Site, job: dict[str, str]) -> None:
     life = site.life("echo", "here", environment={**job, "SCRUN_NTASKS": "3"})
     if slurm_version().containers_per_node == 1:
-        assert f"job {job['SLURM_JOB_ID']} has 2 nodes: ask for no more" in life.refused()
+        assert f"job {job['SLURM_JOB_ID']} has 2 nodes; lower it" in life.refused()
         return
     life.created().start()
     assert life.wait() == 125

@@ -233,7 +233,7 @@ def test_levels_of_the_site(clustered: MakeExample) -> None:
     ("more", "said"),
     [
         ("Fancy=1\n", r"oci\.conf:\d+: Fancy: unknown key"),
-        ("SrunPath=/nowhere/srun\n", "SrunPath=/nowhere/srun: no program that can be run"),
+        ("SrunPath=/nowhere/srun\n", "SrunPath=/nowhere/srun: not an executable program"),
     ],
 )
 def test_a_wrong_oci_conf_of_the_site(clustered: MakeExample, more: str, said: str) -> None:

@@ -116,7 +116,7 @@ def test_events_go_on_until_the_end(site: Site, running: Life) -> None:
 @pytest.mark.covers("scrun update", "podman update", "docker update")
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_update_on_slurm(site: Site, running: Life) -> None:
-    assert "memory.limit=1073741824: Slurm cannot change" in site.fails(
+    assert "memory.limit=1073741824 cannot be changed: Slurm can only" in site.fails(
         "update", "--memory", "1g", running.id
     )
     site.must("update", "--time-limit", "5", running.id)

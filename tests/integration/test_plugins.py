@@ -81,7 +81,7 @@ def test_they_are_listed(place: Site) -> None:
     assert rows["engine/queue"] == [
         {
             "type": "engine/queue",
-            "name": "This machine, some containers at a time",
+            "name": "This machine, a limited number of containers at a time",
             "version": "1.0.0",
             "package": "scrun-workstation 1.0",
             "usable": True,

@@ -284,7 +284,7 @@ def test_checkpoint_is_refused(podman: Podman, running: str) -> None:
 def test_update_is_refused(podman: Podman, running: str) -> None:
     done = podman.run("update", "--memory", "1g", running)
     assert done.returncode != 0
-    assert "Slurm cannot change what the running job" in done.stderr
+    assert "Slurm can only lower the time limit of the running job" in done.stderr
 
 
 # what is podman's own

@@ -148,7 +148,7 @@ def test_config_json_that_is_ignored(tmp_path: Path) -> None:
 )
 def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "theirs").symlink_to("/")
-    with pytest.raises(StagingError, match="name another place by ContainerPath"):
+    with pytest.raises(StagingError, match="set ContainerPath"):
         written(tmp_path, OciConf(container_path=f"{tmp_path}/theirs/proc/1"))
     made = tmp_path / "s" / "oci-job7-0"
     made.parent.mkdir()

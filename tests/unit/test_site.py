@@ -72,5 +72,5 @@ def test_srun_of_the_site() -> None:
 
 
 def test_srun_that_is_not_there() -> None:
-    with pytest.raises(EngineUnavailable, match="SrunPath=/nowhere/srun: no program"):
+    with pytest.raises(EngineUnavailable, match="SrunPath=/nowhere/srun: not an executable"):
         TOOLS.of_site(OciConf(srun_path="/nowhere/srun"))

@@ -54,7 +54,7 @@ def test_fate(answer: str, reason: str | None) -> None:
         # as sacct 22.05 prints them
         ("CANCELLED by 0\n", f"job 7 was cancelled by {pwd.getpwuid(0).pw_name}"),
         ("CANCELLED by 4123456789\n", "job 7 was cancelled by user 4123456789"),
-        ("PREEMPTED\n", "job 7 ended: it was preempted by another one"),
+        ("PREEMPTED\n", "job 7 ended: another job preempted it"),
         ("TIMEOUT\n", "job 7 ended: its time limit was reached"),
     ],
 )

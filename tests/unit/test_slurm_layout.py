@@ -85,10 +85,10 @@ def test_several_on_a_node(wanted: str, granted: dict[str, str], layout: Layout)
     ("wanted", "message"),
     [
         ("NTASKS_PER_NODE=2", "^SCRUN_NTASKS_PER_NODE=2: Slurm 22.05 runs one container of a job"),
-        ("JOB_NUM_NODES=2 NTASKS=3", "^SCRUN_NTASKS=3: .* is 2: ask for 3 nodes$"),
-        ("JOB_NUM_NODES=1-2 NTASKS=3", "^SCRUN_NTASKS=3: .* is 1-2: ask for 3 nodes$"),
-        ("NTASKS=two", "^SCRUN_NTASKS=two: a number expected, 1 or more$"),
-        ("NTASKS=0", "^SCRUN_NTASKS=0: a number"),
+        ("JOB_NUM_NODES=2 NTASKS=3", "^SCRUN_NTASKS=3: .* is 2; set it to 3$"),
+        ("JOB_NUM_NODES=1-2 NTASKS=3", "^SCRUN_NTASKS=3: .* is 1-2; set it to 3$"),
+        ("NTASKS=two", "^SCRUN_NTASKS=two: not a number of 1 or more$"),
+        ("NTASKS=0", "^SCRUN_NTASKS=0: not a number"),
         ("NTASKS=-1", "a number"),
         ("NTASKS=٣", "a number"),
     ],
@@ -150,12 +150,12 @@ def test_within_a_job_of_a_newer_version(wanted: str, layout: Layout) -> None:
 @pytest.mark.parametrize(
     ("wanted", "nodes", "message"),
     [
-        ("JOB_NUM_NODES=3", 2, "^SCRUN_JOB_NUM_NODES=3: job 12 has 2 nodes: ask for no more$"),
-        ("JOB_NUM_NODES=2-4", 1, "^SCRUN_JOB_NUM_NODES=2-4: job 12 has 1 node: ask for no more$"),
-        ("NTASKS=3", 2, "^3 tasks: .* job 12 has 2 nodes: ask for no more than 2$"),
-        ("JOB_NUM_NODES=2k", 2, "^SCRUN_JOB_NUM_NODES=2k: .* a number expected$"),
-        ("NTASKS=x", 2, "^SCRUN_NTASKS=x: a number"),
-        ("JOB_NUM_NODES=2 NTASKS=3", None, "^3 tasks: .* ask for no more than 2$"),
+        ("JOB_NUM_NODES=3", 2, "^SCRUN_JOB_NUM_NODES=3: job 12 has 2 nodes; lower it$"),
+        ("JOB_NUM_NODES=2-4", 1, "^SCRUN_JOB_NUM_NODES=2-4: job 12 has 1 node; lower it$"),
+        ("NTASKS=3", 2, "^3 tasks: .* job 12 has 2 nodes; request at most 2$"),
+        ("JOB_NUM_NODES=2k", 2, "^SCRUN_JOB_NUM_NODES=2k: within job 12 it has to be a number$"),
+        ("NTASKS=x", 2, "^SCRUN_NTASKS=x: not a number"),
+        ("JOB_NUM_NODES=2 NTASKS=3", None, "^3 tasks: .* request at most 2$"),
     ],
 )
 def test_more_than_the_job_has(wanted: str, nodes: int | None, message: str) -> None:

@@ -1,1 +1,1 @@
-"""The embedded engine: this machine, an OCI runtime, no daemon."""
+"""The local engine: containers on this machine, by an OCI runtime, without a daemon."""

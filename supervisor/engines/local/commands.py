@@ -1,7 +1,7 @@
-"""The commands by which a container is run, signalled and removed on this machine.
+"""The commands that run, signal and remove a container on this machine.
 
-Those of an OCI runtime that was found (crun, runc); a site's own are in `site_commands`. Pure:
-lists of words.
+These are the commands of crun or runc; a site's own are in `site_commands`. Pure, except
+`prepare` and `made_by`.
 """
 
 import hashlib
@@ -27,23 +27,23 @@ from scrun.supervisor.engines.local.runtime_config import (
 from scrun.supervisor.engines.local.runtimes import InstalledRuntime
 
 RUNTIME = "runtime"
-"""The directory in a record where crun or runc keeps what it knows of the container."""
+"""The state directory of crun or runc, in the record."""
 
 _CONFIG = "config.json"
 _MADE_BY = "runtime.json"
 
 
 class RuntimeContainer(msgspec.Struct, frozen=True):
-    """A container, as far as its commands have to know it; more of it becomes known.
+    """What the commands need to know of a container; it is replaced as more becomes known.
 
     Attributes:
-        record: Its record directory, which is its alone on this machine.
+        record: Its record directory, unique on this machine.
         job_id: Its job.
         directory: The working directory of its `create`.
         bundle: The bundle that the runtime gets.
-        rootfs: Its root file system, "" where the commands do not ask for it.
-        arguments: Its command, likewise.
-        pid: The first process that was started for it; 0: there is none.
+        rootfs: Its root file system, "" where the commands do not use it.
+        arguments: Its command, () where the commands do not use it.
+        pid: The first process that was started for it, or 0.
     """
 
     record: str
@@ -61,12 +61,12 @@ class RuntimeContainer(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> bytes:
-        """What tells it from those of other root directories, where one may have the same id."""
+        """A hash of the record: containers of other root directories may have the same id."""
         return hashlib.blake2s(os.fsencode(self.record), digest_size=4).digest()
 
 
 class Commands(Protocol):
-    """What has to be known of a runtime."""
+    """The commands of a runtime, and what staging has to know of it."""
 
     @property
     def cgroups(self) -> bool:
@@ -84,25 +84,25 @@ class Commands(Protocol):
         ...
 
     def child_env(self, child_env: ChildEnv) -> ChildEnv:
-        """Return the surroundings of the commands, from those of a container's `create`."""
+        """Return the environment of the commands, from that of a container's `create`."""
         ...
 
     def prepare(
         self, container: RuntimeContainer, step: Step, variables: dict[str, str]
     ) -> RuntimeContainer:
-        """Make files ready that the runtime gets beside the staged bundle. Blocks.
+        """Write the files that the runtime needs besides the staged bundle. Blocks.
 
         Args:
-            container: It.
+            container: The container.
             step: What it will run.
-            variables: The job's.
+            variables: The job's environment variables.
 
         Returns:
-            The container, with its bundle. `delete` removes what was made.
+            The container, with its bundle. `delete` removes these files.
 
         Raises:
             StagingError: They cannot be written.
-            SettingsError: The site's patterns ask for what there is not.
+            SettingsError: A pattern of the site has no value here.
         """
         ...
 
@@ -111,32 +111,32 @@ class Commands(Protocol):
         ...
 
     def delete(self, container: RuntimeContainer) -> list[str]:
-        """End and remove a container, if there is one: a shell with its command."""
+        """End and remove a container, if it exists: a shell and its script."""
         ...
 
     def state(self, container: RuntimeContainer) -> str:
-        """Print a container's state: a command for a shell."""
+        """Print a container's state: a shell command."""
         ...
 
     def exec(self, container: RuntimeContainer) -> str:
-        """Run the program that the file `PROCESS_FILE` describes: a command for a shell.
+        """Run the program that the file `PROCESS_FILE` describes: a shell command.
 
         Raises:
-            EngineError: The site has none.
+            EngineError: The site has no such command.
         """
         ...
 
     def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
-        """Pause or resume a container: a command for a shell; "" for signals instead."""
+        """Pause or resume a container: a shell command; "" to send signals instead."""
         ...
 
     def update(self, container: RuntimeContainer) -> str:
-        """Change limits, to those on standard input; "" where that is not possible."""
+        """Change limits to those on standard input: a shell command; "" if impossible."""
         ...
 
 
 class RuntimeCommands(msgspec.Struct, frozen=True):
-    """Those of a runtime with the command line of crun and runc."""
+    """The commands of crun, runc and runtimes with the same command line."""
 
     runtime: InstalledRuntime
 
@@ -159,14 +159,14 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
     def prepare(
         self, container: RuntimeContainer, step: Step, variables: dict[str, str]
     ) -> RuntimeContainer:
-        """See `Commands`: its config.json, in the record, which `delete` leaves there."""
+        """Write config.json into the record, where `delete` leaves it (see `Commands`)."""
         del variables
         bundle = step.submitted or step.bundle
         try:
             with open(os.path.join(step.bundle, _CONFIG), "rb") as file:
                 config = with_absolute_paths(msgspec.json.decode(file.read()), step.bundle)
             if self.cgroups and real_id("uid") == 0:
-                # nobody else has to: runc would fail if it could not make a given one
+                # only for root: runc fails if it cannot create a cgroup that config.json names
                 name = f"{container.digest.hex()}-{container.id[:200]}"
                 config = in_cgroup(config, name)
             if not self.runtime.takes_config:
@@ -180,13 +180,13 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
     def create(
         self, container: RuntimeContainer, log: str, pid_file: str, console: str | None
     ) -> list[str]:
-        """Make a container whose program does not run yet.
+        """Return the command that creates a container without starting its program.
 
         Args:
-            container: It.
-            log: Where the runtime writes what went wrong, as JSON; and to standard error.
-            pid_file: Where it writes the first process' pid.
-            console: The socket that gets the terminal, if it has one.
+            container: The container.
+            log: The runtime's error log, as JSON; errors go to standard error as well.
+            pid_file: Where it writes the first process's pid.
+            console: The socket that receives the terminal, if there is one.
         """
         bundle, config = self._bundle(container)
         return runtimes.create_command(
@@ -201,7 +201,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         )
 
     def start(self, container: RuntimeContainer) -> list[str]:
-        """Let the program run."""
+        """Return the command that starts the program."""
         return self._words(container, "start", "--", container.id)
 
     def kill(self, container: RuntimeContainer, number: int) -> list[str]:
@@ -224,7 +224,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         return self._shell(container, "exec", "--process", PROCESS_FILE, "--", container.id)
 
     def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
-        """See `Commands`. crun and runc do it by a cgroup."""
+        """See `Commands`. crun and runc need a cgroup for this."""
         if not self.cgroups:
             return ""
         return self._shell(container, "resume" if resume else "pause", "--", container.id)
@@ -236,7 +236,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
         return self._shell(container, "update", "--resources", "-", "--", container.id)
 
     def _bundle(self, container: RuntimeContainer) -> tuple[str, str | None]:
-        """Say what the runtime gets for the bundle, and for config.json if it is told that."""
+        """Return the runtime's bundle, and config.json if that is a separate argument."""
         if self.runtime.takes_config:
             return container.bundle, _config(container)
         return container.record, None
@@ -249,16 +249,16 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
 
 
 def _root(container: RuntimeContainer) -> str:
-    """Say what the runtime takes for its root directory: each container has its own.
+    """Return the runtime's root directory: each container has its own.
 
-    Hooks are told the id that the runtime knows, and another root directory of ours may have it,
-    too.
+    Hooks get the id that the runtime knows, and a container of another root directory of scrun may
+    have the same one.
     """
     return os.path.join(container.record, RUNTIME)
 
 
 def made_by(record: str) -> RuntimeCommands | None:
-    """Read which runtime has made the container of a record; None: none has. Blocks."""
+    """Return the commands of the runtime that made a record's container, if one did. Blocks."""
     try:
         with open(os.path.join(record, _MADE_BY), "rb") as file:
             return RuntimeCommands(msgspec.json.decode(file.read(), type=InstalledRuntime))

@@ -1,4 +1,4 @@
-"""Run containers on this machine, by the contract of an engine."""
+"""The engine that runs containers on this machine."""
 
 import contextlib
 import fcntl
@@ -36,8 +36,8 @@ from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.local.site_job import SiteJob
 from scrun.supervisor.engines.local.target import local_target
 
-# It outlives the supervisor for a moment: its death is what this is for. Standard input is a
-# socket of the supervisor's, which may send another command: the last one counts.
+# It outlives the supervisor, to clean up when that dies. Standard input is a socket of the
+# supervisor, which may send a new command: the last one counts.
 _HOLDER = """\
 text=$1
 while IFS= read -r line; do text=$line; done
@@ -54,7 +54,7 @@ class LocalEngine:
     name = "local"
 
     def __init__(self, root: str, settings: Local, runtime: RuntimeSettings) -> None:
-        """Describe the engine; a runtime is looked for when the first container comes.
+        """Create the engine; the first container makes it look for a runtime.
 
         Args:
             root: The root directory of the records.
@@ -68,11 +68,11 @@ class LocalEngine:
         self._looking = trio.Lock()
 
     async def commands(self, child_env: ChildEnv) -> Commands:
-        """Return the runtime's commands; it is looked for once for each PATH of callers.
+        """Return the runtime's commands; each PATH of callers is searched once.
 
         Raises:
-            RuntimeMissing: None is installed, or none works here.
-            SettingsError: The oci.conf cannot be used.
+            RuntimeMissing: No runtime is installed, or none works here.
+            SettingsError: oci.conf is not valid.
         """
         async with self._looking:
             path = child_env.environment.get("PATH", "")
@@ -92,9 +92,9 @@ class LocalEngine:
         return RuntimeCommands(find_runtime(self._settings.runtime, env=environment))
 
     def tidy(self) -> None:
-        """Remove the counter of jobs, unless somebody else's container is there.
+        """Remove the counter of jobs, unless a container is left.
 
-        Their numbers may then be given again; nothing depends on their being new.
+        Job numbers may then be used again; nothing depends on new ones.
         """
         with contextlib.suppress(FileNotFoundError):
             records = (os.path.join(self._root, name) for name in os.listdir(self._root))
@@ -102,7 +102,7 @@ class LocalEngine:
                 os.unlink(os.path.join(self._root, "@jobs"))
 
     async def target(self, child_env: ChildEnv) -> Target:
-        """Describe this machine, as the runtime that was found can use it."""
+        """Describe this machine, as far as the runtime can use it."""
         commands = await self.commands(child_env)
         target = local_target(uid=os.geteuid(), gid=os.getegid(), maps_root=commands.maps_root)
         return msgspec.structs.replace(
@@ -113,13 +113,13 @@ class LocalEngine:
 
     @asynccontextmanager
     async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
-        """Hold a job: a process that removes the container when it is let go.
+        """Hold a job: a keepalive process that removes the container when the block is left.
 
-        It does so too when the supervisor dies, whichever way.
+        It also removes it when the supervisor dies, however that happens.
         """
         commands = await self.commands(request.child_env)
         job_id = _next_job(os.path.join(self._root, "@jobs"))
-        request.known(job_id, False)  # until there is a holder there is nothing to give back
+        request.known(job_id, False)  # until the keepalive runs there is nothing to release
         container = RuntimeContainer(request.record, job_id, request.directory)
         *_, delete = commands.delete(container)
         ours, theirs = socket.socketpair()
@@ -145,7 +145,7 @@ class LocalEngine:
                     async def watch() -> None:
                         await holder.wait()
                         lost.set()
-                        text = f"job {job_id} was cancelled: its holder was ended"
+                        text = f"job {job_id} was cancelled: its keepalive process was killed"
                         request.lost(taken("cancelled", text))
 
                     job = _job(commands, container, request, _teller(commands, line))
@@ -156,18 +156,18 @@ class LocalEngine:
                         line.close()
                         with trio.move_on_after(_RELEASE, shield=True):
                             await holder.wait()
-        finally:  # who is told that it is lost leaves it by a cancellation
+        finally:  # `lost` cancels the block
             if lost.is_set() and (job is None or not job.stays):
                 with trio.CancelScope(shield=True):
                     await self.release(job_id, request.child_env, request.record)
 
     async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
-        """Remove the container of a job whose holder is gone.
+        """Remove the container of a job whose keepalive is gone.
 
         Raises:
-            EngineError: The runtime did not.
+            EngineError: The runtime failed to.
         """
-        # whatever is found by now: the one that has made it knows it
+        # the runtime that made the container knows it; another one need not
         commands = await in_thread(made_by, record) or await self.commands(child_env)
         said: list[str] = []
         async with messages(said.append) as stderr:
@@ -192,15 +192,17 @@ def _job(
 
 
 def _teller(commands: Commands, line: trio.socket.SocketType) -> Tell:
-    """Return what tells the holder that more is known of the container, so of its removal.
+    """Return a function that gives the keepalive a new removal command for the container.
 
-    None tells it that there is nothing for it to remove.
+    None tells it that there is nothing left to remove.
     """
 
     async def tell(container: RuntimeContainer | None) -> None:
         text = ":" if container is None else commands.delete(container)[-1]
         if "\n" not in text:
-            with contextlib.suppress(OSError):  # it was ended: then `release` does it
+            with contextlib.suppress(
+                OSError
+            ):  # the keepalive was killed: then `release` removes the container
                 await line.send(f"{text}\n".encode(errors="surrogateescape"))
 
     return tell

@@ -1,4 +1,4 @@
-"""The environment of a container, changed in the last moment."""
+"""Changes the environment of a container just before it is made."""
 
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -16,11 +16,11 @@ async def changed_environment(
 ) -> AsyncIterator[None]:
     """Change `process.env` in a bundle's config.json for as long as the block lasts.
 
-    The bundle may be one that a site's script has made, or even left as it was submitted.
+    The bundle may be the work of a site's script, or even the submitted one.
 
     Args:
         bundle: The bundle.
-        variables: What is added; None: taken out. Nothing is touched if there are none.
+        variables: The new values; None removes a variable. Without any, nothing is touched.
     """
     if not variables:
         yield
@@ -35,7 +35,7 @@ async def changed_environment(
 
 
 def _change(name: str, variables: Mapping[str, str | None]) -> bytes:
-    """Change a config.json; return what it was."""
+    """Change a config.json; return the old content."""
     with open(name, "rb") as file:
         before = file.read()
     config = msgspec.json.decode(before)

@@ -1,7 +1,7 @@
-"""The exit status of a process that somebody else reaps.
+"""The exit status of a process that another process reaps.
 
-It is there twice: in proc(5) as long as the process is a zombie, if the kernel lets us see it, and
-from Linux 6.15 on in the pidfd when it has been reaped.
+There are two sources: proc(5) while the process is a zombie, if the kernel lets us read it, and
+from Linux 6.15 on the pidfd, once the process has been reaped.
 """
 
 import fcntl
@@ -23,20 +23,20 @@ _EXIT = 1 << 3
 _REAPED, _LOOKS = 2.0, 0.02
 
 UNKNOWN = Ending(
-    -1, "exited", "its exit status is known to the engine alone: this kernel is older than 6.15"
+    -1, "exited", "only the container engine knows its exit status: this kernel is older than 6.15"
 )
 
 
 class SomebodysChild:
-    """A process that is another one's child.
+    """A process that is a child of another one.
 
     Attributes:
         pid: Its process id.
-        ending: How it has ended, if it has; `UNKNOWN` if nobody tells us.
+        ending: How it ended, if it has; `UNKNOWN` if the status cannot be read.
     """
 
     def __init__(self, pid: int) -> None:
-        """Take hold of it.
+        """Open a pidfd for it.
 
         Raises:
             OSError: It is gone.
@@ -48,7 +48,7 @@ class SomebodysChild:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, noticed or not."""
+        """Whether it has ended, even if `ended` has not returned yet."""
         if self.ending is None and self._pidfd >= 0:
             poller = select.poll()
             poller.register(self._pidfd, select.POLLIN)
@@ -57,24 +57,24 @@ class SomebodysChild:
 
     async def ended(self) -> Ending:
         """Wait for its end."""
-        async with self._lock:  # a descriptor has one task at most that waits for it
+        async with self._lock:  # trio lets only one task wait for a descriptor
             if self.ending is None:
                 await trio.lowlevel.wait_readable(self._pidfd)
                 self.ending = await self._seen()
         return self.ending
 
     async def _seen(self) -> Ending:
-        """Return how it has ended.
+        """Return how it ended.
 
-        One that has not begun its program is shown to nobody as a zombie, as it was no debugger's
-        either: that one has to be reaped first, and no event tells us when it is.
+        The kernel shows the status of a process that has not executed its program yet to nobody
+        (ptrace(2), access mode): it has to be reaped first, and no event tells us when that is.
         """
         with trio.move_on_after(_REAPED):
             while self._is_zombie:
                 if (ending := self._look()) is not UNKNOWN:
                     return ending
                 await trio.sleep(_LOOKS)
-        return self._look()  # it may have been reaped right after the last one
+        return self._look()  # it may have been reaped right after the last attempt
 
     @property
     def _is_zombie(self) -> bool:
@@ -96,18 +96,18 @@ class SomebodysChild:
         return exited(code if code >= 0 else 128 - code)
 
     def kill(self) -> None:
-        """Send it SIGKILL; if it is the first of a PID namespace all others there end with it."""
+        """Send it SIGKILL; if it is pid 1 of a PID namespace, that ends all processes there."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the pidfd."""
         os.close(self._pidfd)
         self._pidfd = -1
 
 
 def _of_reaped(pidfd: int) -> int | None:
-    """Return the wait status of a process that was reaped; None: it was not, or nobody knows."""
+    """Return the wait status of a reaped process; None if it is not reaped, or not known."""
     info = bytearray(_INFO.pack(_EXIT, 0))
     try:
         fcntl.ioctl(pidfd, _GET_INFO, info)
@@ -118,16 +118,16 @@ def _of_reaped(pidfd: int) -> int | None:
 
 
 def _of_zombie(pid: int, pidfd: int) -> int | None:
-    """Return the wait status of a process that has ended and was not reaped yet.
+    """Return the wait status of a zombie, or None.
 
-    Who may not see it is shown 0: the same permission decides about its namespaces.
+    The kernel shows 0 to those without permission, which reading its namespaces needs as well.
     """
     try:
-        with suppress(FileNotFoundError):  # an ended one has none
+        with suppress(FileNotFoundError):  # a zombie has no namespaces
             os.readlink(f"/proc/{pid}/ns/mnt")
         with open(f"/proc/{pid}/stat", "rb") as file:
             status = int(file.read().rpartition(b")")[2].split()[49])
-        signal.pidfd_send_signal(pidfd, 0)  # it is still the one that has this pid
+        signal.pidfd_send_signal(pidfd, 0)  # the pid still belongs to this process
     except (OSError, ValueError, IndexError):
         return None
     return status

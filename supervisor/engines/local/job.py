@@ -1,4 +1,4 @@
-"""One container on this machine: what is done with it, whichever way it is run."""
+"""One container on this machine: all that does not depend on how it is run."""
 
 import os
 import shlex
@@ -25,10 +25,10 @@ _LOG = 1 << 20
 
 
 class LocalJob:
-    """A job of the embedded engine, but for `run` (see `supervisor.contracts.engine.Job`).
+    """A job of the local engine, without `run` (see `supervisor.contracts.engine.Job`).
 
     Attributes:
-        stays: Whether its container has ended, and is left to the runtime until `delete`.
+        stays: Whether its container has ended and the runtime keeps it until `delete`.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class LocalJob:
         request: JobRequest,
         tell: Callable[[RuntimeContainer | None], Awaitable[None]],
     ) -> None:
-        """Describe a job.
+        """Create a job; nothing runs yet.
 
         Args:
-            commands: Those of the runtime.
+            commands: The commands of the runtime.
             container: The container.
-            request: What it was asked for with.
+            request: The request for the job.
             tell: Called when more is known of a container that is a mere process; with None when
-                the holder of the job has nothing to remove any more.
+                the job's keepalive has nothing left to remove.
         """
         self._commands = commands
         self._container = container
@@ -86,22 +86,24 @@ class LocalJob:
         """Send a signal to the container's first process.
 
         Raises:
-            EngineError: It was not delivered.
+            EngineError: The signal was not delivered.
         """
         if not self._runs:
-            raise EngineError("the container does not run")
+            raise EngineError("the container is not running")
         if number in FATAL:
-            self._fatal = number  # the runtime may fail of it, even before its kill has returned
+            self._fatal = (
+                number  # the runtime may fail because of it, even before its `kill` returns
+            )
         with trio.move_on_after(_PATIENCE):
-            # For some milliseconds after the start the runtime does not know it yet, and no
-            # event tells when it does.
+            # For some milliseconds after the start the runtime does not know the container,
+            # and no event tells when it does.
             while (reason := await self._kill(number)) and self._runs:  # noqa: ASYNC110
                 await trio.sleep(_RETRY)
             return
         raise EngineError(f"the signal was not delivered: {reason}")
 
     async def _kill(self, number: int) -> str:
-        """Call the runtime's kill; return why it failed, or nothing."""
+        """Call the runtime's `kill`; return why it failed, or ""."""
         said: list[str] = []
         command = self._commands.kill(self._container, number)
         async with (
@@ -112,11 +114,11 @@ class LocalJob:
         return "; ".join(said) or f"status {status}" if status else ""
 
     async def session(self, program: Program) -> Session:
-        """Prepare to run one more program in the container.
+        """Prepare to run another program in the container.
 
         Raises:
-            StateError: The container does not run.
-            EngineError: The site's oci.conf has no command for it.
+            StateError: The container is not running.
+            EngineError: The site has no command for it.
         """
         self._check_running()
         command = self._commands.exec(self._container)
@@ -124,29 +126,31 @@ class LocalJob:
         return LocalSession(command, state, self._child_env, program)
 
     async def pause(self, *, resume: bool) -> None:
-        """Stop all processes of the container, or let them go on.
+        """Pause or resume all processes of the container.
 
         Raises:
-            StateError: The container does not run.
-            EngineError: It was not done.
+            StateError: The container is not running.
+            EngineError: The processes could not be signalled.
         """
         command = self._commands.pause(self._container, resume=resume)
         name = "CONT" if resume else "STOP"
 
         def script(state: str) -> str:
-            # a rootless runtime may have no cgroup to freeze, and then it says so
+            # a rootless runtime may have no cgroup to freeze, and then it fails
             first = f"({command}) >/dev/null 2>&1 && exit\n" if command else ""
             return first + signal_script(state, name)
 
         [answer] = await self.inspect(script)
         if answer.status:
-            raise EngineError(f"the container's processes got no SIG{name}: {answer.text.strip()}")
+            raise EngineError(
+                f"SIG{name} did not reach the container's processes: {answer.text.strip()}"
+            )
 
     async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
         """Run a shell script here.
 
         Raises:
-            StateError: The container does not run.
+            StateError: The container is not running.
         """
         self._check_running()
         text = script(self._commands.state(self._container))
@@ -160,20 +164,20 @@ class LocalJob:
         return [NodeAnswer(os.uname().nodename, status, lines)]
 
     async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
-        """Have the runtime change the limits; of time there is none here.
+        """Have the runtime change the limits; there is no time limit here.
 
         Raises:
-            EngineError: It cannot.
+            EngineError: The runtime cannot change them.
         """
         if limit:
-            raise EngineError(f"time limit {limit}: containers on this machine have none")
+            raise EngineError(f"time limit {limit}: containers on this machine have no time limit")
         if not wanted:
             return
         command = self._commands.update(self._container)
         if not command:
             raise EngineError(
-                f"container {self._request.container}: {', '.join(wanted)}: cannot be changed: "
-                "the runtime here makes no cgroups"
+                f"container {self._request.container}: {', '.join(wanted)} cannot be changed: "
+                "the runtime uses no cgroups here"
             )
         [answer] = await self.inspect(lambda _: f"printf %s {shlex.quote(resources)} | {command}")
         if answer.status:
@@ -181,7 +185,7 @@ class LocalJob:
 
     @property
     def _runs(self) -> bool:
-        """Whether there is something that runs the container."""
+        """Whether the container runs."""
         return self._runtime is not None and not self._runtime.ended
 
     def _check_running(self) -> None:
@@ -200,28 +204,28 @@ class LocalJob:
         )
 
     def resized(self) -> None:
-        """Pass a new size of the terminal on; the runtime looks when it is told."""
+        """Make the runtime read the new size of the terminal."""
         if self._runtime is not None:
             self._runtime.signal(signal.SIGWINCH)
 
 
 async def read_tail(log: str) -> tuple[str, bytes]:
-    """Read the end of a runtime's log, where the reason is (see `read_log`)."""
+    """Read the end of a runtime's log, which has the reason of a failure (see `read_log`)."""
     return read_log(await in_thread(_tail, log))
 
 
 def _tail(log: str) -> bytes:
-    """Read the end of a log, where the reason is."""
+    """Read the end of a log."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG))
             return file.read(_LOG)
-    except OSError:  # there is none: nothing went wrong
+    except OSError:  # no log: nothing went wrong
         return b""
 
 
 def not_started(reason: str, *, told: bool) -> Ending:
-    """Make an ending of what the runtime said; `told` if the container's stderr has it."""
+    """Return the ending for an error of the runtime; `told` if the container's stderr has it."""
     text = shortened(f"the container could not be started: {reason}")
     if (status := program_failure(reason)) is not None:
         return Ending(status, "not-found" if status == 127 else "not-executable", text, told)

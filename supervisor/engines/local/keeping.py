@@ -1,4 +1,4 @@
-"""Our side of a keeper (see `supervisor.reapers.runtime`)."""
+"""The supervisor's side of a reaper (see `supervisor.reapers.runtime`)."""
 
 import os
 import sys
@@ -19,24 +19,24 @@ _TERMINAL = 1.0
 
 
 class Keeper:
-    """The parent of a container's first process, to its end.
+    """The process that is the parent of a container's first process, until that ends.
 
     Attributes:
-        console: What stands for the console socket in the command, if there is a terminal.
-        process: It, as soon as it is called.
+        console: The placeholder of the console socket in the command, if there is a terminal.
+        process: The process, once it is called.
     """
 
     def __init__(
         self, stack: AsyncExitStack, step: Step, record: str, pid_file: str, child_env: ChildEnv
     ) -> None:
-        """Describe it; nothing runs yet.
+        """Create it; nothing runs yet.
 
         Args:
-            stack: It ends when that is left.
+            stack: The process ends when this is left.
             step: The container.
             record: Its record.
             pid_file: Where the runtime writes the pid of the first process.
-            child_env: The surroundings of the runtime.
+            child_env: The environment of the runtime.
         """
         self.console = CONSOLE if step.terminal else None
         self.process: Child | None = None
@@ -47,7 +47,7 @@ class Keeper:
         self._child_env = child_env
 
     async def call(self, command: Sequence[str]) -> int:
-        """Have it make the container by a command, once; return that one's exit status."""
+        """Make it run the command that creates the container; return the command's exit status."""
         stdin, stdout, stderr = self._stdio
         line, telling = os.pipe()
         async with trio.lowlevel.FdStream(line) as told:
@@ -71,20 +71,20 @@ class Keeper:
         return int(said) if said.strip().lstrip(b"-").isdigit() else await self.process.wait()
 
     def child(self, pid: int) -> "KeeperChild":
-        """Take hold of the first process.
+        """Open the first process.
 
         Raises:
             OSError: It is gone.
         """
-        assert self.process is not None  # it has made it
+        assert self.process is not None  # `call` was called
         return KeeperChild(pid, self.process)
 
 
 class KeeperChild(SomebodysChild):
-    """A keeper's child, which tells by its own end how that has ended."""
+    """The child of a reaper, whose own exit status is the child's."""
 
     def __init__(self, pid: int, keeper: Child) -> None:
-        """Take hold of it."""
+        """Open a pidfd for it."""
         super().__init__(pid)
         self._keeper = keeper
 
@@ -95,7 +95,7 @@ class KeeperChild(SomebodysChild):
                 status = await self._keeper.wait()
                 if status < 0:
                     self.kill()
-                    text = f"the container was ended: its keeper ended before it, with {status}"
+                    text = f"the container was ended: its reaper ended first, with {status}"
                     self.ending = taken("scrun-failure", text)
                 else:
                     self.ending = exited(status)

@@ -13,7 +13,7 @@ plugin_version = "1.0.0"
 
 
 class LocalConfiguration(msgspec.Struct, frozen=True):
-    """The sections of the settings that matter."""
+    """The sections of the settings that this engine uses."""
 
     local: Local
     runtime: RuntimeSettings

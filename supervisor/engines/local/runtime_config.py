@@ -1,10 +1,10 @@
-"""The config.json that crun or runc gets, so that it speaks of the caller's container.
+"""The config.json that crun or runc gets, changed to refer to the caller's container.
 
-Its hooks, and who listens for its seccomp notifications, get the container's state: the id and the
-bundle in it are to be the caller's. The staged config.json is in another directory than that
-bundle. crun can be told both; runc takes the directory of config.json for the bundle, so its hooks
-get their state by a program that puts the right one in.
-docs/decisions/hooks-on-this-machine.md has why it is done that way.
+Hooks and the listener for seccomp notifications get the container's state, which should name the
+caller's id and bundle. The staged config.json is not in that bundle. crun accepts both paths; runc
+takes the directory of config.json for the bundle, so a program corrects the state that its hooks
+get.
+docs/decisions/hooks-on-this-machine.md explains why.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-# Of the environment Python itself may change something (PEP 538), so it is the one of proc(5).
+# Python itself may change the environment (PEP 538), so this reads it from proc(5).
 _HOOK = """\
 import json, os, sys
 made, bundle, path, *arguments = sys.argv[1:]
@@ -35,15 +35,15 @@ os.execve(path, arguments or [path], environment)
 """
 
 _OUTSIDE = ("prestart", "createRuntime", "createContainer", "poststart", "poststop")
-"""Those that see this machine's files; the program of `startContainer` is in the container."""
+"""The hooks that run outside the container; `startContainer` runs in it."""
 
 
 def with_absolute_paths(config: Mapping[str, Any], bundle: str) -> dict[str, Any]:
-    """Return a config.json that means the same wherever it is read from. Pure.
+    """Return a config.json without relative paths. Pure.
 
     Args:
-        config: It; not changed.
-        bundle: Where its relative paths begin.
+        config: The config.json; not changed.
+        bundle: The directory that its relative paths start from.
     """
     mounts = [
         {**entry, "source": os.path.join(bundle, entry["source"])}
@@ -56,21 +56,22 @@ def with_absolute_paths(config: Mapping[str, Any], bundle: str) -> dict[str, Any
 
 
 def in_cgroup(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a config.json with a cgroup of its own, unless it has one. Pure.
+    """Return a config.json with a cgroup path, unless it has one. Pure.
 
-    Else the runtime calls it as the container, and another root directory may have one of that id.
+    Otherwise the runtime names the cgroup after the container, whose id may exist in another root
+    directory too.
     """
     linux = config.get("linux") or {}
     return {**config, "linux": {**linux, "cgroupsPath": linux.get("cgroupsPath") or name}}
 
 
 def with_told_hooks(config: Mapping[str, Any], made: str, bundle: str) -> dict[str, Any]:
-    """Return a config.json whose hooks are told another bundle than the runtime knows. Pure.
+    """Return a config.json whose hooks get another bundle than the runtime's. Pure.
 
     Args:
-        config: It; not changed.
-        made: What the runtime takes for the bundle.
-        bundle: What they are told.
+        config: The config.json; not changed.
+        made: The bundle that the runtime gets.
+        bundle: The bundle that the hooks get.
     """
     before = [sys.executable, "-I", "-S", "-c", _HOOK, made, bundle]
     before[0] = program = os.path.realpath(before[0])  # mapped users may not reach a venv

@@ -1,8 +1,8 @@
-"""A container of crun or runc: made, started, and waited for.
+"""A container of crun or runc: creates it, starts it, and waits for its end.
 
-For an engine its first process is a child of that one's monitor, as when that calls crun or runc
-itself: the `create` that waits makes it, by the runtime's own `create`.
-docs/decisions/pid-on-this-machine.md has why. All others have a keeper for a parent
+Under a container engine its first process is a child of the engine's monitor, as when the engine
+calls crun or runc itself: the waiting `scrun create` calls the runtime's `create`.
+docs/decisions/pid-on-this-machine.md explains why. Otherwise its parent is a reaper
 (`supervisor.reapers.runtime`).
 """
 
@@ -28,7 +28,7 @@ _PATIENCE = 5.0
 
 
 class RuntimeJob(LocalJob):
-    """A job whose container is made first (see `supervisor.contracts.engine.Makes`)."""
+    """A job that first creates its container (see `supervisor.contracts.engine.Makes`)."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class RuntimeJob(LocalJob):
         self._begun = trio.Event()
 
     async def signal(self, number: int) -> None:
-        """See `LocalJob`: too early it would be for the runtime's code, and not the program's."""
+        """See `LocalJob`; before the start, the signal would hit the runtime's code."""
         await self._begun.wait()
         await super().signal(number)
 
@@ -53,7 +53,7 @@ class RuntimeJob(LocalJob):
         return self._first is not None and self._first.ending is None
 
     async def run(self, step: Step) -> Ending:
-        """Make the container, start it, and wait for its end."""
+        """Create the container, start it, and wait for its end."""
         try:
             async with self.made(step) as process:
                 await process.start()
@@ -76,12 +76,12 @@ class RuntimeJob(LocalJob):
                 keeper = Keeper(stack, step, record, pid_file, self._child_env)
                 call, console = keeper.call, keeper.console
             await self._make(step, call, pid_file, console, told=keeper is not None)
-            await in_thread(os.chmod, pid_file, 0o600)  # runtimes make it by the caller's umask
+            await in_thread(os.chmod, pid_file, 0o600)  # runtimes apply the caller's umask
             pid = await in_thread(_read_pid, pid_file)
             try:
                 first = SomebodysChild(pid) if keeper is None else keeper.child(pid)
             except ProcessLookupError:
-                raise NotMade("its first process was ended", told=False) from None
+                raise NotMade("its first process was killed", told=False) from None
             self._first = first
             self._runtime = keeper.process if keeper is not None else None
             try:
@@ -91,7 +91,7 @@ class RuntimeJob(LocalJob):
                     first.kill()
                     await first.ended()
                 if first.over:
-                    # what the runtime knows of it stays until `delete`, when its last hooks run
+                    # the runtime keeps its state until `delete`, which runs the last hooks
                     with trio.CancelScope(shield=True):
                         await self._tell(None)
                     self.stays = True
@@ -107,7 +107,7 @@ class RuntimeJob(LocalJob):
             self._container = await in_thread(
                 commands.prepare, self._container, step, dict(self.environment)
             )
-        # what is killed with its `create` is not made behind our back
+        # a runtime whose `scrun create` was killed must not create the container later
         before = [own_program("setpriv"), "--pdeathsig", "KILL", "--"]
         status = await call([*before, *commands.create(self._container, log, pid_file, console)])
         if status:
@@ -118,7 +118,7 @@ class RuntimeJob(LocalJob):
         """Call the runtime's `start`.
 
         Raises:
-            EngineError: It has failed.
+            EngineError: The runtime failed.
         """
         said: list[str] = []
         command = self._runtime_commands.start(self._container)
@@ -134,10 +134,11 @@ class RuntimeJob(LocalJob):
 
 
 class NotMade(EngineError):
-    """The runtime has not made the container.
+    """The runtime did not create the container.
 
     Attributes:
-        words: Its own.
+        words: The runtime's error message.
+        told: Whether the container's standard error has it.
     """
 
     def __init__(self, words: str, *, told: bool) -> None:
@@ -147,7 +148,7 @@ class NotMade(EngineError):
 
 
 class RuntimeProcess:
-    """Its first process (see `supervisor.contracts.engine.Process`)."""
+    """The container's first process (see `supervisor.contracts.engine.Process`)."""
 
     def __init__(self, first: SomebodysChild, job: RuntimeJob) -> None:
         """Describe it."""
@@ -157,16 +158,16 @@ class RuntimeProcess:
 
     @property
     def ending(self) -> Ending | None:
-        """How it has ended."""
+        """How it ended, or None."""
         return self._first.ending
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, noticed or not."""
+        """Whether it has ended, even if `ended` has not returned yet."""
         return self._first.over
 
     async def start(self) -> None:
-        """Let it run the container's program."""
+        """Start the container's program."""
         await self._job.begin()
 
     async def ended(self) -> Ending:

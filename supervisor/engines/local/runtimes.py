@@ -1,8 +1,8 @@
-"""Finds the OCI runtime of this machine for the embedded engine, and speaks its language.
+"""Finds the OCI runtime of this machine for the local engine, and builds its command lines.
 
-A runtime that is installed need not work: crun refuses hybrid cgroups, sets a limit that root
-without CAP_SYS_RESOURCE may not set, needs user namespaces that a site switched off. So each
-is tried with a container that runs `true`, which takes some 10 to 40 ms.
+An installed runtime need not work: crun refuses hybrid cgroups, sets a limit that root without
+CAP_SYS_RESOURCE may not set, or needs user namespaces that the site has disabled. So scrun tries
+each one with a container that runs `true`, which takes 10 to 40 ms.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from scrun.core.errors import RuntimeMissing
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# in the order of preference: crun is smaller and quicker
+# in order of preference: crun is smaller and faster
 _NAMES = ("crun", "runc")
-# ordinary users often do not have these in PATH, and engines pass on no PATH at all
+# ordinary users often lack these in PATH, and container engines pass no PATH at all
 _ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
-# what programs are made of, on every distribution
+# what programs need, on every distribution
 _TOP = ("bin", "sbin", "usr", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
 _PATIENCE = 10.0
 _ENTRY = re.compile(r"^\{", re.MULTILINE)
@@ -38,14 +38,14 @@ _UNIFIED = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 
 
 class InstalledRuntime(msgspec.Struct, frozen=True):
-    """An OCI runtime that works here.
+    """An OCI runtime that works on this machine.
 
     Attributes:
-        name: What it is called, "crun" or "runc" when it was looked for.
-        path: Its program.
+        name: The name of its program; "crun" or "runc" if no setting names it.
+        path: The path of its program.
         arguments: The global options that it needs here.
         cgroups: Whether it applies config.json's resources here.
-        passed_over: What was tried before, and why it is not that.
+        passed_over: Candidates that failed before this one, with the reasons.
     """
 
     name: str
@@ -56,41 +56,41 @@ class InstalledRuntime(msgspec.Struct, frozen=True):
 
     @property
     def maps_root(self) -> bool:
-        """Whether a user namespace needs a user 0: for runc and its kin it does."""
+        """Whether a user namespace must have a user 0: all but crun require one."""
         return "crun" not in self.name
 
     @property
     def takes_config(self) -> bool:
-        """Whether config.json may be elsewhere than in the bundle: crun has `--config`."""
+        """Whether config.json may be outside the bundle: crun has `--config`."""
         return "crun" in self.name
 
 
 def find_runtime(setting: str | None, *, env: Mapping[str, str]) -> InstalledRuntime:
-    """Find a runtime that works, by trying.
+    """Find a runtime that works by trying the candidates.
 
-    It blocks for as long as the trials take: call it in a worker thread.
+    Blocks for as long as the trials take: call it in a worker thread.
 
     Args:
         setting: The name or path of the only one to consider; None: crun, runc.
         env: The caller's environment, for PATH, TMPDIR and what the runtime itself reads.
 
     Raises:
-        RuntimeMissing: None is installed, or none works.
-        OSError: No process, memory or descriptor is left to try it.
+        RuntimeMissing: No runtime is installed, or none works.
+        OSError: The machine has no process, memory or descriptor left for a trial.
     """
     path = os.pathsep.join((*filter(None, (env.get("PATH"),)), *_ALSO))
     found = ((name, shutil.which(name, path=path)) for name in ((setting,) if setting else _NAMES))
     installed = [(os.path.basename(name), program) for name, program in found if program]
     if not installed and setting:
         raise RuntimeMissing(
-            f"OCI runtime {setting} is not installed: install it, or leave the setting out"
+            f"OCI runtime {setting} is not installed: install it, or remove the setting"
         )
     if not installed:
         raise RuntimeMissing(
             "no OCI runtime is installed on this machine: apt install crun (or runc)"
         )
     refused: list[str] = []
-    # with cgroups first: one that can apply limits is better than one that cannot
+    # first with cgroups: a runtime that can apply limits is better than one that cannot
     for cgroups in (True, False):
         for name, program in installed:
             arguments = () if cgroups else _without_cgroups(name)
@@ -103,7 +103,7 @@ def find_runtime(setting: str | None, *, env: Mapping[str, str]) -> InstalledRun
 
 
 def _without_cgroups(name: str) -> tuple[str, ...]:
-    # runc has no way to leave cgroups alone, but one to ignore that it may not make any
+    # runc cannot be told to make no cgroups, only to ignore that it may not
     return ("--cgroup-manager=disabled",) if "crun" in name else ("--rootless=true",)
 
 
@@ -111,11 +111,11 @@ def try_runtime(runtime: InstalledRuntime, *, env: Mapping[str, str]) -> str | N
     """Run `true` in a container; return None, or the reason why that failed."""
     true = shutil.which("true", path=os.pathsep.join(_ALSO))
     if true is None:
-        return "there is no `true` to try it with"
+        return "no program `true` to try it with"
     with tempfile.TemporaryDirectory(prefix="scrun-try-", dir=env.get("TMPDIR")) as directory:
         _write_bundle(directory, os.path.realpath(true))
         root, log = os.path.join(directory, "root"), os.path.join(directory, "log")
-        # a name of its own: as root the runtime makes a cgroup of this name
+        # a unique name: as root the runtime makes a cgroup of this name
         container = os.path.basename(directory)
         try:
             done = _run(
@@ -129,13 +129,13 @@ def try_runtime(runtime: InstalledRuntime, *, env: Mapping[str, str]) -> str | N
             reason = f"no answer within {_PATIENCE:.0f} s"
         except OSError as error:
             if error.errno in _SHORTAGE:
-                raise  # that says nothing of the runtime, and the next call may find it well
+                raise  # this says nothing about the runtime, and the next call may succeed
             return error.strerror or str(error)
         with contextlib.suppress(subprocess.TimeoutExpired):
             if reason is not None:
                 _run(delete_command(runtime, root=root, id=container), env)
         for hierarchy in _UNIFIED:
-            # crun leaves it behind when it fails, and runc 1.1 now and then in any case
+            # crun leaves it behind when it fails, and runc 1.1 sometimes in any case
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(hierarchy, container))
         return reason
@@ -163,14 +163,13 @@ def _reason(log: str, stderr: bytes) -> str:
 
 
 def read_log(content: bytes) -> tuple[str, bytes]:
-    """Read what a runtime wrote with `--log-format json`.
+    """Parse what a runtime wrote with `--log-format json`.
 
-    Entries are JSON values one after another: each on a line (runc, crun), or on several (crun
-    1.28).
+    The log is a sequence of JSON values, each on one line (runc, crun) or on several (crun 1.28).
 
     Returns:
-        The message of the last error, "" if there is none; and what else there is: crun 1.8 puts
-        the last output of a terminal there.
+        The message of the last error, or ""; and everything that is not an entry: crun 1.8 writes
+        the last output of a terminal into the log.
     """
     text = content.decode(errors="surrogateescape")
     error, others, place = "", [], 0
@@ -192,7 +191,7 @@ def read_log(content: bytes) -> tuple[str, bytes]:
 
 
 def _write_bundle(directory: str, program: str) -> None:
-    """Write a bundle that has this machine's programs in it."""
+    """Write a bundle with bind mounts of this machine's programs."""
     rootfs = os.path.join(directory, "rootfs")
     mounts: list[dict[str, Any]] = [
         {"destination": "/proc", "type": "proc", "source": "proc"},
@@ -217,7 +216,7 @@ def _write_bundle(directory: str, program: str) -> None:
         linux["uidMappings"] = [{"containerID": 0, "hostID": os.geteuid(), "size": 1}]
         linux["gidMappings"] = [{"containerID": 0, "hostID": os.getegid(), "size": 1}]
     else:
-        # what every engine asks for as root, and what crun needs CAP_SYS_RESOURCE for
+        # every container engine asks for this as root, and crun needs CAP_SYS_RESOURCE for it
         linux["resources"] = {"devices": [{"allow": False, "access": "rwm"}]}
     config = {
         "ociVersion": "1.0.2",
@@ -236,14 +235,14 @@ def _write_bundle(directory: str, program: str) -> None:
 
 
 def program_failure(text: str) -> int | None:
-    """Understand a runtime's word that the program cannot be run.
+    """Recognize a runtime's message that the program cannot be run.
 
     Args:
-        text: What crun or runc said.
+        text: The message of crun or runc.
 
     Returns:
-        The status that shells have for it (POSIX 2.8.2): 127 not found, 126 not executable; or
-        None when it says something else.
+        The exit status that shells use (POSIX 2.8.2): 127 not found, 126 not executable; None for
+        any other message.
     """
     # crun: executable file `X` not found in $PATH: No such file or directory
     # runc: exec: "X": executable file not found in $PATH; exec: "X": stat X: no such file or …
@@ -263,7 +262,7 @@ def run_command(
     id: str,  # noqa: A002
     log: str,
 ) -> list[str]:
-    """Return the command that runs a container in the foreground, and removes it at the end."""
+    """Return the command that runs a container in the foreground and then removes it."""
     return [*_global_options(runtime, root, log), "run", *_bundle(bundle, None), "--", id]
 
 
@@ -278,19 +277,19 @@ def create_command(
     console: str | None,
     config: str | None = None,
 ) -> list[str]:
-    """Return the command that makes a container whose program does not run yet.
+    """Return the command that creates a container without starting its program.
 
-    Its first process has the command's standard streams, and outlives it.
+    The container's first process inherits the command's standard streams, and outlives it.
 
     Args:
         runtime: The runtime.
-        root: Where it keeps what it knows.
+        root: The runtime's state directory.
         bundle: The bundle.
         id: The container.
-        log: Where it writes what went wrong, besides standard error.
-        pid_file: Where it writes the first process' pid.
-        console: The socket that gets the terminal, if there is one.
-        config: What is read instead of the bundle's config.json, if the runtime can do that.
+        log: The file for errors, which go to standard error as well.
+        pid_file: Where it writes the first process's pid.
+        console: The socket that receives the terminal, if there is one.
+        config: A file to read instead of the bundle's config.json, if the runtime can.
     """
     words = ["create", *_bundle(bundle, config), "--pid-file", pid_file]
     terminal = ["--console-socket", console] if console is not None else []
@@ -320,12 +319,12 @@ def delete_command(
     id: str,  # noqa: A002
     log: str | None = None,
 ) -> list[str]:
-    """Return the command that ends and removes a container; there need not be one."""
+    """Return the command that ends and removes a container, which need not exist."""
     return [*_global_options(runtime, root, log), "delete", "--force", "--", id]
 
 
 def command(runtime: InstalledRuntime, *words: str, root: str) -> list[str]:
-    """Return another command of a runtime: its words, for containers below a root."""
+    """Return any other command of a runtime, for containers below a root."""
     return [*_global_options(runtime, root, None), *words]
 
 

@@ -1,4 +1,4 @@
-"""One more program in a container on this machine: the runtime's exec, in the foreground."""
+"""Another program in a container on this machine: the runtime's `exec`, in the foreground."""
 
 import os
 import signal
@@ -21,16 +21,16 @@ class LocalSession:
     """See `supervisor.contracts.engine.Session`."""
 
     def __init__(self, command: str, state: str, child_env: ChildEnv, program: Program) -> None:
-        """Describe it; nothing runs yet.
+        """Create it; nothing runs yet.
 
         Args:
-            command: The runtime's.
+            command: The runtime's `exec`.
             state: The runtime's command that prints the container's state, or "".
-            child_env: The surroundings of the command.
+            child_env: The environment of the command.
             program: What to run.
 
         Raises:
-            BundleError: Its description is too long.
+            BundleError: The program's description is too long.
         """
         variables = process_variables(program.process)
         self._command = ["/bin/sh", "-c", exec_script(command, state, variables)]
@@ -71,43 +71,43 @@ class LocalSession:
             try:
                 return shell_status(await runtime.wait())
             except trio.Cancelled:
-                # The program is the runtime's child, and would go on without it; or there is none
-                # yet, as the script still waits for the container.
+                # The program is the runtime's child, and would outlive it; or it does not exist
+                # yet, because the script still waits for the container.
                 with trio.move_on_after(_PATIENCE, shield=True):
                     kill_started(runtime, and_end_it=True)
                     await runtime.wait()
                 raise
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the program; the runtime passes those on that can be caught.
+        """Send a signal to the program; the runtime passes on all but SIGKILL.
 
         Raises:
-            EngineError: It does not run yet.
+            EngineError: The program is not running yet.
         """
         if self._runtime is None:
-            raise EngineError("the program does not run yet")
+            raise EngineError("the program is not running yet")
         if number == signal.SIGKILL:
             self._kill()
         else:
             self._runtime.signal(number)
 
     def _kill(self) -> None:
-        """Kill the program; its status is the runtime's then."""
+        """Kill the program; the runtime then exits with its status."""
         if self._runtime is not None:
             kill_started(self._runtime)
 
     def resized(self) -> None:
-        """Take notice of a new size of the terminal."""
+        """Tell the runtime that the terminal has a new size."""
         if self._runtime is not None:
             self._runtime.signal(signal.SIGWINCH)
 
 
 def kill_started(runtime: Child, *, and_end_it: bool = False) -> None:
-    """Kill what a runtime in the foreground has started.
+    """Kill the children of a runtime in the foreground.
 
     Args:
-        runtime: It.
-        and_end_it: It is not to start anything else.
+        runtime: The runtime.
+        and_end_it: Also end the runtime, so that it starts nothing else.
     """
     if runtime.ended:
         return
@@ -120,7 +120,7 @@ def kill_started(runtime: Child, *, and_end_it: bool = False) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    """List the children of a process that we have not reaped (proc(5), `children`)."""
+    """List the children of an unreaped process (proc(5), `children`)."""
     found: list[int] = []
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):

@@ -1,4 +1,4 @@
-"""The commands that a site has written down in an oci.conf(5), run as slurmstepd runs them."""
+"""The commands of a site's oci.conf(5), run as slurmstepd runs them."""
 
 import os
 import shlex
@@ -24,16 +24,16 @@ _MINDER = program("reapers", "site_commands")
 
 
 class OciConfCommands(msgspec.Struct, frozen=True):
-    """Those of an oci.conf: RunTimeRun, or RunTimeCreate, RunTimeStart and RunTimeQuery.
+    """The commands of an oci.conf: RunTimeRun, or RunTimeCreate, RunTimeStart and RunTimeQuery.
 
     See `supervisor.engines.local.commands.Commands`.
 
     Attributes:
         conf: The file's content.
         node: This machine's name, `%n`.
-        user: The user's name, `%u`, and `uid`, `%U`.
-        uid: See user.
-        patterns: What it says about running containers, and what scrun.toml says.
+        user: The user's name, `%u`.
+        uid: The user's id, `%U`.
+        patterns: The commands for running containers, from oci.conf and scrun.toml.
     """
 
     conf: OciConf
@@ -44,7 +44,7 @@ class OciConfCommands(msgspec.Struct, frozen=True):
 
     @property
     def cgroups(self) -> bool:
-        """Whether resources are applied: the site's commands are taken to know."""
+        """Whether resources are applied: this leaves them to the site's commands."""
         return True
 
     @property
@@ -54,16 +54,16 @@ class OciConfCommands(msgspec.Struct, frozen=True):
 
     @property
     def link_rootfs(self) -> bool:
-        """Whether it has to be in the bundle: who reads no config.json looks there."""
+        """Whether it has to be in the bundle: a command that ignores config.json looks there."""
         return self.conf.ignore_file_config_json
 
     @property
     def is_container(self) -> bool:
-        """Whether there is a container of an OCI runtime, or just a process."""
+        """Whether the commands make an OCI container, and not just a process."""
         return not self.conf.ignore_file_config_json
 
     def child_env(self, child_env: ChildEnv) -> ChildEnv:
-        """See `Commands`: RunTimeEnvExclude."""
+        """Apply RunTimeEnvExclude (see `Commands`)."""
         environment = without(child_env.environment, self.conf.run_time_env_exclude)
         return msgspec.structs.replace(child_env, environment=environment)
 
@@ -78,15 +78,15 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         )
 
     def working_directory(self, container: RuntimeContainer) -> str:
-        """Say where `run` works: in the task's directory, as Slurm has it since 23.02."""
+        """Return the working directory of `run`: the task's directory, as in Slurm since 23.02."""
         return self._task(container).task_directory(self.conf)
 
     def run(self, container: RuntimeContainer, log: str) -> list[str]:
-        """Run a container in the foreground; the command's exit status is the container's.
+        """Return the command that runs a container in the foreground and exits with its status.
 
         Args:
-            container: It.
-            log: Where it is written, as JSON, what went wrong.
+            container: The container.
+            log: The file for errors, as JSON.
         """
         if self.conf.run_time_run is not None:
             return self._shell(in_place_of_the_shell(self.conf.run_time_run), container)
@@ -106,7 +106,7 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         return self._shell(signalled(pattern, signal_name(number)), container)
 
     def delete(self, container: RuntimeContainer) -> list[str]:
-        """See `Commands`: RunTimeDelete, and the end of the files that were made."""
+        """Call RunTimeDelete and remove the task's files (see `Commands`)."""
         pattern = portable(self.conf.run_time_delete or "true")
         text = f"(eval {shlex.quote(self._filled(pattern, container))}); s=$?"
         if not self.is_container and container.pid:
@@ -125,7 +125,7 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         """See `Commands`."""
         if not self.patterns.exec:
             raise EngineError(
-                "exec: the oci.conf has no command that tells how: set `exec` in the section "
+                "exec: the site's oci.conf has no command for it: set `exec` in the section "
                 "[runtime] of scrun.toml"
             )
         return self._filled(self.patterns.exec, container)
@@ -147,11 +147,11 @@ class OciConfCommands(msgspec.Struct, frozen=True):
         return self._task(container).fill(pattern, self.conf, f=PROCESS_FILE)
 
     def _task(self, container: RuntimeContainer) -> Task:
-        """Describe it as Slurm would.
+        """Describe the container as a task of Slurm.
 
-        Each root directory counts its own jobs, so their numbers are not enough: `%j` is a number
-        that no other container on this machine has, and begins with the job's. So each pattern
-        for an id that Slurm's documentation shows stays unique.
+        Each root directory counts its own jobs, so a job's number is not unique. `%j` is a number
+        that no other container on this machine has, and begins with the job's. So every pattern
+        for an id in Slurm's documentation stays unique.
         """
         return Task(
             job=f"{container.job_id}{int.from_bytes(container.digest):010}",

@@ -19,7 +19,7 @@ from scrun.supervisor.engines.local.session import kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 
 _PATIENCE = 5.0
-_FAILED = 1  # what crun and runc exit with when they fail themselves
+_FAILED = 1  # the exit status of crun and runc when they fail themselves
 
 
 class SiteJob(LocalJob):
@@ -47,7 +47,7 @@ class SiteJob(LocalJob):
         if reason:
             self._request.journal.write("error", reason)
         if status == _FAILED and reason:
-            # a signal that comes while the runtime starts the container makes it fail
+            # a signal during the container's start makes the runtime fail
             return killed(self._fatal) if self._fatal else not_started(reason, told=False)
         if self._site_commands.is_container and status < 0:
             text = f"the container was ended: its OCI runtime ended before it, with {status}"
@@ -55,11 +55,11 @@ class SiteJob(LocalJob):
         return exited(shell_status(status))
 
     async def _run(self, step: Step, log: str) -> int:
-        """Run the command; return how it has ended.
+        """Run the command; return its exit status.
 
         Args:
             step: The container.
-            log: Where it is written what went wrong.
+            log: The runtime's error log.
         """
         stdin, stdout, stderr = step.stdio
         commands = self._site_commands
@@ -82,9 +82,11 @@ class SiteJob(LocalJob):
             try:
                 return await runtime.wait()
             except trio.Cancelled:
-                # The runtime passes SIGTERM on, and an init need not care for that.
+                # The runtime passes SIGTERM on, which an init may ignore.
                 with trio.move_on_after(_PATIENCE, shield=True):
-                    if await self._kill(signal.SIGKILL):  # it has no state, or no container yet
+                    if await self._kill(
+                        signal.SIGKILL
+                    ):  # it has no state command, or no container yet
                         kill_started(runtime)
                     await runtime.wait()
                 raise
@@ -92,7 +94,7 @@ class SiteJob(LocalJob):
                 await self._is_process(0)
 
     async def _is_process(self, pid: int) -> None:
-        """Take notice of the process that the container is, where it is no more than that."""
+        """Store the container's pid, if the container is a mere process."""
         if not self._site_commands.is_container:
             self._container = msgspec.structs.replace(self._container, pid=pid)
             with trio.CancelScope(shield=True):

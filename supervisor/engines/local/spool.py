@@ -1,7 +1,7 @@
-"""What slurmstepd writes for a task before it calls the site's OCI runtime, on this machine.
+"""Writes what slurmstepd writes for a task before it calls the site's OCI runtime.
 
-The runtime gets a bundle of its own: the staged one's config.json with what oci.conf says about
-environment, hooks and mounts. Everything here blocks.
+The runtime gets a separate bundle: the staged config.json, changed as oci.conf asks (environment,
+hooks, mounts). Everything here blocks.
 """
 
 import os
@@ -20,7 +20,7 @@ from scrun.supervisor.core.private import make_private, not_ours
 from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
 
 _CONFIG = "config.json"
-_REMEDY = "name another place by ContainerPath of the oci.conf"
+_REMEDY = "set ContainerPath in the oci.conf to another directory"
 
 
 def write_task(
@@ -32,14 +32,14 @@ def write_task(
         conf: The oci.conf.
         task: The task.
         step: What it will run.
-        variables: The job's.
+        variables: The job's environment variables.
 
     Returns:
         The bundle for the runtime, and the root file system.
 
     Raises:
         StagingError: They cannot be written.
-        SettingsError: A pattern asks for what there is not.
+        SettingsError: A pattern has no value here.
     """
     made, inner = task.step_directory(conf), task.task_directory(conf)
     try:
@@ -78,12 +78,12 @@ def changed_config(
     """Change a config.json as slurmstepd does. Pure.
 
     Args:
-        config: It; not changed.
+        config: The config.json; not changed.
         conf: The oci.conf.
         arguments: The command.
-        environment: All of the container's.
-        bundle: Where config came from: relative paths in it are meant from there.
-        mount: A directory and where in the container it is to be.
+        environment: All variables of the container.
+        bundle: The directory of config.json, where its relative paths start.
+        mount: A directory, and its mount point in the container.
     """
     process = {
         **config["process"],
@@ -92,7 +92,7 @@ def changed_config(
     }
     if conf.mode == "create":
         # RunTimeCreate has no console socket, so the runtime cannot make a terminal; the
-        # container's standard streams are the one that there is already
+        # container's standard streams are one already
         process["terminal"] = False
     changed = {**with_absolute_paths(config, bundle), "process": process}
     if mount is not None:
@@ -107,9 +107,9 @@ def changed_config(
 
 
 def environment_file(environment: Mapping[str, str], *, newlines: bool) -> bytes:
-    """Write CreateEnvFile's file: each variable ends in a newline, or in a NUL.
+    """Return the content of CreateEnvFile: each variable ends in a newline, or in a NUL.
 
-    Variables that have a newline in them are not in the one with newlines, as in Slurm's.
+    As in Slurm, the form with newlines leaves out variables that contain one.
     """
     end = "\n" if newlines else "\0"
     lines = [f"{name}={value}" for name, value in environment.items()]
@@ -120,13 +120,13 @@ def environment_file(environment: Mapping[str, str], *, newlines: bool) -> bytes
 def _environment(
     conf: OciConf, config: Mapping[str, Any], variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the container's variables: the job's, and above them config.json's own."""
+    """Return the container's variables: the job's, overridden by those of config.json."""
     own = (entry.partition("=") for entry in config["process"].get("env") or [])
     return without({**variables, **{name: value for name, _, value in own}}, conf.env_exclude)
 
 
 def _remove_older(made: str) -> None:
-    """Remove what DisableCleanup has left of another container of this number."""
+    """Remove what DisableCleanup left of an older container of this number."""
     if not os.path.lexists(made):
         return
     if reason := not_ours(made):

@@ -1,4 +1,4 @@
-"""This machine as a target: what a container may have here."""
+"""This machine as a target for containers: their limits and capabilities here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import resource
 
 from scrun.supervisor.contracts.target import Target
 
-# in the order of their numbers, capability.h
+# in the order of their numbers (capability.h)
 _CAPABILITIES = """
     CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
     NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO
@@ -22,13 +22,13 @@ def local_target(*, uid: int, gid: int, maps_root: bool = False) -> Target:
     Args:
         uid: The effective user.
         gid: The effective group.
-        maps_root: What `Runtime.maps_root` says of the runtime that will be used.
+        maps_root: `Commands.maps_root` of the runtime in use.
     """
     with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
         fields = dict(line.rstrip("\n").split(":\t", 1) for line in lines if ":\t" in line)
     permitted = capability_names(int(fields["CapPrm"], 16) & int(fields["CapBnd"], 16))
     rootless = uid != 0
-    # whoever makes a user namespace has every capability in it, but no more of them outside
+    # a new user namespace gives every capability in it, and none outside
     bounded = None if rootless else permitted
     raises = not rootless and "CAP_SYS_RESOURCE" in permitted and _initial_user_namespace()
     return Target(
@@ -62,6 +62,6 @@ def _hard_limits() -> dict[str, int]:
     for name in dir(resource):
         if name.startswith("RLIMIT_"):
             hard = resource.getrlimit(getattr(resource, name))[1]
-            # the runtime-spec counts unsigned, where no limit is the largest number
+            # the runtime-spec uses unsigned numbers, and the largest one for no limit
             limits[name] = hard if hard != resource.RLIM_INFINITY else (1 << 64) - 1
     return limits

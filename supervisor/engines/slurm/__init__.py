@@ -1,1 +1,1 @@
-"""The Slurm engine: salloc holds the job, srun runs the step, scancel signals and cancels."""
+"""The Slurm engine: salloc holds the job, srun runs the step, scancel signals or cancels."""

@@ -1,16 +1,17 @@
-"""A job that is held by salloc, for as long as a block lasts.
+"""A job that salloc holds for as long as a block lasts.
 
-salloc runs a shell that blocks on a socket of ours. When the supervisor lets go of the job, the
-shell reads the container's exit status and ends with it, and salloc gives the job back with that;
-when the supervisor dies, the shell reads end of file, and ends with 1. While the job is pending
-there is no such shell yet; then another one waits in the same way, and cancels the job by its id.
+salloc runs a keepalive: a shell that blocks on a socket of the supervisor. When the supervisor
+releases the job, the shell reads the container's exit status and exits with it, and salloc
+relinquishes the job with that status. When the supervisor dies, the shell reads end of file and
+exits with 1. A pending job has no such shell yet; a second one waits in the same way beside it,
+and cancels the job by its id.
 
-Nothing signals salloc. It talks to slurmctld from within its signal handler: one that arrives
-while salloc is busy, as around a grant or when the shell has just ended, leaves one in ten of
-them (22.05) waiting for ever, with the job held. So salloc gets no parent-death signal either.
+Nothing signals salloc. It talks to slurmctld from within its signal handler: a signal that arrives
+while salloc is busy, as around a grant or just after the shell ended, leaves one in ten (22.05)
+waiting for ever, with the job held. So salloc gets no parent-death signal either.
 
-salloc says what happens to the job, as it happens. Only what a pending one waits for has to be
-asked (`pending.py`).
+salloc reports what happens to the job as it happens. Only the reason why a job is pending needs a
+query (`pending.py`).
 """
 
 import contextlib
@@ -41,27 +42,26 @@ from scrun.supervisor.engines.slurm.release import cancel_in_the_end, may_pass
 from scrun.supervisor.engines.slurm.tools import Tools, lean
 from scrun.supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
 
-# The socket is its standard input: dash can name one-digit descriptors only, and salloc itself
-# keeps whatever else it inherits.
+# The socket is its standard input: dash can name one-digit descriptors only, and salloc keeps
+# open whatever else it inherits.
 _HOLDER = 'echo $$ >&0; read -r status 2>/dev/null; exit "${status:-1}"'
 _CANCELLER = 'read -r _; exec "$@"'
-# WorkDir and SLURM_SUBMIT_DIR of the job are where salloc is started. The directory is a user's,
-# and may hang: so it is for a process of its own to enter it. What is wrong with it salloc says,
-# of its --chdir.
+# salloc's own directory becomes WorkDir and SLURM_SUBMIT_DIR of the job. It is a user's directory
+# and may hang, so a separate process enters it. salloc reports errors, for its --chdir.
 _THERE = 'cd -- "$0" 2>/dev/null; exec "$@"'
 _LAST_WORDS = 0.1
 _FIRST_WORDS = 5.0
 _LAST_BREATH = 3.0
-_NOT_KNOWN = 1  # what the job ends with when nobody says how the container did
+_NOT_KNOWN = 1  # the job's exit status when the container's is unknown
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A job in hand.
+    """A job that can run steps.
 
     Attributes:
         job_id: Its number.
         environment: Its SLURM_* variables.
-        heard: What salloc says of it; None when it is somebody else's.
+        salloc: What salloc has reported; None for a job that scrun did not allocate.
     """
 
     job_id: str
@@ -70,13 +70,13 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class AllocationRequest(msgspec.Struct, frozen=True):
-    """What salloc is asked for.
+    """What to ask salloc for.
 
     Attributes:
         options: Its options.
-        directory: Where it is started, and the job with it.
-        because: Which of them come from the engine's flags and config.json, for people; or "".
-        deadline: Seconds that giving the job back may take.
+        directory: The working directory of salloc and of the job.
+        because: Which options come from the engine's flags and config.json, for messages; or "".
+        deadline: Seconds that releasing the job may take.
     """
 
     options: Sequence[str]
@@ -86,7 +86,7 @@ class AllocationRequest(msgspec.Struct, frozen=True):
 
 
 class _Allocation:
-    """What happens between salloc and us."""
+    """The conversation with one salloc."""
 
     def __init__(self, tools: Tools, request: JobRequest) -> None:
         self.heard = SallocHeard()
@@ -105,7 +105,7 @@ class _Allocation:
         self._look()
 
     def _look(self) -> None:
-        """Write down which job it is, as soon as that is said, and each time it is said better."""
+        """Record the job's id and state when they become known or change."""
         heard = self.heard
         seen = (heard.job_id, heard.granted, heard.revoked, heard.suspended)
         if seen == self._seen:
@@ -120,37 +120,37 @@ class _Allocation:
         self._changed = trio.Event()
 
     async def _revoked(self) -> None:
-        """Wait until the job is taken away."""
+        """Wait until the job is revoked."""
         while not self.heard.revoked:
             await self._changed.wait()
 
     def granted(self, environment: dict[str, str]) -> Held:
-        """Take over the job that there is now."""
+        """Return the granted job."""
         self.heard.is_job(environment["SLURM_JOB_ID"])
         self._look()
         return Held(self.heard.job_id, environment, self.heard)
 
     async def watch(self, salloc: Child) -> None:
-        """Tell when the job is lost. Whoever releases it ends this first."""
+        """Report the loss of the job. A release cancels this first."""
         async with _until_the_end_of(salloc):
             await self._revoked()
-            await trio.sleep(_LAST_WORDS)  # the cause may stand in the next line
+            await trio.sleep(_LAST_WORDS)  # the next line may have the cause
         if self.heard.revoked:
             ending = self.heard.ending
             if ending.reason == "cancelled":
                 ending = await ask_fate(self._tools, self._child_env, self.heard.job_id) or ending
             self._request.lost(ending)
         else:
-            text = f"job {self.heard.job_id} is given up: salloc ended unexpectedly"
+            text = f"job {self.heard.job_id} is lost: salloc ended unexpectedly"
             self._request.lost(taken("scrun-failure", text))
 
     async def mind_pending(self, queue: Queue, because: str, scope: trio.CancelScope) -> None:
-        """Tell what the job waits for, and have it cancelled when the supervisor dies.
+        """Report why the job is pending, and have it cancelled when the supervisor dies.
 
         Args:
-            queue: Who knows.
-            because: What the caller has asked for, for people.
-            scope: The waiting, cancelled when that is in vain.
+            queue: The source of the reasons.
+            because: What the caller asked for, for messages.
+            scope: The wait for the job, cancelled when it is in vain.
         """
 
         async def watch(job_id: str) -> None:
@@ -176,24 +176,24 @@ class _Allocation:
                 await trio.sleep_forever()
 
     async def lose_patience(self, scope: trio.CancelScope) -> None:
-        """Cancel the waiting for a job that is gone: salloc may not end by itself then."""
+        """Cancel the wait for a job that is gone: salloc may not end by itself then."""
         await self._revoked()
         await trio.sleep(_FIRST_WORDS)
         scope.cancel()
 
     async def give_up(self, salloc: Child, line: trio.socket.SocketType) -> bool:
-        """Give up a job that was not there yet; perhaps it is, at this moment.
+        """Give up a job that was not granted yet, but may be at this moment.
 
         Returns:
-            Whether Slurm knows that it ended, so that salloc has nothing to do any more.
+            Whether Slurm knows that it ended, so that salloc has nothing left to do.
         """
         heard = self.heard
         with trio.move_on_after(_FIRST_WORDS, shield=True):
-            async with _until_the_end_of(salloc):  # a refusal closes the line a moment before it
+            async with _until_the_end_of(salloc):  # salloc closes the line a moment before it ends
                 await self.known.wait()
                 if heard.granted:
-                    # Its shell is a moment away. A salloc whose job is cancelled just before (one
-                    # in 300 lives that were given up while they were created) hangs, see above.
+                    # Its shell is about to start. A salloc whose job is cancelled just before that
+                    # hangs (one in 300 containers cancelled during `create`), see above.
                     await _holder(line)
                     return False
         if not salloc.ended and not heard.gone:
@@ -202,24 +202,24 @@ class _Allocation:
         return heard.gone
 
     async def _end_job(self, salloc: Child) -> bool:
-        """Cancel a job that salloc has no shell for yet; return whether that is done."""
+        """Cancel a job for which salloc runs no shell yet; return whether that worked."""
         if self.heard.job_id:
             try:
                 await cancel_job(self._tools, self._child_env, self.heard.job_id)
             except Exception as error:
                 if not may_pass(error):
                     raise
-                # then salloc is stuck as well, and has to be ended first
+                # then salloc is stuck as well, and has to end first
             else:
                 return True
         salloc.signal(SIGTERM)  # no id: slurmctld does not answer, and there is no job yet
         return False
 
     async def make_sure(self, salloc: Child, began: float) -> None:
-        """Cancel what salloc may have left behind; it has ended.
+        """Cancel jobs that salloc may have left behind.
 
         Args:
-            salloc: It.
+            salloc: The salloc, which has ended.
             began: When it was started.
         """
         heard = self.heard
@@ -232,13 +232,13 @@ class _Allocation:
             await cancel_in_the_end(self._tools, self._child_env, self._request.journal, job_id)
 
     async def reason(self, because: str) -> tuple[str, str]:
-        """Say why there is no job, in Slurm's words, and what the caller has asked for.
+        """Return why there is no job, in Slurm's words.
 
         Args:
-            because: What the caller has asked for.
+            because: What the caller asked for.
 
         Returns:
-            That, and the word for it of a container that was created before.
+            The message, and the reason for the record (see `scrun.model.states`).
         """
         heard = self.heard
         if self._in_vain is not None:
@@ -255,21 +255,21 @@ class _Allocation:
 async def allocated(
     tools: Tools, queue: Queue, request: JobRequest, wish: AllocationRequest
 ) -> AsyncIterator[Held]:
-    """Hold a job.
+    """Allocate a job and hold it.
 
     Args:
         tools: Slurm's tools.
-        queue: What is known of the jobs that wait.
-        request: Who asks, and who is told what.
-        wish: What is asked for.
+        queue: The reasons of pending jobs.
+        request: The request, with callbacks for progress.
+        wish: What to ask salloc for.
 
     Raises:
-        AllocationRefused: There is none; with Slurm's reason.
+        AllocationRefused: Slurm gave no job; with its reason.
     """
     allocation = _Allocation(tools, request)
     ours, theirs = socket.socketpair()
     command = ["/bin/sh", "-c", _THERE, wish.directory, tools.salloc]
-    # with -v it tells that the job is suspended
+    # with -v it reports that the job is suspended
     command += ["-v", *wish.options, "--", "/bin/sh", "-c", _HOLDER]
     line = trio.socket.from_stdlib_socket(ours)
     environment: dict[str, str] | None = None
@@ -309,7 +309,7 @@ async def allocated(
                         gone = await allocation.give_up(salloc, line)
                     else:
                         _tell(line, request.ending())
-                    line.close()  # the holder ends, and salloc gives the job back
+                    line.close()  # the keepalive ends, and salloc relinquishes the job
                     with trio.move_on_after(_LAST_BREATH if gone else wish.deadline, shield=True):
                         await salloc.wait()
     finally:
@@ -323,7 +323,7 @@ async def allocated(
 
 @asynccontextmanager
 async def _until_the_end_of(salloc: Child) -> AsyncIterator[None]:
-    """Cancel what waits in the block when salloc ends."""
+    """Cancel the block when salloc ends."""
     async with unwrapped() as nursery:
 
         @nursery.start_soon
@@ -336,18 +336,18 @@ async def _until_the_end_of(salloc: Child) -> AsyncIterator[None]:
 
 
 def _tell(line: trio.socket.SocketType, ending: Ending | None) -> None:
-    """Tell the holder what to end with."""
+    """Send the keepalive its exit status."""
     status = _NOT_KNOWN if ending is None else ending.status
-    with contextlib.suppress(OSError):  # it may have ended with the job
+    with contextlib.suppress(OSError):  # the keepalive may have ended with the job
         # a few bytes into an empty socket: this does not block
         os.write(line.fileno(), b"%d\n" % status)
 
 
 async def _holder(line: trio.socket.SocketType) -> str:
-    """Wait until the job is there.
+    """Wait until the job is granted and the keepalive runs.
 
     Returns:
-        The pid of the process that salloc runs, or "" when salloc ended before it ran one.
+        The keepalive's pid, or "" when salloc ended before it ran one.
     """
     received = b""
     while not received.endswith(b"\n"):
@@ -359,7 +359,7 @@ async def _holder(line: trio.socket.SocketType) -> str:
 
 
 def _environment(pid: str) -> dict[str, str] | None:
-    """Read the variables that salloc gave the process it runs; None when it is gone already."""
+    """Return the SLURM_* variables that salloc gave the keepalive; None when that is gone."""
     try:
         content = Path("/proc", pid or "0", "environ").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""scancel: end a job by its id, signal a step."""
+"""scancel: ends a job by its id, or signals a step."""
 
 import signal
 
@@ -14,7 +14,7 @@ _DEADLINE = 20.0
 
 
 async def cancel_job(tools: Tools, child_env: ChildEnv, job_id: str) -> None:
-    """End a job, running or pending. One that is gone already is fine.
+    """End a running or pending job, unless it is gone already.
 
     Raises:
         EngineError: Slurm does not answer; the job may still be there.

@@ -1,4 +1,4 @@
-"""Allocate jobs and run containers in them with the tools of Slurm."""
+"""The engine that runs containers in Slurm jobs, with Slurm's command-line tools."""
 
 import os
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -56,22 +56,22 @@ class SlurmEngine:
         allowed: Collection[str],
         runtime: RuntimeSettings,
     ) -> None:
-        """Describe a cluster; nothing is asked yet but the oci.conf read.
+        """Create the engine. This reads oci.conf, but asks Slurm nothing.
 
-        The nodes' own may be another one; sites keep them alike (oci.conf(5)).
+        The nodes' oci.conf may differ, but sites keep them alike (oci.conf(5)).
 
         Args:
             tools: Its command-line tools.
-            release_timeout: Seconds that giving a job back may take.
+            release_timeout: Seconds that releasing a job may take.
             give_up: Reasons for which a pending job is given up (`[slurm] give_up`).
             host_only: Prefixes of mount sources that its nodes do not have.
             defaults: Requests for every job, by SCRUN_* variable.
             allowed: Requests that config.json may make besides those for resources.
-            runtime: Commands of the runtime on the nodes that oci.conf has no place for.
+            runtime: Commands of the nodes' runtime that oci.conf has no key for.
         """
         self._tools = tools
         conf: OciConf | None = None
-        self._wrong: ScrunError | None = None  # it is for a new container to say so
+        self._wrong: ScrunError | None = None  # reported when a container is created
         try:
             conf = site_conf(beside(tools.conf), tools.conf)
             self._tools = tools.of_site(conf) if conf else tools
@@ -87,13 +87,13 @@ class SlurmEngine:
         self._asking = trio.Lock()
 
     def tidy(self) -> None:
-        """Nothing of Slurm's is here."""
+        """Do nothing: Slurm's engine keeps no files."""
 
     async def version(self, child_env: ChildEnv) -> SlurmVersion:
-        """Return Slurm's version; it is asked for once.
+        """Return Slurm's version; the first call asks salloc.
 
         Raises:
-            EngineUnavailable: salloc does not say.
+            EngineUnavailable: salloc does not answer.
         """
         async with self._asking:
             if self._version is None:
@@ -106,7 +106,7 @@ class SlurmEngine:
         return self._version
 
     async def target(self, child_env: ChildEnv) -> Target:
-        """Describe the nodes: the user's own rights there are those of its real uid."""
+        """Describe the nodes, where the user has the rights of the real uid."""
         uid, gid = real_id("uid"), real_id("gid")
         version = await self.version(child_env)
         return Target(
@@ -124,10 +124,10 @@ class SlurmEngine:
         """Hold a job for as long as the block lasts.
 
         Raises:
-            AllocationRefused: Slurm gives none.
-            SettingsError: This version of Slurm does not know a request, or cannot do it; or the
-                oci.conf is wrong.
-            EngineUnavailable: The srun that it names is not there.
+            AllocationRefused: Slurm gave no job.
+            SettingsError: This version of Slurm does not support a request, or oci.conf is not
+                valid.
+            EngineUnavailable: oci.conf names an srun that does not exist.
         """
         if self._wrong is not None:
             raise self._wrong
@@ -156,12 +156,12 @@ class SlurmEngine:
                 self._tools, what_it_does, self._commands, request, held, layout, step_options
             )
 
-        if job_id := environment.get("SLURM_JOB_ID"):  # we are called within a job: use that one
+        if job_id := environment.get("SLURM_JOB_ID"):  # called within a job: use that one
             theirs = {key: text for key, text in environment.items() if key.startswith("SLURM_")}
             layout = layout_within(wanted, theirs, one)
             if request.on_first_node and (node := first_node(theirs)):
-                # else srun takes any: 1 of 4 steps went to another (22.05); 24.11 does not mind
-                # --relative=0
+                # else srun takes any node: 1 of 4 steps went to another (22.05), and 24.11
+                # ignores --relative=0
                 step_options.append(f"--nodelist={node}")
             request.known(job_id, False)
             yield job(Held(job_id, theirs), layout)
@@ -171,10 +171,10 @@ class SlurmEngine:
             yield job(held, layout_of_own_job(wanted, held.environment, one))
 
     def _wanted(self, request: JobRequest) -> tuple[dict[str, str], str]:
-        """Take the requests of all sources together; what is ignored is told.
+        """Merge the requests of all sources; log those that are ignored.
 
         Returns:
-            The requests, and which of them come from the engine's flags.
+            The requests, and text about those that come from the engine's flags.
         """
         environment = request.child_env.environment
         wanted = gather(environment, request.asked, self._defaults, request.flags, self._allowed)

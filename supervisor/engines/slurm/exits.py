@@ -1,4 +1,4 @@
-"""How a step ended: made of what srun and salloc said. Pure."""
+"""Derives how a step ended from the messages of srun and salloc. Pure."""
 
 import os
 from signal import SIGKILL
@@ -8,8 +8,8 @@ import msgspec
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.engines.slurm.messages import SallocHeard, SrunHeard
 
-# slurm/slurm.h, SIG_OOM: the low byte of a task's status when the kernel killed one of the step's
-# processes for want of memory, whichever it was; its own status is not told then (22.05)
+# slurm/slurm.h, SIG_OOM: the low byte of a task's status when the kernel killed any process of the
+# step for want of memory; the task's own status is lost then (22.05)
 _OUT_OF_MEMORY = 253
 _KILLED = 128 + SIGKILL
 
@@ -20,7 +20,7 @@ class Exit(msgspec.Struct, frozen=True):
     Attributes:
         status: The exit status of its container, 128+n for signals; the highest of several.
         launched: Whether it ran at all.
-        out_of_memory: Whether the kernel killed a process of it for want of memory.
+        out_of_memory: Whether the kernel killed one of its processes for want of memory.
     """
 
     status: int
@@ -29,12 +29,12 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 def step_exit(heard: SrunHeard, srun_status: int) -> Exit:
-    """Derive the container's exit status from what srun said and returned.
+    """Derive the container's exit status from srun's messages and exit status.
 
     The tasks' own wait statuses are exact, and the highest one counts. srun's exit status is not:
     0 for a step that was ended with its job, 130 for a bundle that is missing (seen with 22.05).
     """
-    floor = max(srun_status, 1)  # of what is no success, whatever srun returned
+    floor = max(srun_status, 1)  # the least status of a failure, whatever srun returned
     if heard.launch_failed:
         return Exit(floor, launched=False)
     if heard.statuses:
@@ -49,13 +49,13 @@ def step_exit(heard: SrunHeard, srun_status: int) -> Exit:
 
 
 def ending_of_step(heard: SrunHeard, ended: Exit, salloc: SallocHeard | None = None) -> Ending:
-    """Return how a container, or what was executed in one, ended by its step.
+    """Return how a container, or a program executed in one, ended.
 
     Args:
-        heard: What srun has said.
-        ended: What `step_exit` made of it.
-        salloc: What salloc has said of the job, if it is ours. It does not say which step it
-            means, so only one that was killed is.
+        heard: The messages of srun.
+        ended: The result of `step_exit`.
+        salloc: The messages of salloc, for a job of scrun's. They do not name the step that ran
+            out of memory, so this blames only one that was killed.
     """
     too_large = salloc is not None and salloc.over_memory and ended.status == _KILLED
     if not (ended.out_of_memory or too_large):
@@ -63,7 +63,7 @@ def ending_of_step(heard: SrunHeard, ended: Exit, salloc: SallocHeard | None = N
     job_id = heard.step_id.partition(".")[0]
     return taken(
         "out-of-memory",
-        f"job {job_id}: out of memory, a process was killed: ask for more with "
+        f"job {job_id}: out of memory, a process was killed: request more with "
         "SCRUN_MEM_PER_NODE or the engine's --memory",
     )
 

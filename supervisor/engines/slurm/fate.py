@@ -1,4 +1,4 @@
-"""What became of a job that was taken away, when salloc does not say."""
+"""Asks Slurm how a job ended that was revoked, when salloc does not say."""
 
 import contextlib
 import os
@@ -17,12 +17,12 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.grammar import understood
 from scrun.supervisor.engines.slurm.tools import Tools
 
-# Less than the time for which the end of a step waits for news of its job (`job.py`).
+# Less than the time that the end of a step waits for news of its job (`job.py`).
 _ANSWER = 1.5
 _ACCOUNTING_LAGS = 0.3
 
-# squeue(1), JOB STATE CODES and JOB REASON CODES. While the nodes clean up the state is only
-# COMPLETING; a reason is there at once, and of a preemption its time.
+# squeue(1), JOB STATE CODES and JOB REASON CODES. While the nodes clean up, the state is only
+# COMPLETING; the reason, or the time of a preemption, is there at once.
 _WORDS = {
     "TIMEOUT": "time-limit",
     "TimeLimit": "time-limit",
@@ -33,8 +33,8 @@ _WORDS = {
 }
 _TEXTS = {
     "time-limit": "its time limit was reached",
-    "node-failure": "a node of it failed",
-    "preempted": "it was preempted by another one",
+    "node-failure": "one of its nodes failed",
+    "preempted": "another job preempted it",
     "out-of-memory": "out of memory",
 }
 _FORMAT = "State:|,PreemptTime:|,Reason:|,EndTime:"
@@ -46,35 +46,35 @@ _CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})", re.ASCII)
 
 
 def read_fate(answer: str, job_id: str, now: float) -> Ending | None:
-    """Read what squeue says: state, time of a preemption, reason, and time of the end.
+    """Parse squeue's answer: state, time of a preemption, reason, and time of the end.
 
     Args:
-        answer: `TIMEOUT|N/A|TimeLimit|1795289230`. A reason may be any text of an administrator's.
+        answer: `TIMEOUT|N/A|TimeLimit|1795289230`. An administrator may write any text as reason.
         job_id: The job.
-        now: What time it is, in seconds of the epoch.
+        now: The current time, in seconds of the epoch.
 
     Returns:
-        How the job ended; None when that says nothing of use.
+            How the job ended, or None if the answer does not tell.
     """
     state, _, rest = answer.strip().partition("|")
     preempted, _, rest = rest.partition("|")
     why, _, end = rest.rpartition("|")
     if reason := _WORDS.get(state) or _WORDS.get(why):
         return _ending(job_id, reason)
-    # a job that was told to go may still be cancelled in its grace time, and then says so
+    # a preempted job may still be cancelled in its grace time, and then its state says so
     if state == "COMPLETING" and preempted not in _NO_TIME:
         return _ending(job_id, "preempted")
-    # slurmctld looks for such jobs every 30 s only, but begins no step of them before
+    # slurmctld looks for such jobs every 30 s only, but starts no step of them before
     if state == "RUNNING" and _EPOCH.fullmatch(end) and int(end) <= now:
         return _ending(job_id, "time-limit")
     return None
 
 
 def read_accounting(answer: str, job_id: str, now: float) -> Ending | None:
-    """Read what sacct says: the state alone, and who cancelled the job.
+    """Parse sacct's answer: the state, and who cancelled the job.
 
     Returns:
-        How the job ended; None when that says nothing of use.
+        How the job ended, or None if the answer does not tell.
     """
     if cancelled := _CANCELLED_BY.search(answer):
         who = user_name(int(cancelled[1]), "user {}")
@@ -83,16 +83,16 @@ def read_accounting(answer: str, job_id: str, now: float) -> Ending | None:
 
 
 async def ask_fate(tools: Tools, child_env: ChildEnv, job_id: str) -> Ending | None:
-    """Ask Slurm why a job ended that salloc calls revoked.
+    """Ask Slurm why a job ended that salloc reports as revoked.
 
-    salloc 22.05 tells a time limit only if a warning came before it: of 8 jobs whose limit was
-    moved to the next seconds 3 were just "revoked". It never tells a preemption. A slurmctld that
-    begins without its state has the nodes kill what they run, and nobody says why; but a job that
-    has just ended is known for MinJobAge, and this one is not. Who cancelled a job slurmctld tells
-    to nobody but the accounting, where a site has that.
+    salloc 22.05 reports a time limit only if a warning came before it: of 8 jobs whose limit was
+    lowered to a few seconds, 3 were just "revoked". It never reports a preemption. A slurmctld
+    that starts without its state makes the nodes kill what they run, and nothing says why; but
+    slurmctld knows ended jobs for MinJobAge, and does not know these. Only the accounting, where a
+    site has it, tells who cancelled a job.
 
     Returns:
-        How it ended; None when Slurm does not answer in time, or it was just cancelled.
+        How it ended; None if Slurm does not answer in time, or the job was just cancelled.
     """
     if tools.squeue is None:
         return None
@@ -113,17 +113,17 @@ async def ask_fate(tools: Tools, child_env: ChildEnv, job_id: str) -> Ending | N
         while True:
             answer = await output_of([*of_job, "--format=State%60"], child_env)
             if not answer.startswith(_NOT_YET):
-                # who has cancelled it has a name, which a name service may be long in finding
+                # a name service may take long to find the name of the user who cancelled it
                 return await in_thread(read_accounting, answer, job_id, time.time(), abandon=True)
             await trio.sleep(_ACCOUNTING_LAGS)
     return None
 
 
 async def is_forgotten(tools: Tools, child_env: ChildEnv, job_id: str) -> bool:
-    """Tell whether Slurm says that it knows no such job, not even one that has ended.
+    """Return whether Slurm answers that it does not know the job, not even as an ended one.
 
-    A slurmctld that is killed writes nothing down: jobs of the last seconds are unknown to the
-    next one. salloc notices nothing of that (22.05), and waits for ever.
+    A killed slurmctld saves nothing: the next one does not know the jobs of the last seconds.
+    salloc does not notice (22.05), and waits for ever.
     """
     if tools.squeue is None:
         return False

@@ -1,15 +1,14 @@
-r"""The sentences that Slurm's tools say, and nothing else. Pure.
+r"""Recognizes the messages of Slurm's tools, and nothing else. Pure.
 
-Slurm's tools have no machine-readable messages, and others speak through them: what a job_submit
+Slurm's tools have no machine-readable messages, and plugins speak through them: what a job_submit
 or cli_filter plugin tells the user (`slurm.log_user`), and what SPANK plugins log, comes out of
 salloc and srun with the tool's own prefix. So a line counts only if all of it is one of Slurm's
-sentences, said by the tool and at the level at which Slurm says it. What is not understood changes
-nothing.
+messages, from the tool and at the level that Slurm uses for it. All other lines are ignored.
 
-The sentences were read from the tools of 22.05.8, 24.11.5 and 26.05.5 (`strings`), and most were
-seen. They are the same in all of them, with two exceptions: 22.05 puts the name of its launch
-plugin and of a function before some of srun's (`launch/slurm: _task_start: Node node1, 1 tasks
-started`), and 26.05 writes `JobId=7` where it could not give a job back.
+The messages come from the tools of 22.05.8, 24.11.5 and 26.05.5 (`strings`); most were observed.
+They are the same in all of them, with two exceptions: 22.05 puts the name of its launch plugin and
+of a function before some of srun's (`launch/slurm: _task_start: Node node1, 1 tasks started`), and
+26.05 writes `JobId=7` when it fails to relinquish a job.
 """
 
 import enum
@@ -22,9 +21,9 @@ Tool = Literal["salloc", "srun", "scancel", "squeue"]
 
 
 class Sentence(enum.Enum):
-    """What can be said, by what it means."""
+    """The kinds of messages, by their meaning."""
 
-    # salloc, of the job that it asks for
+    # salloc, about its job
     PENDING = enum.auto()
     GRANTED = enum.auto()
     REFUSED = enum.auto()
@@ -38,7 +37,7 @@ class Sentence(enum.Enum):
     RESUMED = enum.auto()
     # salloc and srun
     NODE_FAILURE = enum.auto()
-    # srun, of its step
+    # srun, about its step
     NO_STEP = enum.auto()
     LAUNCHING = enum.auto()
     LAUNCH_FAILED = enum.auto()
@@ -52,11 +51,11 @@ class Sentence(enum.Enum):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A sentence that was understood.
+    """A recognized message.
 
     Attributes:
-        sentence: Which one.
-        words: What is filled in, by name.
+        sentence: Its kind.
+        words: Its variable parts, by name.
     """
 
     sentence: Sentence
@@ -64,7 +63,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 OVER = ("Job/step already completing or completed", "Invalid job id specified")
-"""Slurm's words for a job that has ended."""
+"""Slurm's messages about a job that has ended."""
 
 _JOB = r"(?P<job>\d{1,10})"
 _STEP = r"StepId=(?P<step>\d{1,10}\.\d{1,10})(?:\+\d{1,10})?"
@@ -122,7 +121,7 @@ _SENTENCES: tuple[tuple[Tool, str, Sentence, str], ...] = (
         Sentence.LAUNCH_FAILED,
         rf"Task launch for {_STEP} failed on node (?P<node>\S+): .*",
     ),
-    # srun takes such a task for one that has run, and returns 0
+    # srun treats such a task as one that ran, and returns 0
     ("srun", _ERROR, Sentence.LAUNCH_FAILED, r"task \d{1,10} launch failed: .*"),
     (
         "srun",
@@ -134,7 +133,7 @@ _SENTENCES: tuple[tuple[Tool, str, Sentence, str], ...] = (
     ("srun", _INFO, Sentence.ABORTED, f"Force Terminated {_STEP}"),
     ("srun", _ERROR, Sentence.NODE_FAILURE, r"Node failure on (?P<node>\S+)"),
     ("srun", _ERROR, Sentence.ABORTED, "Timed out waiting for job step to complete"),
-    # there was no step yet, and there is no job any more
+    # the job ended before the step began
     ("srun", _ERROR, Sentence.ABORTED, f"Slurm job {_JOB} has expired"),
     (
         "srun",
@@ -149,7 +148,7 @@ _SENTENCES: tuple[tuple[Tool, str, Sentence, str], ...] = (
         Sentence.GONE,
         rf"Kill job error on job (?:step )?id (?P<id>\S+): (?:{_OVER})",
     ),
-    # 22.05, for a step that did get the signal
+    # 22.05, for a step that received the signal
     (
         "scancel",
         _ERROR,
@@ -162,9 +161,9 @@ for _tool, _level, _sentence, _pattern in _SENTENCES:
     _TABLE.setdefault(_tool, []).append(
         (_sentence, re.compile(f"{_tool}: {_level}(?:{_pattern})", re.ASCII))
     )
-# squeue says it without its name
+# squeue prints it without its name
 _TABLE["squeue"] = [(Sentence.GONE, re.compile(f"slurm_load_jobs error: {re.escape(OVER[1])}"))]
-# the node says it through srun, when the step is ended from outside
+# the node prints it through srun, when the step is ended from outside
 _TABLE["srun"].append(
     (
         Sentence.ABORTED,
@@ -174,14 +173,14 @@ _TABLE["srun"].append(
 
 
 def understood(tool: Tool, line: str) -> Said | None:
-    """Read one line of a tool's standard error.
+    """Parse one line of a tool's standard error.
 
     Args:
-        tool: Whose it is.
-        line: All of it, with the tool's prefix.
+        tool: The tool.
+        line: The whole line, with the tool's prefix.
 
     Returns:
-        What it says; None when that is not Slurm's own, or of no use.
+        The message; None if it is not one of Slurm's, or not a useful one.
     """
     for sentence, pattern in _TABLE[tool]:
         if found := pattern.fullmatch(line):
@@ -198,11 +197,11 @@ _CHATTER = re.compile(
 
 
 def is_chatter(line: str) -> bool:
-    """Whether salloc says it with -v alone, and it tells nothing of the job."""
+    """Return whether salloc prints a line only because of -v, and it does not concern the job."""
     return _CHATTER.fullmatch(line) is not None
 
 
 def complaint(tool: Tool, line: str) -> str:
-    """Return what a line of a tool complains of, Slurm's or anybody else's; "" if it does not."""
+    """Return the text of an error line of a tool, Slurm's own or a plugin's; "" for others."""
     before = f"{tool}: error: "
     return line.removeprefix(before) if line.startswith(before) else ""

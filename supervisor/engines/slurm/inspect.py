@@ -1,4 +1,4 @@
-"""Questions to the nodes about a container: a small step beside it, and what that prints."""
+"""Runs scripts on the nodes of a container, in a small step beside it, and reads their output."""
 
 import base64
 import re
@@ -14,27 +14,27 @@ from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.engines.slurm.tools import Tools
 
 _DEADLINE = 20.0
-# The kernel takes a quarter of the stack for arguments and environment: 2 MiB. The latter may be
-# the larger one, and half of the minimum that Linux grants is enough for 300 nodes.
+# The kernel allows a quarter of the stack limit, 2 MiB, for arguments and environment. The latter
+# may be the larger part, and this share is enough for 300 nodes.
 _COMMAND_LINE = 512 << 10
 
 
 async def inspect(
     tools: Tools, child_env: ChildEnv, job_id: str, scripts: Mapping[str, Sequence[str]]
 ) -> list[NodeAnswer]:
-    """Run shell scripts on nodes of a job, one after the other on each node.
+    """Run shell scripts on the nodes of a job, one after the other on each node.
 
     Args:
         tools: Slurm's tools.
-        child_env: Their surroundings.
+        child_env: Their environment.
         job_id: The job.
-        scripts: By node.
+        scripts: The scripts, by node.
 
     Returns:
         The answers, in the order of the scripts.
 
     Raises:
-        EngineError: Slurm makes no step, or a script does not end.
+        EngineError: Slurm starts no step, or a script does not end.
     """
     answers: list[NodeAnswer] = []
     for part in parts_of(scripts):
@@ -43,7 +43,7 @@ async def inspect(
 
 
 def parts_of(scripts: Mapping[str, Sequence[str]]) -> list[dict[str, Sequence[str]]]:
-    """Divide scripts by their nodes, so that each part fits in a command line (execve(2))."""
+    """Split scripts by node, so that each part fits in a command line (execve(2))."""
     parts: list[dict[str, Sequence[str]]] = []
     room = 0
     for node, its in scripts.items():
@@ -78,13 +78,13 @@ async def _inspect(
     found = read_answers(output.lines)
     if len(found) != sum(map(len, scripts.values())):
         reason = said[-1].removeprefix("srun: error: ") if said else f"srun ended with {status}"
-        raise EngineError(f"job {job_id}: its nodes cannot be asked: {reason}")
+        raise EngineError(f"job {job_id}: its nodes did not answer: {reason}")
     order = {node: place for place, node in enumerate(scripts)}
     return sorted(found, key=lambda answer: order.get(answer.node, len(order)))
 
 
-# What a script prints has in it what the container's processes call themselves. So it comes as
-# base64, in which no byte of theirs can be taken for a mark, a label or the status.
+# A script's output contains names that the container's processes choose. So it is sent as base64,
+# in which no byte of theirs can pass for a mark, a label or the status.
 _SCRIPT = """\
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
@@ -100,16 +100,16 @@ done
 
 
 def _command(scripts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the command that runs those of its node.
+    """Return the command that runs the scripts of the node it is on.
 
-    They are words of their own, because one has 128 KiB at most (MAX_ARG_STRLEN).
+    Each script is an argument, because one argument has 128 KiB at most (MAX_ARG_STRLEN).
     """
     pairs = [(node, script) for node, all_of_it in scripts.items() for script in all_of_it]
     return ["/bin/sh", "-c", _SCRIPT, "sh", *(word for pair in pairs for word in pair)]
 
 
 def read_answers(lines: Sequence[str]) -> list[NodeAnswer]:
-    r"""Put together what srun's tasks have printed with `--label`: `0: …`, mixed with others'."""
+    r"""Collect the output of srun's tasks with `--label`: interleaved lines `0: …`."""
     answers: list[NodeAnswer] = []
     open_ones: dict[str, tuple[str, list[str]]] = {}
     for line in lines:
@@ -127,7 +127,7 @@ def read_answers(lines: Sequence[str]) -> list[NodeAnswer]:
 
 
 def _decoded(node: str, content: str) -> NodeAnswer | None:
-    """Take an answer out of its wrapping; None when that is damaged."""
+    """Decode an answer; None if it is damaged."""
     try:
         text = base64.b64decode(content, validate=True).decode(errors="replace")
     except ValueError:

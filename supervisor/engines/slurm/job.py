@@ -30,13 +30,13 @@ _NEWS_OF_THE_JOB = 2.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 _HALF_A_TERMINAL = (
-    "this version of Slurm does not make the container's terminal its controlling one: ^C reaches "
-    "the first process only, and there is no job control; `exec` with a terminal has both"
+    "this version of Slurm does not give the container a controlling terminal: ^C reaches the "
+    "first process only, and there is no job control; use `exec` with a terminal for both"
 )
 
 
 class SlurmJob:
-    """A held job (see `supervisor.contracts.engine.Job`)."""
+    """A job of Slurm (see `supervisor.contracts.engine.Job`)."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class SlurmJob:
         layout: Layout,
         options: list[str],
     ) -> None:
-        """Take a job over.
+        """Create a job; nothing runs yet.
 
         Args:
             tools: Slurm's tools.
             features: What this version of Slurm can do.
-            commands: Those of the runtime on the nodes.
-            request: What the job was asked for with.
+            commands: The commands of the nodes' runtime.
+            request: The request for the job.
             held: The job.
             layout: How many nodes and tasks the container has.
             options: Options of srun that the caller asked for.
@@ -99,12 +99,12 @@ class SlurmJob:
         )
         ended = step_exit(heard, status)
         if heard.aborted and not self._step.asked_to_kill:
-            # Whether the job went with the step is salloc's to say: it cancels us then.
+            # salloc reports whether the job ended with the step, and then this is cancelled.
             await trio.sleep(_NEWS_OF_THE_JOB)
             if fate := await ask_fate(self._tools, self._child_env, self.id):
-                return fate  # salloc need not hear of it
+                return fate  # salloc may not learn of it
         if ended.status == 1 and heard.runtime_status is not None:
-            # the runtime has said it where the container's own words go
+            # the runtime's message is on the container's own standard error
             missing = heard.runtime_status == 127
             return Ending(heard.runtime_status, "not-found" if missing else "not-executable")
         if not ended.launched:
@@ -114,18 +114,18 @@ class SlurmJob:
 
     def _variables_of_job(self) -> dict[str, str]:
         found = of_the_job(self.environment)
-        if self._layout.nodes is None:  # there srun would take it for a number that is asked for
+        if self._layout.nodes is None:  # srun would read it as a requested number of nodes
             found.pop("SLURM_JOB_NUM_NODES", None)
         return found
 
     def _write_size(self, step: Step) -> None:
-        """Let the runtime on the node know the size, unless only the nodes see the bundle."""
+        """Write the terminal's size into the bundle, unless only the nodes see that."""
         give_a_size(step.stdio[0])
         with contextlib.suppress(FileNotFoundError):
             write_size(step.bundle, step.stdio[0])
 
     def _command(self, step: Step) -> list[str]:
-        """Return the command of the container's step, which Slurm puts in for process.args."""
+        """Return the step's command, which Slurm puts in the place of process.args."""
         name, *rest = step.arguments
         if self._features.node_finds_program and step.program:
             name = step.program
@@ -133,7 +133,7 @@ class SlurmJob:
 
     def _container_options(self, step: Step) -> list[str]:
         words = ["--jobid", self.id, "--job-name", "scrun"]
-        # with names the rest is as with NONE
+        # with names, srun exports those and nothing else
         words += [*self._layout.arguments, "--overlap", f"--export={_names(step)}"]
         if self._layout.nodes != 1:
             words.append("--no-kill")
@@ -145,7 +145,7 @@ class SlurmJob:
         """Send a signal to the container's first process; SIGKILL ends all of them.
 
         Raises:
-            EngineError: It was not delivered.
+            EngineError: The signal was not delivered.
         """
         if not await self._step.runs():
             return
@@ -158,10 +158,11 @@ class SlurmJob:
         )
 
     async def session(self, program: Program) -> Session:
-        """Prepare to run one more program in the container, in its first task.
+        """Prepare to run another program in the container, in its first task.
 
         Raises:
-            EngineError: The container does not run, or the site's runtime has no way.
+            StateError: The container is not running.
+            EngineError: The site has no command for it.
         """
         step_id, running = await self._running()
         node, tasks = next(iter(running.items()))
@@ -178,13 +179,13 @@ class SlurmJob:
         return heard.step_id, heard.running
 
     async def pause(self, *, resume: bool) -> None:
-        """Stop all processes of the container and of its sessions, or let them go on.
+        """Pause or resume all processes of the container and of its sessions.
 
-        Users have no freezer, so they are signalled: with proctrack/cgroup slurmstepd does freeze
-        the step for SIGSTOP (measured with 22.05).
+        Users cannot use the freezer, so this sends signals. With proctrack/cgroup slurmstepd
+        freezes the step on SIGSTOP (measured with 22.05).
 
         Raises:
-            EngineError: It was not done.
+            EngineError: The processes could not be signalled.
         """
         step_id, running = await self._running()
         commands = [
@@ -207,7 +208,7 @@ class SlurmJob:
         """Run a shell script for each task of the container, on its node.
 
         Raises:
-            EngineError: It could not be run.
+            EngineError: The script could not be run.
         """
         step_id, running = await self._running()
         scripts = {
@@ -217,17 +218,17 @@ class SlurmJob:
         return await inspect(self._tools, self._child_env, self.id, scripts)
 
     async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
-        """Change the job's time limit; of the rest a running job keeps what it was given.
+        """Change the job's time limit; Slurm can change nothing else of a running job.
 
         Raises:
-            EngineError: It is not the time limit, or Slurm refuses that.
+            EngineError: Something else is to be changed, or Slurm refuses.
         """
         del resources
         if wanted:
             raise EngineError(
-                f"container {self._request.container}: {', '.join(wanted)}: Slurm cannot change "
-                f"what the running job {self.id} has; its time limit can be lowered (scrun update "
-                "--time-limit), for the rest run a new container"
+                f"container {self._request.container}: {', '.join(wanted)} cannot be changed: "
+                f"Slurm can only lower the time limit of the running job {self.id} (scrun update "
+                "--time-limit); run a new container to change anything else"
             )
         if limit:
             await set_time_limit(self._tools, self._child_env, self.id, limit)
@@ -237,7 +238,7 @@ class SlurmJob:
     ) -> int:
         """Run a shell script on all nodes of the job (see `supervisor.contracts.engine.Job`)."""
         journal = self._request.journal
-        # SLURM_* would be options of srun
+        # SLURM_* would act as options of srun
         more = {key: text for key, text in (variables or {}).items() if key.startswith("SCRUN_")}
         return await run_on_nodes(
             self._tools, self._child_env.with_more(more), self.id, self.environment,
@@ -246,15 +247,15 @@ class SlurmJob:
         )  # fmt: skip
 
     def resized(self) -> None:
-        """Take notice of a new size of the terminal."""
+        """Tell srun that the terminal has a new size."""
         self._step.resized()
 
 
 def _handed_over(step: Step) -> dict[str, str]:
-    """Return the variables that srun hands on; what config.json has it cannot take out."""
+    """Return the variables that srun sets; it cannot remove those of config.json."""
     return {name: text for name, text in step.variables.items() if text is not None}
 
 
 def _names(step: Step) -> str:
-    """Name them for `--export`, which parts names by commas."""
+    """Return the value of `--export`: their names, separated by commas."""
     return ",".join(name for name in _handed_over(step) if _NAME.fullmatch(name)) or "NONE"

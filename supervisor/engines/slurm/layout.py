@@ -1,10 +1,10 @@
 """How many nodes and tasks the step of a container has. Pure.
 
-A container is one task on one node unless it is asked for otherwise. With a number of nodes and
-none of tasks there is one task on each node, as srun has it; with a number of tasks and none of
-nodes salloc chooses the nodes. Slurm 22.05 can run one container of a step on a node, no more;
-what cannot work there is refused before the job is asked for, or, if only the grant tells how
-many nodes there are, before anything is staged.
+A container is one task on one node unless the caller asks for more. A number of nodes without a
+number of tasks gives one task on each node, as with srun; with a number of tasks alone, salloc
+chooses the nodes. Slurm 22.05 runs only one container of a step on a node. Requests that cannot
+work there are refused before the job is allocated, or, if the number of nodes is known only then,
+before anything is staged.
 """
 
 import re
@@ -16,15 +16,15 @@ from scrun.core.errors import SettingsError
 
 NODES, TASKS, PER_NODE = "SCRUN_JOB_NUM_NODES", "SCRUN_NTASKS", "SCRUN_NTASKS_PER_NODE"
 SHAPE = (NODES, TASKS)
-"""The requests that become a `Layout` for the step, and are not handed on to srun."""
+"""The requests that become a `Layout` of the step, and are not passed to srun."""
 
 
 class Layout(msgspec.Struct, frozen=True):
     """The shape of a step.
 
     Attributes:
-        tasks: How many containers run.
-        nodes: On how many nodes; None leaves that to srun.
+        tasks: The number of tasks, each with one container.
+        nodes: The number of nodes; None leaves it to srun.
     """
 
     tasks: int = 1
@@ -41,8 +41,8 @@ class OneNode(msgspec.Struct, frozen=True):
     """What a version of Slurm can run on one node.
 
     Attributes:
-        limit: How many tasks of a step can be containers there; None is any.
-        version: Slurm's, for messages.
+        limit: How many tasks of a step can be containers there, or None.
+        version: Slurm's version, for messages.
     """
 
     limit: int | None
@@ -58,33 +58,33 @@ class OneNode(msgspec.Struct, frozen=True):
 def nodes_of_salloc(wanted: Mapping[str, str]) -> list[str]:
     """Return the option of salloc for one node, unless the caller decides about nodes.
 
-    With a list of nodes salloc refuses a number that is smaller ("invalid number of nodes").
+    salloc refuses a number that is smaller than its list of nodes ("invalid number of nodes").
     """
     deciding = (NODES, TASKS, "SCRUN_JOB_NODELIST")
     return [] if any(wanted.get(variable) for variable in deciding) else ["--nodes=1"]
 
 
 def check(wanted: Mapping[str, str], one: OneNode) -> None:
-    """Refuse what is known to fail before there is a job.
+    """Refuse requests that are known to fail, before there is a job.
 
     Raises:
-        SettingsError: It cannot work with this version, or a number is none.
+        SettingsError: They cannot work with this version, or a number is not valid.
     """
     tasks, per_node = _number(wanted, TASKS), _number(wanted, PER_NODE)
     if one.limit is None:
         return
     if per_node is not None and per_node > one.limit:
-        raise SettingsError(f"{PER_NODE}={per_node}: {one.fact}: ask for no more")
+        raise SettingsError(f"{PER_NODE}={per_node}: {one.fact}; lower it")
     span = _span(wanted)
     if tasks is not None and span is not None and tasks > span[1] * one.limit:
         raise SettingsError(
-            f"{TASKS}={tasks}: {one.fact}, and {NODES} is {wanted[NODES]}: ask for "
-            f"{_needed(tasks, one.limit)} nodes"
+            f"{TASKS}={tasks}: {one.fact}, and {NODES} is {wanted[NODES]}; set it to "
+            f"{_needed(tasks, one.limit)}"
         )
 
 
 def layout_of_own_job(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNode) -> Layout:
-    """Fill a job that was allocated for the container.
+    """Return the layout of a step that fills the container's own job.
 
     Args:
         wanted: The requests that it was allocated with.
@@ -96,7 +96,7 @@ def layout_of_own_job(wanted: Mapping[str, str], job: Mapping[str, str], one: On
     """
     granted = _nodes(job) or 1
     each = _number(wanted, PER_NODE) or 1
-    # salloc tells a number of tasks that follows from others, such as one for each GPU
+    # salloc reports a number of tasks that follows from other options, such as one per GPU
     tasks = _number(wanted, TASKS) or _number(job, "SLURM_NTASKS") or granted * each
     if one.limit is not None and tasks > granted * one.limit:
         raise SettingsError(
@@ -107,11 +107,11 @@ def layout_of_own_job(wanted: Mapping[str, str], job: Mapping[str, str], one: On
 
 
 def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNode) -> Layout:
-    """Shape a step in a job that is somebody else's and may be larger.
+    """Return the layout of a step in an existing job, which may be larger.
 
     Args:
         wanted: The requests; those that would shape a job have no effect.
-        job: Its SLURM_* variables, as the caller has them: perhaps only its number.
+        job: Its SLURM_* variables in the caller's environment, perhaps only its id.
         one: What a node can run.
 
     Raises:
@@ -121,11 +121,11 @@ def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNod
     name = f"job {job.get('SLURM_JOB_ID')}"
     span = _span(wanted)
     if span is None and wanted.get(NODES):
-        raise SettingsError(f"{NODES}={wanted[NODES]}: {name} is there: a number expected")
+        raise SettingsError(f"{NODES}={wanted[NODES]}: within {name} it has to be a number")
     least, most = span or (1, None)
     tasks = _number(wanted, TASKS)
     if there is not None and least > there:
-        raise SettingsError(f"{NODES}={wanted[NODES]}: {name} has {_said(there)}: ask for no more")
+        raise SettingsError(f"{NODES}={wanted[NODES]}: {name} has {_said(there)}; lower it")
     if most is not None:
         nodes = most if there is None else min(most, there)
         tasks = tasks or nodes * (_number(wanted, PER_NODE) or 1)
@@ -137,14 +137,14 @@ def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNod
     most_tasks = None if one.limit is None else (there or nodes) * one.limit
     if most_tasks is not None and tasks > most_tasks:
         raise SettingsError(
-            f"{tasks} tasks: {one.fact}, and {name} has {_said(there or nodes)}: ask for no more "
-            f"than {most_tasks}"
+            f"{tasks} tasks: {one.fact}, and {name} has {_said(there or nodes)}; request at most "
+            f"{most_tasks}"
         )
     return Layout(tasks, min(nodes, tasks))
 
 
 def first_node(job: Mapping[str, str]) -> str:
-    """Return the name of a job's first node, "" if it does not say: `a01` of `a[01-03,7],b`."""
+    """Return the name of a job's first node: `a01` of `a[01-03,7],b`; "" if unknown."""
     first = re.match(r"(?:[^,[]|\[[^]]*\])*", job.get("SLURM_JOB_NODELIST", ""))
     return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", first[0]) if first else ""
 
@@ -163,7 +163,7 @@ def _nodes(job: Mapping[str, str]) -> int | None:
 
 
 def _span(wanted: Mapping[str, str]) -> tuple[int, int] | None:
-    """Read a number of nodes, or a range; None is not asked for, or for Slurm to understand."""
+    """Parse a number of nodes, or a range; None if there is none, or in a form of Slurm's own."""
     found = re.fullmatch("([1-9][0-9]{0,8})(?:-([1-9][0-9]{0,8}))?", wanted.get(NODES, ""))
     return (int(found[1]), int(found[2] or found[1])) if found else None
 
@@ -173,5 +173,5 @@ def _number(values: Mapping[str, str], variable: str) -> int | None:
     if not text:
         return None
     if not re.fullmatch("[1-9][0-9]{0,8}", text):
-        raise SettingsError(f"{variable}={text}: a number expected, 1 or more")
+        raise SettingsError(f"{variable}={text}: not a number of 1 or more")
     return int(text)

@@ -1,4 +1,4 @@
-"""What salloc and srun have said so far, and what follows from it. Pure."""
+"""The messages of salloc and srun so far, and what follows from them. Pure."""
 
 import os
 import re
@@ -12,23 +12,23 @@ _KEPT = 20  # error messages: srun may repeat one for days
 
 
 class SallocHeard:
-    """What salloc has said so far.
+    """The state of a job, from the messages of salloc.
 
-    What a line says of a job counts for the job that it names. Of several jobs that salloc seems
-    to ask for the last one is ours: what a site says at submission comes before Slurm's own words.
+    A line counts for the job that it names. If salloc seems to ask for several jobs, the last one
+    counts: messages of a site's plugins at submission come before Slurm's own.
 
     Attributes:
         job_id: The job's id, "" while unknown; pending jobs have one.
-        granted: The allocation was there at some time.
-        over_memory: A step of it was killed because it had more memory than it may have
+        granted: Whether the job was granted at some time.
+        over_memory: Whether one of its steps was killed for using too much memory
             (JobAcctGatherParams=OverMemoryKill).
-        suspended: Its processes stand still: an administrator, or the scheduler, has stopped them.
-        refusal: Why there was none, or "".
-        complaints: Its other error messages.
+        suspended: Whether an administrator or the scheduler has suspended it.
+        refusal: Why Slurm refused it, or "".
+        complaints: Other error messages.
     """
 
     def __init__(self) -> None:
-        """Nothing was said yet."""
+        """Start without any message."""
         self.job_id = ""
         self.granted = False
         self.over_memory = False
@@ -43,7 +43,7 @@ class SallocHeard:
 
     @property
     def revoked(self) -> bool:
-        """Whether the job was taken away."""
+        """Whether the job was revoked."""
         return bool(self.job_id) and self.job_id in self._revoked
 
     @property
@@ -53,16 +53,16 @@ class SallocHeard:
 
     @property
     def withdrawn(self) -> bool:
-        """Whether a job that waited was taken away, and not refused."""
+        """Whether the job was revoked while it was pending, and not refused."""
         return self.revoked and self.refusal in ("", *OVER)
 
     def is_job(self, job_id: str) -> None:
-        """Know the job from a better source: the environment of what salloc runs in it."""
+        """Set the job's id from a better source: the environment of what salloc runs in it."""
         self.job_id = job_id
         self.granted = self._certain = True
 
     def hear(self, line: str) -> None:
-        """Take one line in."""
+        """Process one line."""
         said = understood("salloc", line)
         text = complaint("salloc", line)
         if text and (said is None or said.sentence is not Sentence.REFUSED):
@@ -96,7 +96,7 @@ class SallocHeard:
 
     @property
     def ending(self) -> Ending:
-        """How the container ended that ran in the revoked allocation."""
+        """How the container of the revoked job ended."""
         if self._failed_node:
             return taken(
                 "node-failure", f"job {self.job_id} ended: node {self._failed_node} failed"
@@ -117,26 +117,27 @@ class SallocHeard:
 
 
 class SrunHeard:
-    """What srun (with -v) has said so far about its step.
+    """The state of a step, from the messages of srun -v.
 
     Attributes:
         step_id: JOB.STEP, "" until the step is launched.
-        started: All its tasks run.
-        statuses: The wait statuses of tasks that ended (as waitpid(2) returns them), each once.
-        missing: How many tasks did not tell theirs.
-        launch_failed: A node could not begin; srun ends the other ones' tasks then.
-        aborted: The step was ended from outside, or its job before it; more will be heard from
-            salloc.
-        complaints: Its error messages, but for those that only repeat a task's exit status.
-        runtime_status: 127 or 126 when the OCI runtime said that the program is not there or
+        started: Whether all its tasks run, or ran.
+        statuses: The wait statuses of ended tasks (as waitpid(2) returns them), without
+            duplicates.
+        missing: The number of tasks without a wait status so far.
+        launch_failed: A node failed to start its tasks; srun then ends those of other nodes.
+        aborted: The step was ended from outside, or its job ended before it; salloc will report
+            the cause.
+        complaints: Its error messages, without those that only repeat a task's exit status.
+        runtime_status: 127 or 126 if the OCI runtime reported that the program does not exist or
             cannot be executed: slurmstepd reports a failure of the runtime as 1.
     """
 
     def __init__(self, tasks: int = 1) -> None:
-        """Nothing was said yet.
+        """Start without any message.
 
         Args:
-            tasks: How many there will be.
+            tasks: The number of tasks.
         """
         self.step_id = ""
         self.statuses: list[int] = []
@@ -152,12 +153,12 @@ class SrunHeard:
 
     @property
     def started(self) -> bool:
-        """Whether all tasks run, or ran."""
+        """See the class."""
         return self._not_started <= 0 and not self.launch_failed
 
     @property
     def running(self) -> dict[str, list[int]]:
-        """Where tasks are that have not ended: their numbers on each node, from 0."""
+        """The tasks that have not ended: their numbers on each node, from 0."""
         found = {}
         for host, tasks in self._hosts.items():
             left = [local for local, task in enumerate(tasks) if task not in self._ended]
@@ -166,12 +167,12 @@ class SrunHeard:
         return found
 
     def hear_runtime(self, content: bytes | bytearray) -> None:
-        """Take in what arrived on the container's standard error, where the runtime is first."""
+        """Process data from the container's standard error, where the runtime writes first."""
         status = program_failure(content.decode(errors="replace"))
         self.runtime_status = self.runtime_status or status
 
     def hear(self, line: str) -> bool:
-        """Take one line in; tell whether it is a complaint."""
+        """Process one line; return whether it is a new error message."""
         said = understood("srun", line)
         if said is not None:
             self._take(said)
@@ -202,7 +203,7 @@ class SrunHeard:
                 self.aborted = True
 
     def _end_of_tasks(self, count: int, status: int) -> None:
-        """Keep a status; one that waitpid(2) has not, as NO_VAL or a stop, is a failure."""
+        """Store a status; one that waitpid(2) cannot return, such as NO_VAL, is a failure."""
         known = status <= 0xFFFF and (os.WIFEXITED(status) or os.WIFSIGNALED(status))
         status = status if known else _UNKNOWN_FAILURE
         if status not in self.statuses:
@@ -216,11 +217,11 @@ def _keep(complaints: list[str], text: str) -> None:
 
 
 def _numbers(text: str, tasks: int) -> list[int]:
-    """Read a list of tasks: `3`, `[0-1]`, `0,2-4`; nothing from what is none, or of no task.
+    """Parse a list of tasks: `3`, `[0-1]`, `0,2-4`; ignore other text, and numbers too high.
 
     Args:
         text: The list.
-        tasks: How many there are.
+        tasks: The number of tasks.
     """
     found: dict[int, None] = {}
     for first, last in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", text, re.ASCII):

@@ -1,4 +1,4 @@
-"""The commands of the OCI runtime on the nodes, as the site has written them down."""
+"""The commands of the nodes' OCI runtime, from the site's configuration."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ from scrun.supervisor.core.names import user_name
 
 
 class NodeCommands(msgspec.Struct, frozen=True):
-    """The patterns of a site, to be filled in for a container: that of one task of a step."""
+    """A site's command patterns, filled in for the container of one task of a step."""
 
     patterns: NodeRuntime
 
@@ -20,43 +20,43 @@ class NodeCommands(msgspec.Struct, frozen=True):
         """Return the command that signals the container's first process.
 
         Raises:
-            SettingsError: It asks for what only slurmstepd knows, such as the bundle's path.
+            SettingsError: The pattern needs what only slurmstepd knows, such as the bundle's path.
         """
         return self._filled(
             signalled(self.patterns.kill, signal_name(number)), step_id, node, task
         )
 
     def state(self, step_id: str, node: str, task: int = 0) -> str:
-        """Return the command that prints the container's state, "" when it is not known."""
+        """Return the command that prints the container's state, or "" if it is not known."""
         try:
             return self._filled(self.patterns.state, step_id, node, task)
         except SettingsError:
             return ""
 
     def exec(self, step_id: str, node: str, task: int = 0) -> str:
-        """Return the command that runs one more program.
+        """Return the command that runs another program.
 
         Raises:
-            EngineError: It is not known.
+            EngineError: The site has no such command.
             SettingsError: See `kill`.
         """
         if not self.patterns.exec:
             raise EngineError(
-                "exec: the site's oci.conf has no command that tells how: set `exec` in the "
+                "exec: the site's oci.conf has no command for it: set `exec` in the "
                 "section [runtime] of scrun.toml"
             )
         return self._filled(self.patterns.exec, step_id, node, task)
 
     def pause(self, *, resume: bool, step_id: str, node: str, task: int) -> str:
-        """Return the command that pauses or resumes the container, "" when there is none."""
+        """Return the command that pauses or resumes the container, or ""."""
         pattern = self.patterns.resume if resume else self.patterns.pause
         return self._filled(pattern, step_id, node, task)
 
     def _filled(self, pattern: str, step_id: str, node: str, task: int) -> str:
-        """Fill a pattern in, for the shell.
+        """Fill in a pattern, for the shell.
 
-        `%t` is the number of a task among those of its node (measured with 22.05: the second
-        node's container is `….0.node2`; read, 24.11: an index into the node's tasks).
+        `%t` is the index of a task among those of its node (22.05, measured: the second node's
+        container is `….0.node2`; 24.11, from its source).
         """
         job, _, step = step_id.partition(".")
         uid = real_id("uid")

@@ -1,17 +1,16 @@
-"""Jobs that are pending: what they wait for, asked for while they do.
+"""The reasons of pending jobs, from squeue.
 
-salloc says that a job waits, and that it goes on, but neither why nor for how long, and Slurm has
-no event for either. So squeue is asked: half a second after a job came into the queue, and then
-after pauses that grow to a minute. That is polling, but of the kind that a person at the terminal
-would do otherwise: it lasts as long as somebody waits, and a container that was created costs
-nothing of it. No answer changes nothing.
+salloc reports that a job waits and when it goes on, but neither why nor for how long, and Slurm
+has no event for either. So this polls squeue: half a second after the job entered the queue, then
+after pauses that grow to a minute. It lasts only as long as somebody waits, who would otherwise
+call squeue by hand; a container that was created costs nothing. Without an answer nothing changes.
 
-One question is about all jobs of the supervisor that wait, whoever asks it, and a job that was
-answered by another one's question puts its own off: a hundred jobs ask about as often as one.
+One query covers all pending jobs of the supervisor, and a job that learns something from another
+one's query postpones its own: a hundred jobs ask about as often as one.
 
-When which answer comes (22.05): the reason at once, and after the first look of the scheduler,
-within a second, the right one (PartitionConfig became PartitionTimeLimit); the estimated start
-with the next run of the backfill scheduler (bf_interval, 30 s), for some reasons never.
+When the answers come (22.05): a first reason at once, and the right one after the scheduler's
+first pass, within a second (PartitionConfig became PartitionTimeLimit); the estimated start after
+the next pass of the backfill scheduler (bf_interval, 30 s), for some reasons never.
 """
 
 import contextlib
@@ -38,19 +37,19 @@ from scrun.supervisor.engines.slurm.tools import Tools
 _FIRST_PAUSE, _SECOND_PAUSE, _LAST_PAUSE = 0.5, 2.0, 60.0
 _SCHEDULER_LOOKS = 1.0
 _ANSWER = 10.0
-_AT_ONCE = 1000  # jobs in a question: a word of a command line has 128 KiB at most
+_AT_ONCE = 1000  # jobs in a query: one argument has 128 KiB at most
 _TIMES_AS_SECONDS = {"SLURM_TIME_FORMAT": "%s"}
 
 
 class Queue:
-    """What is known of the jobs that wait, from squeue."""
+    """The pending jobs of a supervisor, with squeue's answers."""
 
     def __init__(self, tools: Tools, give_up: Sequence[str] = ()) -> None:
-        """Ask nothing yet.
+        """Start without any job.
 
         Args:
             tools: Slurm's tools.
-            give_up: Reasons that no waiting cures (`[slurm] give_up`).
+            give_up: Further reasons for which waiting is in vain (`[slurm] give_up`).
         """
         self._tools = tools
         self._give_up = give_up
@@ -63,17 +62,17 @@ class Queue:
     async def watch(
         self, request: JobRequest, child_env: ChildEnv, job_id: str, because: str = ""
     ) -> Waiting:
-        """Tell what a job waits for, until this is cancelled.
+        """Report what a job waits for, until this is cancelled.
 
         Args:
-            request: Who is told.
-            child_env: The surroundings of squeue.
+            request: The request, with the callbacks.
+            child_env: The environment of squeue.
             job_id: The job.
-            because: What of it the caller has asked for, told when it is too much.
+            because: What the caller asked for, for the message if that is too much.
 
         Returns:
-            What it waits for in vain. The scheduler's first word may be another one: so only what
-            is so for a while is returned. Or that Slurm has forgotten it.
+            A reason for which waiting is in vain; only one that lasts, as the scheduler's first
+            reason may change. Or `FORGOTTEN`, when Slurm does not know the job any more.
         """
         told: Waiting | None = None
         in_vain_since: float | None = None
@@ -108,7 +107,7 @@ class Queue:
                 request.waiting(None)
 
     async def _next(self, child_env: ChildEnv, job_id: str, pauses: "_Pauses") -> Waiting | None:
-        """Wait for the next answer, and ask when nobody else does; None when it is of no use."""
+        """Wait for the next answer, and ask if nobody else does; None if the job is not in it."""
         answered = self._answered
         with trio.move_on_at(pauses.due):
             await answered.wait()
@@ -116,7 +115,7 @@ class Queue:
             pauses.answered(trio.current_time())
         else:
             async with self._turn:
-                if not answered.is_set():  # by who had the turn
+                if not answered.is_set():  # by the one who held the lock
                     await self._ask(child_env)
             pauses.asked(trio.current_time())
         return self._answers.get(job_id)
@@ -143,31 +142,31 @@ class Queue:
 
 
 class _Pauses:
-    """When a job asks: after pauses that grow."""
+    """When a job asks next: after growing pauses."""
 
     def __init__(self, now: float) -> None:
         self._pause = _FIRST_PAUSE
         self.due = now + self._pause
 
     def asked(self, now: float) -> None:
-        """It has asked."""
+        """Schedule the next query after the job's own."""
         self._pause = min(max(_SECOND_PAUSE, 2 * self._pause), _LAST_PAUSE)
         self.due = now + self._pause
 
     def answered(self, now: float) -> None:
-        """Another one has asked, and got an answer for it, too."""
+        """Postpone the next query after another job's query brought an answer."""
         self.due = max(self.due, now + self._pause / 2)
 
 
 def read_answers(text: str, now: float) -> dict[str, Waiting]:
-    """Read what squeue says: a line for each job, `7|PENDING|1795268178|Resources`.
+    """Parse squeue's output: a line for each job, `7|PENDING|1795268178|Resources`.
 
     Args:
-        text: What it says.
+        text: The output.
         now: See `read_waiting`.
 
     Returns:
-        What they wait for, by job.
+            What the pending ones wait for, by job.
     """
     found = {}
     for line in text.splitlines():
@@ -178,15 +177,15 @@ def read_answers(text: str, now: float) -> dict[str, Waiting]:
 
 
 def read_waiting(answer: str, now: float) -> Waiting | None:
-    """Read what squeue says: state, start and reason.
+    """Parse one answer of squeue: state, start and reason.
 
     Args:
         answer: `PENDING|1795268178|Resources`; the start may be `N/A`.
-        now: The present moment: an estimate that has passed is none.
+        now: The current time; an estimate in the past is ignored.
     """
     state, _, rest = answer.strip().partition("|")
     start, _, reason = rest.partition("|")
-    if state == "CONFIGURING":  # granted, but the nodes have to boot; there is no reason then
+    if state == "CONFIGURING":  # granted, but the nodes have to boot; squeue gives no reason then
         return Waiting("Configuring")
     if state != "PENDING" or reason in ("", "None"):
         return None

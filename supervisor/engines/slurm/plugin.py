@@ -17,7 +17,7 @@ plugin_version = "1.0.0"
 
 
 class SlurmConfiguration(msgspec.Struct, frozen=True):
-    """What tells one cluster, or one use of it, from another."""
+    """All settings that distinguish one cluster, or one use of it, from another."""
 
     tools: Tools
     release_timeout: float
@@ -32,12 +32,12 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfig
     """See `supervisor.contracts.plugin.EnginePlugin`.
 
     Raises:
-        EngineUnavailable: Its commands are not found; or no slurm.conf, where nobody has asked for
-            Slurm by name.
+        EngineUnavailable: Slurm's commands are not found; or there is no slurm.conf, and no
+            setting names Slurm.
     """
     conf = find_slurm_conf(settings)
     if conf is None and settings.engine == "auto":
-        raise EngineUnavailable("no slurm.conf is there")
+        raise EngineUnavailable("there is no slurm.conf")
     return SlurmConfiguration(
         tools=find_tools(settings.slurm.bin, conf, environment),
         release_timeout=settings.slurm.release_timeout,

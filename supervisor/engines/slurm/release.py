@@ -1,4 +1,4 @@
-"""A job is given back by its id, when salloc cannot do it."""
+"""Releases a job by its id, when salloc cannot."""
 
 import trio
 
@@ -14,15 +14,15 @@ _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0
 async def cancel_in_the_end(
     tools: Tools, child_env: ChildEnv, journal: Journal, job_id: str
 ) -> None:
-    """Cancel a job that salloc could not give back, however often that takes.
+    """Cancel a job that salloc could not release; try until that works.
 
-    Slurm may not answer, and this machine may have no process to spare. Until it is done the
-    container's record has the job: a supervisor that has to go leaves it to the next command.
+    Slurm may not answer, and this machine may have no process to spare. Until then the container's
+    record keeps the job's id: a supervisor that has to end leaves the job to the next command.
 
     Args:
         tools: Slurm's tools.
-        child_env: Their surroundings.
-        journal: Where it is told that it was not possible yet.
+        child_env: Their environment.
+        journal: Where failures are logged.
         job_id: The job.
     """
     pause = _FIRST_PAUSE
@@ -35,11 +35,11 @@ async def cancel_in_the_end(
                 raise
             text = described(error)
         told = text if text.startswith(doubt) else f"{doubt}: {text}"
-        journal.write("error", f"{told}; the next try is in {pause:g} s")
+        journal.write("error", f"{told}; trying again in {pause:g} s")
         await trio.sleep(pause)
         pause = min(2 * pause, _LAST_PAUSE)
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a tool of Slurm's failed, or could not be started."""
+    """Return whether an error may be temporary: a tool of Slurm failed, or could not start."""
     return all(isinstance(leaf, EngineError | OSError) for leaf in leaves(error))

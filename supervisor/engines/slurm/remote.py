@@ -1,4 +1,4 @@
-"""Shell commands on all nodes of a job."""
+"""Runs programs on all nodes of a job."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,15 +8,13 @@ from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, understood
 from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
 
-_GRACE = 0.5  # srun ends its step at once when it is told
-
-
-# --chdir to what a node does not have is a message on the standard error of every task
+_GRACE = 0.5  # srun ends its step at once on SIGTERM
+# with --chdir to a missing directory every task writes a message to its standard error
 _THERE = 'cd "$1" 2>/dev/null; exec /bin/sh -c "$2"'
 
 
 def in_directory(directory: str, script: str) -> tuple[str, ...]:
-    """Return the program that runs a shell script in a directory, or where there is none in /."""
+    """Return the command that runs a shell script in a directory, or in / if that is missing."""
     return ("/bin/sh", "-c", _THERE, "sh", directory, script)
 
 
@@ -29,17 +27,17 @@ async def run_on_nodes(
     output: int,
     log: Callable[[str], None],
 ) -> int:
-    """Run a program once on each node of a job, as a step of its own.
+    """Run a program once on each node of a job, as a separate step.
 
     Args:
         tools: Slurm's tools.
-        child_env: Their surroundings.
+        child_env: Their environment.
         job_id: The job.
         environment: The job's variables, for the number of nodes.
-        program: It, and its arguments.
-        output: What gets the standard output and error of the tasks. srun's own messages, which
-            it writes to its standard error, go to `log` instead.
-        log: Called with each of its lines.
+        program: The program and its arguments.
+        output: The descriptor for the standard output and error of the tasks, without srun's own
+            messages.
+        log: Called with each line of srun's own messages.
 
     Returns:
         The highest exit status; 128+n for a signal.

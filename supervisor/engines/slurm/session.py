@@ -1,7 +1,7 @@
-"""One more program in a container that runs as a step: a step of its own, on the same node.
+"""Another program in a container that runs as a step: a separate step on the same node.
 
-It joins the container's namespaces by the OCI runtime there, so it is a child of that and in the
-cgroup of its own step: ending the step ends it, and all that it has started.
+The OCI runtime there makes it join the container's namespaces. It is the runtime's child and in
+the cgroup of its own step: ending the step ends it and all that it started.
 """
 
 import signal
@@ -25,18 +25,18 @@ class SlurmSession:
         place: tuple[str, str, int],
         program: Program,
     ) -> None:
-        """Describe it; nothing runs yet.
+        """Create it; nothing runs yet.
 
         Args:
             step: The step, not yet run.
-            commands: The runtime's on the nodes.
+            commands: The commands of the nodes' runtime.
             job_id: The job.
-            place: The container: its step's id, its node, its number there.
+            place: The container's step id, its node, and its index there.
             program: What to run.
 
         Raises:
-            EngineError: The site's runtime has no command for it.
-            BundleError: Its description is too long.
+            EngineError: The site has no command for it.
+            BundleError: The program's description is too long.
         """
         step_id, node, task = place
         command = commands.exec(step_id, node, task)
@@ -66,7 +66,7 @@ class SlurmSession:
         return ending_of_step(heard, ended)
 
     async def signal(self, number: int) -> None:
-        """Send a signal to its processes: the runtime's command for it, and the program."""
+        """Send a signal to its processes: the runtime's command and the program."""
         if not await self._step.runs():
             return
         if number == signal.SIGKILL:
@@ -75,5 +75,5 @@ class SlurmSession:
             await self._step.signal_all(number)
 
     def resized(self) -> None:
-        """Take notice of a new size of the terminal."""
+        """Tell srun that the terminal has a new size."""
         self._step.resized()

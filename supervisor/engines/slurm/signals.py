@@ -1,13 +1,13 @@
-"""Signals to a container that runs as a step.
+"""Sends signals to a container that runs as a step.
 
-scancel signals all processes of a step. A container's signals are for its first process
-(runtime.md, Kill): a shell that waits for a child with a trap set would see the child die of the
-same signal first. So the OCI runtime on the node delivers them, called by a step of its own, with
-the command that the site has put down in oci.conf(5) as RunTimeKill. SIGKILL is for all of them
-anyway, and where no command is known scancel is what there is.
+scancel signals all processes of a step. A container's signal is for its first process (runtime.md,
+Kill): with scancel, a shell that waits for a child with a trap set would see the child die of the
+same signal first. So the OCI runtime on the node delivers the signal, called in a separate step by
+the site's RunTimeKill (oci.conf(5)). scancel serves for SIGKILL, which is for all processes, and
+where there is no such command.
 
-A container of several tasks is one on each node, or more (23.02), and a signal is for the first
-process of each. One step on all those nodes delivers it.
+A container of several tasks is one on each node, or more (23.02), and the first process of each
+gets the signal. One step on all those nodes delivers it.
 """
 
 import shlex
@@ -23,14 +23,14 @@ from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.tools import Tools
 
 _DEADLINE = 15.0
-_LONGEST = 100_000  # of a script: a word of a command line has 128 KiB at most
+_LONGEST = 100_000  # of a script: one argument has 128 KiB at most
 
 Running = Mapping[str, Sequence[int]]
-"""Where tasks of a step run: for each node their numbers there, from 0."""
+"""The tasks of a step: for each node their numbers there, from 0."""
 
-# For some milliseconds after its step began the runtime does not know a container yet, and no
-# event tells when it does. It is tried again on the node itself, for three seconds: a further
-# step for each try would cost more, and signal those again that had the signal.
+# For some milliseconds after its step began the runtime does not know a container, and no event
+# tells when it does. The script on the node retries for three seconds: a new step for each try
+# would cost more, and signal again the containers that have the signal.
 _TRIES = 30
 _TRY = """\
 try() {
@@ -48,22 +48,22 @@ try() {
 def kill_scripts(
     commands: NodeCommands, step_id: str, running: Running, number: int, tries: int = _TRIES
 ) -> Iterator[tuple[list[str], str]]:
-    """Write the script that signals the containers of the node it runs on.
+    """Write scripts that signal the containers of the node they run on.
 
-    It says `delivered` for each.
+    A script prints `delivered` for each container.
 
     Args:
-        commands: The runtime's.
+        commands: The commands of the runtime.
         step_id: The step.
-        running: Where its containers are.
+        running: The tasks with its containers.
         number: The signal.
         tries: How often to try, a tenth of a second apart.
 
     Yields:
-        Nodes, and their script: one for all nodes, unless they are hundreds.
+        Nodes, and their script: one script for all, unless there are hundreds of nodes.
 
     Raises:
-        SettingsError: As `NodeCommands.kill`.
+        SettingsError: See `NodeCommands.kill`.
     """
     nodes: list[str] = []
     cases = ""
@@ -92,13 +92,13 @@ async def signal_container(
     running: Running,
     number: int,
 ) -> None:
-    """Send a signal to the first process of a container; to all, when that is not possible.
+    """Send a signal to the first process of a container, or to all if that is not possible.
 
-    Of several tasks each gets it. Some may end meanwhile: when one has got it, all that are there
-    have, and scancel would bring it twice.
+    With several tasks the first process of each gets it. Some tasks may end meanwhile: if one has
+    got it, all remaining ones have, and scancel would deliver it twice.
 
     Raises:
-        EngineError: It was not delivered.
+        EngineError: The signal was not delivered.
     """
     delivered = False
     if commands.patterns.kill:
@@ -114,7 +114,7 @@ async def signal_container(
 async def _by_runtime(
     tools: Tools, child_env: ChildEnv, step_id: str, nodes: Sequence[str], script: str
 ) -> bool:
-    """Call the runtime on the nodes; tell whether any delivered."""
+    """Call the runtime on the nodes; return whether any delivered the signal."""
     count = len(nodes)
     words = [*tools.srun, "--jobid", step_id.partition(".")[0], "--overlap", "--export=NONE"]
     words += [f"--nodes={count}", f"--ntasks={count}", "--nodelist", ",".join(nodes)]
@@ -129,5 +129,5 @@ async def _by_runtime(
         ):
             await srun.wait()
     if patience.cancelled_caught and not delivered:
-        raise EngineError("the signal was not delivered: Slurm makes no step for it")
+        raise EngineError("the signal was not delivered: Slurm started no step for it")
     return bool(delivered)

@@ -1,4 +1,4 @@
-"""A step of srun that has the standard input, output and error of a container, or of an exec."""
+"""A step of srun, connected to the standard streams of a container or of an exec."""
 
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -25,14 +25,14 @@ _RUNTIME_LISTENS = 1.0
 
 
 class Streams(msgspec.Struct, frozen=True):
-    """What a step is connected to.
+    """The streams of a step.
 
     Attributes:
-        fds: Descriptors for standard input, output and error, the same three if a terminal.
-        terminal: Whether those are a terminal.
-        listen: Whether to look out for the runtime's word that there is no such program.
-        far_terminal: Whether the program's own terminal is another one, which the runtime on the
-            node makes, and keeps as large as Slurm's.
+        fds: Descriptors for standard input, output and error; three times the same terminal.
+        terminal: Whether they are a terminal.
+        listen: Whether to look for the runtime's message that the program cannot be run.
+        far_terminal: Whether the program has another terminal, which the runtime on the node makes
+            and keeps at the size of Slurm's.
     """
 
     fds: tuple[int, int, int]
@@ -42,21 +42,21 @@ class Streams(msgspec.Struct, frozen=True):
 
 
 class SrunStep:
-    """A run of srun, and what it says.
+    """A run of srun, with its messages.
 
     Attributes:
-        heard: What it has said.
-        asked_to_kill: Whether we have ended it.
+        heard: Its messages.
+        asked_to_kill: Whether `kill` was called.
     """
 
     def __init__(
         self, tools: Tools, child_env: ChildEnv, journal: Journal, tasks: int = 1
     ) -> None:
-        """Describe it; nothing runs yet.
+        """Create it; nothing runs yet.
 
         Args:
             tools: Slurm's tools.
-            child_env: Their surroundings.
+            child_env: Their environment.
             journal: Where its messages go.
             tasks: How many tasks it will have.
         """
@@ -71,7 +71,7 @@ class SrunStep:
 
     @property
     def ended(self) -> bool:
-        """Whether it has run."""
+        """Whether it has run and ended."""
         return self._srun is not None and self._srun.ended
 
     @property
@@ -87,17 +87,17 @@ class SrunStep:
         running: Callable[[], None],
         variables: Mapping[str, str] | None = None,
     ) -> int:
-        """Run it to its end.
+        """Run srun to its end.
 
         Args:
-            options: Those of srun that say where and what.
+            options: Options of srun for the job, the nodes and the container.
             program: The command.
-            streams: What it is connected to.
+            streams: The streams.
             running: Called when its tasks run.
             variables: More of srun's environment.
 
         Returns:
-            srun's exit status; what became of the tasks is in `heard`.
+            srun's exit status; `heard` has those of the tasks.
         """
         heard = self.heard
 
@@ -119,7 +119,7 @@ class SrunStep:
                 give_a_size(stdin)
             async with child(
                 [*words, "--", *program],
-                # which of them the program gets is said by --export
+                # --export decides which of them the program gets
                 lean(self._child_env.with_more(variables or {})),
                 stdin=stdin,
                 stdout=stdout,
@@ -138,10 +138,10 @@ class SrunStep:
 
     @asynccontextmanager
     async def _standard_error(self, streams: Streams) -> AsyncIterator[int | None]:
-        """Give the descriptor that srun opens as the program's standard error.
+        """Yield the descriptor that srun opens as the program's standard error.
 
-        srun's own messages go to its descriptor 2, always; so the program's has to be another
-        one, which srun opens by its path under /proc.
+        srun's own messages always go to its descriptor 2, so the program needs another one, which
+        srun opens by its path under /proc.
         """
         error = streams.fds[2]
         if streams.terminal:
@@ -156,11 +156,11 @@ class SrunStep:
                 yield pipe
 
     async def _tell_the_size(self, far_terminal: bool) -> None:
-        """Have srun look at the terminal's size: docker sets it while the step is on its way.
+        """Make srun read the terminal's size, which docker sets while the step starts.
 
-        A runtime that makes the terminal is told of a change by a signal of the kernel's, which it
-        misses in its first moments. No event tells when those are over, and a size that is told
-        again is no change. So until then Slurm's terminal keeps the size of the beginning.
+        A runtime that makes the terminal learns of a change by a signal of the kernel, which it
+        misses in its first moments. No event tells when those are over, and the same size again is
+        no change. So until then Slurm's terminal keeps its first size.
         """
         await self._started.wait()
         if far_terminal:
@@ -169,15 +169,15 @@ class SrunStep:
         self.resized()
 
     async def runs(self) -> bool:
-        """Wait until its tasks run; False when they have ended.
+        """Wait until its tasks run; return False if they have ended.
 
-        Before that srun has no step that could be signalled, and loses signals itself.
+        Before that srun has no step to signal, and loses signals itself.
 
         Raises:
-            EngineError: It has not begun.
+            EngineError: `run` was not called yet.
         """
         if self._srun is None:
-            raise EngineError("the container does not run")
+            raise EngineError("the container is not running")
         with trio.move_on_after(_STEP_STARTS):
             await self._started.wait()
         return not self._srun.ended
@@ -191,7 +191,7 @@ class SrunStep:
                 return
             except EngineError as error:
                 self._journal.write("verbose", str(error))
-        # slurmctld does not answer; but srun can tell slurmstepd, in its own way
+        # slurmctld does not answer, but srun can tell slurmstepd directly
         if self._srun is not None:
             self._srun.signal(signal.SIGTERM)
 
@@ -199,16 +199,16 @@ class SrunStep:
         """Send a signal to all of its processes.
 
         Raises:
-            EngineError: It was not delivered.
+            EngineError: The signal was not delivered.
         """
         await signal_step(self._tools, self._child_env, self.heard.step_id, number)
 
     def resized(self) -> None:
-        """Pass a new size of the terminal on: srun looks at it when it is told.
+        """Tell srun that the terminal has a new size.
 
-        A signal before the tasks run would interrupt it while it waits for the connection on which
-        it passes sizes on, and then it never does (22.05: so it was with 3 of 5 terminals of
-        docker, which sets their size early).
+        A signal before the tasks run would interrupt srun while it waits for the connection on
+        which it passes sizes on, and then it never does (22.05: 3 of 5 terminals of docker, which
+        sets their size early).
         """
         if self._srun is not None and self._sees_sizes.is_set():
             self._srun.signal(signal.SIGWINCH)

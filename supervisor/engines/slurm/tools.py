@@ -1,4 +1,4 @@
-"""Slurm's command-line tools: where they are, and in which surroundings they work."""
+"""Slurm's command-line tools: their paths, and the environment that they get."""
 
 import os
 import shutil
@@ -18,14 +18,14 @@ class Tools(msgspec.Struct, frozen=True):
     """The tools of one Slurm installation.
 
     Attributes:
-        salloc: Its path; likewise scancel.
-        srun: The words that begin a step: its path, and the site's own arguments.
-        scancel: See salloc.
+        salloc: The path of salloc.
+        srun: The path of srun, and the site's own arguments.
+        scancel: The path of scancel.
         conf: The slurm.conf in use, or None for Slurm's own default.
-        prefix: The words that enter a user namespace in which the tools see the real user.
-        squeue: Its path, or None: it only makes reasons more exact.
-        scontrol: Its path, or None: only `update` needs it.
-        debug_flags: What the tools tell more about: DebugFlags of slurm.conf(5), or None.
+        prefix: The command that enters a user namespace in which the tools see the real user.
+        squeue: The path of squeue, or None: it only makes reasons more exact.
+        scontrol: The path of scontrol, or None: only `update` needs it.
+        debug_flags: DebugFlags of slurm.conf(5) for the tools, or None.
     """
 
     salloc: str
@@ -38,26 +38,26 @@ class Tools(msgspec.Struct, frozen=True):
     debug_flags: str | None = None
 
     def of_site(self, conf: OciConf) -> "Tools":
-        """Return the same as an oci.conf(5) has them: SrunPath, SrunArgs and DebugFlags.
+        """Return the tools with the changes of an oci.conf(5): SrunPath, SrunArgs and DebugFlags.
 
         Raises:
-            EngineUnavailable: SrunPath is no program.
+            EngineUnavailable: SrunPath is not executable.
         """
         path = conf.srun_path or self.srun[0]
         if not os.access(path, os.X_OK):
             raise EngineUnavailable(
-                f"SrunPath={path}: no program that can be run: correct it in the oci.conf that is "
-                "beside slurm.conf, or take it out"
+                f"SrunPath={path}: not an executable program: correct it in the oci.conf beside "
+                "slurm.conf, or remove it"
             )
         return msgspec.structs.replace(
             self, srun=(path, *conf.srun_args), debug_flags=conf.debug_flags
         )
 
     def child_env(self, of_create: ChildEnv) -> ChildEnv:
-        """Return the surroundings for a tool, from those of a container's `create`.
+        """Return the environment for a tool, from that of a container's `create`.
 
-        Variables that are options of Slurm's tools do not come from the caller: within a batch
-        job they describe that job, and a container would ask for a job of the same size.
+        The caller's variables that act as options of Slurm's tools are removed: within a batch job
+        they describe that job, and a container would request a job of the same size.
         """
         environment = {
             key: value
@@ -72,8 +72,9 @@ class Tools(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(of_create, environment=environment, prefix=self.prefix)
 
 
-# What salloc gives to a program and srun does not, as it finds the job by its number (22.05, and
-# but for the processors 24.11). srun hands on what it has of them itself, whatever --export says.
+# Variables that salloc sets for a program and srun does not, when it gets the job by its id
+# (22.05; 24.11 except the processors). srun passes on those in its environment, whatever --export
+# says.
 _OF_THE_JOB = (
     "SLURM_CLUSTER_NAME",
     "SLURM_JOB_CPUS_PER_NODE",
@@ -84,7 +85,7 @@ _OF_THE_JOB = (
 
 
 def of_the_job(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a job that the programs of its steps would miss.
+    """Return the variables of a job that srun does not set for the programs of its steps.
 
     Args:
         environment: The job's variables, as salloc gives them.
@@ -92,17 +93,17 @@ def of_the_job(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: environment[name] for name in _OF_THE_JOB if name in environment}
 
 
-# Measured with 22.05: a salloc weighs 0.9 MiB and a srun 3.9, and 0.7 and 3.5 with this (glibc,
-# mallopt(3)), at the same throughput. A single arena would be 0.15 MiB less, but then the
-# allocator's lock is the same for all threads, and of salloc's that are cancelled around the grant
-# one in twenty hangs: see `allocation`.
+# Measured with 22.05: salloc takes 0.9 MiB and srun 3.9, and 0.7 and 3.5 with this (glibc,
+# mallopt(3)), at the same throughput. A single arena would save 0.15 MiB more, but then all
+# threads share the allocator's lock, and one in twenty sallocs cancelled around the grant hangs:
+# see `allocation`.
 _LEAN = {"MALLOC_TOP_PAD_": "4096"}
 
 
 def lean(child_env: ChildEnv) -> ChildEnv:
-    """Return the surroundings for a tool that stays, and hands none of them on.
+    """Return the environment for a tool that runs as long as the container, to save memory.
 
-    There is one of each for every container, and what they weigh is most of its weight.
+    Each container has one salloc and one srun, which take most of its memory.
     """
     return msgspec.structs.replace(child_env, environment={**_LEAN, **child_env.environment})
 
@@ -111,7 +112,7 @@ def find_tools(directory: str | None, conf: str | None, environment: Mapping[str
     """Find the tools.
 
     Args:
-        directory: Where they are, or None to look at PATH and the usual places.
+        directory: Their directory, or None to search PATH and the usual places.
         conf: The slurm.conf to use, or None.
         environment: For PATH.
 
@@ -136,9 +137,9 @@ _found: dict[tuple[str, str], str] = {}
 
 
 def _find(name: str, path: str) -> str | None:
-    """Look a tool up; one that was found is looked for no more, as long as it is there.
+    """Find a tool, and cache its path as long as it exists.
 
-    To look through all of PATH for five of them took 0.4 ms of every `create`.
+    Searching all of PATH for five tools took 0.4 ms of every `create`.
     """
     known = _found.get((name, path))
     if known is None or not os.access(known, os.X_OK):
@@ -151,10 +152,10 @@ def _find(name: str, path: str) -> str | None:
 
 
 def real_user_prefix() -> Sequence[str]:
-    """Return the command that runs another one as the real user, or nothing.
+    """Return the command prefix that runs a program as the real user, or nothing.
 
-    Rootless engines call us as uid 0 of a user namespace. Slurm compares the uid that a tool
-    claims with the one that munge saw, and that is the real one ("Invalid user id"): a nested
+    Rootless container engines call scrun as uid 0 of a user namespace. Slurm compares the uid that
+    a tool claims with the one that munge saw, which is the real one ("Invalid user id"). A nested
     namespace maps it back.
     """
     uid, gid = real_id("uid"), real_id("gid")

@@ -1,4 +1,4 @@
-"""Jobs that nobody could tell of, because salloc or the supervisor was killed."""
+"""Finds jobs that no record has, because salloc or the supervisor was killed."""
 
 import contextlib
 
@@ -18,15 +18,15 @@ _CLOCKS_DIFFER = 2.0
 
 
 def submitted_by(answer: str, session: int, since: float) -> list[str]:
-    """Read what squeue says: number, session and time of submission of each job.
+    """Parse squeue's output: id, session and submission time of each job.
 
     Args:
-        answer: That.
-        session: Of the salloc: its process id, as it leads one.
-        since: When it began. The same number may be that of a session on another host.
+        answer: The output.
+        session: The session of the salloc: its process id, as it is a session leader.
+        since: When it began; a session on another host may have the same number.
 
     Returns:
-        The jobs that it has submitted.
+        The jobs that it submitted.
     """
     found = []
     for line in answer.splitlines():
@@ -43,7 +43,7 @@ async def jobs_of_a_killed_salloc(
 ) -> list[str]:
     """Ask Slurm for the jobs of a salloc that was killed before it could name one.
 
-    Its request may still be on its way to slurmctld, so it is asked twice.
+    Its request may still be on its way to slurmctld, so this asks twice.
     """
     if tools.squeue is None:
         return []
@@ -59,10 +59,10 @@ async def jobs_of_a_killed_salloc(
 
 
 def marked(answer: str, root: str) -> list[tuple[str, ProcessIdentity]]:
-    """Read what squeue says: number and comment of each job.
+    """Parse squeue's output: id and comment of each job.
 
     Returns:
-        The jobs of this machine and root directory, and which supervisor asked for each.
+        The jobs of this machine and root directory, and the supervisor of each.
     """
     pairs = (line.split(maxsplit=1) for line in answer.splitlines())
     numbered = ((pair[0], read_mark(pair[1], root)) for pair in pairs if len(pair) == 2)

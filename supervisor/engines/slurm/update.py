@@ -1,4 +1,4 @@
-"""What Slurm lets a user change of a running job."""
+"""Changes what Slurm lets a user change of a running job."""
 
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import ChildEnv, child
@@ -7,16 +7,16 @@ from scrun.supervisor.engines.slurm.tools import Tools
 
 
 async def set_time_limit(tools: Tools, child_env: ChildEnv, job_id: str, limit: str) -> None:
-    """Change a job's time limit; a longer one than it has is an administrator's to give.
+    """Change a job's time limit; only an administrator can raise it.
 
     Args:
         tools: Slurm's tools.
-        child_env: Their surroundings.
+        child_env: Their environment.
         job_id: The job.
-        limit: As scontrol(1) takes it for TimeLimit; checked to be a time.
+        limit: TimeLimit of scontrol(1), known to be a valid time.
 
     Raises:
-        EngineError: Slurm refuses, with its words.
+        EngineError: Slurm refuses; with its message.
     """
     if tools.scontrol is None:
         raise EngineError("scontrol is not installed here: the time limit cannot be changed")
@@ -29,4 +29,4 @@ async def set_time_limit(tools: Tools, child_env: ChildEnv, job_id: str, limit: 
         status = await scontrol.wait()
     if status:
         reason = said[-1] if said else f"scontrol ended with {status}"
-        raise EngineError(f"job {job_id}: the time limit stays as it is: {reason}")
+        raise EngineError(f"job {job_id}: the time limit was not changed: {reason}")

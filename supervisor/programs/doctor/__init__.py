@@ -1,1 +1,1 @@
-"""scrun doctor: whether containers can run here, one line for each thing, with the remedy."""
+"""scrun doctor: checks whether containers can run here, one line per check, with the remedy."""

@@ -1,4 +1,4 @@
-"""Checks of Slurm as it is seen from here: nothing runs on the nodes."""
+"""Checks of Slurm from this machine: nothing runs on the nodes."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from scrun.supervisor.scripts.host import loaded
 _MUNGE = "/run/munge/munge.socket.2"
 
 
-# --- what is judged
+# --- judgements
 
 
 def judge_ping(status: int, lines: tuple[str, ...]) -> Finding:
@@ -32,7 +32,7 @@ def judge_ping(status: int, lines: tuple[str, ...]) -> Finding:
     if any(line.endswith("UP") for line in heard):
         return Finding(name, "ok", ", ".join(heard))
     text = ", ".join(heard) or (lines[-1].strip() if lines else f"scontrol ping: status {status}")
-    remedy = "start it, or see that its host and port (SlurmctldHost, SlurmctldPort) are reached"
+    remedy = "start it, or make its host and port (SlurmctldHost, SlurmctldPort) reachable"
     return Finding(name, "fail", text, remedy)
 
 
@@ -49,7 +49,7 @@ def judge_nodes(lines: tuple[str, ...]) -> Finding:
                 usable += int(fields[2])
     if usable:
         return Finding(name, "ok", f"{usable} of {total} can run jobs")
-    remedy = "ask the administrator; `sinfo -R` tells why nodes are down"
+    remedy = "ask the administrator; `sinfo -R` shows why nodes are down"
     return Finding(name, "warn", f"none of {total} can run jobs now", remedy)
 
 
@@ -59,33 +59,33 @@ _USABLE = ("idle", "mix", "mixed", "alloc", "allocated", "comp", "completing", "
 def judge_oci_conf(
     path: str, conf: OciConf, missing: dict[str, str], *, mounts_spool: bool = False
 ) -> Finding:
-    """Judge an oci.conf that could be read.
+    """Judge a readable oci.conf.
 
     Args:
         path: The file.
-        conf: What it says.
+        conf: Its content.
         missing: Programs that are not on this machine, by key.
-        mounts_spool: Whether Slurm mounts the step's directory in each container.
+        mounts_spool: Whether Slurm mounts the step's directory into each container.
     """
     name = "oci.conf"
     complaints = []
     if conf.ignore_file_config_json:
         text = f"{path}: IgnoreFileConfigJson is set, so Slurm runs no OCI runtime"
-        return Finding(name, "fail", text, "take it out, and set RunTimeRun")
+        return Finding(name, "fail", text, "remove it, and set RunTimeRun")
     run = (conf.run_time_run or "").split()
     if conf.mode == "run" and run[:1] != ["exec"]:
-        # measured with 22.05: the shell around it gets the step's signals too, and dies first
+        # measured with 22.05: the shell around it gets the step's signals too, and dies before it
         complaints.append(("RunTimeRun does not begin with exec", "write exec before its command"))
     if mounts_spool and conf.mount_spool_dir is None:
         # measured with 24.11 and 26.05: "mkdir `/var/run`: Permission denied"
         fact = "MountSpoolDir is not set, so root file systems need to be writable"
         complaints.append((fact, "set MountSpoolDir=/dev/slurm, which is made in memory"))
     complaints += [
-        (f"line {remark.removeprefix(f'{path}:')}", "take one out") for remark in conf.remarks
+        (f"line {remark.removeprefix(f'{path}:')}", "remove one") for remark in conf.remarks
     ]
     for key, program in missing.items():
         complaints.append(
-            (f"{program} ({key}) is not on this machine", "install it on the nodes, if not there")
+            (f"{program} ({key}) is not on this machine", "install it on the nodes, unless it is there")
         )
     if complaints:
         text = f"{path}: " + ", ".join(text for text, _ in complaints)
@@ -94,7 +94,7 @@ def judge_oci_conf(
     return Finding(name, "ok", f"{path}: {way}")
 
 
-# --- what is read
+# --- checks
 
 
 async def _engine(place: DoctorCall, tell: Tell) -> None:
@@ -103,11 +103,11 @@ async def _engine(place: DoctorCall, tell: Tell) -> None:
         return
     asked = place.settings.engine
     if asked != "auto":
-        text = f"{asked}, which the settings or the command line ask for"
+        text = f"{asked}, from the settings or the command line"
     elif place.tools is not None:
-        text = f"slurm, because {place.conf} and {place.tools.salloc} are there"
+        text = f"slurm, because {place.conf} and {place.tools.salloc} exist"
     elif place.conf is None:
-        text = "local, because no slurm.conf is found"
+        text = "local, because no slurm.conf was found"
     else:
         text = f"local, because Slurm's commands are not found (slurm.conf is {place.conf})"
     tell(Finding("engine", "ok", text))
@@ -143,7 +143,7 @@ def _read_conf(place: DoctorCall) -> Finding:
 
 
 def _only_here(place: DoctorCall, conf: str) -> bool:
-    """Tell whether a call by an engine would find another slurm.conf, or none."""
+    """Return whether a container engine's call would find another slurm.conf, or none."""
     if place.settings_error or not (place.which("podman") or place.which("dockerd")):
         return False
     try:
@@ -157,7 +157,7 @@ async def _munge(place: DoctorCall, tell: Tell) -> None:
 
 
 async def ask_munge(place: DoctorCall) -> Finding:
-    """Try munge at the socket that slurm.conf names, by making and reading a credential."""
+    """Make and read a munge credential, through the socket that slurm.conf names."""
     name = "munge"
     if not place.by_slurm:
         return Finding(name, "ok", "not needed")
@@ -168,17 +168,17 @@ async def ask_munge(place: DoctorCall) -> Finding:
                 read_slurm_conf, place.conf, abandon_on_cancel=True
             )
         except SettingsError:
-            pass  # the check of slurm.conf says so
+            pass  # the check of slurm.conf reports this
     kind = found.get("authtype", "auth/munge")
     if kind != "auth/munge":
         return Finding(name, "ok", f"not used: AuthType is {kind}")
     socket = munge_socket(found.get("authinfo", ""))
-    remedy = "start munge (systemctl start munge), and see that all machines have the same key"
+    remedy = "start munge (systemctl start munge), with the same key on all machines"
     if not await trio.Path(socket).exists():
-        return Finding(name, "fail", f"{socket}: is not there", remedy)
+        return Finding(name, "fail", f"{socket}: does not exist", remedy)
     munge, unmunge = place.which("munge"), place.which("unmunge")
     if munge is None or unmunge is None:
-        return Finding(name, "ok", f"{socket} is there (no commands munge and unmunge to try it)")
+        return Finding(name, "ok", f"{socket} exists (no commands munge and unmunge to try it)")
     script = '"$1" -n -S "$3" | "$2" -S "$3"'
     command = ["/bin/sh", "-c", script, "sh", munge, unmunge, socket]
     done = await run_tool(command, place.slurm_setting)
@@ -188,7 +188,7 @@ async def ask_munge(place: DoctorCall) -> Finding:
 
 
 async def mute(place: DoctorCall) -> str:
-    """Say why it is of no use to call Slurm's commands: they would try for long; or ""."""
+    """Return why Slurm's commands cannot work (they would try for long), or ""."""
     if await place.lacks_conf():
         return f"{place.conf} cannot be read"
     if (await ask_munge(place)).status == "fail":
@@ -197,7 +197,7 @@ async def mute(place: DoctorCall) -> str:
 
 
 def munge_socket(info: str) -> str:
-    """Return munge's socket from AuthInfo: `socket=PATH`, among other things with commas."""
+    """Return munge's socket from AuthInfo: `socket=PATH` in a list with commas."""
     for word in info.split(","):
         if word.strip().startswith("socket="):
             return word.strip().removeprefix("socket=")
@@ -242,7 +242,7 @@ async def _oci_conf(place: DoctorCall, tell: Tell) -> None:
         tell(Finding(name, "ok", "not needed"))
         return
     version = None
-    with contextlib.suppress(ScrunError):  # it is for the finding `versions` to say so
+    with contextlib.suppress(ScrunError):  # the finding `versions` reports this
         version = await slurm_version(place)
     mounts_spool = version is not None and features(version).mounts_spool
     tell(
@@ -251,15 +251,15 @@ async def _oci_conf(place: DoctorCall, tell: Tell) -> None:
 
 
 def oci_conf_path(place: DoctorCall) -> str:
-    """Return where Slurm looks for oci.conf: beside slurm.conf."""
+    """Return the path where Slurm looks for oci.conf: beside slurm.conf."""
     return beside(place.conf)
 
 
 def read_oci_conf(place: DoctorCall) -> OciConf:
-    """Read it.
+    """Read the oci.conf.
 
     Raises:
-        SettingsError: It is wrong, or cannot be read.
+        SettingsError: It is not valid, or cannot be read.
     """
     path = oci_conf_path(place)
     return parse_oci_conf(read_conf(path), path)
@@ -267,14 +267,14 @@ def read_oci_conf(place: DoctorCall) -> OciConf:
 
 def _read_oci_conf(place: DoctorCall, mounts_spool: bool) -> Finding:
     path = oci_conf_path(place)
-    remedy = "write one as oci.conf(5) says, on this machine and on the nodes"
+    remedy = "write it as described in oci.conf(5), on this machine and on the nodes"
     try:
         os.stat(path)
         conf = read_oci_conf(place)
     except OSError as error:
         return Finding("oci.conf", "fail", f"{path}: {error.strerror}", remedy)
     except SettingsError as error:
-        return Finding("oci.conf", "fail", str(error), "correct that, here and on the nodes")
+        return Finding("oci.conf", "fail", str(error), "correct it, here and on the nodes")
     missing: dict[str, str] = {}
     for key, pattern in conf.commands.items():
         program = program_of(pattern)
@@ -284,7 +284,7 @@ def _read_oci_conf(place: DoctorCall, mounts_spool: bool) -> Finding:
 
 
 async def _script(place: DoctorCall, tell: Tell) -> None:
-    """Find scrun.lua and load it, as `create` does."""
+    """Find and load scrun.lua, as `create` does."""
     name = "scrun.lua"
     engine = place.engine.name if place.engine else "local"
     try:

@@ -1,4 +1,4 @@
-"""A container made of this machine's `true`, by the commands that an engine would call."""
+"""Runs a container of this machine's `true` with the commands that a container engine calls."""
 
 import contextlib
 import json
@@ -32,17 +32,17 @@ NAME = "container"
 _SCRUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scrun._fast import main; main()"
 _ID = "doctor"
 _LIFE = 60.0
-_REMEDY = "put right what else failed here; the container's log tells more with --debug"
+_REMEDY = "correct the other failures; with --debug the container's log has details"
 
 
 async def _runtime(place: DoctorCall, tell: Tell) -> None:
-    """Find the runtime of this machine, in a thread that is waited for: it has children."""
+    """Find the runtime of this machine. Its thread cannot be abandoned: it has children."""
     name = "runtime here"
     if place.by_slurm:
         tell(Finding(name, "ok", "not needed: containers run on the nodes"))
         return
     if place.engine is not None and place.engine.name != "local":
-        tell(Finding(name, "ok", f"not looked for: the engine is {place.engine.name}"))
+        tell(Finding(name, "ok", f"not needed: the engine is {place.engine.name}"))
         return
     local = place.settings.local
     if local.oci_conf is not None:
@@ -55,7 +55,7 @@ async def _runtime(place: DoctorCall, tell: Tell) -> None:
             lambda: find_runtime(local.runtime, env=place.child_env.environment)
         )
     except ScrunError as error:
-        tell(Finding(name, "fail", str(error), "put right what it says, or use --engine slurm"))
+        tell(Finding(name, "fail", str(error), "correct that, or use --engine slurm"))
         return
     text = " ".join((found.path, *found.arguments))
     text += "" if found.cgroups else ", which cannot apply limits here"
@@ -64,7 +64,7 @@ async def _runtime(place: DoctorCall, tell: Tell) -> None:
 
 
 async def _container(place: DoctorCall, tell: Tell) -> None:
-    """Run the container where the engine of this machine does."""
+    """Run the container with the engine of this call."""
     tell(await try_container(place, {}))
 
 
@@ -72,16 +72,16 @@ async def try_container(place: DoctorCall, variables: Mapping[str, str]) -> Find
     """Create, start, await and delete a container.
 
     Args:
-        place: Where it is called from.
-        variables: What its `create` gets beside the call's own environment.
+        place: The call of doctor.
+        variables: Variables for its `create`, besides the call's own environment.
     """
     if place.settings_error or not place.root or place.engine is None:
-        return Finding(NAME, "fail", "cannot be made", "put right what failed before it")
+        return Finding(NAME, "fail", "cannot be created", "correct the failures above")
     async with own_root(place) as root:
         try:
             bundle = await trio.to_thread.run_sync(write_bundle, root, "true")
         except (OSError, subprocess.SubprocessError) as error:
-            return Finding(NAME, "warn", f"no bundle to try: {error}", "see whether ldd works")
+            return Finding(NAME, "warn", f"no bundle to try: {error}", "check whether ldd works")
         trial = _ContainerTrial(place, root, bundle, variables)
         try:
             with trio.move_on_after(_LIFE):
@@ -95,9 +95,9 @@ async def try_container(place: DoctorCall, variables: Mapping[str, str]) -> Find
 
 @asynccontextmanager
 async def own_root(place: DoctorCall) -> AsyncIterator[str]:
-    """Make a directory for records below the root directory, where that of others are too.
+    """Make a directory for records in the root directory, and so on the same file system.
 
-    So it lies on the same file system. No container can have its name.
+    No container can have its name.
     """
     await trio.to_thread.run_sync(own_directory, place.root)
     try:
@@ -107,7 +107,7 @@ async def own_root(place: DoctorCall) -> AsyncIterator[str]:
             yield root
     finally:
         if place.root_is_new:
-            with contextlib.suppress(OSError):  # another check uses it, or somebody by now
+            with contextlib.suppress(OSError):  # another check uses it, or somebody else by now
                 os.rmdir(place.root)
 
 
@@ -129,7 +129,7 @@ class _ContainerTrial:
         self._child_env = ChildEnv(environment, place.child_env.umask)
 
     async def run(self) -> Finding:
-        """Bring it to its end, and judge that."""
+        """Run the container to its end, and judge the result."""
         pid_file, errors = os.path.join(self._root, "@pid"), os.path.join(self._root, "@errors")
         arguments = ["create", "--bundle", self._bundle, "--pid-file", pid_file, _ID]
         status = await self._with_stderr(arguments, errors)
@@ -159,7 +159,7 @@ class _ContainerTrial:
         )
 
     async def _with_stderr(self, arguments: list[str], errors: str) -> int:
-        """Call a command whose standard error is the container's, too: a file, and no pipe."""
+        """Call a command whose standard error, a file, is also the container's."""
         command = [*self._command, *arguments]
         fd = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -171,7 +171,7 @@ class _ContainerTrial:
             os.close(fd)
 
     async def clean_up(self) -> None:
-        """Remove the container if it is there, and end its supervisor, which would wait."""
+        """Remove the container if it exists, and end its supervisor, which would stay for a while."""
         if _ID in os.listdir(self._root):
             with trio.move_on_after(40):
                 await self._scrun("delete", "--force", _ID)
@@ -190,14 +190,14 @@ def judge_state(text: str, said: str) -> Finding:
     """Judge the state of the ended container.
 
     Args:
-        text: What `state` printed.
+        text: The output of `state`.
         said: The last line of the container's standard error.
     """
     try:
         annotations = json.loads(text)["annotations"]
         status = annotations["org.scrun.exit_status"]
     except (ValueError, LookupError, TypeError):
-        return Finding(NAME, "fail", "its state does not tell how it ended", _REMEDY)
+        return Finding(NAME, "fail", "its state has no exit status", _REMEDY)
     if status == "0":
         engine = annotations.get("org.scrun.engine", "")
         return Finding(NAME, "ok", f"created, run to its end and deleted ({engine})")
@@ -227,7 +227,7 @@ def _pid(path: str) -> int:
 
 
 def last_line(path: str) -> str:
-    """Return the last line of a file that says anything."""
+    """Return the last line of a file that is not blank, or ""."""
     try:
         text = Path(path).read_text(errors="replace")
     except OSError:
@@ -236,17 +236,16 @@ def last_line(path: str) -> str:
 
 
 def write_bundle(root: str, name: str, *arguments: str) -> str:
-    """Make a bundle of a program and the libraries that it needs.
+    """Make a bundle of a program and its libraries.
 
-    Some MiB, so that it can be copied.
-
-    A bundle of bind mounts would be smaller, but does not look like one of an engine.
+    It has a few MiB, so that copying it is fast. A bundle of bind mounts would be smaller, but
+    unlike those of container engines.
     """
     bundle = os.path.join(root, "@bundle")
     rootfs = os.path.join(bundle, "rootfs")
     program = shutil.which(name, path=SYSTEM_PATH)
     if program is None:
-        raise OSError(f"there is no `{name}`")
+        raise OSError(f"no program `{name}`")
     listed = subprocess.run(
         ["ldd", program], env={"PATH": SYSTEM_PATH, "LC_ALL": "C"}, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=10, check=False,
@@ -257,7 +256,7 @@ def write_bundle(root: str, name: str, *arguments: str) -> str:
         shutil.copy(path, place)
     for folder in ("proc", "dev", "sys", "tmp", "etc"):
         os.makedirs(os.path.join(rootfs, folder), exist_ok=True)
-    for name in ("passwd", "group"):  # Charliecloud and its like mount this machine's on them
+    for name in ("passwd", "group"):  # Charliecloud and similar runtimes mount this machine's files there
         Path(rootfs, "etc", name).touch()
     config = {
         "ociVersion": "1.0.2",
@@ -280,7 +279,7 @@ def write_bundle(root: str, name: str, *arguments: str) -> str:
 
 
 def libraries(text: str) -> list[str]:
-    """Pick the files out of what ldd(1) printed: `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`."""
+    """Parse the paths in ldd(1)'s output: `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`."""
     return re.findall(r"(?m)(?:^|=>)\s*(/\S+) \(0x", text)
 
 

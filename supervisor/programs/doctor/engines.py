@@ -1,4 +1,4 @@
-"""Checks of podman's and docker's configuration: whether they know scrun."""
+"""Checks of whether the configuration of podman and docker names scrun."""
 
 import os
 
@@ -13,11 +13,11 @@ from scrun.supervisor.staging.mapped import why_no_owners
 
 
 def judge_podman(engine: dict[str, object], usable: str | None) -> Finding:
-    """Judge what podman's files say.
+    """Judge podman's files.
 
     Args:
-        engine: What `podman.merged` read.
-        usable: The program of `--runtime scrun` that is there and can be run, if any.
+        engine: The result of `podman.merged`.
+        usable: The executable program of `--runtime scrun`, if any.
     """
     manager = engine.get("cgroup_manager")
     further = f"; cgroup manager {manager}" if manager else ""
@@ -32,12 +32,12 @@ def judge_podman(engine: dict[str, object], usable: str | None) -> Finding:
 
 
 def judge_docker(path: str, program: str | None, *, usable: bool) -> Finding:
-    """Judge what docker's file says.
+    """Judge docker's file.
 
     Args:
         path: The daemon.json that was read, or would have been.
-        program: What it calls scrun; "" if that is unclear, None for nothing.
-        usable: Whether that is there and can be run.
+        program: The program that it names for scrun; "" if that is unclear, None if it names none.
+        usable: Whether the program exists and can be executed.
     """
     if program is None:
         return Finding(
@@ -55,9 +55,9 @@ def judge_storage(storage: podman.Storage, engine: str, why_no_owners: str = "")
     """Judge podman's storage.
 
     Args:
-        storage: It.
-        engine: Where containers run.
-        why_no_owners: Why files there cannot belong to the ids that the user is lent, or "".
+        storage: The storage.
+        engine: The engine of containers.
+        why_no_owners: Why files there cannot belong to the user's subordinate ids, or "".
     """
     name, driver = "podman's storage", storage.driver
     if why_no_owners:
@@ -65,8 +65,8 @@ def judge_storage(storage: podman.Storage, engine: str, why_no_owners: str = "")
             name,
             "warn",
             f"{storage.place}: files there cannot have an image's users ({why_no_owners})",
-            "set graphroot in storage.conf to a file system that lets them, as local disks do; "
-            "NFS does not",
+            "set graphroot in storage.conf to a file system where they can, such as a local disk; "
+            "NFS does not work",
         )
     if engine != "slurm" or driver == podman.WITHOUT_COPIES:
         return Finding(name, "ok", f"driver {driver}")
@@ -115,7 +115,7 @@ async def _docker(place: DoctorCall, tell: Tell) -> None:
 
 
 def _look_at_docker(place: DoctorCall) -> Finding:
-    """Look at the user's own file, for rootless docker, and at the machine's."""
+    """Check the user's own file, for rootless docker, and the machine's."""
     own = None if os.geteuid() == 0 else home_config(place.child_env.environment)
     places = [InstallTarget(own).daemon] if own else []
     places.append(InstallTarget(None).daemon)
@@ -131,7 +131,7 @@ def _look_at_docker(place: DoctorCall) -> Finding:
 
 
 def launcher_works(program: str) -> bool:
-    """Tell whether a program is there and can be run."""
+    """Return whether a program exists and can be executed."""
     return os.path.isfile(program) and os.access(program, os.X_OK)
 
 

@@ -1,4 +1,4 @@
-"""What was found out, and how it is printed."""
+"""The findings of doctor, and how they are printed."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -14,10 +14,10 @@ _COLOURS = {"ok": "32", "warn": "33", "fail": "31"}
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What is to be said about one thing.
+    """The result for one item.
 
     Attributes:
-        name: The thing.
+        name: The item.
         status: `ok`; `warn`: not everything will work; `fail`: containers will not run.
         text: What was found.
         remedy: What to do, unless it is ok.
@@ -30,7 +30,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def text_line(finding: Finding, *, colour: bool) -> str:
-    """Write a finding as a line."""
+    """Format a finding as a line."""
     status = f"{finding.status:<4}"
     if colour:
         status = f"\033[{_COLOURS[finding.status]}m{status}\033[0m"
@@ -39,13 +39,13 @@ def text_line(finding: Finding, *, colour: bool) -> str:
 
 
 def json_text(findings: Iterable[Finding]) -> str:
-    """Write findings as a JSON list, an object on each line."""
+    """Format findings as a JSON list, with an object on each line."""
     lines = (f"  {msgspec.json.encode(finding).decode()}" for finding in findings)
     return "[\n" + ",\n".join(lines) + "\n]"
 
 
 class Report:
-    """The findings, in the order in which they are to be told; they come in any other."""
+    """The findings in a fixed order; they arrive in any order."""
 
     def __init__(self, names: Iterable[str]) -> None:
         """Expect a finding for each of these."""
@@ -53,14 +53,14 @@ class Report:
         self._news = trio.Event()
 
     def put(self, finding: Finding) -> None:
-        """Take a finding; the first one about a thing counts."""
+        """Add a finding; the first one for an item counts."""
         assert finding.name in self._found, finding.name
         if self._found[finding.name] is None:
             self._found[finding.name] = finding
             self._news.set()
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Name those of which nothing is known yet."""
+        """Return the items without a finding so far."""
         return [name for name in names if self._found[name] is None]
 
     async def next(self, after: int) -> Finding:

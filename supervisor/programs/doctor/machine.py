@@ -1,4 +1,4 @@
-"""Checks of this machine and of scrun's own files. What is judged is apart from what is read."""
+"""Checks of this machine and of scrun's own files, with pure functions that judge."""
 
 import os
 import platform
@@ -30,14 +30,14 @@ _TOOLS = (
 )
 
 
-# --- what is judged
+# --- judgements
 
 
 class Namespaces(msgspec.Struct, frozen=True):
-    """What was seen of user namespaces.
+    """The state of user namespaces.
 
     Attributes:
-        refusal: What the kernel said when one was to be made, or "".
+        refusal: The kernel's error when trying to make one, or "".
         most: /proc/sys/user/max_user_namespaces; None where it is missing, as the next two.
         unprivileged: Debian's kernel.unprivileged_userns_clone.
         restricted: Ubuntu's kernel.apparmor_restrict_unprivileged_userns.
@@ -53,7 +53,7 @@ def judge_namespaces(seen: Namespaces, *, needed: bool) -> Finding:
     """Judge whether this user can make a user namespace.
 
     Args:
-        seen: What was seen.
+        seen: The state of user namespaces.
         needed: Whether containers run on this machine, as an ordinary user.
     """
     name = "user namespaces"
@@ -66,10 +66,10 @@ def judge_namespaces(seen: Namespaces, *, needed: bool) -> Finding:
     elif seen.restricted == 1:
         remedy = "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile for AppArmor"
     else:
-        remedy = "see what forbids it: seccomp, SELinux, or a container around all this"
+        remedy = "check what forbids it: seccomp, SELinux, or an outer container"
     if not needed:
-        remedy += " (rootless podman needs it; the pids that create gives lead to this host)"
-    return Finding(name, "fail" if needed else "warn", f"not here: {seen.refusal}", remedy)
+        remedy += " (rootless podman needs it; without it the pids of containers show this host's namespaces)"
+    return Finding(name, "fail" if needed else "warn", f"not permitted: {seen.refusal}", remedy)
 
 
 def count_ranges(
@@ -79,18 +79,18 @@ def count_ranges(
 
     Args:
         user: The user's name.
-        uid: Its number; lines may have either.
+        uid: The user's id; a line may have either.
         subuid: The text of /etc/subuid, or None.
         subgid: The text of /etc/subgid, or None.
 
     Returns:
-        The user's name, and how many of each there are.
+        The user's name, and the number of subordinate uids and gids.
     """
     return user, _count(subuid, user, uid), _count(subgid, user, uid)
 
 
 def _count(text: str | None, user: str, uid: int) -> int:
-    """Add a user's ranges up: lines `NAME:FIRST:COUNT`, subuid(5)."""
+    """Add up a user's ranges: lines `NAME:FIRST:COUNT`, subuid(5)."""
     total = 0
     for line in (text or "").splitlines():
         fields = line.strip().split(":")
@@ -100,7 +100,7 @@ def _count(text: str | None, user: str, uid: int) -> int:
 
 
 def judge_ids(user: str, uids: int, gids: int) -> Finding:
-    """Judge what rootless podman can map."""
+    """Judge the number of ids that rootless podman can map."""
     name = "subordinate ids"
     if min(uids, gids) >= _WANTED_IDS:
         return Finding(name, "ok", f"{uids} users, {gids} groups")
@@ -109,13 +109,13 @@ def judge_ids(user: str, uids: int, gids: int) -> Finding:
         name,
         "warn",
         found,
-        f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}, with numbers "
-        "that are free (rootless podman needs them)",
+        f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}, with ids that "
+        "are free (rootless podman needs them)",
     )
 
 
 class Directory(msgspec.Struct, frozen=True):
-    """What was seen of a directory: its owner and permissions."""
+    """The owner and mode of a directory."""
 
     uid: int
     mode: int
@@ -128,36 +128,36 @@ def judge_runtime_dir(
 
     Args:
         value: The variable, or "".
-        seen: What is there; None: no directory.
+        seen: The directory, or None if there is none.
         uid: The user.
-        goes: Whether systemd removes it when the user's last session ends: it does not linger.
+        goes: Whether systemd removes it when the user's last session ends (no lingering).
     """
     name = "XDG_RUNTIME_DIR"
-    remedy = f"log in anew, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"
+    remedy = f"log in again, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"
     if not value:
         if uid == 0:
-            return Finding(name, "ok", "not set, and root needs none")
+            return Finding(name, "ok", "not set; root does not need it")
         return Finding(name, "warn", "not set", remedy + ", and set it")
     if not value.startswith("/"):
         return Finding(name, "fail", f"{value}: not an absolute path", remedy + ", and set it")
     if seen is None:
-        return Finding(name, "fail", f"{value}: is not there", remedy)
+        return Finding(name, "fail", f"{value}: does not exist", remedy)
     if seen.uid != uid:
         return Finding(name, "fail", f"{value}: belongs to uid {seen.uid}", remedy)
     if seen.mode & 0o077:
-        found = f"{value}: mode {seen.mode & 0o777:o}: others can get in"
+        found = f"{value}: mode {seen.mode & 0o777:o}: other users have access"
         return Finding(name, "warn", found, f"chmod 700 {value}")
     if goes:
         found = f"{value}: removed when your last session ends, with the records of containers"
         remedy = (
-            "loginctl enable-linger; without it the records of jobs are made again when you have "
-            "logged in anew, and containers on this machine may end"
+            "loginctl enable-linger; without it records of jobs are restored only when you log in "
+            "again, and containers on this machine may end"
         )
         return Finding(name, "warn", found, remedy)
     return Finding(name, "ok", value)
 
 
-# --- what is read
+# --- checks
 
 
 async def _versions(place: DoctorCall, tell: Tell) -> None:
@@ -190,7 +190,7 @@ async def _versions(place: DoctorCall, tell: Tell) -> None:
     text = ", ".join(f"{name} {found[name]}" for name in names if name in found)
     if problem:
         status = "fail" if place.by_slurm else "warn"
-        remedy = "install a Slurm that scrun knows, or use --engine local"
+        remedy = "install a supported version of Slurm, or use --engine local"
         tell(Finding("versions", status, f"{text}; {problem}", remedy))  # type: ignore[arg-type]
     else:
         tell(Finding("versions", "ok", text))
@@ -198,12 +198,12 @@ async def _versions(place: DoctorCall, tell: Tell) -> None:
 
 async def _settings(place: DoctorCall, tell: Tell) -> None:
     if place.settings_error:
-        remedy = "correct that; until then no container can be made"
+        remedy = "correct that; until then no container can be created"
         tell(Finding("settings", "fail", place.settings_error, remedy))
         return
     listed = quick.files(place.child_env.environment, place.parsed.text("config-file"))
     there = [path for path, _ in listed if await _in_thread_exists(path)]
-    text = ", ".join(there) or f"the defaults; there is no {' and no '.join(p for p, _ in listed)}"
+    text = ", ".join(there) or f"the defaults, without {' or '.join(p for p, _ in listed)}"
     tell(Finding("settings", "ok", text))
 
 
@@ -214,7 +214,7 @@ async def _in_thread_exists(path: str) -> bool:
 async def _limits(place: DoctorCall, tell: Tell) -> None:
     del place
     if left := still_limited():
-        remedy = "it would end or hinder all containers: start the first one in a shell without it"
+        remedy = "it would end or limit all containers: start the first one in a shell without it"
         tell(Finding("limits", "warn", "; ".join(left), remedy))
     else:
         tell(Finding("limits", "ok", "none that cannot be raised"))
@@ -234,18 +234,18 @@ async def _root(place: DoctorCall, tell: Tell) -> None:
 
 
 def _unusable(root: str) -> str:
-    """Tell why there can be no records under a directory, or ""; makes nothing that stays."""
+    """Return why a root directory cannot have records, or ""; creates nothing lasting."""
     if os.path.lexists(root):
         try:
             own_directory(root)
         except ScrunError as error:
             return str(error).partition("; ")[0]
-        return "" if os.access(root, os.W_OK | os.X_OK) else f"{root}: cannot be written to"
+        return "" if os.access(root, os.W_OK | os.X_OK) else f"{root}: is not writable"
     above = os.path.dirname(root)
     while not os.path.lexists(above):
         above = os.path.dirname(above)
     if not os.access(above, os.W_OK | os.X_OK):
-        return f"{root}: is not there, and {above} cannot be written to"
+        return f"{root}: does not exist, and {above} is not writable"
     return ""
 
 
@@ -257,7 +257,7 @@ async def _runtime_dir(place: DoctorCall, tell: Tell) -> None:
 
 
 def _goes(path: str) -> bool:
-    """Tell whether a directory is one that systemd-logind removes (loginctl(1), enable-linger)."""
+    """Return whether systemd-logind removes a directory (loginctl(1), enable-linger)."""
     uid = os.geteuid()
     if uid == 0 or not os.path.isdir("/run/systemd/system") or path != f"/run/user/{uid}":
         return False
@@ -265,7 +265,7 @@ def _goes(path: str) -> bool:
 
 
 async def _left_behind(place: DoctorCall, tell: Tell) -> None:
-    """Look for records of dead supervisors, and have given back what those have left."""
+    """Look for records of dead supervisors, and release what those left behind."""
     name = "left behind"
     if not place.root or place.root_is_new:
         tell(Finding(name, "ok", "nothing"))
@@ -280,9 +280,9 @@ async def _left_behind(place: DoctorCall, tell: Tell) -> None:
         Finding(
             name,
             "warn",
-            f"by dead supervisors: {containers}; it is being given back now",
-            "scrun delete, for each of them; what cannot be given back is in `scrun logs "
-            "--supervisor`",
+            f"by dead supervisors: {containers}; their jobs are being released now",
+            "call scrun delete for each of them; `scrun logs --supervisor` shows failures to "
+            "release",
         )
     )
 
@@ -296,7 +296,7 @@ def _look(path: str) -> Directory | None:
 
 
 async def _namespaces(place: DoctorCall, tell: Tell) -> None:
-    """Try it: a site can forbid them in more ways than can be looked up."""
+    """Try to make one: a site can forbid them in many ways."""
     command = [own_program("unshare"), "--user", "--map-root-user", own_program("true")]
     done = await run_tool(command, place.child_env)
     seen = Namespaces(
@@ -330,7 +330,7 @@ async def _subordinate(place: DoctorCall, tell: Tell) -> None:
         return
     user = user_name(uid)
     texts = [_read("/etc/subuid"), _read("/etc/subgid")]
-    if tool := place.which("getsubids"):  # they may be in LDAP (nsswitch.conf, subid)
+    if tool := place.which("getsubids"):  # they may come from LDAP (nsswitch.conf, subid)
         for number, option in enumerate(([], ["-g"])):
             done = await run_tool([tool, *option, user], place.child_env)
             ranges = (re.search(r"(\d+) (\d+)$", line) for line in done.lines)
@@ -341,7 +341,7 @@ async def _subordinate(place: DoctorCall, tell: Tell) -> None:
 
 
 def _newuidmap(place: DoctorCall) -> Finding:
-    """Look for the programs that write id maps, with the privilege that it takes."""
+    """Check the programs that write id maps, and their privileges."""
     missing = []
     for name in ("newuidmap", "newgidmap"):
         path = place.which(name)

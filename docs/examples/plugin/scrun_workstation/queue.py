@@ -1,6 +1,6 @@
-"""The plugin engine/queue: this machine, so many containers at a time.
+"""The plugin engine/queue: this machine, with a limited number of containers at a time.
 
-All others wait, in the order in which they came. In scrun.toml::
+The others wait in the order in which they came. In scrun.toml::
 
     engine = "queue"
 
@@ -24,12 +24,12 @@ from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local import plugin as local
 
 plugin_type = "engine/queue"
-plugin_name = "This machine, some containers at a time"
+plugin_name = "This machine, a limited number of containers at a time"
 plugin_version = "1.0.0"
 
 
 def init() -> None:
-    """Refuse to be used where nothing could run, before anybody waits for it."""
+    """Refuse to load where no container could run, before one waits in the queue."""
     if not any(map(shutil.which, ("crun", "runc"))):
         raise PluginUnavailable("neither crun nor runc is installed; install one of them")
 
@@ -41,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """Containers with the same one are in the same queue."""
+    """Containers with equal configurations share a queue."""
 
     options: Options
     machine: local.LocalConfiguration
@@ -62,7 +62,7 @@ def engine(root: str, configuration: Configuration) -> "Queue":
 
 
 class Queue:
-    """An engine before another engine (see `supervisor.contracts.engine.Engine`)."""
+    """An engine in front of another engine (see `supervisor.contracts.engine.Engine`)."""
 
     name = "queue"
 
@@ -72,7 +72,7 @@ class Queue:
         self._free = trio.Semaphore(slots)
 
     def tidy(self) -> None:
-        """Nothing is on disk but what the other engine has there."""
+        """Tidy up after the other engine: this one has nothing on disk."""
         self._machine.tidy()
 
     async def target(self, setting: ChildEnv) -> Target:
@@ -83,10 +83,10 @@ class Queue:
     async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
         """Wait for a slot, and keep it until the block is left."""
         if self._free.value == 0:
-            request.journal.write("info", "waits until another container has ended")
+            request.journal.write("info", "waiting until another container has ended")
         async with self._free, self._machine.allocate(request) as job:
             yield job
 
     async def release(self, job_id: str, setting: ChildEnv, record: str) -> None:
-        """End a job whose supervisor died: its slot is gone with that."""
+        """End a job whose supervisor died; its slot ended with the supervisor."""
         await self._machine.release(job_id, setting, record)

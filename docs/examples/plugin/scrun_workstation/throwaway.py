@@ -1,7 +1,7 @@
-"""The plugin stage/throwaway: a container has a copy of its root file system, and that is removed.
+"""The plugin stage/throwaway: each container runs in a copy of its root file system.
 
-So a bundle can serve any number of containers, and none of them changes it. All else is done by
-scrun's own policy, on a bundle that has the copy.
+The copy is removed at the end. So one bundle can serve any number of containers, and none of them
+changes it. scrun's own policy does the rest, on a bundle with the copy.
 """
 
 import os
@@ -25,24 +25,24 @@ plugin_version = "1.0.0"
 
 
 def configure(settings: object, environment: Mapping[str, str]) -> None:
-    """Need nothing."""
+    """Return no configuration: the plugin has no settings."""
 
 
 @asynccontextmanager
 async def stager(configuration: None, submission: Submission) -> AsyncIterator["Throwaway"]:
-    """Be ready; all the work is done when there is a job."""
+    """Return the stager; all the work is done when there is a job."""
     yield Throwaway(submission)
 
 
 async def undo(left: Leftover) -> None:
-    """Remove what a supervisor that died has left."""
+    """Remove what a dead supervisor left behind."""
     await builtin.undo(left)
     if left.record.staged:
         await trio.to_thread.run_sync(remove_tree, _copy(left.record.staged))
 
 
 class Throwaway:
-    """Stages one bundle (see `supervisor.contracts.stager.Stager`)."""
+    """The stager of one bundle (see `supervisor.contracts.stager.Stager`)."""
 
     def __init__(self, submission: Submission) -> None:
         """Take the submission."""
@@ -50,7 +50,7 @@ class Throwaway:
 
     @asynccontextmanager
     async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
-        """Copy, have the rest done, and remove the copy when the block is left."""
+        """Copy, let the policy stage the rest, and remove the copy when the block is left."""
         submission, bundle = self._submission, self._submission.bundle
         copy = _copy(directory_for(submission.settings.staging, submission.request))
         try:
@@ -68,7 +68,7 @@ class Throwaway:
 
 
 def _copy(staged: str) -> str:
-    """Name the copy: beside the staged bundle, where the nodes see it."""
+    """Return the path of the copy: beside the staged bundle, where the nodes see it."""
     return f"{staged}.root"
 
 
@@ -78,6 +78,6 @@ def _with_root(bundle: Bundle, root: str) -> Bundle:
 
 
 async def _fill(copy: str, rootfs: str, request: JobRequest) -> None:
-    """Copy a root file system. It is a child of the supervisor: cancelling this ends it."""
+    """Copy a root file system with `cp`, a child of the supervisor: cancelling this ends it."""
     command = ["cp", "-a", "--reflink=auto", "--", os.path.join(rootfs, "."), copy]
     await builtin.carry_out(command, request, f"copying {rootfs}")
