@@ -47,7 +47,7 @@ class Stagers:
     async def choose(
         self, settings: Settings, environment: Mapping[str, str], engine: str
     ) -> Chosen:
-        """Return the stager that the settings name, or else `lua` if there is a script, or `builtin`.
+        """Return the stager that the settings name; else `lua` if there is a script, or `builtin`.
 
         Raises:
             PluginUnavailable: There is no stager of that name, or it cannot be used.

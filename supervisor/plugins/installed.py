@@ -94,7 +94,9 @@ def find(full: str) -> Installed:
         return found[0]
     if found:
         packages = " and ".join(entry.package for entry in found)
-        raise PluginUnavailable(f"plugin {full}: {packages} both provide it; uninstall one of them")
+        raise PluginUnavailable(
+            f"plugin {full}: {packages} both provide it; uninstall one of them"
+        )
     major, _, minor = full.partition("/")
     known = [entry.type for entry in (*built_in(), *installed)]
     names = sorted({have.partition("/")[2] for have in known if have.startswith(f"{major}/")})

@@ -114,8 +114,8 @@ def test_those_that_cannot_be_used_say_why(place: Site) -> None:
         "scrun is; install it there",
         "engine/sulky": "its init failed: internal error: RuntimeError: not today",
         "engine/slurm": "scrun has one itself",
-        "stage/mute": "has no function undo; ask who made it",
-        "sched/none": "no type of a plugin: engine/NAME or stage/NAME",
+        "stage/mute": "has no function undo; ask its author",
+        "sched/none": "not a plugin type: use engine/NAME or stage/NAME",
     }
     assert [row["package"] for row in rows["engine/slurm"]] == [
         rows["engine/local"][0]["package"],
@@ -134,9 +134,9 @@ def test_those_that_cannot_be_used_say_why(place: Site) -> None:
         ("--engine", "old", "plugin engine/old (of scrun-misfits 2.1): is for version 0.9.0 of"),
         ("--engine", "needy", "needs the Python module scrun_is_not_this"),
         ("--engine", "sulky", "its init failed: internal error: RuntimeError: not today"),
-        ("--engine", "quue", "no plugin engine/quue is installed where scrun is: is it queue? "),
+        ("--engine", "quue", "plugin engine/quue is not installed beside scrun: is it queue? "),
         ("--stager", "mute", "plugin stage/mute (of scrun-misfits 2.1): has no function undo"),
-        ("--stager", "queue", "no plugin stage/queue is installed where scrun is: there are "),
+        ("--stager", "queue", "plugin stage/queue is not installed beside scrun: there are "),
         ("--engine", "../x", "expected the name of a plugin"),
     ],
 )
@@ -246,4 +246,4 @@ def test_only_what_is_installed_with_scrun_counts(place: Site, tmp_path_factory:
     words = ("--engine", "evil", "run", "--bundle", bundle(place, "true"), "c1")
     done = place.run(*words, environment=variables)
     assert done.returncode == 1
-    assert "no plugin engine/evil is installed where scrun is" in done.stderr
+    assert "plugin engine/evil is not installed beside scrun" in done.stderr

@@ -132,7 +132,7 @@ async def test_a_tool_that_is_given_up_is_ended() -> None:
         (Namespaces("no", most=0, unprivileged=0), "user.max_user_namespaces="),
         (Namespaces("no", most=9, unprivileged=0, restricted=1), "unprivileged_userns_clone=1"),
         (Namespaces("no", most=9, restricted=1), "apparmor_restrict_unprivileged_userns=0"),
-        (Namespaces("no"), "see what forbids it"),
+        (Namespaces("no"), "check what forbids it"),
     ],
 )
 def test_namespaces(seen: Namespaces, remedy: str) -> None:
@@ -296,7 +296,7 @@ async def test_the_script_of_a_node(tmp_path: Any) -> None:
             {"org.scrun.exit_status": "250", "org.scrun.message": "job 1 timed out"},
             "crun: no", "fail", "ended with status 250: job 1 timed out",
         ),
-        ({}, "", "fail", "its state does not tell how it ended"),
+        ({}, "", "fail", "its state has no exit status"),
     ],
 )  # fmt: skip
 def test_how_the_container_ended(state: dict[str, str], said: str, status: str, text: str) -> None:

@@ -110,7 +110,7 @@ def test_there_is_a_null_plugin_of_each_kind() -> None:
 )  # fmt: skip
 def test_what_is_no_type(text: str) -> None:
     assert not is_type(text)
-    with pytest.raises(PluginUnavailable, match="is no type of a plugin"):
+    with pytest.raises(PluginUnavailable, match="is not a plugin type"):
         find(text)
 
 
@@ -136,12 +136,12 @@ def test_the_micro_version_is_not_looked_at(version: str, usable: bool) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"plugin_type": "stage/other"}, "calls itself stage/other; ask who made it"),
-        ({"plugin_type": None}, "plugin_type is no text; ask who made it"),
-        ({"plugin_name": ""}, "plugin_name is no text; ask who made it"),
-        ({"plugin_version": 22}, "plugin_version is no text; ask who made it"),
-        ({"stager": None}, "has no function stager; ask who made it"),
-        ({"undo": 5}, "has no function undo; ask who made it"),
+        ({"plugin_type": "stage/other"}, "has plugin_type stage/other; ask its author"),
+        ({"plugin_type": None}, "plugin_type is not a string; ask its author"),
+        ({"plugin_name": ""}, "plugin_name is not a string; ask its author"),
+        ({"plugin_version": 22}, "plugin_version is not a string; ask its author"),
+        ({"stager": None}, "has no function stager; ask its author"),
+        ({"undo": 5}, "has no function undo; ask its author"),
     ],
 )
 def test_what_is_missing_is_named(changes: dict[str, object], complaint: str) -> None:
@@ -176,7 +176,7 @@ def test_an_object_in_a_module_can_be_one(made: Made) -> None:
         ("x = 1 /", "cannot be loaded: "),
         ("raise SystemExit('bye')", "cannot be loaded: "),
         ("raise OSError(2, 'No such', '/lib/x.so')", "cannot be loaded: "),
-        ("", "plugin_type is no text"),
+        ("", "plugin_type is not a string"),
     ],
 )
 def test_one_that_cannot_be_loaded(made: Made, text: str, reason: str) -> None:
@@ -199,7 +199,7 @@ def test_two_packages_with_the_same_type(made: Made) -> None:
     made("engine/mine", source("engine/mine"), "second")
     with pytest.raises(
         PluginUnavailable,
-        match=r"^plugin engine/mine: first 1\.0 and second 1\.0 both have it; uninstall one of",
+        match=r"^plugin engine/mine: first 1\.0 and second 1\.0 both provide it; uninstall one of",
     ):
         find("engine/mine")
 
@@ -214,7 +214,7 @@ def test_one_that_is_not_installed() -> None:
     with pytest.raises(PluginUnavailable) as raised:
         find("engine/slrum")
     assert str(raised.value) == (
-        "no plugin engine/slrum is installed where scrun is: is it slurm? there are local, none, "
+        "plugin engine/slrum is not installed beside scrun: is it slurm? there are local, none, "
         "slurm (scrun plugins)"
     )
 

@@ -85,7 +85,10 @@ def judge_oci_conf(
     ]
     for key, program in missing.items():
         complaints.append(
-            (f"{program} ({key}) is not on this machine", "install it on the nodes, unless it is there")
+            (
+                f"{program} ({key}) is not on this machine",
+                "install it on the nodes, unless it is there",
+            )
         )
     if complaints:
         text = f"{path}: " + ", ".join(text for text, _ in complaints)

@@ -171,7 +171,7 @@ class _ContainerTrial:
             os.close(fd)
 
     async def clean_up(self) -> None:
-        """Remove the container if it exists, and end its supervisor, which would stay for a while."""
+        """Remove the container if it exists, and end its supervisor, which would stay a while."""
         if _ID in os.listdir(self._root):
             with trio.move_on_after(40):
                 await self._scrun("delete", "--force", _ID)
@@ -256,7 +256,10 @@ def write_bundle(root: str, name: str, *arguments: str) -> str:
         shutil.copy(path, place)
     for folder in ("proc", "dev", "sys", "tmp", "etc"):
         os.makedirs(os.path.join(rootfs, folder), exist_ok=True)
-    for name in ("passwd", "group"):  # Charliecloud and similar runtimes mount this machine's files there
+    for name in (
+        "passwd",
+        "group",
+    ):  # Charliecloud and similar runtimes mount this machine's files there
         Path(rootfs, "etc", name).touch()
     config = {
         "ociVersion": "1.0.2",

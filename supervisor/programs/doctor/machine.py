@@ -68,7 +68,9 @@ def judge_namespaces(seen: Namespaces, *, needed: bool) -> Finding:
     else:
         remedy = "check what forbids it: seccomp, SELinux, or an outer container"
     if not needed:
-        remedy += " (rootless podman needs it; without it the pids of containers show this host's namespaces)"
+        remedy += (
+            " (rootless podman needs it; without it `create` returns pids in host namespaces)"
+        )
     return Finding(name, "fail" if needed else "warn", f"not permitted: {seen.refusal}", remedy)
 
 
@@ -133,7 +135,9 @@ def judge_runtime_dir(
         goes: Whether systemd removes it when the user's last session ends (no lingering).
     """
     name = "XDG_RUNTIME_DIR"
-    remedy = f"log in again, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"
+    remedy = (
+        f"log in again, or: loginctl enable-linger; else make /run/user/{uid}, mode 700, yours"
+    )
     if not value:
         if uid == 0:
             return Finding(name, "ok", "not set; root does not need it")
