@@ -4,7 +4,8 @@ Wire: nothing; the engines' own configuration is edited, and only what is needed
 it is that of the user, for root and with `--system` the machine's:
 
 * podman: a file of its own, `containers.conf.d/scrun.conf`;
-* docker: `runtimes.scrun` in `daemon.json`, the rest of which stays as it is;
+* docker: `runtimes.scrun` in `daemon.json`; the file as it was is kept beside it, as
+  `daemon.json.bak`;
 * `scrun.toml`, if the slurm.conf in use is only named by SLURM_CONF or `-f`, which engines do not
   pass on: the key `conf` between two marks.
 
@@ -140,7 +141,7 @@ def _install(engine: str, site: InstallTarget, *, default: bool) -> list[Change]
             "rename or remove it"
         )
     after = docker.add(before, program, site.daemon, default=default)
-    return [Change(site.daemon, before, after)]
+    return [Change(site.daemon, before, after, keeps=there is None)]
 
 
 def _install_podman(site: InstallTarget, program: str, *, default: bool) -> Change:
@@ -167,7 +168,11 @@ def _undo(engine: str, site: InstallTarget) -> list[Change]:
     elif site.has("docker"):
         before = files.read(site.daemon)
         assert before is not None
-        changes.append(Change(site.daemon, before, docker.remove(before, site.daemon)))
+        backup = files.read(site.daemon + files.BACKUP)
+        after = docker.remove(before, backup, site.daemon)
+        changes.append(Change(site.daemon, before, after))
+        if backup is not None and after == backup:
+            changes.append(Change(site.daemon + files.BACKUP, backup, None))
     other = ENGINES[1 - ENGINES.index(engine)]
     text = files.read(site.settings)
     if text is not None and not site.has(other):  # which may need it still

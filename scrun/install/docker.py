@@ -5,11 +5,12 @@ program, `default-runtime` a name in it. Both are read again at SIGHUP.
 """
 
 import json
+import re
 
 from scrun.core.errors import SettingsError
-from scrun.install import jsontext
 
 NAME = "scrun"
+_INDENT = re.compile(r"^([ \t]+)\"", re.MULTILINE)
 
 
 def add(text: str | None, program: str, path: str, *, default: bool = False) -> str:
@@ -24,45 +25,42 @@ def add(text: str | None, program: str, path: str, *, default: bool = False) -> 
     Raises:
         SettingsError: The text is not what dockerd would read, or has another default runtime.
     """
-    if text is None:
-        return _new(program, default=default)
-    content = jsontext.check(text, path)
-    entry = {"path": program}
-    runtimes = content.get("runtimes")
-    if runtimes is None and "runtimes" not in content:
-        text = jsontext.insert(text, jsontext.begin(text), "runtimes", {NAME: entry})
-    elif not isinstance(runtimes, dict):
+    text = "{\n}\n" if text is None else text
+    content = _read(text, path)
+    runtimes = content.setdefault("runtimes", {})
+    if not isinstance(runtimes, dict):
         raise SettingsError(f"{path}: runtimes: not an object; put that right first")
-    elif runtimes.get(NAME) != entry:
-        start = _runtimes(text)
-        if old := jsontext.member(text, start, NAME):
-            text = text[: old.value] + json.dumps(entry) + text[old.end :]
-        else:
-            text = jsontext.insert(text, start, NAME, entry)
-    there = content.get("default-runtime")
-    if default and there is None:
-        text = jsontext.insert(text, jsontext.begin(text), "default-runtime", NAME)
-    elif default and there != NAME:
+    runtimes[NAME] = {"path": program}
+    if default and content.setdefault("default-runtime", NAME) != NAME:
+        there = content["default-runtime"]
         raise SettingsError(f"{path}: default-runtime is {there!r}; remove that line first")
-    return text
+    return _write(content, text, path)
 
 
-def remove(text: str, path: str) -> str | None:
+def remove(text: str, backup: str | None, path: str) -> str | None:
     """Return daemon.json without the runtime; None: without it there would be no file.
+
+    Args:
+        text: What there is now.
+        backup: What there was before `add`; None: no such file. It is returned as it is if it
+            differs in nothing else.
+        path: The file, for errors.
 
     Raises:
         SettingsError: The text is not what dockerd would read.
     """
-    program = entry(text, path)
-    if program is None:
+    if entry(text, path) is None:
         return text
-    if text in (_new(program, default=False), _new(program, default=True)):
-        return None
-    start = jsontext.begin(text)
-    if jsontext.check(text, path).get("default-runtime") == NAME:
-        text, _ = jsontext.remove(text, start, "default-runtime")  # it would name nothing
-    text, ours = jsontext.remove(text, _runtimes(text), NAME)
-    return jsontext.remove(text, start, "runtimes")[0] if ours else text
+    content = _read(text, path)
+    runtimes = content["runtimes"]
+    assert isinstance(runtimes, dict)
+    del runtimes[NAME]
+    if content.get("default-runtime") == NAME:
+        del content["default-runtime"]  # it would name nothing
+    old = {} if backup is None else _read(backup, path)
+    if not runtimes and "runtimes" not in old:
+        del content["runtimes"]
+    return backup if content == old else _write(content, text, path)
 
 
 def entry(text: str, path: str) -> str | None:
@@ -71,7 +69,7 @@ def entry(text: str, path: str) -> str | None:
     Raises:
         SettingsError: The text is not what dockerd would read.
     """
-    runtimes = jsontext.check(text, path).get("runtimes")
+    runtimes = _read(text, path).get("runtimes")
     if not isinstance(runtimes, dict) or NAME not in runtimes:
         return None
     there = runtimes[NAME]
@@ -79,15 +77,30 @@ def entry(text: str, path: str) -> str | None:
     return program if isinstance(program, str) and len(there) == 1 else ""
 
 
-def _runtimes(text: str) -> int:
-    found = jsontext.member(text, jsontext.begin(text), "runtimes")
-    assert found is not None
-    return found.value
+def _read(text: str, path: str) -> dict[str, object]:
+    """Read a text that has to be one object, without a name that comes twice in any."""
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise SettingsError(f"{path}: a name comes twice in an object; leave one of them out")
+        return found
+
+    try:
+        content = json.loads(text, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"{path}: not JSON, so left alone: {error}") from error
+    if not isinstance(content, dict):
+        raise SettingsError(f"{path}: not a JSON object, so left alone")
+    return content
 
 
-def _new(program: str, *, default: bool) -> str:
-    """Write a whole file. Two blanks, where `jsontext.insert` takes four: so `remove` knows it."""
-    content: dict[str, object] = {"runtimes": {NAME: {"path": program}}}
-    if default:
-        content["default-runtime"] = NAME
-    return json.dumps(content, indent=2) + "\n"
+def _write(content: dict[str, object], text: str, path: str) -> str:
+    """Return the content with the indentation of a text, or that text if it says the same."""
+    if content == _read(text, path):
+        return text
+    indent = (
+        found[1] if (found := _INDENT.search(text)) else "  " if "\n" in text.strip() else None
+    )
+    written = json.dumps(content, indent=indent, ensure_ascii=text.isascii())
+    return written + ("\n" if text.endswith("\n") else "")

@@ -7,6 +7,7 @@ import msgspec
 
 from scrun.core.errors import SettingsError
 
+BACKUP = ".bak"
 _LIMIT = 4 * 1024 * 1024
 
 
@@ -17,11 +18,13 @@ class Change(msgspec.Struct, frozen=True):
         path: The file.
         before: Its text; None: there is none.
         after: See `before`.
+        keeps: The text from before is kept in `path` + BACKUP.
     """
 
     path: str
     before: str | None
     after: str | None
+    keeps: bool = False
 
 
 def read(path: str) -> str | None:
@@ -65,18 +68,25 @@ def apply(change: Change, base: str) -> None:
         os.unlink(change.path)
         _remove_empty(os.path.dirname(change.path), base)
         return
+    status = os.stat(real) if change.before is not None else None
+    if change.keeps and change.before is not None:
+        _replace(_own(change.path + BACKUP), change.before, status)
+    _replace(real, change.after, status)
+
+
+def _replace(real: str, text: str, like: os.stat_result | None) -> None:
+    """Replace or make a file, with the owner and mode of another one."""
     directory = os.path.dirname(real)
     os.makedirs(directory, exist_ok=True)
     fd, temporary = tempfile.mkstemp(prefix=".scrun-", dir=directory)
     try:
         with open(fd, "w", encoding="utf-8", newline="") as file:
-            file.write(change.after)
-            if change.before is None:
+            file.write(text)
+            if like is None:
                 os.fchmod(fd, 0o644)
             else:
-                status = os.stat(real)
-                os.fchown(fd, status.st_uid, status.st_gid)
-                os.fchmod(fd, status.st_mode & 0o7777)
+                os.fchown(fd, like.st_uid, like.st_gid)
+                os.fchmod(fd, like.st_mode & 0o7777)
             file.flush()
             os.fsync(fd)
         os.replace(temporary, real)

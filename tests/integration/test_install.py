@@ -105,15 +105,21 @@ def test_docker_and_back(home: Home) -> None:
     home.daemon.symlink_to(elsewhere)
     assert "systemctl --user reload docker" in home.must("docker")
     written = elsewhere.read_text()
-    assert written.startswith(DAEMON[:-3])
+    assert [*json.loads(written)] == [*json.loads(DAEMON), "runtimes"]
+    assert '\n\t"debug": true,\n' in written
+    backup = home.daemon.with_name("daemon.json.bak")
+    assert backup.read_text() == DAEMON
+    assert backup.stat().st_mode & 0o777 == 0o600
     assert json.loads(written)["runtimes"] == {"scrun": {"path": scrun_binary()}}
     assert elsewhere.stat().st_mode & 0o777 == 0o600
     assert elsewhere.stat().st_uid == home.site.user.uid
     assert "already" in home.must("docker")
     assert elsewhere.read_text() == written
+    assert backup.read_text() == DAEMON
     assert "systemctl --user restart docker" in home.must("docker", "--undo")
     assert home.daemon.is_symlink()
     assert elsewhere.read_text() == DAEMON
+    assert not backup.exists()
     assert "nothing to undo" in home.must("docker", "--undo")
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.core.errors import SettingsError
-from scrun.install import docker, files, jsontext, launcher, podman, settings
+from scrun.install import docker, files, launcher, podman, settings
 
 PROGRAM = "/opt/scrun/bin/scrun"
 ENTRY = {"path": PROGRAM}
@@ -48,16 +48,21 @@ def test_docker_add_and_remove(text: str, default: bool) -> None:
     assert list(json.loads(new))[: len(json.loads(text))] == list(json.loads(text))
     assert docker.add(new, PROGRAM, "f", default=default) == new
     assert docker.entry(new, "f") == PROGRAM
-    assert docker.remove(new, "f") == text
-    assert docker.remove(text, "f") == text
+    assert docker.remove(new, text, "f") == text
+    assert docker.remove(text, text, "f") == text
+    further = docker.add(text, PROGRAM, "f", default=default)
+    changed = json.dumps({**json.loads(further), "max-concurrent-uploads": 5})
+    assert json.loads(docker.remove(changed, text, "f") or "") == {
+        **json.loads(text), "max-concurrent-uploads": 5,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("default", [False, True])
 def test_docker_a_file_of_ours(default: bool) -> None:
     new = docker.add(None, PROGRAM, "f", default=default)
     assert json.loads(new)["runtimes"] == {"scrun": ENTRY}
-    assert docker.remove(new, "f") is None
-    assert docker.remove(docker.add(new, PROGRAM, "f", default=True), "f") in (None, "{\n}\n")
+    assert docker.remove(new, None, "f") is None
+    assert docker.remove(docker.add(new, PROGRAM, "f", default=True), None, "f") is None
 
 
 def test_docker_another_program() -> None:
@@ -86,7 +91,7 @@ def test_docker_refuses_another_default() -> None:
     with pytest.raises(SettingsError, match="default-runtime is 'runc'"):
         docker.add('{"default-runtime": "runc"}', PROGRAM, "f", default=True)
     new = docker.add('{"default-runtime": "runc"}', PROGRAM, "f")
-    assert docker.remove(new, "f") == '{"default-runtime": "runc"}'
+    assert docker.remove(new, None, "f") == '{"default-runtime": "runc"}'
 
 
 def test_docker_an_entry_that_is_unclear() -> None:
@@ -109,16 +114,25 @@ values = st.recursive(
     st.sampled_from([None, 0, 1, 2, 4, "\t"]),
     st.booleans(),
 )
-def test_json_members(content: dict[str, object], indent: int | str | None, within: bool) -> None:
-    content.pop("new", None)
-    whole: dict[str, object] = {"in": content, "z": 1} if within else content
+def test_docker_leaves_all_else(
+    content: dict[str, object], indent: int | str | None, within: bool
+) -> None:
+    whole = {"runtimes": {**content, "z": {}}, **content} if within else content
+    whole.pop("scrun", None)
     text = json.dumps(whole, indent=indent)
-    start = jsontext.member(text, 0, "in").value if within else 0  # type: ignore[union-attr]
-    assert [found.name for found in jsontext.members(text, start)] == list(content)
-    new = jsontext.insert(text, start, "new", {"path": "/x"})
-    expected: dict[str, object] = {**content, "new": {"path": "/x"}}
-    assert json.loads(new) == ({**whole, "in": expected} if within else expected)
-    assert jsontext.remove(new, start, "new")[0] == text
+    if not isinstance(whole.get("runtimes", {}), dict):
+        return
+    new = docker.add(text, PROGRAM, "f")
+    expected = json.loads(text)
+    expected.setdefault("runtimes", {})["scrun"] = ENTRY
+    assert json.loads(new) == expected
+    assert [*json.loads(new)] == [*expected]
+    if indent in (2, 4, "\t") and whole:
+        assert new == json.dumps(expected, indent=indent)
+    assert docker.remove(new, text, "f") == text
+    if whole.get("runtimes") == {}:
+        del whole["runtimes"]  # without the old file it might be ours
+    assert json.loads(docker.remove(new, None, "f") or "{}") == whole
 
 
 # --- podman
