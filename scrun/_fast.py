@@ -1,9 +1,8 @@
-"""The entry point: forwards the frequent operations without one heavy import.
+"""The entry point: forwards the frequent operations without a heavy import.
 
-An engine calls `create`, `start`, `kill` and `delete` for each container, and a bare interpreter
-is most of what such a call costs; so this module and what it imports get by with built-in
-modules. Everything else (help, errors, a supervisor that is not there) is imported where it is
-needed, by name.
+An engine calls `create`, `start`, `kill` and `delete` for each container, and most of the time of
+such a call goes into starting the interpreter. So this module and what it imports use built-in
+modules only. Everything else (help, errors, a missing supervisor) is imported where it is needed.
 """
 
 import os
@@ -24,8 +23,8 @@ _MODULES = {
 def main() -> "None":
     """Run the command of `sys.argv`; does not return.
 
-    The interpreter's own way out is passed over (`os._exit`): with nothing to flush or join it
-    is a millisecond of every call.
+    It ends with `os._exit`: there is nothing to flush or join, and the interpreter's own way out
+    takes a millisecond.
     """
     try:
         status = run(sys.argv[1:])
@@ -56,7 +55,7 @@ def run(argv: "list[str]") -> int:
 
 
 def _module(command: str) -> object:
-    """Import what carries a command out: the module of that name, or the one in the table."""
+    """Import the module that carries a command out: of the command's name, or as in the table."""
     name = _MODULES.get(command) or command.replace("-", "_")
     package = __import__("scrun.commands", fromlist=[name])
     __import__("scrun.commands." + name)

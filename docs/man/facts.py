@@ -14,7 +14,7 @@ from scrun.core.version import SPEC, VERSION
 from scrun.model import states
 from scrun.oci.signals import signal_name
 from scrun.settings.file import load, quick
-from scrun.settings.slurm.outputs import Told
+from scrun.settings.slurm.outputs import ScriptFacts
 from scrun.settings.slurm.requests import JobVariable, Release
 from scrun.supervisor.scripts import find
 from scrun.supervisor.sessions import sessions
@@ -122,7 +122,7 @@ def outputs() -> dict[str, str]:
     """Return the variables for scripts, with what the code says about them."""
     return {
         "SCRUN_ANNOTATION_*KEY*" if name == "annotations" else f"SCRUN_{name.upper()}": text
-        for name, text in attributes(Told).items()
+        for name, text in attributes(ScriptFacts).items()
     }
 
 

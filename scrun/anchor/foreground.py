@@ -1,8 +1,7 @@
-"""A command that stays: it is the anchor itself, for as long as what it has started runs.
+"""A command that stays in the foreground and is the anchor itself: `run`, `exec` and `shell`.
 
-What `create` leaves behind for engines to watch (`scrun.anchor.shell`) is here the caller's own
-process: `run` and `exec` in the foreground, `shell`. The same line goes over the same socket:
-signals there, the exit status back.
+It does what the anchor does that `create` leaves behind (`scrun.anchor.shell`), over the same
+socket: it forwards signals, and receives the exit status.
 """
 
 import _signal
@@ -12,7 +11,7 @@ import os
 from scrun.protocol.anchor import LOST, PASSED_ON
 
 _LAST_OUTPUT = 0.5
-"""Seconds in which a terminal that is open still has to show something more."""
+"""Seconds to wait for more output of a terminal that is still open after the program's end."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def pass_signals_on(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> None:
-    """Pass signals on from now on: the program may run before we know it.
+    """Forward signals from now on: the program may start before the supervisor has said so.
 
     Args:
-        sock: The supervisor's.
-        carried: The program's terminal, if we carry between that and our own descriptors.
+        sock: The connection to the supervisor.
+        carried: The program's terminal, if this process relays it.
     """
     names = {int(getattr(_signal, "SIG" + name)): name for name in PASSED_ON}
 
-    def tell(number: int, frame: "FrameType | None") -> None:
+    def forward(number: int, frame: "FrameType | None") -> None:
         if carried and number == _signal.SIGWINCH:
             carried.resize()
         try:
@@ -38,62 +37,61 @@ def pass_signals_on(sock: _socket.socket, carried: "CarriedTerminal | None" = No
 
     fd = sock.fileno()
     for number in names:
-        _signal.signal(number, tell)
+        _signal.signal(number, forward)
 
 
 def stay(sock: _socket.socket, carried: "CarriedTerminal | None" = None) -> int:
-    """Pass signals on until the status comes; return it.
+    """Forward signals until the supervisor sends the exit status; return that.
 
     Args:
-        sock: The supervisor's.
+        sock: The connection to the supervisor.
         carried: See `pass_signals_on`.
 
     Raises:
-        OSError: What comes from the terminal cannot be written.
+        OSError: Output of the terminal cannot be written.
     """
     pass_signals_on(sock, carried)
     fd = sock.fileno()
-    said = b""
-    while not said.endswith(b"\n"):
+    line = b""
+    while not line.endswith(b"\n"):
         if carried:
             carried.carry_until(fd)
         try:
             part = sock.recv(64)
-        except OSError:  # it died before it had read a signal of ours
+        except OSError:  # it died before it had read a signal
             return LOST
         if not part:
             return LOST
-        said += part
+        line += part
     if carried:
         carried.carry_the_rest()
-    return status_of(said)
+    return parse_status(line)
 
 
-def status_of(said: bytes) -> int:
-    """Read the line that a supervisor ends its anchor with; what is none is the end as well."""
-    return int(said) if said[:-1].isdigit() and len(said) <= 4 else LOST
+def parse_status(line: bytes) -> int:
+    """Parse the line with the exit status; anything else also counts as the end."""
+    return int(line) if line[:-1].isdigit() and len(line) <= 4 else LOST
 
 
 def own_terminal() -> "KeptTerminal | CarriedTerminal":
-    """Return a terminal for a program: the caller's, or one that we carry to what the caller has.
+    """Return a terminal for a program: the caller's, or a new one that this process relays.
 
-    It is to be asked for before anybody has made the caller's raw: `restore` sets that back.
+    Call it before anybody makes the caller's terminal raw: `restore` resets it.
     """
     return KeptTerminal(0) if os.isatty(0) and os.isatty(1) else CarriedTerminal()
 
 
 class Carried:
-    """A program's terminal, carried to what the caller has.
+    """A program's terminal that this process relays: standard input to it, its output to ours.
 
-    What is typed or comes by the pipe goes to it, and what it shows to standard output. At the end
-    of standard input nothing is typed any more.
+    At the end of standard input nothing is typed any more.
     """
 
     def __init__(self, master: int) -> None:
-        """Give it the size of the caller's, if that is a terminal.
+        """Take a terminal over, and give it the size of the caller's terminal, if there is one.
 
         Args:
-            master: The terminal's; ours from now on.
+            master: The terminal's master.
         """
         self.master = master
         os.set_blocking(self.master, False)
@@ -103,17 +101,17 @@ class Carried:
         self.resize()
 
     def begin(self) -> None:
-        """Leave every key to the program."""
+        """Make the caller's terminal raw, so that every key reaches the program."""
         if self._kept:
             self._kept.make_raw()
 
     def restore(self) -> None:
-        """Set the caller's terminal back."""
+        """Reset the caller's terminal."""
         if self._kept:
             self._kept.restore()
 
     def resize(self) -> None:
-        """Give it the size of the caller's."""
+        """Give it the size of the caller's terminal."""
         import fcntl
         import termios
 
@@ -124,7 +122,7 @@ class Carried:
                 return
 
     def carry_until(self, fd: int) -> None:
-        """Carry until a descriptor can be read.
+        """Relay until a descriptor is readable.
 
         Raises:
             OSError: Standard output cannot be written.
@@ -144,13 +142,13 @@ class Carried:
                     self._typed = b""
                 self._reads = bool(self._typed)
             if self.master in ready and not self._show():
-                select.select([fd], [], [])  # nobody has it open any more: it ends
+                select.select([fd], [], [])  # nobody has it open any more: the program ends
                 return
             if fd in ready:
                 return
 
     def carry_the_rest(self) -> None:
-        """Show what is there still when the program has ended.
+        """Show the rest of the output after the program has ended.
 
         Raises:
             OSError: Standard output cannot be written.
@@ -164,12 +162,12 @@ class Carried:
         try:
             self._typed = self._typed[os.write(self.master, self._typed) :]
         except BlockingIOError:
-            pass  # its room was taken meanwhile
+            pass  # its buffer has filled up meanwhile
         except OSError:
             self._typed = b""
 
     def _show(self) -> bool:
-        """Write what it shows; tell whether there may be more."""
+        """Write some of its output; tell whether there may be more."""
         from scrun.core.output import write
 
         try:
@@ -183,16 +181,16 @@ class Carried:
 
 
 class CarriedTerminal(Carried):
-    """A terminal for a program whose caller lacks one at an end or both; crun and runc make one.
+    """A new terminal, for a caller whose input or output is not one; crun and runc do the same.
 
-    `run … | tee log`, `exec -t … </dev/null`.
+    For example `run … | tee log`, `exec -t … </dev/null`.
     """
 
     def __init__(self) -> None:
-        """Make one.
+        """Open one, in raw mode.
 
-        It is raw from the beginning, as the program has a terminal of its own behind it: runc
-        begins to show output before it makes this one raw, so lines ended in two carriage returns.
+        The runtime makes a second terminal behind it. runc shows output before it makes this one
+        raw, which ended lines with two carriage returns.
         """
         import tty
 
@@ -201,36 +199,36 @@ class CarriedTerminal(Carried):
         super().__init__(master)
 
     def begin(self) -> None:
-        """Leave the program's end to the supervisor, too."""
+        """Also close the program's end, which the supervisor has now."""
         os.close(self.slave)
         super().begin()
 
 
 class KeptTerminal:
-    """A caller's terminal that something else makes raw meanwhile: it is set back at the end.
+    """A caller's terminal whose settings are restored at the end.
 
-    srun does that itself, unless it is killed.
+    srun, which makes it raw, restores them itself unless it is killed.
     """
 
     def __init__(self, fd: int) -> None:
-        """Remember how it is set."""
+        """Save its settings."""
         import termios
 
         self._fd = fd
         self._attributes = termios.tcgetattr(fd)
 
     def make_raw(self) -> None:
-        """Let every key through: what they mean is decided at the other end."""
+        """Make it raw, so that every key reaches the other end."""
         import termios
         import tty
 
-        tty.setraw(self._fd, termios.TCSADRAIN)  # what was typed already counts
+        tty.setraw(self._fd, termios.TCSADRAIN)  # keeps what was typed already
 
     def restore(self) -> None:
-        """Set it back."""
+        """Restore its settings."""
         import termios
 
-        # who was put into the background meanwhile would be stopped for this
+        # a process in the background would be stopped (SIGTTOU)
         before = _signal.signal(_signal.SIGTTOU, _signal.SIG_IGN)
         try:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._attributes)

@@ -1,32 +1,32 @@
-"""The anchor: what `create` leaves behind for an engine to watch.
+"""The anchor: the process that `create` leaves behind for an engine to watch.
 
-It is the process whose pid stands in `--pid-file`. It must be a descendant of `create`, because
-conmon and containerd's shim are subreapers that wait for it, must hear signals, and must exit
-with the container's status; and there is one per container for as long as it lives, so it has to
-weigh nothing. A shell that waits on a socket does all that in 0.1 MiB:
+Its pid stands in `--pid-file`. It must be a descendant of `create`, because conmon and
+containerd's shim are subreapers that wait for it; it must forward signals, and exit with the
+container's status. There is one per container, for the container's whole life, so it must be
+small. A shell that waits on a socket does all that in 0.1 MiB:
 
-* its socket (descriptor 3) is the supervisor's: a line `STATUS` from there is the end, end of
-  file is the death of the supervisor, and is told by `LOST`;
-* a signal is passed on as a line with its name. What became of it is the supervisor's business.
-  One that comes in the microseconds in which a shell has looked for signals and does not read
-  yet, right after its begin or after another signal, is passed on with the next;
-* dash does not tell an interrupted `read` from end of file by its status (1 in both cases), so
-  the traps leave a mark;
-* the descriptor of the locked pid file stays open in it (number 9): the lock is the anchor's.
+* its socket (descriptor 3) leads to the supervisor: a line `STATUS` from there ends it; end of
+  file means that the supervisor died, and it exits with `LOST`;
+* it forwards a signal as a line with the signal's name. A signal that arrives in the microseconds
+  after the shell has checked for signals and before it reads, right after its start or after
+  another signal, is forwarded with the next one;
+* dash's `read` has the same status (1) after an interrupt and at end of file, so the traps set a
+  variable;
+* the descriptor of the locked pid file stays open in it (number 9), so the anchor holds the lock.
 
-It leads a session of its own, as the first process of runc's and crun's containers does, so that
-neither a hang-up nor a key of the terminal on which `create` was typed ends it. With a terminal of
-the container's that is the session's controlling terminal, so that its hang-up and change of size
-arrive here as SIGHUP and SIGWINCH. Then it is a bare Python: bash,
-which is /bin/sh on some systems, restarts its `read` after SIGWINCH, and would pass a new size on
-only with the next signal. There are few containers with terminals, and people sit before them.
+It leads a session of its own, as the first process of a runc or crun container does, so that
+neither a hang-up nor a key of the terminal on which `create` was typed ends it. If the container
+has a terminal, that is the session's controlling terminal, so that a hang-up or a change of its
+size arrives as SIGHUP or SIGWINCH. Then the anchor is a bare Python: bash, which is /bin/sh on
+some systems, restarts its `read` after SIGWINCH, and would forward a new size only with the next
+signal. Few containers have terminals.
 
-Engines take its pid for the container's, and work in its namespaces: `podman cp` goes to its mount
-namespace, a network for a container with mapped users is made in its network namespace. So it has
-namespaces of its own, of every kind, and the root directory there is empty until the supervisor
-shows the container's files in it (`containers.show_files`). A process in between makes the anchor,
-and takes the host's root away from it when its program is loaded; docs/decisions/pid-namespaces.md
-has why it is done that way.
+Engines take its pid for the container's and work in its namespaces: `podman cp` enters its mount
+namespace, and the network for a container with mapped users is made in its network namespace. So
+it has namespaces of its own, of every kind. Its root directory is empty until the supervisor shows
+the container's files there (`containers.show_files`). An intermediate process makes the anchor and
+removes the host's root from its reach once its program is loaded; for the reasons see
+docs/decisions/pid-namespaces.md.
 """
 
 import _signal
@@ -36,7 +36,7 @@ import sys
 from scrun.protocol.anchor import LOST, PASSED_ON
 
 _EMPTY = "/proc"
-"""Where the empty root is mounted first, in a place that is there on every host."""
+"""Where the empty root is mounted first: a directory that every host has."""
 
 # `podman top ID` and `docker top ID` show the anchor with its command line, which begins with this
 _EXPLAINED = (
@@ -52,45 +52,45 @@ _SCRIPT = (
 _WITH_TERMINAL = f"""
 import _signal, os, sys
 names = {{getattr(_signal, "SIG" + name): name for name in {PASSED_ON!r}}}
-def tell(number, frame):
+def forward(number, frame):
     try:
         os.write(3, names[number].encode() + b"\\n")
     except OSError:
         pass
 for number in names:
-    _signal.signal(number, tell)
+    _signal.signal(number, forward)
 os.close(4)
-said = b""
-while not said.endswith(b"\\n"):
+status = b""
+while not status.endswith(b"\\n"):
     try:
         part = os.read(3, 64)
     except ConnectionResetError:
         part = b""
     if not part:
         os._exit({LOST})
-    said += part
-os._exit(int(said))
+    status += part
+os._exit(int(status))
 """
 
 
 class AnchorProcess:
-    """An anchor that is about to be left behind, as a child of a child of this process.
+    """An anchor that is about to be left behind, as a grandchild of this process.
 
-    It is made beside this process, which has other things to do meanwhile: `pid` waits for the
-    first half of that, and `settle` for the rest.
+    It is made concurrently with this process: `pid` waits for the first half, `settle` for the
+    rest.
 
-    Whoever could enter its namespaces could have made them: an ordinary user on a host without
-    user namespaces gets an anchor in those of the caller's, and the container's log says so.
+    An ordinary user on a host without user namespaces gets an anchor in the caller's namespaces,
+    and the container's log says so. Nobody else with the same rights could enter other ones.
     """
 
     __slots__ = ("_lock", "_maker", "_pid", "_said", "_sock", "_terminal", "_told")
 
     def __init__(self, sock: int, lock: "int | None", terminal: "str | None") -> None:
-        """Begin to make it.
+        """Start to make it.
 
         Args:
-            sock: The anchor's end of the pair whose other end goes to the supervisor. Taken over:
-                it is closed here as soon as the anchor has it.
+            sock: The anchor's end of the socket pair, whose other end goes to the supervisor. It
+                is closed here as soon as the anchor has it.
             lock: The descriptor of the locked pid file, if there is one.
             terminal: The path of the container's terminal, if it has one.
         """
@@ -103,7 +103,7 @@ class AnchorProcess:
         """Its process id.
 
         Raises:
-            OSError: There is no anchor.
+            OSError: The anchor could not be made.
         """
         if not self._pid:
             try:
@@ -124,7 +124,7 @@ class AnchorProcess:
         """Wait until the host's root is out of its reach.
 
         Raises:
-            OSError: There is no anchor any more.
+            OSError: The anchor has died.
         """
         if self.pid and self._maker:
             try:
@@ -133,7 +133,7 @@ class AnchorProcess:
                 self._reap()
 
     def give_up(self) -> None:
-        """Need it no more: it has been told to end."""
+        """Reap its maker: the anchor is not needed any more, and has been told to end."""
         if self._maker:
             self._reap()
 
@@ -162,8 +162,8 @@ class AnchorProcess:
             return line
         word, _, why = line.partition(b" ")
         kind = _UnprivilegedError if word == b"unprivileged" else OSError
-        reason = os.fsdecode(why) or "the one that makes it was killed"
-        raise kind(0, f"there is no process that an engine could watch: {reason}")
+        reason = os.fsdecode(why) or "its maker was killed"
+        raise kind(0, f"cannot make a process for the engine to watch: {reason}")
 
     def _reap(self) -> None:
         os.close(self._told)
@@ -172,7 +172,7 @@ class AnchorProcess:
 
 
 class _UnprivilegedError(OSError):
-    """The caller may not make namespaces; so nobody with the same rights may enter any."""
+    """The caller may not make namespaces."""
 
 
 def _reason(error: BaseException) -> str:
@@ -184,15 +184,15 @@ def _reason(error: BaseException) -> str:
 def _make(
     sock: int, lock: "int | None", terminal: "str | None", telling: int, *, apart: bool
 ) -> None:
-    """Make the anchor, tell its pid, and take the host's root away from it."""
+    """Make the anchor, report its pid, and remove the host's root from its reach."""
     inherited = [int(name) for name in os.listdir("/proc/self/fd")]
     null = os.open("/dev/null", os.O_RDWR)
     loaded, loading = os.pipe()
     fds = {0: null, 1: null, 2: null, 3: sock, 4: loading}
     if lock is not None:
         fds[9] = lock
-    # Numbers below 10 are all that a redirection of dash can name. What is in the way of these
-    # is moved first, all of it: dup2 onto itself would leave close-on-exec set.
+    # A redirection in dash can only name descriptors below 10. All of these are moved out of the
+    # way first: dup2 onto itself would leave close-on-exec set.
     fds = {number: out_of_the_way(fd) for number, fd in fds.items()}
     os.close(loading)
     if apart:
@@ -208,7 +208,7 @@ def _make(
     os.close(fds[4])
     os.write(telling, b"%d\n" % anchor)
     try:
-        # its program closes the pipe, or its end does
+        # its program closes the pipe, or its death does
         why = os.read(loaded, 4096)
         if why or os.waitid(os.P_PID, anchor, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             raise OSError(0, os.fsdecode(why) or "it ended at once")
@@ -218,13 +218,13 @@ def _make(
             os.chdir(_EMPTY)
             become_root()
     except BaseException:
-        os.kill(anchor, 9)  # it is ours still, and has not been waited for
+        os.kill(anchor, 9)  # still an unreaped child, so the pid is valid
         raise
     os.write(telling, b"0\n")
 
 
 def _go_apart() -> None:
-    """Move to namespaces of our own, with an empty root beside the one that we still have."""
+    """Move to new namespaces, and mount an empty root beside the current one."""
     from scrun.core import namespaces as ns
 
     kinds = ns.NEW_MOUNT | ns.NEW_PID | ns.NEW_IPC | ns.NEW_UTS | ns.NEW_NETWORK | ns.NEW_CGROUP
@@ -254,8 +254,8 @@ def _become(
     """Become the anchor's program: a shell, or a bare Python.
 
     Args:
-        fds: The descriptors that it has, by their numbers there.
-        inherited: Those that this process got from the caller of `create`, perhaps.
+        fds: The descriptors that it gets, by their numbers there.
+        inherited: Descriptors that this process may have inherited from the caller of `create`.
         terminal: The path of the container's terminal, if it has one.
         apart: Whether it is in namespaces of its own.
     """
@@ -264,21 +264,21 @@ def _become(
 
         try:
             ns.mount("proc", f"{_EMPTY}/proc", "proc", ns.NO_SUID | ns.NO_DEVICES | ns.NO_PROGRAMS)
-        except OSError:  # there is a container around all this that hides parts of /proc
+        except OSError:  # in a container that hides parts of /proc
             pass
-    os.chdir("/")  # another directory would lead to the host, and be held there
+    os.chdir("/")  # another directory would lead to the host, and keep it mounted
     os.setsid()
     if terminal is not None:
-        os.close(os.open(terminal, os.O_RDWR))  # it is the session's from now on
+        os.close(os.open(terminal, os.O_RDWR))  # becomes the controlling terminal
     for number, fd in fds.items():
         os.dup2(fd, number)
-    # An inherited pipe kept open here would keep its reader waiting for the container's life.
+    # The reader of an inherited pipe would have to wait until the container's end.
     for fd in {*inherited} - {*fds, *fds.values()}:
         try:
             os.close(fd)
-        except OSError:  # it was the listing's own
+        except OSError:  # the descriptor of listdir itself
             pass
-    # Ignored signals stay ignored over exec, and a shell cannot trap those: a job of
+    # Ignored signals stay ignored over exec, and a shell cannot trap them: a job of
     # a non-interactive shell ignores INT and QUIT, one under nohup HUP.
     for name in (*PASSED_ON, "PIPE"):
         _signal.signal(getattr(_signal, "SIG" + name), _signal.SIG_DFL)
@@ -290,7 +290,7 @@ def _become(
 
 
 def out_of_the_way(fd: int) -> int:
-    """Duplicate a descriptor out of the way of the numbers that the anchor uses; close-on-exec."""
+    """Duplicate a descriptor to a number of 10 or above, which the anchor does not use."""
     import fcntl
 
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)

@@ -49,7 +49,7 @@ def report_failure(
     parsed: "Parsed | None",
     details: str = "",
     *,
-    told: bool = False,
+    reason_shown: bool = False,
 ) -> int:
     """Write the reason to standard error, `--log` and SCRUN_LOG_FILE; return the exit status.
 
@@ -58,7 +58,7 @@ def report_failure(
         status: The exit status.
         parsed: What the caller asked for, as far as it is known.
         details: A traceback: for the logs, or for standard error if there is none.
-        told: Standard error has the reason already.
+        reason_shown: Whether standard error already shows the reason.
     """
     text = answer.decode(errors="replace")
     log = parsed.text("log") if parsed is not None else None
@@ -74,7 +74,7 @@ def report_failure(
         if details:
             append(f"file:{file}", "debug", about + details, form, 0o600)
         append(f"file:{file}", "error", about + one_line(text), form, 0o600)
-    if told:
+    if reason_shown:
         if log:
             append(log, "error", one_line(text), log_format)
     elif parsed is None or parsed.command != "kill" or not _is_known_to_podman(text):

@@ -1,4 +1,4 @@
-"""What `create`, `run` and `exec` give the supervisor: descriptors, and the end of an anchor."""
+"""What `create`, `run` and `exec` send: descriptors, and the supervisor's end of an anchor."""
 
 import _socket
 import os
@@ -14,25 +14,33 @@ if TYPE_CHECKING:
 
 
 class Anchored:
-    """One call's pid file, terminal and anchor.
+    """The pid file, terminal and anchor of one command.
 
-    Used with `with`, which removes a pid file that was not published.
+    A context manager, which removes a pid file that was not published.
 
     Attributes:
-        pid_file: That of `--pid-file`, if it is given.
-        console: The terminal for `--console-socket`, likewise.
-        left: The anchor that is left behind; None: it is this process itself.
-        socket: The anchor's end of its socket, for this process.
+        pid_file: The file of `--pid-file`, or None.
+        console: The terminal for `--console-socket`, or None.
+        anchor: The anchor that is left behind; None if this process is the anchor.
+        socket: The anchor's end of its socket, for an anchor that is this process.
         fds: Standard input, output and error, and the supervisor's end of that socket.
     """
 
-    __slots__ = ("_ours", "_socket_path", "console", "fds", "left", "pid_file", "socket")
+    __slots__ = (
+        "_socket_path",
+        "_supervisor_end",
+        "anchor",
+        "console",
+        "fds",
+        "pid_file",
+        "socket",
+    )
 
     def __init__(self, parsed: Parsed) -> None:
         """Make the pid file.
 
         Raises:
-            OSError: Something is wrong at its place.
+            OSError: It cannot be made.
         """
         _open_closed_descriptors()
         path = parsed.text("pid-file")
@@ -47,48 +55,48 @@ class Anchored:
             self.pid_file.discard()
 
     def begin(self, carried: "CarriedTerminal | None" = None, *, leave: bool) -> None:
-        """Make the terminal and begin to make the anchor.
+        """Open the terminal, and start to make the anchor.
 
         Args:
-            carried: A terminal of this process for the container.
-            leave: Leave an anchor behind.
+            carried: The terminal that this process relays for the container, if any.
+            leave: Whether to leave an anchor behind.
 
         Raises:
-            OSError: The console socket is at fault.
+            OSError: The console socket cannot be used.
         """
         self.console = Console(self._socket_path) if self._socket_path else None
         stdio = [carried.slave] * 3 if carried else [0, 1, 2]
         if self.console:
             stdio = self.console.stdio
-        self._ours, self.socket = _socket.socketpair()
-        self.fds = [*stdio, self._ours.fileno()]
-        self.left = None
+        self._supervisor_end, self.socket = _socket.socketpair()
+        self.fds = [*stdio, self._supervisor_end.fileno()]
+        self.anchor = None
         if leave:
             lock = self.pid_file.lock if self.pid_file else None
             terminal = self.console.path if self.console else None
-            self.left = AnchorProcess(self.socket.detach(), lock, terminal)
+            self.anchor = AnchorProcess(self.socket.detach(), lock, terminal)
 
     def name(self) -> int:
         """Return the anchor's pid, and write it to the pid file.
 
         Raises:
-            OSError: There is no anchor, or the pid file's file system is full.
+            OSError: The anchor could not be made, or the pid file's file system is full.
         """
-        pid = self.left.pid if self.left else os.getpid()
+        pid = self.anchor.pid if self.anchor else os.getpid()
         if self.pid_file:
-            self.pid_file.names(pid, self.left)
+            self.pid_file.name_anchor(pid, self.anchor)
         return pid
 
     def sent(self) -> None:
-        """Close what the supervisor has now."""
-        self._ours.close()
+        """Close the descriptor that the supervisor has received."""
+        self._supervisor_end.close()
 
 
 def _open_closed_descriptors() -> None:
-    """Put /dev/null where standard input, output or error were closed.
+    """Open /dev/null for standard input, output or error if it is closed.
 
-    Else the next file that is opened takes that number, and a socket of ours would be handed to
-    the container as its standard input.
+    Else the next file that is opened gets that number, and the container would get one of scrun's
+    sockets as its standard input.
     """
     while (fd := os.open("/dev/null", os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)

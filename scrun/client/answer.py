@@ -1,17 +1,17 @@
-"""A question to the supervisor of a running container, for the commands that are seldom called."""
+"""Requests to the supervisor of a running container, for commands that are called seldom."""
 
 from scrun.cli.parse import Parsed
 from scrun.client.ask import ask
-from scrun.client.find import unserved
+from scrun.client.find import explain_unserved
 from scrun.core.output import say
 from scrun.protocol import wire
 
 
 def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int:
-    """Ask, and print the answer; return the exit status.
+    """Send a request and print the answer; return the exit status.
 
     Args:
-        parsed: The command.
+        parsed: The command line.
         directory: The container's record.
         fields: The request.
 
@@ -19,7 +19,7 @@ def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int
         UnknownContainer: There is no such container.
         StateError: Nobody serves it any more.
     """
-    status, answer = answer_of(directory, fields)
+    status, answer = fetch_answer(directory, fields)
     if status:
         from scrun.cli.failure import report_failure
 
@@ -28,8 +28,8 @@ def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int
     return 0
 
 
-def answer_of(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
-    """Ask, and return the exit status and what to print.
+def fetch_answer(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
+    """Send a request; return the exit status and the answer.
 
     Raises:
         UnknownContainer: There is no such container.
@@ -38,4 +38,4 @@ def answer_of(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
     try:
         return ask(directory, "supervisor", fields)
     except wire.NOBODY:
-        raise unserved(directory) from None
+        raise explain_unserved(directory) from None

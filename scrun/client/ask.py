@@ -1,6 +1,6 @@
-"""Questions to a supervisor: one request, one answer, and where the records are.
+"""Requests to a supervisor that have one answer, and where the records are.
 
-On the path of `state`, `start`, `kill` and `delete`: it imports what is built in.
+`state`, `start`, `kill` and `delete` use this module, so it imports built-in modules only.
 """
 
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def forward(parsed: Parsed) -> int:
-    """Ask the supervisor of a container, and print what it answers."""
+    """Forward an operation to the container's supervisor and print the answer."""
     from scrun.oci.ids import check_id
 
     if parsed.options.get("regex"):
@@ -26,7 +26,7 @@ def forward(parsed: Parsed) -> int:
     container = check_id(parsed.id or "")
     directory = record_root(parsed) + "/" + container
     try:
-        status, answer = ask(directory, "supervisor", request(parsed, container))
+        status, answer = ask(directory, "supervisor", build_request(parsed, container))
     except wire.NOBODY:
         from scrun.client import orphan
 
@@ -43,7 +43,7 @@ def forward(parsed: Parsed) -> int:
     return 0
 
 
-def request(parsed: Parsed, container: str) -> "list[bytes]":
+def build_request(parsed: Parsed, container: str) -> "list[bytes]":
     """Build the request for a forwarded operation (see `scrun.protocol.wire`)."""
     fields = [parsed.command, container]
     if parsed.command == "kill":
@@ -55,10 +55,10 @@ def request(parsed: Parsed, container: str) -> "list[bytes]":
 
 
 def ask(directory: str, name: str, fields: "list[bytes]") -> "tuple[int, bytes]":
-    """Send one request to a supervisor and wait for its answer.
+    """Send one request to the supervisor at DIRECTORY/NAME and wait for its answer.
 
     Raises:
-        OSError: No supervisor listens there (`wire.NOBODY`), or none answers.
+        OSError: No supervisor listens there (`wire.NOBODY`), or it does not answer.
     """
     return converse(lambda: wire.connect_supervisor(directory, name), fields)
 
@@ -68,15 +68,16 @@ def converse(
 ) -> "tuple[int, bytes]":
     """Send one request, and wait for its answer.
 
-    A supervisor that hangs up without one was on its way out, has died, or has not got the whole
-    request in time, as when this process was stopped meanwhile. Whether it listens tells which.
+    A supervisor that hangs up without an answer was about to exit, has died, or did not get the
+    whole request in time, for example because this process was stopped. The next attempt to
+    connect tells which.
 
     Args:
-        connect: Connects to it.
+        connect: Connects to the supervisor.
         fields: The request.
 
     Raises:
-        OSError: Of `connect`; or it hangs up again and again.
+        OSError: As `connect`; or the supervisor hangs up each time.
     """
     for _ in range(3):
         sock = connect()
@@ -91,10 +92,10 @@ def converse(
 
 
 def record_root(parsed: Parsed) -> str:
-    """Return the directory under which the records of containers are: `--root`, settings, default.
+    """Return the root directory of the records, from `--root`, the settings or the default.
 
     Raises:
-        SettingsError: A settings file is wrong, or there is no place for the default.
+        SettingsError: A settings file is invalid, or there is no directory for the default.
     """
     given = parsed.options.get("root")
     if isinstance(given, str):
@@ -105,13 +106,13 @@ def record_root(parsed: Parsed) -> str:
 
 
 def setting(parsed: Parsed, key: str) -> "str | None":
-    """Look one key of the settings up that the fast path needs: `root` or `group`."""
+    """Look up one of the settings that the fast path needs: `root` or `group`."""
     from scrun.settings.file.quick import quick
 
     given = parsed.options.get("config-file")
     config_file = given if isinstance(given, str) else None
     found = quick(os.environ, config_file)
-    if found is None:  # said in a way that takes the whole of TOML to read
+    if found is None:  # only a full TOML parser can read it
         from scrun.settings.file.load import load
 
         value = getattr(load(os.environ, config_file), key)

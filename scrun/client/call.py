@@ -1,12 +1,12 @@
-"""What `create` does for its supervisor: it calls the OCI runtime of this machine.
+"""Run the OCI runtime of this machine in `create`, on behalf of the supervisor.
 
-The container's first process becomes a child of whoever is the subreaper above `create`, conmon or
-containerd's shim, and never of the supervisor, which is nobody's descendant. So the engine waits
-for it, signals it and finds its namespaces as with crun or runc.
+So the container's first process becomes a child of the subreaper above `create` (conmon or
+containerd's shim) and not of the supervisor, which is not below the engine. The engine waits for
+it, signals it and finds its namespaces as with crun or runc.
 
 Wire: the supervisor sends CALL (`scrun.protocol.progress`), the length of the command as a decimal
 number, NUL, and the command's words separated by NUL. The answer is a line with its exit status,
-negative if a signal ended it, and beside it the descriptor that holds the lock of the pid file, if
+negative if a signal ended it, together with the descriptor that holds the lock of the pid file, if
 there is one. Standard input, output and error are those of `create`.
 """
 
@@ -15,18 +15,18 @@ import os
 
 
 def call(sock: _socket.socket, data: bytes, lock: "int | None") -> "tuple[int, bytes]":
-    """Carry out what the supervisor asks for.
+    """Run the command that the supervisor has sent.
 
     Args:
-        sock: The connection to it.
-        data: What has come so far: the message, perhaps without its end.
+        sock: The connection to the supervisor.
+        data: What was received so far: the message, perhaps without its end.
         lock: The descriptor that holds the pid file's lock.
 
     Returns:
-        The exit status, and what has come after the message.
+        The exit status, and what was received after the message.
 
     Raises:
-        ConnectionError: The supervisor went away.
+        ConnectionError: The supervisor closed the connection.
     """
     head, _, rest = data.partition(b"\0")
     length = int(head[1:])

@@ -1,8 +1,8 @@
-"""scrun start: start the program of a created container.
+"""Start the supervisor for the next containers, after the `start` of one that has its own.
 
-Wire: `start ID`, sent by `client.ask`. Here is only what follows in one case: the container's
-supervisor was started below conmon and is its own (see `scrun.commands.create`). podman calls
-`start` itself, so one that is started from here is nobody's child for long; buildah does not.
+A container whose `create` ran below conmon has a supervisor of its own (`scrun.client.submit`).
+podman, and not conmon, calls `start`: a supervisor that is started here keeps nobody waiting.
+buildah calls `start` itself and would wait, so there none is started.
 """
 
 import os
@@ -15,7 +15,7 @@ from scrun.core.errors import ScrunError
 
 
 def common_supervisor(parsed: Parsed) -> None:
-    """Have the supervisor started that serves the next containers, if there is none."""
+    """Have the supervisor started that serves the next containers, unless it is running."""
     try:
         root = record_root(parsed)
         if (setting(parsed, "group") or "user") != "user" or is_waited_for():
@@ -24,4 +24,4 @@ def common_supervisor(parsed: Parsed) -> None:
         if not os.path.lexists(f"{root}/{name}"):
             launch_beside(root, name)
     except (ScrunError, OSError):
-        pass  # the next `create` starts one, and says what is wrong
+        pass  # the next `create` starts one, and reports what is wrong

@@ -1,4 +1,4 @@
-"""The terminal of a container that an engine asks for."""
+"""The terminal of a container, which goes to the engine over `--console-socket`."""
 
 import _socket
 import os
@@ -6,27 +6,27 @@ import os
 from scrun.protocol import wire
 
 _TAKING = 10
-"""Seconds that whoever listens at the console socket may take."""
+"""Seconds in which the engine has to accept the connection to its console socket."""
 
 
 class Console:
-    """A terminal that is to be handed to the engine (runtime-spec, runc's terminals.md).
+    """A terminal for the engine (runtime-spec, runc's terminals.md).
 
     Attributes:
-        stdio: Its slave as standard input, output and error.
+        stdio: Its slave, as standard input, output and error.
         path: The slave's path.
     """
 
     __slots__ = ("_master", "_socket", "path", "stdio")
 
     def __init__(self, socket: str) -> None:
-        """Make it.
+        """Open a terminal.
 
         Args:
-            socket: What `--console-socket` says.
+            socket: The value of `--console-socket`.
 
         Raises:
-            OSError: It is no socket, or another user's.
+            OSError: That is not a socket, or belongs to another user.
         """
         self._socket = socket
         try:
@@ -42,17 +42,17 @@ class Console:
         self.path = os.ttyname(slave)
 
     def hand_over(self) -> None:
-        """Send the master to the engine, which is the only one that has it then.
+        """Send the master to the engine, and close it here.
 
         Raises:
-            OSError: Nobody takes it, or another user would.
+            OSError: Nobody accepts it, or another user listens there.
         """
         directory, name = os.path.split(self._socket)
         try:
             sock = wire.connect(directory or ".", name, patience=_TAKING)
             try:
-                if wire.served_by(sock) != 0:  # root may take everybody's
-                    wire.check_server(sock)
+                if wire.peer_uid(sock) != 0:  # root may get everybody's terminal
+                    wire.check_peer(sock)
                 rights = self._master.to_bytes(4, "little")
                 ancillary = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)]
                 sock.sendmsg([self.path.encode()], ancillary)

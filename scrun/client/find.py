@@ -1,4 +1,4 @@
-"""The containers under a root directory, and the one that a person means."""
+"""Find the containers under a root directory, also by the beginning of an id."""
 
 import os
 
@@ -9,10 +9,10 @@ from scrun.oci.ids import is_id
 
 
 def containers(root: str) -> list[str]:
-    """Return the ids under a root directory, sorted.
+    """Return the ids under a root directory, sorted; none if the directory does not exist.
 
     Raises:
-        OSError: It cannot be read; but it need not be there.
+        OSError: It cannot be read.
     """
     try:
         with os.scandir(root) as entries:
@@ -22,13 +22,14 @@ def containers(root: str) -> list[str]:
     return sorted(filter(is_id, names))
 
 
-def meant(parsed: Parsed, root: str) -> str:
-    """Return the id that a person means: the one that is there, or the only one that begins so.
+def resolve_id(parsed: Parsed, root: str) -> str:
+    """Return the whole id: the given one if it exists, or the only one that begins with it.
 
-    For the commands of people only: engines know whole ids, and nothing is ended by half of one.
+    Only for commands that people type: engines know whole ids, and no container should end because
+    of an abbreviation.
 
     Raises:
-        UsageError: Several begin so.
+        UsageError: Several ids begin with it.
     """
     given = parsed.id or ""
     if os.path.lexists(os.path.join(root, given)):
@@ -38,15 +39,15 @@ def meant(parsed: Parsed, root: str) -> str:
     except OSError:
         found = []
     if len(found) > 1:
-        raise UsageError(f"container {given}: which one: {', '.join(found)}?")
+        raise UsageError(f"container {given}: is ambiguous: {', '.join(found)}: give more of it")
     return found[0] if found else given
 
 
-def unserved(directory: str) -> "UnknownContainer | StateError":
-    """Say why nobody answers for a container.
+def explain_unserved(directory: str) -> "UnknownContainer | StateError":
+    """Return the error that says why no supervisor serves a container.
 
     Raises:
-        OSError: That cannot be known.
+        OSError: The root directory cannot be read.
     """
     container = os.path.basename(directory)
     if not has_record(directory):

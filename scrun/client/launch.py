@@ -1,4 +1,4 @@
-"""Start a supervisor, one however many ask for it at the same moment."""
+"""Start a supervisor: only one, however many commands need it at the same moment."""
 
 import _signal
 import _socket
@@ -13,32 +13,32 @@ from scrun.core.paths import packages
 from scrun.protocol import wire
 
 _BUILDAH = b"buildah-"
-_GENERATIONS = 3  # whoever calls a runtime, and perhaps scripts around that
+_GENERATIONS = 3  # the caller of the runtime, and perhaps scripts around that
 _PATIENCE = 60.0  # for a loaded machine and a slow file system; it takes 0.15 s
 
 
 def launch(
     root: str, name: str, *, settings_file: str = "", lingers: bool = True
 ) -> _socket.socket:
-    """Connect to the supervisor NAME under ROOT, after starting it if nobody has meanwhile.
+    """Connect to the supervisor NAME under ROOT; start it unless somebody has meanwhile.
 
     Args:
         root: The root directory.
         name: The socket's name.
-        settings_file: What `--config-file` names, if it is given: for the supervisor's own.
+        settings_file: The value of `--config-file`, or "": the supervisor's own settings.
         lingers: Whether it stays for a while when it has nothing to do.
 
     Raises:
         SettingsError: ROOT cannot be made, or is not the caller's own.
         SupervisorLost: It did not start; with the reason that it gave.
-        OSError: Perhaps there is one, but it cannot be reached.
+        OSError: It may be running, but cannot be reached.
     """
     own_directory(root)
 
     def too_late(*_: object) -> None:
         raise SupervisorLost(
             f"the supervisor does not start: {root}/{name} has no listener after {_PATIENCE:g} s; "
-            f"look what hangs: `fuser -v {root}/{name}.lock`"
+            f"find the process that hangs: `fuser -v {root}/{name}.lock`"
         )
 
     handler = _signal.signal(_signal.SIGALRM, too_late)
@@ -66,11 +66,11 @@ def _launch(root: str, name: str, settings_file: str, *, lingers: bool) -> _sock
 
 
 def is_waited_for() -> bool:
-    """Tell whether somebody above waits until whatever we start below it has ended.
+    """Tell whether a subreaper above this process would wait for the supervisor's end.
 
-    conmon and buildah are subreapers: what detaches itself becomes their child. conmon ends when
-    it has no child left (conmon.c, check_child_processes), and so does the process in which
-    buildah calls the runtime (buildah 1.42, reapStrays); that one is known by its name.
+    conmon and buildah are subreapers: a daemon that is started below them becomes their child.
+    conmon exits when it has no child left (conmon.c, check_child_processes), and so does the
+    process in which buildah calls the runtime (buildah 1.42, reapStrays); its name tells it.
     """
     if "_OCI_SYNCPIPE" in os.environ:
         return True
@@ -82,7 +82,7 @@ def is_waited_for() -> bool:
                     return True
             with open(f"/proc/{pid}/stat", "rb") as file:
                 pid = int(file.read().rpartition(b")")[2].split()[1])
-        except OSError:  # it is gone, or one of another namespace: 0
+        except OSError:  # it is gone, or 0: in another namespace
             return False
     return False
 
@@ -92,17 +92,17 @@ def _remove(*paths: str) -> None:
         try:
             os.unlink(path)
         except OSError:
-            pass  # there was none; or there is no removing it either
+            pass  # it is gone already, or cannot be removed
 
 
 def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
-    """Have a supervisor started by a process that nobody waits for.
+    """Start a supervisor from a process that nobody waits for.
 
     Args:
         root: The root directory.
         name: The socket's name.
-        to_tidy: Whether it is there only to give back what dead supervisors have left; one that
-            runs already does so now.
+        to_tidy: Whether it should only clean up after dead supervisors; one that is running does
+            so now.
     """
     package = packages()
     call = "have_tidied" if to_tidy else "launch"
@@ -125,28 +125,28 @@ def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
 
 
 def have_tidied(root: str, name: str) -> None:
-    """Have a supervisor give back what dead ones have left, and start one if there is none.
+    """Have a supervisor clean up after dead ones; start it if there is none.
 
     Raises:
         SettingsError: See `launch`.
         SupervisorLost: Likewise.
-        OSError: It cannot be asked.
+        OSError: It cannot be reached.
     """
     sock = launch(root, name, lingers=False)
     wire.send(sock, [b"tidy"])
     wire.receive(sock)
 
 
-# What the first caller ignores (a shell's background job has SIGINT ignored) or blocks is its own
-# matter, and not that of everybody's containers. 32 and 33 are the C library's.
+# The supervisor must not inherit what the first caller ignores or blocks (SIGINT in a shell's
+# background job): it serves all later containers. 32 and 33 belong to the C library.
 _SIGNALS = tuple({*range(1, 65)} - {9, 19, 32, 33})
 
 
 def _lock(path: str) -> int:
-    """Take the lock of one supervisor's name.
+    """Lock a supervisor's name; return the descriptor.
 
-    The supervisor removes the file when it goes, under the lock: whoever waited for the removed
-    one waits again.
+    The supervisor removes the file under the lock when it exits; whoever waited for the removed
+    file has to lock the new one.
     """
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -163,10 +163,10 @@ def _lock(path: str) -> int:
 
 
 def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool) -> None:
-    """Run the supervisor's program, and wait until it listens or has said why not.
+    """Run the supervisor's program, and wait until it listens or has reported an error.
 
-    It has the lock too until then: we may be killed, and the next one must not start another
-    while it is about to take the name.
+    Until then it holds the lock too: if this process is killed, nobody else may start a supervisor
+    while this one is about to take the name.
     """
     readable, writable = os.pipe()
     package = packages()
@@ -195,23 +195,23 @@ def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool
         with open(readable, "rb") as pipe:
             answer = pipe.read().decode(errors="replace").strip()
     except SupervisorLost:
-        os.kill(pid, _signal.SIGKILL)  # it is ours until it has been waited for
+        os.kill(pid, _signal.SIGKILL)  # a child, so the pid is valid until waitpid
         raise
     finally:
-        os.waitpid(pid, 0)  # it has forked itself away by then
+        os.waitpid(pid, 0)  # it has daemonized itself by then
     if answer != "ready":
-        _remove(f"{root}/{name}", f"{root}/{name}.lock")  # one that runs does so when it goes
-        reason = answer or "it ended without a word"
+        _remove(f"{root}/{name}", f"{root}/{name}.lock")  # a running one does so when it exits
+        reason = answer or "it ended without giving a reason"
         raise SupervisorLost(f"the supervisor does not start: {reason}")
 
 
 def _environment(settings_file: str) -> "dict[str, str]":
-    """Return what the supervisor needs to know of the caller's environment.
+    """Return the variables that the supervisor needs from the caller.
 
-    Each container's children get the environment of its own `create`, and its own settings hold
-    for it; those of whoever starts the supervisor say how long that stays.
+    Each container's children get the environment of its own `create`, and its own settings apply
+    to it; the settings of whoever starts the supervisor only say how long that stays.
     """
-    # SLURM_CONF: for what dead supervisors have left
+    # SLURM_CONF: to release the jobs of dead supervisors
     kept = ("XDG_RUNTIME_DIR", "_CONTAINERS_ROOTLESS_UID", "SCRUN_CONFIG", "SLURM_CONF", "TMPDIR")
     environment = {key: os.environ[key] for key in kept if key in os.environ}
     if settings_file:

@@ -1,9 +1,9 @@
-"""kill --regex and delete --regex: all containers whose id matches an expression, as crun has it.
+"""kill --regex and delete --regex: all containers whose id matches an expression, as in crun.
 
-The expression has to match the whole id. Each is asked for in turn; one that fails does not keep
-the others from it.
+The expression has to match the whole id. The containers are handled in turn; after a failure the
+rest still get their turn.
 
-Errors: the expression is not one, or, without --force, no container matches.
+Errors: the expression is invalid, or, without --force, no container matches.
 """
 
 import re
@@ -16,10 +16,10 @@ from scrun.core.errors import UnknownContainer, UsageError
 
 
 def forward_each(parsed: Parsed) -> int:
-    """Carry a command out for each container that matches; return the worst exit status.
+    """Carry a command out for each container that matches; return the highest exit status.
 
     Raises:
-        UsageError: It is not a regular expression.
+        UsageError: The regular expression is invalid.
         UnknownContainer: No container matches.
         OSError: The root directory cannot be read.
     """

@@ -1,16 +1,16 @@
-"""Operations on a container whose supervisor does not answer.
+"""Operations on a container that no supervisor serves.
 
 Either there is no such container, or its supervisor died. The supervisor's death ended the job
-and the anchor (see docs/design.md), so what is left is a record: the container is *stopped*.
-`state` is answered from it, and `delete` has a new supervisor finish the business: cancel the job
-by its id, if it is there still, and remove what is left.
+and the anchor (see docs/design.md), so only a record is left: the container is *stopped*. `state`
+is answered from the record; for `delete` another supervisor cancels the job by its id, if there is
+still one, and removes the rest.
 """
 
 import os
 from _socket import socket
 
 from scrun.cli.parse import Parsed
-from scrun.client.ask import converse, request, setting
+from scrun.client.ask import build_request, converse, setting
 from scrun.client.launch import is_waited_for, launch
 from scrun.client.supervisor_name import supervisor_name
 from scrun.core.errors import ScrunError, StateError, UnknownContainer
@@ -23,13 +23,13 @@ def run(parsed: Parsed, directory: str) -> int:
     """Run one of state, start, kill, pause, resume and delete.
 
     Args:
-        parsed: The command.
+        parsed: The command line.
         directory: The container's record.
 
     Raises:
-        UnknownContainer: There is none.
-        StateError: It is stopped, and the operation needs it alive.
-        OSError: The record cannot be read, or it cannot be known whether there is one.
+        UnknownContainer: There is no such container.
+        StateError: It is stopped, and the operation needs a running one.
+        OSError: The record cannot be read.
     """
     container = os.path.basename(directory)
     if not has_record(directory):
@@ -38,7 +38,7 @@ def run(parsed: Parsed, directory: str) -> int:
         raise UnknownContainer(f"container {container} does not exist")
     if parsed.command == "delete":
         return _delete(parsed, os.path.dirname(directory), container)
-    # 25 ms: not for one that does not exist, which engines ask for when they clean up
+    # takes 25 ms: not for unknown containers, which engines ask about when they clean up
     from scrun.model.record import read_record, stopped_state
 
     record = read_record(directory)
@@ -54,7 +54,7 @@ def run(parsed: Parsed, directory: str) -> int:
 
 
 def tidy_up(parsed: Parsed, root: str) -> None:
-    """Have given back what dead supervisors have left; nobody waits for it, or needs it now."""
+    """Have a supervisor clean up after dead ones, in the background; errors do not matter."""
     from scrun.client.launch import launch_beside
 
     try:
@@ -66,7 +66,7 @@ def tidy_up(parsed: Parsed, root: str) -> None:
 def _delete(parsed: Parsed, root: str, container: str) -> int:
     name = supervisor_name(setting(parsed, "group") or "user", parsed)
     file = parsed.text("config-file") or ""
-    fields = request(parsed, container)
+    fields = build_request(parsed, container)
 
     def served() -> socket:
         return launch(root, name, settings_file=file, lingers=not is_waited_for())

@@ -1,11 +1,11 @@
-"""The options of `create` and `run` that scripts of plugstack.conf have registered.
+"""The options of `create` and `run` that scripts of plugstack.conf register.
 
-Which there are only the scripts can tell, and they run in a program of the supervisor's
-(`supervisor.programs.spank_scripts`). It is asked when somebody types an option that is not in the
-grammar, or wants help; so no other call pays for it.
+Only the scripts know them, and they run in a program of their own
+(`supervisor.programs.spank_scripts`). It is started when somebody types an option that is not in
+the grammar, or asks for help; no other call pays for it.
 
-Each becomes a variable of the request, SCRUN_OPTION_NAME (`scrun.settings.spank.plugin_options`):
-the supervisor needs to know one way only.
+Each option becomes an environment variable of the request, SCRUN_OPTION_NAME
+(`scrun.settings.spank.plugin_options`): the supervisor reads options from there only.
 """
 
 import json
@@ -19,32 +19,32 @@ from scrun.core.errors import SpankError, UsageError
 from scrun.settings.spank.plugin_options import variable_of
 
 COMMANDS = ("create", "run")
-"""Those that take them."""
+"""The commands that take such options."""
 
 _GLOBAL = ("config-file", "slurm-conf", "engine")
 _PATIENCE = 60
 
 
 def parse_again(argv: "list[str]", error: UsageError) -> "tuple[list[str], Parsed]":
-    """Take the options of scripts out of a command line that was not understood.
+    """Move the options of scripts from a command line to the environment, and parse the rest.
 
     Args:
         argv: The command line.
-        error: What was wrong with it.
+        error: The error from parsing it.
 
     Returns:
-        The rest of it, and what that means; the options are in the environment.
+        The rest of the command line, and its parsed form.
 
     Raises:
-        UsageError: It was not one of them; the same error if it is about another argument.
-        SpankError: The scripts cannot be asked.
+        UsageError: Another argument is wrong.
+        SpankError: The scripts cannot be run.
     """
     options: list[Option] | None = None
     while True:
         if error.left is None:
             raise error
         if options is None:
-            options = listed(error.options or {})
+            options = list_options(error.options or {})
         argv = _without(argv, len(argv) - error.left - 1, options, error)
         try:
             return argv, parse(argv)
@@ -71,15 +71,15 @@ def _without(
     return argv[:place] + argv[after:]
 
 
-def listed(given: "dict[str, object]") -> "list[Option]":
-    """List the options that scripts have registered, as the grammar has them.
+def list_options(given: "dict[str, object]") -> "list[Option]":
+    """List the options that scripts have registered, in the form of the grammar's table.
 
     Args:
         given: The global options of the command line.
 
     Raises:
-        SettingsError: plugstack.conf is wrong.
-        SpankError: The scripts cannot be asked.
+        SettingsError: plugstack.conf is invalid.
+        SpankError: The scripts cannot be run.
     """
     words = [f"--{name}={given[name]}" for name in _GLOBAL if isinstance(given.get(name), str)]
     if not _has_scripts(words):
@@ -96,7 +96,7 @@ def listed(given: "dict[str, object]") -> "list[Option]":
         raise SpankError(
             said[-1].removeprefix("scrun: ")
             if said
-            else "the scripts of plugstack.conf cannot be asked"
+            else "the scripts of plugstack.conf cannot be run to list their options"
         )
     return [_option(entry) for entry in json.loads(done.stdout)]
 

@@ -1,4 +1,4 @@
-"""The programs of the supervisor's that commands run: in their own place, or beside them."""
+"""Command lines of the programs in `scrun.supervisor.programs`, which some commands run."""
 
 import sys
 
@@ -9,7 +9,7 @@ _TEXT = (
     "from scrun.supervisor.programs.{} import run; "
     "from scrun.supervisor.programs.main import main; sys.exit(main(run, sys.argv[1:]))"
 )
-# until the event loop listens, a traceback would be no answer to ^C
+# until the event loop handles it, ^C would print a traceback
 _QUIET = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
 
 
@@ -18,8 +18,8 @@ def program(module: str, argv: "list[str]", *, undoes_nothing: bool = False) -> 
 
     Args:
         module: The module of `scrun.supervisor.programs` that has its `run`.
-        argv: What scrun was called with; the program reads it again, with the same table.
-        undoes_nothing: Nothing is lost if SIGINT ends it at once.
+        argv: The arguments of scrun; the program parses them again, with the same grammar.
+        undoes_nothing: Whether SIGINT may end it at once.
     """
     site = ["-S"] if sys.flags.no_site else []
     text = (_QUIET if undoes_nothing else "") + _TEXT.format(module)

@@ -1,4 +1,4 @@
-"""What the supervisor says about a container while its `create` waits, shown at the terminal."""
+"""Show the messages that the supervisor sends while `create` waits."""
 
 import os
 import select
@@ -6,14 +6,14 @@ import select
 from scrun.cli.parse import Parsed
 from scrun.protocol.progress import LIVE, TO_STDERR
 
-_ROOM = 4096  # PIPE_BUF: what a pipe takes at once when poll(2) finds it writable
+_ROOM = 4096  # PIPE_BUF: a pipe that poll(2) finds writable takes as much without blocking
 
 
 _live = False
 
 
 def show(message: bytes, parsed: Parsed) -> None:
-    """Write one message, without its NUL. Nothing that goes wrong here is an error."""
+    """Show one message, without its NUL; errors are ignored."""
     global _live
     if message[:1] == LIVE:
         if not os.isatty(2):
@@ -33,7 +33,7 @@ def show(message: bytes, parsed: Parsed) -> None:
 
 
 def clear() -> None:
-    """Take the live line away."""
+    """Clear the live line."""
     global _live
     if _live:
         write_if_possible(2, b"\r\x1b[K")
@@ -41,7 +41,7 @@ def clear() -> None:
 
 
 def _fitting(line: bytes) -> bytes:
-    """Cut a line to the terminal's width: what is wrapped could not be taken away."""
+    """Cut a line to the terminal's width: a wrapped one could not be cleared."""
     try:
         width = os.get_terminal_size(2).columns or 80
     except OSError:
@@ -51,10 +51,10 @@ def _fitting(line: bytes) -> bytes:
 
 
 def write_if_possible(fd: int, line: bytes) -> None:
-    """Write a line, unless that has to wait.
+    """Write a line, unless that would block.
 
-    conmon does not read the container's standard error before `create` has ended: waiting for
-    room in that pipe would be waiting for ever. What is left out is in the container's log.
+    conmon does not read the container's standard error before `create` has ended, so waiting for
+    room in that pipe could take for ever. The container's log has all lines.
     """
     poller = select.poll()
     poller.register(fd, select.POLLOUT)

@@ -1,4 +1,4 @@
-"""Which supervisor serves a container: its name."""
+"""The name of the supervisor that serves a container."""
 
 import os
 
@@ -6,15 +6,15 @@ from scrun.cli.parse import Parsed
 from scrun.core.version import VERSION
 
 OWN = "@pod-"
-"""How the names of supervisors begin that serve one pod, or one container."""
+"""Begins the names of supervisors that serve one pod, or one container."""
 
 
 def supervisor_name(group: str, parsed: Parsed) -> str:
-    """Name the socket of the supervisor that serves a new container.
+    """Return the name of the socket of the supervisor for a new container.
 
-    A supervisor works in its own namespaces and speaks its own version's protocol: these are
-    part of the name, and so is what the setting `group` keeps apart. `@` cannot begin a
-    container's id.
+    A supervisor works in its own namespaces and speaks the protocol of its own version, so both
+    are part of the name; so is the pod or container that the setting `group` keeps apart. No
+    container id begins with `@`.
     """
     namespaces = "-".join(
         str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("user", "mnt", "pid")
@@ -30,7 +30,7 @@ def supervisor_name(group: str, parsed: Parsed) -> str:
 
 
 def _digest(key: str) -> str:
-    """Shorten a key: a pod's or container's name may fill a whole file name by itself."""
+    """Shorten a key: a pod's or container's name may be as long as a file name can be."""
     if not key:
         return ""
     from _blake2 import blake2s

@@ -35,24 +35,24 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ScrunError: It cannot be done.
     """
     del argv
-    from scrun.client.find import meant
+    from scrun.client.find import resolve_id
 
     root = record_root(parsed)
-    container = meant(parsed, root)
+    container = resolve_id(parsed, root)
     directory = os.path.join(root, container)
     try:
         sock = wire.connect_supervisor(directory, "supervisor")
     except wire.NOBODY:
-        from scrun.client.find import unserved
+        from scrun.client.find import explain_unserved
 
-        raise unserved(directory) from None
+        raise explain_unserved(directory) from None
     wire.send(sock, [b"attach", os.fsencode(container)])
     first = sock.recv(1)
     if first != b"\0":
         from scrun.cli.failure import report_failure
 
         status = first or b"\1"
-        return report_failure(wire.answer(sock, status)[1:], status[0], parsed)
+        return report_failure(wire.read_answer(sock, status)[1:], status[0], parsed)
     has_terminal = sock.recv(1) == b"\1"
     wire.wait_for_ever(sock)
     if has_terminal and not parsed.count("no-stdin") and os.isatty(0):

@@ -35,9 +35,9 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     check_id(parsed.id or "")
     with Anchored(parsed) as anchored:
         anchored.begin(leave=True)
-        status, answer, told = submit(parsed, argv, anchored)
+        status, answer, reason_shown = submit(parsed, argv, anchored)
     if status:
         from scrun.cli.failure import report_failure
 
-        return report_failure(answer, status, parsed, told=told)
+        return report_failure(answer, status, parsed, reason_shown=reason_shown)
     return 0

@@ -13,9 +13,9 @@ import re
 import time
 
 from scrun.cli.parse import Parsed
-from scrun.client.answer import answer_of, ask_supervisor
+from scrun.client.answer import ask_supervisor, fetch_answer
 from scrun.client.ask import record_root
-from scrun.client.find import meant
+from scrun.client.find import resolve_id
 from scrun.core.errors import ScrunError, UsageError
 from scrun.core.output import say
 from scrun.core.times import seconds_of
@@ -34,13 +34,13 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     del argv
     pause = _seconds(parsed.text("interval"))
     root = record_root(parsed)
-    container = meant(parsed, root)
+    container = resolve_id(parsed, root)
     directory, fields = os.path.join(root, container), [b"events", os.fsencode(container)]
     status = ask_supervisor(parsed, directory, fields)
     while status == 0 and not parsed.count("stats"):
         time.sleep(pause)
         try:
-            failed, answer = answer_of(directory, fields)
+            failed, answer = fetch_answer(directory, fields)
         except ScrunError:
             return 0
         if failed:

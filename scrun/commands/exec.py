@@ -19,7 +19,7 @@ from scrun.anchor.foreground import CarriedTerminal, own_terminal, stay
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored
 from scrun.client.ask import record_root
-from scrun.client.submit import request
+from scrun.client.submit import build_call
 from scrun.core.errors import UsageError
 from scrun.core.paths import LIMIT
 from scrun.oci.ids import check_id
@@ -66,7 +66,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             pid = anchored.name()
             sock = _connect(directory)
             try:
-                wire.send(sock, request("exec", pid, argv), anchored.fds)
+                wire.send(sock, build_call("exec", pid, argv), anchored.fds)
                 anchored.sent()
                 if carried:
                     carried.begin()
@@ -99,10 +99,10 @@ def _meant(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]":
     given = parsed.id or ""
     if not (os.isatty(0) and os.isatty(1)):
         return given, argv
-    from scrun.client.find import meant
+    from scrun.client.find import resolve_id
 
     place = len(argv) - len(parsed.operands) - 1  # whatever follows the id is an operand
-    container = meant(parsed, record_root(parsed))
+    container = resolve_id(parsed, record_root(parsed))
     return container, [*argv[:place], container, *argv[place + 1 :]]
 
 
@@ -154,8 +154,8 @@ def _publish(anchored: Anchored) -> None:
         if anchored.pid_file:
             anchored.pid_file.publish()
     except OSError:
-        if anchored.left:
-            os.kill(anchored.left.pid, 9)
+        if anchored.anchor:
+            os.kill(anchored.anchor.pid, 9)
         raise
 
 
@@ -169,9 +169,9 @@ def _connect(directory: str) -> _socket.socket:
     try:
         return wire.connect_supervisor(directory, "supervisor")
     except wire.NOBODY:
-        from scrun.client.find import unserved
+        from scrun.client.find import explain_unserved
 
-        raise unserved(directory) from None
+        raise explain_unserved(directory) from None
 
 
 def _answer(sock: _socket.socket, container: str) -> "tuple[int, bytes]":

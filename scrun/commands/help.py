@@ -13,7 +13,7 @@ def _of_plugins(topic: "str | None", parsed: Parsed) -> str:
     if topic not in plugin_options.COMMANDS:
         return ""
     try:
-        return texts.plugins_text(plugin_options.listed(parsed.options))
+        return texts.plugins_text(plugin_options.list_options(parsed.options))
     except ScrunError as error:  # the rest of the help is none the worse
         return f"\nOptions provided by plugins: {error}\n"
 

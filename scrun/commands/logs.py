@@ -18,7 +18,7 @@ import time
 
 from scrun.cli.parse import Parsed
 from scrun.client.ask import record_root
-from scrun.client.find import meant
+from scrun.client.find import resolve_id
 from scrun.core.errors import StateError, UnknownContainer, UsageError
 from scrun.core.output import say, write
 from scrun.core.paths import OWN_LOG
@@ -50,7 +50,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         return _print_own_log(root, parsed)
     if not parsed.id:
         raise UsageError("logs needs a container-id, or --supervisor: see 'scrun logs --help'")
-    container = meant(parsed, root)
+    container = resolve_id(parsed, root)
     directory = os.path.join(root, container)
     kind = "messages" if parsed.count("messages") else "output"
     try:
@@ -269,7 +269,7 @@ def _follow(
     if status != b"\0":
         from scrun.cli.failure import report_failure
 
-        return report_failure(wire.answer(sock, status)[1:], status[0], parsed)
+        return report_failure(wire.read_answer(sock, status)[1:], status[0], parsed)
     wire.wait_for_ever(sock)
     while piece := sock.recv(_PIECE):
         show(piece[shown:])

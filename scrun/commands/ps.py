@@ -11,7 +11,7 @@ import os
 from scrun.cli.parse import Parsed
 from scrun.client.answer import ask_supervisor
 from scrun.client.ask import record_root
-from scrun.client.find import meant
+from scrun.client.find import resolve_id
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -22,7 +22,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     """
     del argv
     root = record_root(parsed)
-    container = meant(parsed, root)
+    container = resolve_id(parsed, root)
     words = ["ps", container, parsed.text("format") or "table", *parsed.operands]
     directory = os.path.join(root, container)
     return ask_supervisor(parsed, directory, [os.fsencode(word) for word in words])

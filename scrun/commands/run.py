@@ -42,10 +42,10 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         own = None if detach else _terminal(parsed)
         carried = own if isinstance(own, CarriedTerminal) else None
         anchored.begin(carried, leave=detach)
-        status, answer, told = submit(parsed, argv, anchored)
+        status, answer, reason_shown = submit(parsed, argv, anchored)
         anchored.sent()
         if status == 0:
-            told = False
+            reason_shown = False
             if not detach:
                 pass_signals_on(anchored.socket, carried)
             status, answer = ask(directory, "supervisor", [b"start", os.fsencode(container)])
@@ -55,7 +55,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         from scrun.cli.failure import report_failure
 
         # what the runtime has said to a terminal that we carry nobody has seen
-        return report_failure(answer, status, parsed, told=told and not carried)
+        return report_failure(answer, status, parsed, reason_shown=reason_shown and not carried)
     if detach:
         return 0
     try:

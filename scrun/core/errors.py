@@ -1,4 +1,4 @@
-"""Everything that scrun refuses or fails at, in one tree.
+"""The exceptions of scrun, in one tree.
 
 ::
 
@@ -14,19 +14,18 @@
     │   ├── AllocationLost      the job was taken away
     │   └── EngineUnavailable   no answer: nothing is known
     ├── StagingError            stage in or stage out, built in or scrun.lua
-    ├── PluginUnavailable       no such engine or stager, or one that is not to be used
+    ├── PluginUnavailable       no such engine or stager, or it cannot be used here
     ├── SpankError              a script of plugstack.conf, or one of its options
     ├── RuntimeMissing          no OCI runtime on this machine
     └── SupervisorLost          the process behind the socket is gone
 
-The message is one line that names the thing, the reason and the remedy; it is what
-podman and docker show, so it makes sense without what scrun printed before. podman
-maps "permission denied" and "no such file or directory" in it to its exit statuses
-126 and 127 (libpod/oci_util.go), containerd takes "does not exist" for not found:
-use these phrases where they are meant, and only there.
+The message is one line that names the thing, the reason and the remedy. podman and
+docker show it alone, so it must make sense without earlier output. podman maps
+"permission denied" and "no such file or directory" in it to its exit statuses 126
+and 127 (libpod/oci_util.go), and containerd takes "does not exist" for not found:
+use these phrases only in that sense.
 
-Every class is made from its message alone, so that an error can cross the
-supervisor's socket as a class name and a line.
+An error crosses the supervisor's socket as its exit status and its message.
 """
 
 TYPE_CHECKING = False
@@ -35,20 +34,20 @@ if TYPE_CHECKING:
 
 
 NOT_RUNNING = "container not running"
-"""How the error of a signal that comes too late begins; runc's words, which containerd seeks."""
+"""Begins the error of a signal that comes too late: runc's words, which containerd looks for."""
 
 LONGEST = 2000
-"""How many characters a message has at most: what it names may be megabytes long."""
+"""The longest message, in characters: it may name things that are megabytes long."""
 
 
 class ScrunError(Exception):
-    """An error that scrun expects, explains in one line and ends with.
+    """An expected error, which ends a command with a one-line explanation.
 
-    Whatever is not a ``ScrunError`` is a fault of scrun itself.
+    An exception that is neither a `ScrunError` nor an `OSError` is a fault of scrun itself.
 
     Attributes:
         exit_code: The exit status of the command that ends with this error.
-        show_traceback: Whether the place in the code helps the user.
+        show_traceback: Whether ``--debug`` shows a traceback.
     """
 
     exit_code = 1
@@ -59,16 +58,16 @@ class ScrunError(Exception):
 
 
 class UsageError(ScrunError):
-    """The command line cannot be meant like this.
+    """The command line is invalid.
 
-    Raised by the parser and by the checks of ids and signals, before anything is
-    touched. Report it; nothing has to be undone.
+    Raised by the parser, by the checks of ids and signals and by commands, before
+    anything is changed. Report it; nothing has to be undone.
 
     Attributes:
-        options: What the parser had read before it stopped, so that the error can go
-            to the ``--log`` that was asked for.
-        left: How many arguments follow the one at fault, if that may be an option of a
-            script's (``scrun.client.plugin_options``).
+        options: The options that the parser had read before the error, so that it can
+            go to the ``--log`` among them.
+        left: How many arguments follow the wrong one, if that may be an option that a
+            script has registered (``scrun.client.plugin_options``).
     """
 
     options: dict[str, object] | None = None
@@ -76,9 +75,9 @@ class UsageError(ScrunError):
 
 
 class BundleError(ScrunError):
-    """The bundle cannot be run: config.json or the root filesystem is not as it must be.
+    """The bundle cannot be run: config.json or the root filesystem is invalid.
 
-    Raised by ``create`` before a job is asked for. Report it; nothing has to be undone.
+    Raised by ``create`` before it requests a job. Report it; nothing has to be undone.
     """
 
     @classmethod
@@ -88,7 +87,7 @@ class BundleError(ScrunError):
 
 
 class SettingsError(ScrunError):
-    """A setting is wrong: the message says in which file or variable, and what it may be.
+    """A setting is invalid: the message names its file or variable, and the valid values.
 
     Raised when the settings are read, for the one command or container that needs them.
     Report it; a supervisor that serves other containers goes on.
@@ -96,7 +95,7 @@ class SettingsError(ScrunError):
 
     @classmethod
     def of_root(cls, root: str, reason: str) -> "SettingsError":
-        """Say why there can be no records under a root directory."""
+        """Say why a root directory cannot be used."""
         remedy = "name another one by --root, or `root` in scrun.toml"
         return cls(f"root directory {root}: {reason.removeprefix(f'{root}: ')}; {remedy}")
 
@@ -104,13 +103,13 @@ class SettingsError(ScrunError):
 class UnknownContainer(ScrunError):
     """No container has this id under this root directory.
 
-    Raised by every operation on an existing container. ``delete --force`` takes it for
-    success, everybody else reports it.
+    Raised by every operation on an existing container. ``delete --force`` treats it as
+    success; everybody else reports it.
     """
 
     @classmethod
     def named(cls, container: str, root: str) -> "UnknownContainer":
-        """Say which id was looked for, and where."""
+        """Name the id and the root directory."""
         return cls(f"container does not exist: no {container} in {root} (another --root?)")
 
 
@@ -127,33 +126,33 @@ class ContainerExists(ScrunError):
 
 
 class StateError(ScrunError):
-    """The operation is not possible in the state that the container is in.
+    """The operation is not possible in the container's state, or what it would make exists.
 
-    Raised by the state machine, which changed nothing. Report it.
+    Raised before anything is changed. Report it.
     """
 
 
 class EngineError(ScrunError):
-    """The engine could not do what it was asked for.
+    """The engine could not carry an operation out.
 
-    Raised by engines, in one of the kinds below or, when none fits, as itself. Catch it
-    around a container: its scope ends, the others go on.
+    Raised by engines, as one of the classes below or, when none fits, as itself. Catch it
+    around one container: that one ends, the others go on.
 
     Attributes:
-        told: The container's standard error has the reason already.
+        told: Whether the container's standard error already shows the reason.
     """
 
     told = False
 
 
 class AllocationRefused(EngineError):
-    """There will be no job: the request cannot be met or is not allowed.
+    """The job was refused: the request cannot be met or is not allowed.
 
-    Raised while allocating. ``create`` fails with the engine's own words; nothing is held. If
-    ``create`` was answered before, this ends the container.
+    Raised while allocating. ``create`` fails with the engine's own words, and no job is left. If
+    ``create`` has already returned, this ends the container.
 
     Attributes:
-        reason: Why the container ended then, a key of ``scrun.model.states.TAKEN``.
+        reason: Why the container ended then: a key of ``scrun.model.states.TAKEN``.
     """
 
     def __init__(self, message: str, reason: str = "scrun-failure") -> None:
@@ -165,28 +164,28 @@ class AllocationLost(EngineError):
     """The job ended before its container did: revoked, out of time, node failed, cancelled.
 
     Raised into the container's scope. The first reason decides the exit status; the
-    container is stopped, and stage out still has its turn.
+    container is stopped, and stage out still runs.
     """
 
 
 class EngineUnavailable(EngineError):
-    """The engine does not answer, so nothing is known: slurmctld or munge may be down.
+    """The engine does not answer: slurmctld or munge may be down.
 
-    Never a reason to call a container dead. Keep the last known state with its age and
+    Never a reason to declare a container dead. Keep the last known state with its age and
     try again later; only an operation that needs the answer now reports it.
     """
 
 
 class StagingError(ScrunError):
-    """The bundle could not be made ready on the nodes, or not be brought back.
+    """The bundle could not be staged in, or its changes could not be staged out.
 
     Raised by staging. At stage in ``create`` fails with it and the job is released; at
-    stage out it is logged, and what is left to undo is undone.
+    stage out it is logged, and the rest of the cleanup goes on.
     """
 
 
 class PluginUnavailable(ScrunError):
-    """A plugin is not installed, was not taken, or says that it cannot be used here.
+    """A plugin is not installed, could not be loaded, or reports that it cannot be used here.
 
     Raised when an engine or a stager is chosen, before there is a job. Report it; the
     message names the plugin and the package that it came with.
@@ -194,10 +193,10 @@ class PluginUnavailable(ScrunError):
 
 
 class SpankError(ScrunError):
-    """A script of plugstack.conf refuses the container, or has an option that is not meant so.
+    """A script of plugstack.conf refuses the container, or one of its options has a wrong value.
 
-    Raised around the allocation, by what a `required` line names; ``create`` fails with it, and
-    the job is released. What an `optional` one raises is logged, and goes no further.
+    Raised around the allocation, for scripts of a `required` line; ``create`` fails with it, and
+    the job is released. Errors of `optional` scripts are only logged.
     """
 
 
@@ -209,15 +208,15 @@ class RuntimeMissing(ScrunError):
 
 
 class SupervisorLost(ScrunError):
-    """The supervisor ended, or closed the connection, before it answered.
+    """The supervisor does not start, or it died before it answered.
 
-    Raised by whoever talks to its socket. ``state`` answers from the record instead,
-    ``delete`` finishes the business of the dead one; others report it.
+    Raised by the client. ``state`` answers from the record instead, ``delete`` has another
+    supervisor clean up; others report it.
     """
 
 
 def shortened(message: str) -> str:
-    """Leave the middle of a message out that is too long: its end says what is wrong."""
+    """Cut the middle out of a message that is too long: the reason is at its end."""
     if len(message) <= LONGEST:
         return message
     half = LONGEST // 2 - 10
@@ -225,14 +224,14 @@ def shortened(message: str) -> str:
 
 
 def closest(word: str, known: "Iterable[str]") -> str:
-    """Return which of some known words was perhaps meant, or ""."""
-    import difflib  # half a millisecond, for nothing as long as nobody is wrong
+    """Return the known word that is most like a misspelled one, or ""."""
+    import difflib  # takes half a millisecond, and only errors need it
 
     return next(iter(difflib.get_close_matches(word, known, n=1)), "")
 
 
 def leaves(error: BaseException) -> "Iterator[BaseException]":
-    """List the errors in a group, and in groups within it; of one that is none, itself."""
+    """Yield the errors in a group and in the groups within it; a single error yields itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -250,9 +249,9 @@ _REMEDIES = {
 
 
 def described(error: BaseException) -> str:
-    """Say in one line what an error is, for the user: it may be a group, or one of the system's.
+    """Describe an error in one line for the user; it may be a group or an OSError.
 
-    What is neither expected nor the system's is a fault of scrun's, and called so.
+    Any other error is a fault of scrun itself, and is called an internal error.
     """
     found = list(leaves(error))
     leaf = next((leaf for leaf in found if isinstance(leaf, ScrunError)), found[0])

@@ -1,7 +1,7 @@
 """Namespaces and mounts: the system calls that Python's `os` does not have.
 
-The module `_ctypes` costs 0.6 ms to import, ctypes 2.5: so this does by itself the little that it
-needs of that. Whoever needs this imports it in a process of its own.
+Importing `_ctypes` takes 0.6 ms, `ctypes` 2.5 ms: so this module does the little that it needs of
+`ctypes` itself. It is imported only in short-lived processes.
 """
 
 import _ctypes
@@ -22,7 +22,7 @@ REMOUNT, BIND, RECURSIVE, PRIVATE = 32, 4096, 16384, 1 << 18
 _DETACH = 2
 _AT_HERE = -100
 _EMPTY_PATH = 0x1000
-# the same on every machine; glibc has the first two since 2.36 only
+# the same numbers on every architecture; glibc wraps the first two only since 2.36
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2 = 428, 429, 437
 _NO_MAGIC_LINKS, _IN_ROOT = 0x02, 0x10
 _CLONE, _AND_BELOW, _CLOSE_ON_EXEC = 1, 0x8000, os.O_CLOEXEC
@@ -49,7 +49,7 @@ class _Function(_ctypes.CFuncPtr):
 
 
 def _function(name: str, *arguments: "type[_Int | _Long | _Text]") -> "Callable[..., int]":
-    """Return a function of the C library that returns -1 for an error."""
+    """Return a function of the C library, whose result -1 means an error."""
     found = _Function(_ctypes.dlsym(_LIBC, name))
     found.argtypes = arguments
     return found
@@ -73,7 +73,7 @@ def unshare(kinds: int) -> None:
     """Move this process to new namespaces (unshare(2)).
 
     Raises:
-        OSError: It may not, or there are too many.
+        OSError: It is not permitted, or there are too many namespaces.
     """
     _checked(_unshare(kinds), "unshare")
 
@@ -82,7 +82,7 @@ def enter(fd: int, kind: int) -> None:
     """Join a namespace (setns(2)).
 
     Raises:
-        OSError: It may not.
+        OSError: It is not permitted.
     """
     _checked(_setns(fd, kind), "setns")
 
@@ -91,7 +91,7 @@ def map_own_ids(uid: int, gid: int) -> None:
     """Map, in a new user namespace, one user and one group to themselves.
 
     Raises:
-        OSError: Something forbids it.
+        OSError: It is not permitted.
     """
     for name, text in (
         ("setgroups", "deny"),
@@ -109,29 +109,29 @@ def mount(
     """Mount something, or change a mount (mount(2)).
 
     Raises:
-        OSError: It cannot be done.
+        OSError: mount(2) failed.
     """
     texts = [None if text is None else os.fsencode(text) for text in (source, place, kind, data)]
     _checked(_mount(*texts[:3], flags, texts[3]), f"mount {place}")
 
 
 def become_root() -> None:
-    """Make the working directory, a mount, the root of this mount namespace; drop the old one.
+    """Make the working directory, a mount, the root of this mount namespace; detach the old root.
 
-    All its processes whose root or directory was the old root are taken along (pivot_root(2)).
+    Processes whose root or working directory was the old root move too (pivot_root(2)).
 
     Raises:
-        OSError: It cannot be done.
+        OSError: pivot_root(2) or umount(2) failed.
     """
     _checked(_pivot_root(b".", b"."), "pivot_root")
     _checked(_umount2(b".", _DETACH), "umount of the old root")
 
 
 def clone_tree(fd: int) -> int:
-    """Copy a mount and those below it, attached nowhere yet (open_tree(2)).
+    """Copy a mount and those below it, without attaching the copy (open_tree(2)).
 
     Raises:
-        OSError: It may not, or the kernel is older than 5.2.
+        OSError: It is not permitted, or the kernel is older than 5.2.
     """
     open_tree = _system_call(_Int, _Text, _Int)
     flags = _CLONE | _AND_BELOW | _EMPTY_PATH | _CLOSE_ON_EXEC
@@ -139,10 +139,10 @@ def clone_tree(fd: int) -> int:
 
 
 def attach_tree(tree: int, place: str) -> None:
-    """Mount what `clone_tree` has copied, perhaps in another mount namespace (move_mount(2)).
+    """Attach a copy of `clone_tree`, perhaps in another mount namespace (move_mount(2)).
 
     Raises:
-        OSError: It cannot be done.
+        OSError: move_mount(2) failed.
     """
     move_mount = _system_call(_Int, _Text, _Int, _Text, _Int)
     arguments = (tree, b"", _AT_HERE, os.fsencode(place), _MOVE_FROM_DESCRIPTOR)
@@ -150,10 +150,10 @@ def attach_tree(tree: int, place: str) -> None:
 
 
 def open_within(root: int, path: str, flags: int) -> int:
-    """Open a path as if a directory were the root: no link leads out (openat2(2)).
+    """Open a path as if a directory were the root: no link leads outside (openat2(2)).
 
     Raises:
-        OSError: It is not there, or the kernel is older than 5.6.
+        OSError: It does not exist, or the kernel is older than 5.6.
     """
     openat2 = _system_call(_Int, _Text, _Text, _Long)
     words = (flags | os.O_CLOEXEC, 0, _NO_MAGIC_LINKS | _IN_ROOT)
@@ -162,5 +162,5 @@ def open_within(root: int, path: str, flags: int) -> int:
 
 
 def _system_call(*arguments: "type[_Int | _Long | _Text]") -> "Callable[..., int]":
-    """Return what makes a system call: its number, and then its arguments."""
+    """Return a function for a system call, which takes its number and its arguments."""
     return _function("syscall", _Long, *arguments)

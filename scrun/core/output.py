@@ -1,13 +1,13 @@
-"""Standard output of a command: it may be a terminal, closed, or have no reader."""
+"""Write to standard output, which may be a terminal, closed, or without a reader."""
 
 import os
 
 
 def say(text: bytes) -> None:
-    """Print text on standard output; at a terminal, what would move its cursor is written out.
+    """Print text on standard output; escape control characters if that is a terminal.
 
-    Ids, paths and annotations come from anywhere, and an answer that root gets may be another
-    user's.
+    Ids, paths and annotations are untrusted, and root may get the answer of another user's
+    supervisor.
 
     Raises:
         OSError: As `write`.
@@ -20,21 +20,21 @@ def say(text: bytes) -> None:
 
 
 def write(content: bytes) -> None:
-    """Print on standard output, which may be closed, or its reader gone.
+    """Write to standard output; a closed one, or one without a reader, is no error.
 
-    Not by `sys.stdout`: it is None when the descriptor was closed, and nobody flushes it.
+    Not by `sys.stdout`, which is None when the descriptor was closed, and which nobody flushes.
 
     Raises:
-        OSError: It cannot be written, for another reason.
+        OSError: It cannot be written for another reason.
     """
     while content:
         try:
             content = content[os.write(1, content) :]
-        except BlockingIOError:  # somebody else's pipe or terminal, made so by them
+        except BlockingIOError:  # a pipe or terminal that somebody else has made non-blocking
             import select
 
             select.select([], [1], [])
         except OSError as error:
-            if error.errno in (9, 32):  # closed, as `scrun state X | true`: who asked has enough
+            if error.errno in (9, 32):  # closed, as in `scrun state X | true`
                 return
             raise OSError(error.errno, error.strerror, "standard output") from None

@@ -1,4 +1,4 @@
-"""The root directory: made if it is missing, refused if others could write to it."""
+"""Make the root directory if it is missing, and refuse one that others could write to."""
 
 import os
 
@@ -10,16 +10,16 @@ def own_directory(path: str) -> None:
     """Make the root directory if it is missing; refuse one that others could write to.
 
     Raises:
-        SettingsError: See above.
+        SettingsError: It cannot be made, or others could write to it.
     """
     umask = os.umask(0o077)
-    os.umask(umask | 0o022)  # for what is missing above it, whatever the caller's is
+    os.umask(umask | 0o022)  # for missing directories above it, whatever the caller's umask is
     try:
         if reason := replaceable(path):
             raise SettingsError.of_root(path, reason)
         os.makedirs(path, mode=0o700, exist_ok=True)
         status = os.stat(path)
-        reason = replaceable(path)  # again, with what was missing
+        reason = replaceable(path)  # again, with the directories that were missing
     except FileExistsError:
         raise SettingsError.of_root(path, "is not a directory") from None
     except OSError as error:

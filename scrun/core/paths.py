@@ -1,4 +1,4 @@
-"""Paths that somebody else may have had a hand in: read without waiting, and judged.
+"""Read files that another user may have written, without blocking, and check who could have.
 
 Imports little: commands use it.
 """
@@ -8,37 +8,37 @@ import os
 import stat
 
 LIMIT = 16 * 1024 * 1024
-"""No file that scrun reads as a whole is larger; what is, is something else."""
+"""The largest file, in bytes, that scrun reads as a whole."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 LOOKED = "@looked"
-"""The file that says in which boot of this machine a supervisor has looked what dead ones left."""
+"""Names the boot of this machine in which a supervisor last cleaned up after dead ones."""
 
 OWN_LOG = "@supervisor.log"
-"""The log of all supervisors of a root directory; `@` begins no container's id."""
+"""The log of all supervisors of a root directory; no container id begins with `@`."""
 
 _LINKS = 40
 _NOBODY = 65534
-"""Whom files of users belong to that a user namespace does not have (user_namespaces(7))."""
+"""The owner shown for files of users whom a user namespace does not map (user_namespaces(7))."""
 
 
 def packages() -> str:
-    """Return the directory that has to be in `sys.path` for `scrun` to be found."""
+    """Return the directory of the package `scrun`, for `sys.path`."""
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 class Untrusted(PermissionError):
-    """A file decides what runs, and another user could have written it; `strerror` says how."""
+    """Another user could have written a file that decides what runs; `strerror` says how."""
 
 
 def read_regular(path: str, limit: int = LIMIT) -> bytes:
     """Read a regular file of bounded size; never wait for a FIFO's writer.
 
     Raises:
-        OSError: It cannot be read, is something else, or too large; `strerror` says so.
+        OSError: It cannot be read, is not a regular file, or is too large; `strerror` says so.
     """
     return _read(path, limit)[1]
 
@@ -55,7 +55,7 @@ def _read(path: str, limit: int) -> tuple[os.stat_result, bytes]:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", path)
         content = b""
-        # in pieces of its size: room for all that would be too much is not asked for
+        # in pieces of its size, to allocate no more memory than it needs
         while len(content) <= limit and (piece := os.read(fd, min(status.st_size, limit) + 1)):
             content += piece
     finally:
@@ -66,10 +66,10 @@ def _read(path: str, limit: int) -> tuple[os.stat_result, bytes]:
 
 
 def has_record(directory: str) -> bool:
-    """Tell whether there is a container: whether ROOT/ID is a directory.
+    """Tell whether a container exists: whether ROOT/ID is a directory.
 
     Raises:
-        OSError: That cannot be known.
+        OSError: That cannot be determined.
     """
     try:
         return stat.S_ISDIR(os.lstat(directory).st_mode)
@@ -78,7 +78,7 @@ def has_record(directory: str) -> bool:
 
 
 def read_trusted(path: str, trusted: "Collection[int]" = (), limit: int = LIMIT) -> bytes:
-    """Read a file that decides what runs: nobody else may write to it or put another in its place.
+    """Read a file that decides what runs: nobody else may be able to write or replace it.
 
     Args:
         path: The file.
@@ -98,26 +98,26 @@ def read_trusted(path: str, trusted: "Collection[int]" = (), limit: int = LIMIT)
 
 
 def replaceable(path: str, trusted: "Collection[int]" = ()) -> str:
-    """Tell how another user could write to a path or put something else in its place.
+    """Tell how another user could write to a path or replace it.
 
-    The rule is that of sshd's StrictModes: all that is on the way, links and the path itself
-    included, belongs to root or the caller, and nobody else may write to it. In a directory with
-    the sticky bit others may write: there they cannot rename what is not theirs. A group of which
-    the caller is the only member is nobody else.
+    The rule is that of sshd's StrictModes: each component of the path, links included, belongs to
+    root or the caller, and nobody else may write to it. Others may write to a directory with the
+    sticky bit: there they cannot rename the files of others. A group of which the caller is the
+    only member is harmless.
 
-    In a user namespace whoever is not mapped is shown as nobody, root of the host as any other
-    user of it. So nobody is taken for root there, from `/` or a mounted file system down to the
-    first directory of another owner.
+    In a user namespace all users that it does not map, root of the host among them, appear as
+    nobody. So there nobody counts as root, from `/` or a mounted file system down to the first
+    directory of another owner.
 
     Args:
-        path: A directory or file; it may be missing, in a place where nobody else can make it.
-        trusted: Users who count as root does.
+        path: A directory or file; it may be missing where nobody else can make it.
+        trusted: Users who are trusted as root is.
 
     Returns:
         A reason that begins with the path at fault, or "".
 
     Raises:
-        OSError: A directory on the way cannot be looked at.
+        OSError: A component cannot be examined.
     """
     owners = {0, os.geteuid(), *trusted}
     links = 0
@@ -153,14 +153,14 @@ def replaceable(path: str, trusted: "Collection[int]" = ()) -> str:
 
 
 def of_path(path: str, reason: str) -> str:
-    """Begin a reason of `replaceable` with the path that was asked about."""
+    """Put the examined path before a reason of `replaceable`."""
     return reason if reason.startswith(f"{path}: ") else f"{path}: is not safe to use: {reason}"
 
 
 def _fault(
     path: str, status: os.stat_result, above: os.stat_result, owners: "Collection[int]"
 ) -> str:
-    """Tell what is wrong with one component of a path; `above` is the directory that it is in."""
+    """Tell what is wrong with one component of a path; `above` is its directory's status."""
     uid, mode = status.st_uid, status.st_mode
     if uid not in owners and not _is_outer_root(status, above):
         return f"{path}: belongs to uid {uid}, who is neither root nor you"
@@ -176,7 +176,7 @@ def _fault(
 
 
 def _is_outer_root(status: os.stat_result, above: os.stat_result) -> bool:
-    """Tell whether an owner is nobody because a user namespace does not have them."""
+    """Tell whether an owner appears as nobody because a user namespace does not map them."""
     if status.st_uid != _NOBODY or outer_id("uid", _NOBODY) == _NOBODY:
         return False
     return above.st_uid == _NOBODY or above.st_dev != status.st_dev
@@ -185,17 +185,17 @@ def _is_outer_root(status: os.stat_result, above: os.stat_result) -> bool:
 def _is_private(path: str, gid: int) -> bool:
     """Tell whether a group that may write has no member but root or the caller.
 
-    It is root's, or named as the user, as distributions make one for each user; primary groups of
-    others cannot be looked up where a directory service does not list its users.
+    That is root's group, or the one named after the user, which distributions make for each user.
+    Whose primary group it is cannot be found out where a directory service does not list users.
     """
     import grp
     import pwd
 
     try:
         if "system.posix_acl_access" in os.listxattr(path):
-            return False  # then these bits are the mask of who else may
+            return False  # these bits are then the ACL's mask
     except OSError:
-        pass  # a file system without
+        pass  # a file system without ACLs
     if (outer := outer_id("gid", gid)) < 0:
         return False
     try:
@@ -207,11 +207,11 @@ def _is_private(path: str, gid: int) -> bool:
 
 
 def outer_id(kind: str, number: int) -> int:
-    """Return what a uid or gid is outside of this user namespace; -1 for one that it has not.
+    """Return a uid or gid as it is outside this user namespace; -1 if it is not mapped.
 
     Args:
         kind: "uid" or "gid".
-        number: As it is here.
+        number: The id inside.
     """
     with open(f"/proc/self/{kind}_map", encoding="ascii") as lines:
         for line in lines:
@@ -222,7 +222,7 @@ def outer_id(kind: str, number: int) -> int:
 
 
 def real_id(kind: str) -> int:
-    """Return what this process's effective uid or gid is outside of its user namespace.
+    """Return this process's effective uid or gid as it is outside its user namespace.
 
     Args:
         kind: "uid" or "gid".
@@ -233,10 +233,7 @@ def real_id(kind: str) -> int:
 
 
 def looked(root: str) -> bool:
-    """Tell whether a supervisor has looked for what dead ones have left.
-
-    It has to since this machine was started, and since the root directory was made.
-    """
+    """Tell whether a supervisor has cleaned up after dead ones since the machine's boot."""
     try:
         with open(os.path.join(root, LOOKED), "rb") as file:
             seen = file.read(64)

@@ -1,10 +1,10 @@
-"""Which pod a container belongs to, by the annotations of the engine that made its bundle.
+"""Find the pod of a container, from the annotations of the engine that made its bundle.
 
 Measured with podman 4.3.1 (`podman pod`, `podman kube play`, podman-compose): every member of a
-pod has `io.kubernetes.cri-o.SandboxID`. That is the id of the pod's infra container, which itself
-has no annotation of the kind; in a pod without one (`--infra=false`) it is the id of the pod.
-containerd's and CRI-O's sandboxes name themselves. So a container without such an annotation
-belongs to the pod of its own id, and in most cases is alone there.
+pod has `io.kubernetes.cri-o.SandboxID`, the id of the pod's infra container, or of the pod if it
+has no infra container (`--infra=false`). The infra container itself has no such annotation;
+sandboxes of containerd and CRI-O name themselves. So a container without such an annotation
+belongs to the pod of its own id, and usually is its only member.
 """
 
 import json
@@ -22,19 +22,19 @@ ANNOTATIONS = (
     "io.kubernetes.cri-o.SandboxID",  # podman, CRI-O
     "io.kubernetes.cri.sandbox-id",  # containerd
 )
-"""What names a pod; the first that is there counts."""
+"""The annotations that name a pod; the first that is present counts."""
 
 
 def named_pod(annotations: "Mapping[str, object]") -> "str | None":
-    """Return what the annotations of a config.json call its pod, or None."""
+    """Return the pod that the annotations of a config.json name, or None."""
     names = (annotations.get(key) for key in ANNOTATIONS)
     return next((name for name in names if isinstance(name, str) and name), None)
 
 
 def pod_of(bundle: str, config: "str | None") -> "str | None":
-    """Return the pod's name, or None when the bundle has none.
+    """Return the pod that a bundle names, or None.
 
-    A bundle that cannot be read has none: what is wrong with it is for the supervisor to say.
+    None also for a bundle that cannot be read: the supervisor reports what is wrong with it.
     """
     try:
         return named_pod(_config(bundle, config)["annotations"])
@@ -43,7 +43,7 @@ def pod_of(bundle: str, config: "str | None") -> "str | None":
 
 
 def wants_terminal(bundle: str, config: "str | None") -> bool:
-    """Tell whether a bundle's program gets a terminal; as for `pod_of`, not if it is wrong."""
+    """Tell whether a bundle's program gets a terminal; False for a bundle that cannot be read."""
     try:
         return _config(bundle, config)["process"]["terminal"] is True
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

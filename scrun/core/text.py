@@ -1,33 +1,33 @@
-"""Text from anywhere, made fit for a terminal and for one line."""
+"""Make untrusted text safe for a terminal, or one line of it."""
 
 import json
 
 
 def printable_lines(text: bytes) -> bytes:
-    """Write out what would move a terminal's cursor, but for the ends of lines and tabs."""
+    """Escape control characters, except line ends and tabs."""
     shown = text.decode(errors="backslashreplace")
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in shown).encode()
 
 
 def escaped(text: str) -> str:
-    """Escape, in JSON of several lines, what would move a terminal's cursor."""
+    """Escape control characters in JSON of several lines."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
 def printable(text: str) -> str:
-    """Write out what would move a terminal's cursor: ids and paths come from anywhere."""
+    """Escape control characters: they would move a terminal's cursor."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def one_line(text: str) -> str:
-    """Make one line of a message that may have more."""
+    """Join the lines of a message to one."""
     return "; ".join(line for line in map(str.strip, text.splitlines()) if line)
 
 
 def is_unicode(text: str) -> bool:
-    """Tell whether a text can be encoded: one from bytes that were not UTF-8 cannot."""
+    """Tell whether a text can be encoded; text from bytes that were not UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

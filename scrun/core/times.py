@@ -1,4 +1,4 @@
-"""Times as people type them: durations as Go has them, and moments. Pure."""
+"""Parse times as people type them: durations in Go's form, and moments. Pure."""
 
 import re
 
@@ -8,24 +8,24 @@ _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{0,9})?")
 
 
 def seconds_of(text: str) -> "float | None":
-    """Read a duration such as 5s, 100ms or 1h30m; None if it is none."""
-    place, seconds = 0, 0.0
-    while part := _DURATION.match(text, place):
+    """Parse a duration such as 5s, 100ms or 1h30m; None for any other text."""
+    end, seconds = 0, 0.0
+    while part := _DURATION.match(text, end):
         seconds += float(part[1]) * _UNITS[part[2]]
-        place = part.end()
-    return seconds if 0 < place == len(text) else None
+        end = part.end()
+    return seconds if 0 < end == len(text) else None
 
 
 def moment(text: str, now: float) -> "float | None":
-    """Read a moment as podman and docker have it.
+    """Parse a moment in the forms of podman and docker.
 
     Args:
-        text: Seconds since the epoch, a date or a time as RFC 3339 has them (local, without a
-            zone), or how long ago.
-        now: The time.
+        text: Seconds since the epoch, a date or time in RFC 3339 form (local without a zone), or
+            a duration before now.
+        now: The current time, in seconds since the epoch.
 
     Returns:
-        Seconds since the epoch; None if it is none of these.
+        Seconds since the epoch; None for any other text.
     """
     if _SECONDS.fullmatch(text):
         return float(text)

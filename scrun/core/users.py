@@ -1,4 +1,4 @@
-"""Names of users, from a name service which may hang (nsswitch.conf(5))."""
+"""Names of users, from a name service that may hang (nsswitch.conf(5))."""
 
 import pwd
 
@@ -8,7 +8,7 @@ def user_name(uid: int, otherwise: str = "{}") -> str:
 
     Args:
         uid: The user's number.
-        otherwise: What to call one without an entry; `{}` is the number.
+        otherwise: The name of a user without an entry; `{}` stands for the number.
     """
     try:
         return pwd.getpwuid(uid).pw_name

@@ -3,8 +3,8 @@
 `state.json` holds everything that `state` and a later `delete` need when the supervisor is gone;
 it is replaced as a whole (rename), so a reader sees one version or the other. `supervisor` is a
 symbolic link to the socket of the supervisor that serves the container: commands connect through
-it without reading anything. `log` is the container's log, and
-`bundle` the staged bundle unless the settings name a shared place.
+it without reading anything. `log` is the container's log, and `bundle` the staged bundle, unless
+the settings name a shared directory for it.
 
 An older or newer scrun may have written the record: unknown members are ignored, missing ones
 have defaults.
@@ -26,20 +26,21 @@ from scrun.oci.state import render_state
 _DAMAGED = (errno.EINVAL, errno.EFBIG, errno.ELOOP)
 
 ENDING_SINCE = "org.scrun.ending_since"
-"""The annotation that says when a container's end came, or was asked for."""
+"""The annotation that says when a container began to end."""
 
 OUTPUT = "output"
-"""The file in a record with what the container has written, if `run --detach` keeps it."""
+"""The file in a record with the container's output, if `run --detach` captures it."""
 
 TIMES = ".times"
-"""Ends the name of a file that says when that one has grown: lines `SECONDS BYTES`.
+"""Suffix of the file that says when the output was written: lines `SECONDS BYTES`.
 
-From so many bytes on, those that are gone included, it was written in that second, or later.
+The output from that byte on was written in that second or later. Bytes that a limit has removed
+count as well.
 """
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What a script's stage_out has to know.
+    """What a script's stage_out needs to know.
 
     Attributes:
         script: The scrun.lua.
@@ -50,7 +51,7 @@ class Moved(msgspec.Struct, frozen=True):
         spool: The script's directory for temporary files.
         config_file: The submitted config.json.
         user: The real uid of the job's user.
-        group: Its gid.
+        group: That user's gid.
     """
 
     script: str
@@ -65,13 +66,13 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """A process of this or another machine, told from all others that have its number.
+    """Identifies a process, on this or another machine, even after its pid was used again.
 
     Attributes:
         pid: Its number, in its PID namespace.
-        started: When it began, in clock ticks since the machine's start (proc_pid_stat(5)).
+        started: When it started, in clock ticks since the machine's boot (proc_pid_stat(5)).
         pid_namespace: The inode of that namespace.
-        boot: The machine's boot_id: another one with each start (random(4)).
+        boot: The machine's boot_id, which changes with each boot (random(4)).
         host: The machine's name.
     """
 
@@ -83,30 +84,29 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What is on disk about one container.
+    """The content of `state.json`.
 
     Attributes:
         id: The container's id.
         status: creating, created, running or stopped.
         pid: The anchor's pid.
         bundle: The submitted bundle, absolute.
-        oci_version: Of its config.json.
-        engine: Where it runs: "slurm", "local", or another plugin's name.
-        stager: Who has staged it, likewise; "" in older records.
-        job_id: The job, as soon as it is known; pending ones included.
+        oci_version: `ociVersion` of its config.json.
+        engine: The engine: "slurm", "local", or another plugin's name.
+        stager: The stager, likewise; "" in older records.
+        job_id: The job, as soon as it is known, even if it is pending.
         owns_job: Whether the job ends with the container.
         staged: The directory that stage in made and stage out removes, or "".
         moved: What a script has staged in and not yet staged out.
-        annotations: config.json's, and ours (`org.scrun.*`).
-        created: When `create` was called, in UTC as RFC 3339 has it; "" in older records.
+        annotations: Those of config.json, and scrun's own (`org.scrun.*`).
+        created: When `create` was called, in UTC (RFC 3339); "" in older records.
         rootfs: The submitted root file system, absolute.
-        pod: What its pod is called, if it is in one; "" otherwise.
+        pod: Its pod's name, or "".
         engine_settings: What the engine needs to release the job later (slurm.conf and so on).
-        format: Of the record: 2 has its supervisor; a scrun that adopts containers will need more.
-        supervisor: Who serves it, or undoes what is left of it. Whether that one still does, the
-            record's lock tells.
-        until_delete: Its job is over, but for what `delete` has to do there: there are hooks for
-            that moment.
+        format: The record's format; from 2 on it names its supervisor.
+        supervisor: The supervisor that serves the container or cleans up after it. The record's
+            lock tells whether that one is still alive.
+        until_delete: The job is kept only for hooks that run at `delete`.
     """
 
     id: str
@@ -131,18 +131,18 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def is_left(self) -> bool:
-        """Whether something of it outside of the record may be there still."""
+        """Whether something of it may be left outside the record."""
         return self.holds_job or bool(self.staged or self.moved)
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether something of it has to be undone although nobody has deleted it."""
+        """Whether it has to be cleaned up even before somebody deletes it."""
         waits = self.until_delete and not (self.staged or self.moved)
         return self.status != "stopped" or (self.is_left and not waits)
 
     @property
     def holds_job(self) -> bool:
-        """Whether it has a job that is its own."""
+        """Whether it has a job of its own."""
         return bool(self.job_id and self.owns_job)
 
 
@@ -160,7 +160,7 @@ def read_record(directory: str) -> Record:
         if content.count(b",") > VALUES:
             raise ValueError(f"has more than {VALUES} values")
         document = json.loads(content)
-        # half a character is in no text that we write; the bytes of a path may be any
+        # scrun never writes half a character; a path may contain any bytes
         os.fsencode(json.dumps(document, ensure_ascii=False))
     except FileNotFoundError:
         raise StateError(f"container {container}: its record is incomplete; delete it") from None
@@ -174,16 +174,16 @@ def read_record(directory: str) -> Record:
         return msgspec.convert(document, Record)
     except msgspec.ValidationError as error:
         raise StateError(f"{path}: {explain(error, document)}; delete the container") from error
-    except UnicodeEncodeError as error:  # such bytes, where no text belongs
+    except UnicodeEncodeError as error:  # such bytes in the name of a member
         raise StateError(f"{path}: {error}; delete the container") from error
 
 
 FORMAT = 2
-"""Of the records that this scrun writes."""
+"""The format of the records that this scrun writes."""
 
 
 def undone(record: Record) -> str:
-    """Say what is left to undo of a container that is being ended, and since when."""
+    """Say what is left to clean up of a container that is ending, and since when."""
     if record.moved:
         what = f"stage_out of {record.moved.script}"
     elif record.staged:
@@ -197,13 +197,13 @@ def undone(record: Record) -> str:
 
 
 LOST = {"org.scrun.reason": "scrun-failure", "org.scrun.message": "the supervisor was lost"}
-"""Annotations of a container that its supervisor's death has ended."""
+"""Annotations of a container that ended because its supervisor died."""
 
 
 def stopped_state(record: Record) -> bytes:
     """Render the answer to `state` for a container that nobody serves any more.
 
-    Its supervisor's death ended the job and the anchor, so it is stopped.
+    Its supervisor's death ended the job and the anchor, so the container is stopped.
     """
     return render_state(
         record.oci_version, record.id, "stopped", 0, record.bundle, of_the_lost(record)
@@ -211,7 +211,7 @@ def stopped_state(record: Record) -> bytes:
 
 
 def of_the_lost(record: Record) -> dict[str, str]:
-    """Return the annotations of a container that nobody serves any more: it waits for nothing."""
+    """Return the annotations of a container that nobody serves any more; it waits for no job."""
     known = {name: text for name, text in record.annotations.items() if name not in OF_WAITING}
     return {**LOST, **known}
 
@@ -225,6 +225,6 @@ def write_record(directory: str, record: Record) -> None:
     temporary = os.path.join(directory, ".state.json")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(temporary, flags, 0o600), "wb") as file:
-        # A path need not be UTF-8. json, unlike msgspec, can say and read that.
+        # a path need not be UTF-8; json can write and read such a path, msgspec cannot
         file.write(json.dumps(msgspec.to_builtins(record)).encode())
     os.rename(temporary, os.path.join(directory, "state.json"))

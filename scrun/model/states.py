@@ -1,6 +1,6 @@
 """The container's state machine, and the ways it can end. Pure.
 
-A container goes one way, and may stop from anywhere::
+A container only moves forward, and may stop from any phase::
 
     creating ──> created ──> waiting ──> starting ──> running
         │           │ └─────────│──────────┘ │            │
@@ -8,17 +8,17 @@ A container goes one way, and may stop from anywhere::
                                       v
                                   stopping ──> stopped
 
-`waiting` (it is started, but its job is still in the queue, or its bundle not staged yet),
-`starting` (the step is on its way) and `stopping` (its end was asked for or has come, and its
-changes are fetched) are ours: the runtime specification knows four states, and callers see them
-as `running`.
+The runtime specification knows four states. scrun adds `waiting` (`start` was called, but the job
+is still in the queue or the bundle is not staged), `starting` (the step is being launched) and
+`stopping` (the container has ended or must end, and its changes are being staged out); callers see
+these three as `running`.
 
-Who may cause what: job and staged bundle make it *created*, or the end of the time that its
-`create` waits for them (`create_timeout`); only `start` makes it *waiting*, or *starting* if
-there is nothing to wait for; the engine's word that the task runs makes it *running*; anything
-may make it *stopping*. What has no job yet is *stopped* at once; else the container's own task
-tree makes it so, when its process has ended, its changes are fetched, and its anchor is told. The
-job may be given back after that.
+What causes a transition: a container is *created* when it has its job and its staged bundle, or
+when its `create` has waited long enough for them (`create_timeout`). Only `start` makes it
+*waiting*, or *starting* if there is nothing to wait for. It is *running* when the engine reports
+that the task runs. Anything may make it *stopping*. Only the container's own task makes it
+*stopped*: when its process has ended and its changes are staged out, and before its job is
+released.
 """
 
 import enum
@@ -29,7 +29,7 @@ from scrun.core.errors import NOT_RUNNING, shortened
 
 
 class Phase(enum.Enum):
-    """Where a container is in its life."""
+    """The phase of a container's life."""
 
     CREATING = "creating"
     CREATED = "created"
@@ -41,7 +41,7 @@ class Phase(enum.Enum):
 
     @property
     def status(self) -> str:
-        """The runtime specification's name for it (runtime.md, State)."""
+        """The runtime specification's status of this phase (runtime.md, State)."""
         return "running" if self in _SHOWN_AS_RUNNING else self.value
 
 
@@ -59,7 +59,7 @@ _NEXT: dict[Phase, frozenset[Phase]] = {
 
 
 def may_become(phase: Phase, following: Phase) -> bool:
-    """Tell whether the step from one phase to another exists."""
+    """Tell whether a container may go from one phase to another."""
     return following in _NEXT[phase]
 
 
@@ -70,7 +70,7 @@ class Ending(msgspec.Struct, frozen=True):
         status: The exit status; -1 if only the engine knows it.
         reason: A word for programs (`org.scrun.reason`): a key of `TAKEN`, "exited", "killed"...
         text: One line for people; empty when the container just ended by itself.
-        told: The container's standard error has that line already.
+        told: Whether the container's standard error already has that line.
     """
 
     status: int
@@ -80,11 +80,11 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def as_it_ended(ending: Ending, process: Ending) -> Ending:
-    """Return an ending with the exit status that the container's process really had.
+    """Return an ending with the exit status of the container's process.
 
     Args:
-        ending: Why it has ended.
-        process: How the process has ended; a status of -1 is not known.
+        ending: Why the container has ended.
+        process: How its process has ended; a status of -1 is unknown.
     """
     return msgspec.structs.replace(ending, status=process.status)
 
@@ -93,12 +93,12 @@ TAKEN = {
     "node-failure": 120,
     "preempted": 121,
     "cancelled": 122,
-    "time-limit": 124,  # as timeout(1) has it
-    "scrun-failure": 125,  # as docker(1) and podman(1) have it for faults of theirs
-    "out-of-memory": 137,  # as a process has it that the kernel has killed
+    "time-limit": 124,  # as timeout(1)
+    "scrun-failure": 125,  # as docker(1) and podman(1) for their own faults
+    "out-of-memory": 137,  # as for a process that the kernel has killed
 }
-"""Exit statuses of containers that did not end by themselves. 126, 127 and 128 and up are those
-of shells: cannot be executed, not found, killed by a signal."""
+"""Exit statuses of containers that did not end by themselves. 126, 127 and those from 128 on mean
+what they mean in a shell: cannot be executed, not found, killed by a signal."""
 
 
 def taken(reason: str, text: str, *, told: bool = False) -> Ending:
@@ -117,12 +117,12 @@ def exited(status: int) -> Ending:
 
 
 def not_running(container: str) -> str:
-    """Say that a container is stopped, in runc's words: containerd looks for them."""
+    """Say that a container is stopped, in runc's words, which containerd looks for."""
     return f"{NOT_RUNNING}: {container} is stopped"
 
 
 class SignalAction(enum.Enum):
-    """What `kill` does with a container that does not run."""
+    """What `kill` does, by the container's phase."""
 
     DELIVER = "deliver"
     END = "end"
@@ -135,26 +135,25 @@ FATAL = frozenset({1, 2, 3, 9, 15})  # HUP INT QUIT KILL TERM: somebody wants it
 
 
 def answer_to_signal(phase: Phase, signal: int, stop_signal: int = 0) -> SignalAction:
-    """Tell what a signal means to a container in a phase.
+    """Tell what a signal does to a container in a phase.
 
-    Before the step there is no process yet. What asks for an end ends it (the job is given
-    back at once). Anything else a container that is created or waits ignores, as the init of a
-    PID namespace ignores signals without a handler; while it is creating the caller is told that
-    there is nothing to signal yet (runtime.md, Kill).
+    Before the step there is no process. A signal that should end the container ends it, and its
+    job is released at once. A created or waiting container ignores all others, as the init of a
+    PID namespace ignores signals without a handler. While it is creating, they are refused: there
+    is nothing to signal yet (runtime.md, Kill).
 
     Args:
         phase: The phase.
         signal: The signal.
-        stop_signal: The one by which its engine stops it; 0 if that is not known.
+        stop_signal: The signal with which its engine stops it; 0 if unknown.
     """
     if phase in (Phase.STARTING, Phase.RUNNING):
         return SignalAction.DELIVER
     if phase is Phase.STOPPED:
         return SignalAction.TOO_LATE
     if phase is Phase.STOPPING:
-        return (
-            SignalAction.IGNORE
-        )  # callers see it running yet; podman and docker race with the end
+        # callers still see it running; podman and docker race with the end
+        return SignalAction.IGNORE
     if signal in FATAL or 0 < signal == stop_signal:
         return SignalAction.END
     return SignalAction.REFUSE if phase is Phase.CREATING else SignalAction.IGNORE

@@ -1,4 +1,4 @@
-"""What the scheduler says of a job that waits: why, and when it may start. Pure."""
+"""Why a job is pending and when it may start, in Slurm's words and in plainer ones. Pure."""
 
 import re
 import time
@@ -13,71 +13,71 @@ OF_WAITING = (PENDING, ESTIMATED_START)
 FORGOTTEN = "Slurm does not know it any more"
 _MINUTE = 60.0
 
-# squeue(1), JOB REASON CODES, and slurm.conf(5): the first that matches counts. Those of limits
-# are many (QOSMaxCpuPerUserLimit, AssocGrpMemRunMinutes, …), and made by one pattern.
+# squeue(1), JOB REASON CODES, and slurm.conf(5): the first that matches counts. The many reasons
+# about limits (QOSMaxCpuPerUserLimit, AssocGrpMemRunMinutes, …) are built by one pattern.
 _EXPLANATIONS = (
     ("Resources$", "the nodes are busy"),
-    ("Priority$", "jobs of higher priority are before it"),
-    ("Dependency$", "the job that it depends on is not there yet"),
-    ("DependencyNeverSatisfied", "what it depends on can no longer happen: delete it"),
-    ("BeginTime", "the time it is to begin at has not come"),
+    ("Priority$", "jobs of higher priority go first"),
+    ("Dependency$", "it depends on another job, which is not done"),
+    ("DependencyNeverSatisfied", "its dependency can never be met: delete it"),
+    ("BeginTime", "its begin time has not come"),
     ("Licenses", "a license that it needs is in use"),
-    ("JobHeldUser", "it is held: `scontrol release` lets it go"),
+    ("JobHeldUser", "it is held: release it with `scontrol release`"),
     ("JobHeldAdmin", "an administrator holds it: ask for its release"),
     (
         "PartitionTimeLimit",
-        "its time limit is above the partition's: lower SCRUN_TIMELIMIT, or take another "
+        "its time limit is above the partition's: lower SCRUN_TIMELIMIT, or choose another "
         "SCRUN_PARTITION",
     ),
     (
         "PartitionNodeLimit",
         "the partition does not allow this number of nodes: change SCRUN_JOB_NUM_NODES, or "
-        "take another SCRUN_PARTITION",
+        "choose another SCRUN_PARTITION",
     ),
     (
         "Partition(Down|Inactive)",
-        "the partition is closed until an administrator opens it: take another SCRUN_PARTITION",
+        "the partition is closed until an administrator opens it: choose another SCRUN_PARTITION",
     ),
     (
         "PartitionConfig",
-        "the partition has no such nodes, or not enough: ask for less, or take another "
+        "the partition has no such nodes, or too few: ask for less, or choose another "
         "SCRUN_PARTITION",
     ),
     (
         "ReqNodeNotAvail",
-        "a node that it needs is down, drained or reserved: it waits for that one, or for "
+        "a node that it needs is down, drained or reserved: it waits for that node, or for "
         "the end of a maintenance that it would run into",
     ),
     (
         "Nodes required for job are DOWN",
-        "it waits until they come back: ask `sinfo -R` why they are away",
+        "it waits until they are back: `sinfo -R` says why they are down",
     ),
     ("NodeDown", "a node that it needs is down"),
     ("Reservation", "its reservation has not begun"),
     ("BadConstraints", "no node has what it asks for: change SCRUN_CONSTRAINT or the like"),
     ("Configuring", "its nodes are being started"),
     ("Prolog", "its nodes are being prepared"),
-    ("(QOS|Assoc).*(PerJob|PerNode)", "it asks for more than it may ever have: ask for less"),
-    ("QOSMin|QOS.*NotMet", "it asks for less than its QOS is for: ask for more"),
-    ("QOSJobLimit|QOSResourceLimit|QOSTimeLimit|QOSUsageThreshold", "a limit of its QOS"),
-    ("QOSGrp", "what the users of its QOS may have together is in use"),
-    ("QOSMax.*PerUser|QOSMax.*User", "what its user may have in this QOS is in use"),
-    ("QOS.*PerAccount|QOSMax.*PA", "what its account may have in this QOS is in use"),
-    ("QOSMax", "a limit of its QOS"),
-    ("AssocGrp", "what its account may have is in use"),
-    ("Assoc", "a limit of its account"),
-    ("MaxCpuPerAccount|Max.*PerAccount", "what its account may have is in use"),
+    ("(QOS|Assoc).*(PerJob|PerNode)", "it asks for more than its limit allows: ask for less"),
+    ("QOSMin|QOS.*NotMet", "it asks for less than the minimum of its QOS: ask for more"),
+    ("QOSJobLimit|QOSResourceLimit|QOSTimeLimit|QOSUsageThreshold", "its QOS is at a limit"),
+    ("QOSGrp", "the users of its QOS are at their common limit"),
+    ("QOSMax.*PerUser|QOSMax.*User", "its user is at the limit of this QOS"),
+    ("QOS.*PerAccount|QOSMax.*PA", "its account is at the limit of this QOS"),
+    ("QOSMax", "its QOS is at a limit"),
+    ("AssocGrp", "its account is at its limit"),
+    ("Assoc", "its account is at its limit"),
+    ("MaxCpuPerAccount|Max.*PerAccount", "its account is at its limit"),
     ("Account|Job's account", "its account may not use the partition: set SCRUN_ACCOUNT"),
     ("QOSNotAllowed|Job's QOS", "its QOS may not be used in the partition: set SCRUN_QOS"),
-    ("InvalidAccount", "its account is not there any more: set SCRUN_ACCOUNT"),
-    ("InvalidQOS", "its QOS is not there any more: set SCRUN_QOS"),
+    ("InvalidAccount", "its account does not exist any more: set SCRUN_ACCOUNT"),
+    ("InvalidQOS", "its QOS does not exist any more: set SCRUN_QOS"),
     ("BurstBuffer", "its burst buffer is not ready"),
     ("SystemFailure|LaunchFailed|JobLaunchFailure", "its launch failed: ask an administrator"),
     (FORGOTTEN, "slurmctld has lost its state: try again"),
 )
 
 
-# it may wait for ever, because of its own size or kind
+# reasons of the job's own size or kind, for which it may wait for ever
 _TOO_MUCH = "Partition(Config|NodeLimit)|BadConstraints|(QOS|Assoc).*Per(Job|Node)"
 
 
@@ -85,8 +85,8 @@ class Waiting(msgspec.Struct, frozen=True):
     """What a pending job waits for.
 
     Attributes:
-        reason: In Slurm's word ("Resources"), or its words.
-        start: When it may start (seconds since the epoch), or None while nobody knows.
+        reason: Slurm's reason: one word ("Resources"), or several.
+        start: When it may start (seconds since the epoch), or None if unknown.
     """
 
     reason: str
@@ -96,13 +96,13 @@ class Waiting(msgspec.Struct, frozen=True):
 def waiting_line(
     job_id: str, waiting: Waiting, *, now: float | None = None, explained: bool = False
 ) -> str:
-    """Say it in one line: `job 42 pending: Resources, starts about 14:05`.
+    """Describe a pending job in one line: `job 42 pending: Resources, starts about 14:05`.
 
     Args:
         job_id: The job.
         waiting: What it waits for.
-        now: The present moment; a start on another day has its date.
-        explained: Whether Slurm's word is explained, with the remedy where there is one.
+        now: The present moment; a start on another day is shown with its date.
+        explained: Whether to add an explanation of the reason, with a remedy if there is one.
     """
     words = f"job {job_id} pending: {waiting.reason}"
     if waiting.start is not None:
@@ -112,22 +112,22 @@ def waiting_line(
 
 
 def explain(reason: str) -> str:
-    """Say in other words why a job waits, and what helps; "" when there are none."""
+    """Explain Slurm's reason, with a remedy if there is one; "" for a reason it does not know."""
     return next((words for pattern, words in _EXPLANATIONS if re.match(pattern, reason)), "")
 
 
 def is_too_much(reason: str) -> bool:
-    """Whether a job waits because it asks for more than it can get."""
+    """Tell whether a job waits because it asks for more than it can get."""
     return re.match(_TOO_MUCH, reason) is not None
 
 
 def in_vain_line(job_id: str, waiting: Waiting, because: str = "") -> str:
-    """Say that a job waits in vain: `job 42 can never start: PartitionNodeLimit (…)`.
+    """Say that a job can never start: `job 42 can never start: PartitionNodeLimit (…)`.
 
     Args:
         job_id: The job.
         waiting: What it waits for.
-        because: What the caller has asked for.
+        because: The requests that the caller has made.
     """
     words = f"job {job_id} can never start: {waiting.reason}"
     if explanation := explain(waiting.reason):
@@ -136,25 +136,25 @@ def in_vain_line(job_id: str, waiting: Waiting, because: str = "") -> str:
 
 
 def suspended_line(job_id: str, suspended: bool) -> str:
-    """Say that a job was suspended, or that it goes on."""
+    """Say that a job was suspended, or resumed."""
     if suspended:
         return f"job {job_id} is suspended, and so is the container, until Slurm resumes it"
     return f"job {job_id} is resumed"
 
 
 def is_hopeless(reason: str, give_up: Iterable[str]) -> bool:
-    """Whether no waiting cures what a job waits for.
+    """Tell whether a job waits for a reason that does not go away.
 
     Args:
-        reason: In Slurm's word, or its words.
-        give_up: Such reasons, in which `*` stands for anything.
+        reason: Slurm's reason.
+        give_up: Such reasons; `*` in them stands for anything.
     """
     patterns = (".*".join(map(re.escape, known.split("*"))) for known in give_up)
     return any(re.fullmatch(pattern, reason, re.DOTALL) for pattern in patterns)
 
 
 def annotations_of(waiting: Waiting | None) -> dict[str, str]:
-    """Return the annotations of `state` that say it; none when it does not wait."""
+    """Return the annotations of `state` about a pending job; empty when it is not pending."""
     if waiting is None:
         return {}
     found = {PENDING: waiting.reason}
@@ -164,21 +164,21 @@ def annotations_of(waiting: Waiting | None) -> dict[str, str]:
     return found
 
 
-def is_news(told: Waiting | None, waiting: Waiting, now: float) -> bool:
-    """Whether it is worth a line, after what was told last.
+def is_news(shown: Waiting | None, waiting: Waiting, now: float) -> bool:
+    """Tell whether a change is worth a line, compared with the last line shown.
 
     The scheduler estimates anew every half minute. A start that has moved by less than a minute,
-    or by less than a tenth of the time that is left, is the same.
+    or by less than a tenth of the time that is left, counts as unchanged.
     """
-    if told is None or told.reason != waiting.reason:
+    if shown is None or shown.reason != waiting.reason:
         return True
-    if told.start is None or waiting.start is None:
-        return told.start != waiting.start
-    moved = abs(waiting.start - told.start)
+    if shown.start is None or waiting.start is None:
+        return shown.start != waiting.start
+    moved = abs(waiting.start - shown.start)
     return moved >= _MINUTE and moved >= (waiting.start - now) / 10
 
 
 def _moment(moment: float, now: float) -> str:
-    """Write a moment of local time, with the date when that is not today."""
-    there, here = time.localtime(moment), time.localtime(now)
-    return time.strftime("%H:%M" if there[:3] == here[:3] else "%Y-%m-%d %H:%M", there)
+    """Format a time as local time, with the date if it is not today."""
+    local, today = time.localtime(moment), time.localtime(now)
+    return time.strftime("%H:%M" if local[:3] == today[:3] else "%Y-%m-%d %H:%M", local)

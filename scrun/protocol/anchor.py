@@ -1,11 +1,11 @@
-"""What an anchor and its supervisor say to each other (see `scrun.anchor.shell`).
+"""The protocol between an anchor and its supervisor (see `scrun.anchor.shell`).
 
-The anchor sends the name of each signal that it gets, as a line; the supervisor sends the exit
-status, as a line, and then the anchor ends with that.
+For each signal that it receives, the anchor sends a line with the signal's name. The supervisor
+sends one line, the exit status, and the anchor exits with it.
 """
 
 LOST = 125
-"""Exit status of an anchor whose supervisor died, as docker and podman have it for own faults."""
+"""Exit status of an anchor whose supervisor died: that of docker and podman for own faults."""
 
 
 PASSED_ON = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "WINCH")

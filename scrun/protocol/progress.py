@@ -1,14 +1,17 @@
-"""What the supervisor says about a container while its `create` waits for the answer.
+"""Messages from the supervisor while a `create` waits for its reply.
 
-Wire: any number of messages before the reply, if the call asked for them (`--debug`, `-v`,
-SCRUN_STDERR_DEBUG, …): one byte that says where to, which is no exit status, text, NUL. The text
-for standard error is as it is shown; that for `--log` has its level (runc's name) and a blank
-before it. LIVE is one line of a terminal that takes the place of the one before, and goes away.
-CALL is no message, but something that `create` is to do (`scrun.client.call`). TOLD says that
-the reason in the reply is on standard error already.
+Wire: any number of messages precede the reply. Each is one byte, which no exit status uses, then
+text and NUL; CALL has a format of its own.
+
+* TO_STDERR: a line for standard error, as it is shown; TO_LOG: a level (in runc's words), a blank
+  and a line for `--log`. They come if the call asked for them (`--debug`, `-v`,
+  SCRUN_STDERR_DEBUG, …).
+* LIVE: a line for a terminal, which replaces the last one; an empty one clears it.
+* CALL: a command for `create` to run (`scrun.client.call`).
+* REASON_SHOWN: standard error already shows the reason that the reply gives.
 """
 
-TOLD = b"\xfb"
+REASON_SHOWN = b"\xfb"
 CALL = b"\xfc"
 LIVE = b"\xfd"
 TO_LOG = b"\xfe"

@@ -2,27 +2,34 @@
 
 A request is one frame on an AF_UNIX stream: four bytes of length (big endian), then fields
 separated by NUL. NUL is the one byte that arguments, paths and environment cannot contain, so
-nothing needs quoting and both halves are a `join` and a `split`: this module is on the path of
-every command and imports nothing but `_socket`.
+nothing needs quoting: packing is a `join`, unpacking a `split`. Every command uses this module,
+so it imports nothing but `_socket` at the top.
 
-A reply is one byte, the exit status of the command, and what the command prints until end of
-file: on standard output when the status is 0, else the reason, for standard error and `--log`.
-The reply to `create` may have messages before it, which begin with 252 to 255: see
-`scrun.protocol.progress`.
+A reply is one byte, the exit status of the command, and text until end of file: output for
+standard output if the status is 0, else the reason, for standard error and `--log`. Messages may
+precede the reply to `create`; they begin with 251 to 255 (`scrun.protocol.progress`). `follow` and
+`attach` go on after the status 0: see `scrun.commands.logs` and `scrun.commands.attach`.
 
-Requests (`FIELDS` in brackets)::
+Requests, with their fields::
 
     state  [ID]
     start  [ID]
-    kill   [ID, SIGNAL, ALL]           ALL: "1" or not there
+    kill   [ID, SIGNAL, ALL]           ALL: "1" or absent
     delete [ID, FORCE]                 FORCE: "1" or ""
     pause  [ID]
     resume [ID]
+    ps     [ID, FORMAT, OPTION...]     FORMAT: "table" or "json"; options of ps(1)
+    events [ID]                        one line of statistics
+    update [ID, TIME, RESOURCES]       TIME: a time limit or ""; RESOURCES: JSON
+    follow [ID, KIND]                  KIND: "output" or "messages"
+    attach [ID]                        frames follow the status (`scrun.protocol.attach`)
     create [PID, UMASK, CWD, COUNT, ARGUMENT..., NAME=VALUE...]
-           with the descriptors 0, 1 and 2 of the container and the anchor's socket; PID is the
-           caller's, and the anchor's follows in a line; the caller confirms the answer by one byte
-    exec   as create without variables, for one more program; PID is its anchor's
-    tidy                               begins to look for what dead supervisors have left
+           with four descriptors: the container's 0, 1 and 2, and the supervisor's end of the
+           anchor's socket. PID is the caller's; the anchor's follows in a line of its own. The
+           caller confirms a successful reply with one byte.
+    exec   [PID, UMASK, CWD, COUNT, ARGUMENT...]
+           with the same descriptors, for one more program; PID is its anchor's
+    tidy   []                          starts to clean up after dead supervisors
 """
 
 import _socket
@@ -31,18 +38,18 @@ LIMIT = 16 * 1024 * 1024
 """The largest request, in bytes: Linux passes at most 6 MiB of arguments and environment."""
 
 NOBODY = (ConnectionRefusedError, FileNotFoundError, NotADirectoryError)
-"""What `connect` raises when nobody listens. After any other error nothing is known: the caller
-may have no descriptor left, or no permission."""
+"""What `connect` raises when nobody listens. Any other error leaves that open: the caller may have
+no descriptor left, or no permission."""
 
 REPLY = 16 * 1024 * 1024
 """The longest reply, in bytes; the longest are states, with the annotations of a config.json."""
 
 PATIENCE = 120
-"""Seconds that another user's supervisor may take to answer: only root asks one, and trusts it in
-nothing. What takes longer there is done all the same."""
+"""Seconds to wait for the answer of another user's supervisor, which only root asks and does not
+trust. A request that takes longer is still carried out."""
 
 _ANSWER = 30
-"""Seconds that an answer may take from its first byte to its last."""
+"""Seconds from the first byte of an answer to its last."""
 
 _PATH_MAX = 107
 _NOBODY = 65534
@@ -63,12 +70,12 @@ def connect(directory: str, name: str, patience: int = 0) -> _socket.socket:
     """Connect to the socket DIRECTORY/NAME, whoever serves it.
 
     Args:
-        directory: Where it is.
-        name: Its name there.
-        patience: Seconds to wait for a server that has a full queue; 0 is for ever.
+        directory: The socket's directory.
+        name: The socket's name there.
+        patience: Seconds to wait for a server whose queue is full; 0 waits for ever.
 
     Raises:
-        OSError: Nobody listens there (`NOBODY`), or that cannot be known.
+        OSError: Nobody listens there (`NOBODY`), or connecting failed in another way.
     """
     import os
 
@@ -94,23 +101,23 @@ def connect(directory: str, name: str, patience: int = 0) -> _socket.socket:
 
 
 def connect_supervisor(directory: str, name: str, patience: int = 0) -> _socket.socket:
-    """Connect to a supervisor: one of the same user, unless root asks.
+    """Connect to a supervisor of the same user; root may connect to anybody's.
 
     Args:
-        directory: Where its socket is.
+        directory: The socket's directory.
         name: The socket's name there.
-        patience: As for `connect`; of another user's there is some in any case.
+        patience: As for `connect`; for another user's supervisor 0 means `PATIENCE`.
 
     Raises:
-        OSError: As `connect`; or somebody else serves it (PermissionError).
+        OSError: As `connect`; PermissionError if another user serves the socket.
     """
     import os
 
     foreign = os.stat(directory).st_uid != os.geteuid()
     sock = connect(directory, name, patience or (PATIENCE if foreign else 0))
     try:
-        check_server(sock)
-        if served_by(sock) != os.geteuid():
+        check_peer(sock)
+        if peer_uid(sock) != os.geteuid():
             _wait_at_most(sock, patience or PATIENCE)
     except PermissionError as error:
         sock.close()
@@ -119,22 +126,22 @@ def connect_supervisor(directory: str, name: str, patience: int = 0) -> _socket.
     return sock
 
 
-def served_by(sock: _socket.socket) -> int:
-    """Return the uid of the one at the other end (unix(7), SO_PEERCRED)."""
+def peer_uid(sock: _socket.socket) -> int:
+    """Return the peer's uid (unix(7), SO_PEERCRED)."""
     peer = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _PEERCRED_SIZE)
     return int.from_bytes(peer[4:8], "little")
 
 
-def check_server(sock: _socket.socket) -> None:
-    """Refuse one who is another user, unless root asks.
+def check_peer(sock: _socket.socket) -> None:
+    """Refuse a peer of another user, unless root asks.
 
     Raises:
-        PermissionError: See above.
+        PermissionError: The peer is another user.
     """
     import os
 
-    owner, user = served_by(sock), os.geteuid()
-    # root of a user namespace is not root: whom that does not have is shown as nobody
+    owner, user = peer_uid(sock), os.geteuid()
+    # root of a user namespace is not root: users whom it does not map appear as nobody
     is_ours = owner == user or (user == 0 and owner != _NOBODY)
     if is_ours and owner == _NOBODY:
         from scrun.core.paths import outer_id
@@ -145,10 +152,10 @@ def check_server(sock: _socket.socket) -> None:
 
 
 def send(sock: _socket.socket, fields: "list[bytes]", fds: "list[int] | None" = None) -> None:
-    """Send one request, with descriptors beside its first byte.
+    """Send one request; descriptors travel with its first byte.
 
-    A supervisor that refuses it may have answered and hung up before it has taken all: then
-    `receive` has the answer, or says that there is none.
+    A supervisor that refuses a request may answer and hang up before it has read all of it.
+    `receive` then returns the answer, or raises if there was none.
     """
     data = frame(fields)
     try:
@@ -166,11 +173,11 @@ def _send(sock: _socket.socket, data: bytes, fds: "list[int] | None") -> None:
 
 
 def confirm(sock: _socket.socket) -> None:
-    """Tell that the answer to a `create` has arrived."""
+    """Confirm that the answer to a `create` has arrived."""
     try:
         sock.send(b"\0")
     except OSError:
-        pass  # the supervisor is gone, and what it has created with it
+        pass  # the supervisor is gone, and its containers with it
 
 
 def receive(sock: _socket.socket) -> "tuple[int, bytes]":
@@ -180,19 +187,19 @@ def receive(sock: _socket.socket) -> "tuple[int, bytes]":
         The exit status and what to print.
 
     Raises:
-        ConnectionError: The supervisor went away without a word.
-        OSError: It takes too long, or its answer has no end.
+        ConnectionError: The supervisor closed the connection without an answer.
+        OSError: It takes too long, or its answer is too long.
     """
-    reply = answer(sock, b"")
+    reply = read_answer(sock, b"")
     return reply[0], reply[1:]
 
 
-def answer(sock: _socket.socket, reply: bytes) -> bytes:
-    """Read a reply to its end, of which `reply` has come already.
+def read_answer(sock: _socket.socket, reply: bytes) -> bytes:
+    """Read a reply to its end; `reply` is the part that has been read already.
 
     Raises:
-        ConnectionError: The supervisor went away without a word.
-        OSError: It takes too long, or its answer has no end.
+        ConnectionError: The supervisor closed the connection without an answer.
+        OSError: It takes too long, or its answer is too long.
     """
     import time
 
@@ -219,12 +226,12 @@ def answer(sock: _socket.socket, reply: bytes) -> bytes:
 
 
 def wait_for_ever(sock: _socket.socket) -> None:
-    """Take the limit of `connect_supervisor` away: what follows comes in its own time."""
+    """Remove the time limit that `connect_supervisor` has set: output may come at any time."""
     _wait_at_most(sock, 0)
 
 
 def _wait_at_most(sock: _socket.socket, seconds: float) -> None:
-    """Have recv(2) fail after a while (EAGAIN)."""
+    """Make recv(2) fail with EAGAIN after so many seconds; 0 waits for ever."""
     whole = int(seconds)
     timeout = whole.to_bytes(8, "little") + int((seconds - whole) * 1e6).to_bytes(8, "little")
     sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, timeout)

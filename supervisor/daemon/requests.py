@@ -14,7 +14,7 @@ from scrun.model.record import Record, stopped_state
 from scrun.model.states import Ending, Phase, killed, not_running
 from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
-from scrun.protocol.progress import TOLD
+from scrun.protocol.progress import REASON_SHOWN
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller, hang_up, send, told
 from scrun.supervisor.containers.container import Container
@@ -202,7 +202,7 @@ class ClientRequest:
             return DONE + (b"%d" % container.pid if container.process else b"")
         await self._containers.forget(container)
         if container.told:
-            await caller.send(TOLD + b"\0")
+            await caller.send(REASON_SHOWN + b"\0")
         raise container.failure
 
     async def _exec(self) -> bytes:

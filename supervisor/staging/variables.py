@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from scrun.oci.config import Bundle
 from scrun.settings.file.quick import real_uid
-from scrun.settings.slurm.outputs import Told, output_variables
+from scrun.settings.slurm.outputs import ScriptFacts, output_variables
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.core.names import UserEntry, user_of
 
@@ -24,7 +24,7 @@ def script_variables(
     """
     uid = real_uid(os.environ)
     user = user_of(uid) or UserEntry(str(uid), os.getgid(), str(os.getgid()))
-    told = Told(
+    told = ScriptFacts(
         oci_version=bundle.config.oci_version,
         container_id=create_request.id,
         pid=pid,

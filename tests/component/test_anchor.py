@@ -44,7 +44,7 @@ file = PidFile(asked["pid_file"]) if asked["pid_file"] else None
 left = anchor.AnchorProcess(sock, file.lock if file else None, asked["terminal"])
 pid = left.pid
 if file:
-    file.names(pid, left)
+    file.name_anchor(pid, left)
     file.publish()
     os.close(file.lock)
 left.settle()
@@ -440,7 +440,7 @@ def test_a_limit_of_namespaces_is_an_error(leave: Leave, errors: IO[bytes]) -> N
     assert left.pid == 0
     assert left._create.wait(10) == 1
     errors.seek(0)
-    assert b"no process that an engine could watch: unshare: No space left" in errors.read()
+    assert b"make a process for the engine to watch: unshare: No space left" in errors.read()
 
 
 def test_a_program_that_is_missing_is_an_error(
@@ -451,7 +451,7 @@ def test_a_program_that_is_missing_is_an_error(
     assert left._create.wait(10) == 1
     assert left.next() == ""
     errors.seek(0)
-    assert b"could watch: /no/python: No such file or directory" in errors.read()
+    assert b"to watch: /no/python: No such file or directory" in errors.read()
 
 
 def test_an_inherited_descriptor_above_the_limit(leave: Leave) -> None:

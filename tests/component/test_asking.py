@@ -329,7 +329,7 @@ def test_people_may_give_the_beginning_of_an_id(
     (tmp_path / "ab" / "state.json").unlink()
     (tmp_path / "ab").rmdir()
     assert _fast.run(["--root", str(tmp_path), "logs", "abc"]) == 1
-    assert "which one: abc1, abc2?" in capfd.readouterr().err
+    assert "is ambiguous: abc1, abc2" in capfd.readouterr().err
     assert _fast.run(["--root", str(tmp_path), "logs", "abd"[:3]]) == 0
     capfd.readouterr()
     # what engines call takes whole ids only

@@ -49,7 +49,7 @@ def test_pid_file_takes_no_other_place(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "pid"
     KINDS[kind](path, root())
     before = path.lstat()
-    with pytest.raises(OSError, match="is there, and is not a file"):
+    with pytest.raises(OSError, match="exists and is not a file"):
         PidFile(str(path))
     assert path.lstat() == before
     assert os.listdir(tmp_path) == ["pid"]

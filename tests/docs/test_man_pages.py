@@ -15,7 +15,7 @@ from scrun.cli.grammar import COMMANDS, GLOBAL, Option
 from scrun.model import states
 from scrun.settings.file import load
 from scrun.settings.slurm import requests
-from scrun.settings.slurm.outputs import Told
+from scrun.settings.slurm.outputs import ScriptFacts
 from scrun.supervisor.worker import constants
 from scrun.supervisor.worker import main as worker
 from scrun.supervisor.worker.documents import Documents
@@ -126,7 +126,7 @@ def test_all_requests(built: Path, web: dict[str, Page]) -> None:
 def test_all_variables(built: Path) -> None:
     terms = entries(built, "scrun.1")
     assert {*load._ENVIRONMENT} <= terms
-    for field in Told.__struct_fields__:
+    for field in ScriptFacts.__struct_fields__:
         name = "ANNOTATION_KEY" if field == "annotations" else field.upper()
         assert f"SCRUN_{name}" in terms
 
@@ -182,7 +182,7 @@ def test_nothing_that_scrun_does_not_have(built: Path) -> None:
         assert {*re.findall(r"\bscrun ([a-z-]+) [A-Z]", text)} <= {*COMMANDS}, page
         variables = {*re.findall(r"\bSCRUN_[A-Z0-9_]*[A-Z0-9]", text)}
         variables -= {*requests.TABLE, *load._ENVIRONMENT, "SCRUN_CONFIG"}
-        told = {f"SCRUN_{field.upper()}" for field in Told.__struct_fields__}
+        told = {f"SCRUN_{field.upper()}" for field in ScriptFacts.__struct_fields__}
         assert variables <= {*told, "SCRUN_ANNOTATION_KEY", "SCRUN_OPTION_NAME"}, page
 
 

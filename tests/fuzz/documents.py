@@ -21,7 +21,7 @@ from scrun.oci.config import Bundle, Config, parse
 from scrun.oci.lookup import find_program
 from scrun.oci.resources import changes, read_resources
 from scrun.settings.slurm.engine_flags import read_flags
-from scrun.settings.slurm.outputs import Told, output_variables
+from scrun.settings.slurm.outputs import ScriptFacts, output_variables
 from scrun.settings.slurm.request_sources import asked_by, gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.node_scripts import process_variables
@@ -110,12 +110,12 @@ def _recorded(typed: Config) -> None:
     assert not any("=" in name or "\0" in name + value for name, value in variables.items())
 
 
-def _told(typed: Config) -> Told:
+def _told(typed: Config) -> ScriptFacts:
     texts = dict.fromkeys(
         ("bundle", "submission_bundle", "socket", "spool_dir", "submission_config_file", "user",
          "group", "root", "rootfs_path", "submission_rootfs_path", "container_id"), "/x",
     )  # fmt: skip
-    return Told(
+    return ScriptFacts(
         oci_version=typed.oci_version, annotations=typed.annotations, pid=1, pid_file=None,
         user_id=0, group_id=0, log_file=None, log_format="text", **texts,
     )  # fmt: skip

@@ -10,8 +10,8 @@ from scrun import _fast
 from scrun.cli.grammar import COMMANDS
 from scrun.cli.parse import parse as parse_argv
 from scrun.client import progress
-from scrun.client.ask import request as request_of
-from scrun.client.submit import _hear, request
+from scrun.client.ask import build_request
+from scrun.client.submit import _read_reply, build_call
 from scrun.client.supervisor_name import supervisor_name
 from scrun.core.errors import UsageError
 from scrun.oci.ids import check_id
@@ -42,10 +42,10 @@ def argv(data: bytes) -> None:
     if parsed.id is not None:
         assert check_id(parsed.id) == parsed.id
     if parsed.command in _fast._FORWARDED:
-        fields = request_of(parsed, parsed.id or "")
+        fields = build_request(parsed, parsed.id or "")
         assert wire.frame(fields)[4:].split(b"\0") == fields
     if parsed.command in ("create", "exec"):  # the supervisor reads the same out of it
-        call = read_call(request(parsed.command, 1, words)[1:], parsed.command)
+        call = read_call(build_call(parsed.command, 1, words)[1:], parsed.command)
         assert repr(call.parsed) == repr(parsed)
         supervisor_name("container", parsed)
 
@@ -113,7 +113,7 @@ def heard(pieces: Iterable[bytes]) -> tuple[object, list[bytes]]:
     before = progress.write_if_possible
     progress.write_if_possible = lambda fd, line: shown.append(line)
     try:
-        return _hear(_Said(pieces), parse_argv(["create", "c"]))[:2], shown  # type: ignore[arg-type]
+        return _read_reply(_Said(pieces), parse_argv(["create", "c"]))[:2], shown  # type: ignore[arg-type]
     except ConnectionError as error:
         return str(error), shown
     finally:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from scrun.cli.parse import Parsed
-from scrun.client.submit import _hear
+from scrun.client.submit import _read_reply
 from scrun.oci.config import ANNOTATIONS_LIMIT
 from scrun.protocol import wire
 from scrun.protocol.progress import CALL
@@ -345,7 +345,7 @@ def created_by_hand(
         if command == "create":
             _make(site, sock)
         if hears:
-            assert _hear(sock, Parsed())[0] == 0
+            assert _read_reply(sock, Parsed())[0] == 0
         else:
             sock.shutdown(socket.SHUT_RD)
         yield sock, ours

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.anchor.foreground import status_of
+from scrun.anchor.foreground import parse_status
 from scrun.core.errors import UsageError
 from scrun.protocol.anchor import LOST
 from scrun.protocol.attach import DATA, SIGNAL, frame, take_frames
@@ -64,5 +64,5 @@ def test_frames_without_content() -> None:
 
 @pytest.mark.parametrize("said", [b"x\n", b"-1\n", b"1\n2\n", b"9999\n", b"\n", b"\xff\n"])
 def test_a_status_that_is_none(said: bytes) -> None:
-    assert status_of(said) == LOST
-    assert [status_of(b"%d\n" % status) for status in (0, 7, 255)] == [0, 7, 255]
+    assert parse_status(said) == LOST
+    assert [parse_status(b"%d\n" % status) for status in (0, 7, 255)] == [0, 7, 255]

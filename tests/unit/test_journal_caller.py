@@ -43,7 +43,7 @@ def answered(data: bytes, parsed: Parsed) -> tuple[int, bytes]:
     with ours, theirs:
         theirs.sendall(data)
         theirs.close()
-        return submit._hear(ours, parsed)[:2]
+        return submit._read_reply(ours, parsed)[:2]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.oci.config import LONGEST_WORD
-from scrun.settings.slurm.outputs import Told, output_variables
+from scrun.settings.slurm.outputs import ScriptFacts, output_variables
 from scrun.settings.slurm.requests import TABLE
 
 # scrun(1), OUTPUT ENVIRONMENT VARIABLES, in its order
@@ -19,7 +19,7 @@ MANUAL = """
     LOG_FILE LOG_FORMAT
 """
 
-TOLD = Told(
+TOLD = ScriptFacts(
     oci_version="1.0.2",
     container_id="c1",
     pid=4711,

@@ -12,7 +12,7 @@ import msgspec
 from scrun.oci.config import LONGEST_WORD
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What scripts are told; the names are the variables', without SCRUN_ and in lower case.
 
     Attributes:
@@ -58,7 +58,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["text", "json"]
 
 
-def output_variables(told: Told) -> dict[str, str]:
+def output_variables(told: ScriptFacts) -> dict[str, str]:
     """Make the variables, in the order of the manual.
 
     What is None has no variable. Nor has an annotation that cannot be one: an equals sign in its
