@@ -1,4 +1,4 @@
-"""Tables for people."""
+"""Tables for terminals."""
 
 from scrun.core.text import printable
 
@@ -8,9 +8,9 @@ if TYPE_CHECKING:
 
 
 def columns(head: "tuple[str, ...]", rows: "Iterable[tuple[str, ...]]") -> str:
-    """Lay rows out in columns; nothing is cut, and an empty cell is a dash.
+    """Align rows in columns; nothing is cut, and an empty cell becomes a dash.
 
-    The last column, which is for people, may have blanks in it.
+    Only the last column may contain blanks.
     """
     lines = [head, *(tuple(map(printable, row)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

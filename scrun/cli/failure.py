@@ -1,4 +1,4 @@
-"""What went wrong, in one line, where the caller looks for it."""
+"""Report errors in one line, where the caller looks for it."""
 
 import os
 
@@ -9,9 +9,9 @@ from scrun.core.text import one_line, printable
 
 
 def explain(error: Exception, parsed: "Parsed | None") -> int:
-    """Report an exception, and return the exit status that goes with it."""
+    """Report an exception, and return the exit status for it."""
     if parsed is None and isinstance(error, UsageError):
-        parsed = Parsed()  # what was read before it did not make sense: perhaps `--log`
+        parsed = Parsed()  # the options before the error, perhaps `--log` among them
         parsed.options = error.options or {}
     status, has_place, text = 1, True, described(error)
     if isinstance(error, ScrunError):
@@ -27,13 +27,13 @@ def explain(error: Exception, parsed: "Parsed | None") -> int:
 
 
 def explain_end(error: BaseException, parsed: "Parsed | None") -> int:
-    """Report what has ended a program whose event loop may put errors in groups.
+    """Report the exception that has ended a program; it may be a group.
 
     Returns:
-        The exit status that goes with it; that of a shell for an interrupt, which needs no words.
+        The exit status for it; for an interrupt the one of a shell, without a report.
 
     Raises:
-        BaseException: It is no error, such as SystemExit.
+        BaseException: It is not an error, for example SystemExit.
     """
     first = next(leaves(error))
     if isinstance(first, KeyboardInterrupt):
@@ -56,8 +56,8 @@ def report_failure(
     Args:
         answer: The reason.
         status: The exit status.
-        parsed: What the caller asked for, as far as it is known.
-        details: A traceback: for the logs, or for standard error if there is none.
+        parsed: The command line, as far as it is known.
+        details: A traceback, for the logs, or for standard error if there are none.
         reason_shown: Whether standard error already shows the reason.
     """
     text = answer.decode(errors="replace")
@@ -83,10 +83,10 @@ def report_failure(
 
 
 def _is_known_to_podman(text: str) -> bool:
-    """Tell whether podman calls, to whom that a container has stopped is no news.
+    """Tell whether podman is the caller, and the error only says that a container has stopped.
 
-    `podman stop`, `kill` and `rm --force` race with the end. When a signal comes too late they
-    look and are content, but the runtime's standard error is theirs: people would see an error.
+    `podman stop`, `kill` and `rm --force` race with the container's end. They accept a signal that
+    comes too late, but they pass the runtime's standard error on: people would see an error.
     """
     if not text.startswith(NOT_RUNNING):
         return False
@@ -98,23 +98,23 @@ def _is_known_to_podman(text: str) -> bool:
 
 
 def _file(parsed: "Parsed | None") -> "tuple[str, str]":
-    """Find SCRUN_LOG_FILE, if errors belong there, and its format.
+    """Return the path and format of SCRUN_LOG_FILE, if errors belong there.
 
-    The settings have both; to read them takes a while, so it is done only with the variable set.
-    A file that is named in scrun.toml alone has what the supervisor says.
+    The settings are read only if the variable is set, because that is slow. A log file that only
+    scrun.toml names gets the supervisor's messages, not those of commands.
     """
     named = os.environ.get("SCRUN_LOG_FILE", "")
     if not named.startswith("/"):
         return "", ""
     options = parsed.options if parsed is not None else {}
     given, config = options.get("log-format"), options.get("config-file")
-    # with --log, that is what the format is for
+    # with --log, --log-format is about that
     form = given if isinstance(given, str) and "log" not in options else None
     from scrun.settings.file.load import LEVELS, load
 
     try:
         log = load(os.environ, config if isinstance(config, str) else None).log
-    except ScrunError:  # perhaps the very error that is to be told
+    except ScrunError:  # perhaps the very error that is being reported
         return named, form or "text"
     if LEVELS.index(log.file_level or log.level) < LEVELS.index("error"):
         return "", ""

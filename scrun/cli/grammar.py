@@ -1,29 +1,29 @@
 """The grammar of the command line: one table for parser, help and completion.
 
-It is all of scrun(1), and every option that runc (1.1 to 1.3) and crun (1.8 to 1.21)
-have for the same operations, so that scrun can stand in their place. Where they
-disagree the manual wins: ``-v`` is verbosity here, ``-V`` the version.
+It has all of scrun(1), and every option that runc (1.1 to 1.3) and crun (1.8 to 1.21)
+have for the same operations, so that scrun can replace them. Where they disagree, the
+manual wins: ``-v`` is verbosity here, ``-V`` the version.
 
-A new operation is one entry of ``COMMANDS``. The table is plain tuples because every
-call of scrun reads it: building anything from it would cost more than looking it up.
+A new operation is one entry of ``COMMANDS``. The table consists of plain tuples because
+every call of scrun loads it, and building objects would cost more than looking it up.
 """
 
 Option = tuple[str, str, str | None, bool, bool, str]
 """One option: its long name, its short names (one character each), its metavar, whether
-it is used, whether it may be given many times, and one line of help.
+it is used, whether it may be repeated, and one line of help.
 
-The metavar is None for a flag. In brackets, the value is optional: ``--name=value``, or
-``--name value`` where that value is one of those listed, or a number for ``[N]``. Bars list
-the possible values.
+The metavar is None for a flag. Brackets mean an optional value: ``--name=value``, or
+``--name value`` if that value is one of those listed, or a number for ``[N]``. Bars
+separate the possible values.
 """
 
 Command = tuple[str, tuple[str, ...], tuple[Option, ...]]
 """One command: one line of help, its operands, its options.
 
-Operands are written as scrun(1) does: ``<needed>``, ``[optional]``. One that ends in
-``...]`` takes all that is left, options of its own included, so with it the options end
-at the first operand. One that ends in ``]...`` takes all that is left, too, but what looks like
-an option there has to come after ``--``.
+Operands are written as in scrun(1): ``<needed>``, ``[optional]``. One that ends in
+``...]`` takes all remaining arguments, its own options included, so scrun's options end
+at the first operand. One that ends in ``]...`` takes all remaining operands, too, but
+what looks like an option among them has to follow ``--``.
 """
 
 USED, IGNORED = True, False
@@ -32,27 +32,27 @@ ONCE, MANY = False, True
 CONTAINER = "<container-id>"
 PERHAPS_CONTAINER = "[container-id]"
 
-# in every place where options may stand, as argp has it for crun
+# accepted wherever options are, as argp does for crun
 ASKED: tuple[Option, ...] = (
     ("help", "h?", None, USED, ONCE, "Show this help and exit"),
     ("usage", "", None, USED, ONCE, "Show how to call scrun, in short, and exit"),
 )
 
 GLOBAL: tuple[Option, ...] = (
-    ("cgroup-manager", "", "MANAGER", IGNORED, ONCE, "Who manages cgroups: the job's node does"),
+    ("cgroup-manager", "", "MANAGER", IGNORED, ONCE, "Manager of cgroups: the node has its own"),
     ("config-file", "", "FILE", USED, ONCE, "Read this scrun.toml instead of those found"),
     ("criu", "", "PATH", IGNORED, ONCE, "Program for checkpoints"),
     ("debug", "", None, USED, ONCE, "Log debug messages"),
-    ("engine", "", "NAME", USED, ONCE, "Where to run: slurm, local, …, see plugins"),
+    ("engine", "", "NAME", USED, ONCE, "Where to run: slurm, local, …; see 'scrun plugins'"),
     ("log", "", "FILE", USED, ONCE, "Append errors to FILE, as well as to stderr"),
     ("log-format", "", "text|json", USED, ONCE, "How to write to --log (default: text)"),
     ("log-level", "", "LEVEL", USED, ONCE, "What to log: error, warning, info, debug"),
     ("root", "", "DIR", USED, ONCE, "State and sockets (default: /run/user/UID/scrun)"),
-    ("rootless", "", "[auto|true|false]", IGNORED, ONCE, "All of scrun is always rootless"),
+    ("rootless", "", "[auto|true|false]", IGNORED, ONCE, "scrun is always rootless"),
     ("slurm-conf", "f", "PATH", USED, ONCE, "Use this slurm.conf"),
-    ("stager", "", "NAME", USED, ONCE, "Who stages: lua, builtin, …, see plugins"),
+    ("stager", "", "NAME", USED, ONCE, "How to stage: lua, builtin, …; see 'scrun plugins'"),
     ("systemd-cgroup", "", None, IGNORED, ONCE, "Use systemd for cgroups"),
-    ("verbose", "v", None, USED, MANY, "Log more; again for yet more"),
+    ("verbose", "v", None, USED, MANY, "Log more; repeat it for even more"),
     ("version", "V", None, USED, ONCE, "Show the version and exit"),
     *ASKED,
 )
@@ -78,7 +78,7 @@ _CREATE: tuple[Option, ...] = (
     _PRESERVE,
 )
 
-# of what there is no checkpoint of: read, so that the answer is why
+# parsed although nothing uses them, so that the answer says why not
 _CRIU: tuple[Option, ...] = (
     ("auto-dedup", "", None, IGNORED, ONCE, "Deduplicate memory images"),
     ("empty-ns", "", "KIND", IGNORED, MANY, "Leave a namespace out"),
@@ -107,23 +107,23 @@ COMMANDS: dict[str, Command] = {
         (CONTAINER, "[signal]"),
         (
             ("all", "a", None, IGNORED, ONCE, "Signal all processes"),
-            ("regex", "r", None, USED, ONCE, "All containers whose id matches, in full"),
+            ("regex", "r", None, USED, ONCE, "All containers whose whole id matches"),
         ),
     ),
     "delete": (
-        "Stop a container if it runs, and release all that it holds",
+        "Stop a container if it runs, and release all its resources",
         (CONTAINER,),
         (
-            ("force", "f", None, USED, ONCE, "Succeed if there is no such container, too"),
-            ("regex", "r", None, USED, ONCE, "All containers whose id matches, in full"),
+            ("force", "f", None, USED, ONCE, "Succeed even if there is no such container"),
+            ("regex", "r", None, USED, ONCE, "All containers whose whole id matches"),
         ),
     ),
     "run": (
-        "Create a container, start it, and stay with it to its end",
+        "Create a container, start it, and wait for its end",
         (CONTAINER,),
         (
             ("detach", "d", None, USED, ONCE, "Return as soon as it is started"),
-            ("keep", "", None, USED, ONCE, "Leave its record when it has ended"),
+            ("keep", "", None, USED, ONCE, "Keep its record when it has ended"),
             *_CREATE,
         ),
     ),
@@ -131,23 +131,23 @@ COMMANDS: dict[str, Command] = {
         "Run one more program in a running container",
         (CONTAINER, "[command...]"),
         (
-            ("additional-gids", "g", "GID", USED, MANY, "One more group for the program"),
+            ("additional-gids", "g", "GID", USED, MANY, "Another group for the program"),
             ("apparmor", "", "PROFILE", IGNORED, ONCE, "AppArmor profile"),
-            ("cap", "c", "CAPABILITY", USED, MANY, "One more capability for the program"),
+            ("cap", "c", "CAPABILITY", USED, MANY, "Another capability for the program"),
             ("cgroup", "", "PATH", IGNORED, MANY, "Which of the container's cgroups"),
             _CONSOLE,
             ("cwd", "", "DIR", USED, ONCE, "Working directory in the container"),
             ("detach", "d", None, USED, ONCE, "Return as soon as it is started"),
             ("env", "e", "NAME=VALUE", USED, MANY, "Set a variable"),
-            ("ignore-paused", "", None, IGNORED, ONCE, "Also in a paused container"),
+            ("ignore-paused", "", None, IGNORED, ONCE, "Even in a paused container"),
             ("no-new-privs", "", None, USED, ONCE, "The program cannot gain privileges"),
             _PID_FILE,
             _PIDFD,
             _PRESERVE,
-            ("process", "p", "FILE", USED, ONCE, "The program, as `process` in config.json"),
+            ("process", "p", "FILE", USED, ONCE, "JSON file like `process` in config.json"),
             ("process-label", "", "LABEL", IGNORED, ONCE, "SELinux label"),
-            ("tty", "t", None, USED, ONCE, "Give it a terminal"),
-            ("user", "u", "UID[:GID]", USED, ONCE, "Who runs it, by number"),
+            ("tty", "t", None, USED, ONCE, "Give the program a terminal"),
+            ("user", "u", "UID[:GID]", USED, ONCE, "Run it as this user, by number"),
         ),
     ),
     "shell": (
@@ -156,23 +156,23 @@ COMMANDS: dict[str, Command] = {
         (
             ("cwd", "", "DIR", USED, ONCE, "Working directory in the container"),
             ("env", "e", "NAME=VALUE", USED, MANY, "Set a variable"),
-            ("user", "u", "UID[:GID]", USED, ONCE, "Who runs it, by number"),
+            ("user", "u", "UID[:GID]", USED, ONCE, "Run it as this user, by number"),
         ),
     ),
     "attach": (
         "Connect this terminal to a container that was started detached",
         (CONTAINER,),
-        (("no-stdin", "", None, USED, ONCE, "Only watch"),),
+        (("no-stdin", "", None, USED, ONCE, "Only show the output"),),
     ),
     "logs": (
-        "Print what a container that was started detached has written",
+        "Print the output of a container that was started detached",
         (PERHAPS_CONTAINER,),
         (
             ("follow", "f", None, USED, ONCE, "Go on until the container ends"),
-            ("messages", "", None, USED, ONCE, "What Slurm and scrun said about it instead"),
-            ("since", "", "TIME", USED, ONCE, "Only what was written since then, or 10m ago"),
-            ("supervisor", "", None, USED, ONCE, "The log of scrun's own faults instead"),
-            ("tail", "n", "LINES", USED, ONCE, "Only the last lines of what is there"),
+            ("messages", "", None, USED, ONCE, "Instead, messages of Slurm and scrun about it"),
+            ("since", "", "TIME", USED, ONCE, "Only output since a time, or since 10m ago"),
+            ("supervisor", "", None, USED, ONCE, "Instead, the log of scrun's own faults"),
+            ("tail", "n", "LINES", USED, ONCE, "Only the last lines"),
         ),
     ),
     "list": (
@@ -189,28 +189,28 @@ COMMANDS: dict[str, Command] = {
         (CONTAINER, "[ps-option...]"),
         (("format", "f", "table|json", USED, ONCE, "How to print them (default: table)"),),
     ),
-    "pause": ("Stop all processes of a container, for a while", (CONTAINER,), ()),
-    "resume": ("Let the processes of a paused container go on", (CONTAINER,), ()),
+    "pause": ("Suspend all processes of a container", (CONTAINER,), ()),
+    "resume": ("Resume the processes of a paused container", (CONTAINER,), ()),
     "events": (
-        "Print what a container uses, as JSON, now and then",
+        "Print the resource usage of a container, as JSON, at intervals",
         (CONTAINER,),
         (
             ("interval", "", "TIME", USED, ONCE, "How often, as 5, 5s or 100ms (default: 5s)"),
-            ("stats", "", None, USED, ONCE, "Once, and no more"),
+            ("stats", "", None, USED, ONCE, "Only once"),
         ),
     ),
     "update": (
         "Change the limits of a running container, as far as its job allows",
         (CONTAINER,),
         (
-            ("blkio-weight", "", "N", USED, ONCE, "Share of input and output"),
-            ("cpu-burst", "", "USEC", USED, ONCE, "Processor time that may be saved up"),
+            ("blkio-weight", "", "N", USED, ONCE, "Share of block I/O"),
+            ("cpu-burst", "", "USEC", USED, ONCE, "CPU time that may be saved up"),
             ("cpu-idle", "", "N", USED, ONCE, "Run only when nothing else does"),
-            ("cpu-period", "", "USEC", USED, ONCE, "Period of the limit of processor time"),
-            ("cpu-quota", "", "USEC", USED, ONCE, "Processor time in each period"),
-            ("cpu-rt-period", "", "USEC", USED, ONCE, "Likewise, real time"),
-            ("cpu-rt-runtime", "", "USEC", USED, ONCE, "Likewise, real time"),
-            ("cpu-share", "", "N", USED, ONCE, "Share of processor time"),
+            ("cpu-period", "", "USEC", USED, ONCE, "Period of the limit of CPU time"),
+            ("cpu-quota", "", "USEC", USED, ONCE, "CPU time in each period"),
+            ("cpu-rt-period", "", "USEC", USED, ONCE, "Period for real-time tasks"),
+            ("cpu-rt-runtime", "", "USEC", USED, ONCE, "CPU time for real-time tasks"),
+            ("cpu-share", "", "N", USED, ONCE, "Share of CPU time"),
             ("cpuset-cpus", "", "LIST", USED, ONCE, "Which processors"),
             ("cpuset-mems", "", "LIST", USED, ONCE, "Which memory nodes"),
             ("kernel-memory", "", "BYTES", USED, ONCE, "Limit of kernel memory"),
@@ -218,41 +218,41 @@ COMMANDS: dict[str, Command] = {
             ("l3-cache-schema", "", "TEXT", USED, ONCE, "Share of the cache"),
             ("mem-bw-schema", "", "TEXT", USED, ONCE, "Share of memory bandwidth"),
             ("memory", "", "BYTES", USED, ONCE, "Limit of memory"),
-            ("memory-reservation", "", "BYTES", USED, ONCE, "Memory to leave it"),
+            ("memory-reservation", "", "BYTES", USED, ONCE, "Soft limit of memory"),
             ("memory-swap", "", "BYTES", USED, ONCE, "Limit of memory and swap"),
             ("pids-limit", "", "N", USED, ONCE, "Limit of processes"),
-            ("resources", "r", "FILE", USED, ONCE, "Read them from FILE, as JSON; -: stdin"),
-            ("time-limit", "", "TIME", USED, ONCE, "The job's, as salloc --time has it"),
+            ("resources", "r", "FILE", USED, ONCE, "Read the limits from a JSON file; -: stdin"),
+            ("time-limit", "", "TIME", USED, ONCE, "The job's time limit, as salloc --time"),
         ),
     ),
     "features": ("Print what scrun supports, as JSON", (), ()),
     "spec": (
-        "Write a config.json to begin with",
+        "Write a config.json to start from",
         (),
         (
             ("bundle", "b", "DIR", USED, ONCE, "Where to (default: the working directory)"),
-            ("file", "f", "FILE", USED, ONCE, "What to call it (default: config.json)"),
+            ("file", "f", "FILE", USED, ONCE, "Name of the file (default: config.json)"),
             ("rootless", "", None, USED, ONCE, "For a user without privileges"),
         ),
     ),
     "bundle": (
-        "Make a bundle of an image on disk (DIR or DIR:TAG), by umoci",
+        "Make a bundle from an image on disk (DIR or DIR:TAG), with umoci",
         ("<image>", "<bundle>"),
         (("tty", "t", None, USED, ONCE, "Give its program a terminal"),),
     ),
     "checkpoint": (
-        "Not possible: tell why",
+        "Not possible: say why",
         (CONTAINER,),
         (
             *_CRIU,
-            ("leave-running", "", None, IGNORED, ONCE, "Let it go on"),
-            ("page-server", "", "ADDRESS:PORT", IGNORED, ONCE, "Who gets the memory"),
+            ("leave-running", "", None, IGNORED, ONCE, "Leave the container running"),
+            ("page-server", "", "ADDRESS:PORT", IGNORED, ONCE, "Send the memory there"),
             ("pre-dump", "", None, IGNORED, ONCE, "Memory only"),
-            ("status-fd", "", "FD", IGNORED, ONCE, "Tell when lazy pages are ready"),
+            ("status-fd", "", "FD", IGNORED, ONCE, "Signal when lazy pages are ready"),
         ),
     ),
     "restore": (
-        "Not possible: tell why",
+        "Not possible: say why",
         (CONTAINER,),
         (
             *_CRIU,
@@ -266,22 +266,22 @@ COMMANDS: dict[str, Command] = {
         "Make podman or docker use scrun",
         ("<podman|docker>",),
         (
-            ("default", "", None, USED, ONCE, "Also for calls that name no runtime"),
+            ("default", "", None, USED, ONCE, "Make scrun the engine's default runtime"),
             ("dry-run", "n", None, USED, ONCE, "Only show what would be written"),
-            ("system", "", None, USED, ONCE, "For all users, where it would be for this one"),
-            ("undo", "", None, USED, ONCE, "Take it back"),
+            ("system", "", None, USED, ONCE, "For all users instead of this one"),
+            ("undo", "", None, USED, ONCE, "Undo it"),
         ),
     ),
     "doctor": (
         "Check whether containers can run here, and say what to do",
         (),
         (
-            ("format", "f", "text|json", USED, ONCE, "How to print it (default: text)"),
+            ("format", "f", "text|json", USED, ONCE, "Format of the report (default: text)"),
             ("no-job", "", None, USED, ONCE, "Do not run a test job"),
         ),
     ),
     "completion": (
-        "Print the script by which a shell completes scrun's command line",
+        "Print the script for command-line completion in a shell",
         ("<bash|zsh|fish>",),
         (),
     ),
@@ -295,7 +295,7 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "oci-conf": (
-        "Check an oci.conf, or show the commands that it makes",
+        "Check an oci.conf, or show its commands filled in",
         ("<check|render>", "<file>", "[argument]..."),
         (
             ("bundle", "b", "DIR", USED, ONCE, "Bundle (default: the working directory)"),
@@ -321,5 +321,5 @@ COMMANDS: dict[str, Command] = {
 
 
 def options_of(command: str | None) -> tuple[Option, ...]:
-    """Return the options that may follow a command; None stands for the global ones."""
+    """Return the options that may follow a command; the global options for None."""
     return GLOBAL if command is None else COMMANDS[command][2] + ASKED

@@ -1,7 +1,4 @@
-"""The texts of ``--help``, ``--usage`` and ``--version``, made from the grammar's table.
-
-They are answers and go to stdout.
-"""
+"""The texts of ``--help``, ``--usage`` and ``--version``, made from the grammar's table."""
 
 from scrun.cli.grammar import COMMANDS, Option, options_of
 from scrun.core.errors import UsageError
@@ -48,10 +45,10 @@ def help_text(topic: str | None = None) -> str:
 
 
 def plugins_text(options: "list[Option]") -> str:
-    """Return the part of a command's help that is about options of a site's scripts, or nothing.
+    """Return the part of a command's help about options of a site's scripts; "" without any.
 
     Args:
-        options: Those that there are.
+        options: The options of the scripts.
     """
     if not options:
         return ""
@@ -59,7 +56,7 @@ def plugins_text(options: "list[Option]") -> str:
 
 
 def usage_text(topic: str | None = None) -> str:
-    """Return how to call a command, or every command; each is one line, if that fits.
+    """Return the synopsis of a command, or of all commands; each on one line if it fits.
 
     Args:
         topic: A command in the table; None for all of them.
@@ -76,7 +73,7 @@ def usage_text(topic: str | None = None) -> str:
 
 
 def version_text() -> str:
-    """Return the two lines that crun and runc begin with, and that engines read."""
+    """Return the two lines with which crun and runc begin; engines read them."""
     return _lines(f"scrun version {VERSION}", f"spec: {SPEC}")
 
 

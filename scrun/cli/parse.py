@@ -1,11 +1,11 @@
-"""From the arguments to what is asked for, by the table in ``grammar``.
+"""Parse the command line, by the table in ``grammar``.
 
 The forms are those of getopt_long and argp (crun, Slurm) and of Go's flag package
 (runc) together: ``--name=value``, ``--name value``, ``-nvalue``, ``-n value``,
 ``-n=value``, ``-name value``, clusters, ``--flag=false``, ``--``. Global options stand
 before the command; those of the command before or after its operands.
 
-It imports nothing but its like: every call of scrun pays for what is imported here.
+Every call of scrun pays for its imports, so it imports little.
 """
 
 from scrun.cli.grammar import COMMANDS, CONTAINER, PERHAPS_CONTAINER, Option, options_of
@@ -19,16 +19,16 @@ _FALSE = ("0", "f", "F", "false", "False", "FALSE")
 
 
 class Parsed:
-    """What a command line asks for.
+    """A parsed command line.
 
     Attributes:
-        command: A name in the table, in lower case. An option that asks for help is the
-            command ``help``, ``usage`` or ``version``, with the topic as its operand.
+        command: A name in the table, in lower case. An option that asks for help becomes
+            the command ``help``, ``usage`` or ``version``, with the topic as its operand.
         options: By long name, global ones and those of the command: True for a flag, the
-            number of times for one that counts, a list for one that may be given many
-            times, else its value. An option with an optional value may be True as well.
-        id: The container's id, checked; None for a command that has none.
-        operands: What follows the id.
+            count for a flag that may be repeated, a list for another option that may be
+            repeated, else its value. An option with an optional value may also be True.
+        id: The container's id, checked; None for a command without one.
+        operands: The operands after the id.
     """
 
     __slots__ = ("command", "id", "operands", "options")
@@ -43,17 +43,17 @@ class Parsed:
         return f"<Parsed {self.command} {self.id} {self.operands} {self.options}>"
 
     def text(self, name: str) -> str | None:
-        """Return the value of an option, None when it was not given."""
+        """Return the value of an option, or None if it was not given."""
         value = self.options.get(name)
         return value if isinstance(value, str) else None
 
     def texts(self, name: str) -> list[str]:
-        """Return the values of an option that may be given many times."""
+        """Return the values of an option that may be repeated."""
         value = self.options.get(name)
         return [str(item) for item in value] if isinstance(value, list) else []
 
     def count(self, name: str) -> int:
-        """Return how often a flag was given: 0, 1, or more for one that counts."""
+        """Return how often a flag was given: 0, 1, or more for one that may be repeated."""
         value = self.options.get(name)
         return value if isinstance(value, int) else 0
 
@@ -94,7 +94,7 @@ def _read(argv: list[str], parsed: Parsed) -> None:
     if given < needed:
         raise UsageError(f"{command} needs a {places[given].strip('<>')}" + _see(command))
     if given > len(places) and not (places and places[-1].endswith(("...]", "]..."))):
-        raise UsageError(f"{command} cannot take {operands[len(places)]!r}" + _see(command))
+        raise UsageError(f"unexpected argument {operands[len(places)]!r}" + _see(command))
     is_id = places[:1] in ((CONTAINER,), (PERHAPS_CONTAINER,)) and not parsed.options.get("regex")
     if operands and is_id:
         parsed.id = check_id(operands.pop(0))
@@ -104,9 +104,9 @@ def _read(argv: list[str], parsed: Parsed) -> None:
 
 
 def _scan(arguments: list[str], command: str | None, parsed: Parsed) -> list[str]:
-    """Take the options out of the arguments and return the operands.
+    """Store the options and return the operands.
 
-    It ends early at an option that asks for help: that is the parsed command then.
+    It stops at an option that asks for help, which becomes the parsed command.
     """
     options = options_of(command)
     in_order = command is None or _open_ended(COMMANDS[command][1])
@@ -135,13 +135,13 @@ def _scan(arguments: list[str], command: str | None, parsed: Parsed) -> list[str
 
 
 def _resolve(argument: str, options: tuple[Option, ...]) -> list[tuple[Option, str | None]] | None:
-    """Find the options that one argument gives, with the values that it gives them.
+    """Find the options in one argument, with their values.
 
-    A long name may have one dash, as in Go; it goes before a cluster, or runc's
-    ``-bundle DIR`` would be ``-b undle``.
+    A long name may have one dash, as in Go. It takes precedence over a cluster, else
+    runc's ``-bundle DIR`` would be ``-b undle``.
 
     Returns:
-        None when the argument cannot be an option.
+        The options, or None when the argument cannot be an option.
     """
     double = argument[1] == "-"
     text = argument[2:] if double else argument[1:]
@@ -174,7 +174,7 @@ def _store(
     command: str | None,
     into: dict[str, object],
 ) -> None:
-    """Put one option into the result, with the next argument when it needs that."""
+    """Store one option; take the next argument if the option needs it."""
     name, _, metavar, used, many, _ = option
     before = into.get(name)
     if metavar is None:
@@ -209,7 +209,7 @@ def _store(
 
 
 def _signal_or_raise(argument: str, command: str | None, operands: list[str], left: int) -> str:
-    """Take ``kill ID -9`` and ``kill ID -KILL`` for a signal, as kill(1) writes it.
+    """Return the signal of ``kill ID -9`` or ``kill ID -KILL``, as in kill(1); else raise.
 
     `left` arguments follow.
     """
@@ -219,7 +219,7 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str], le
         try:
             parse_signal(argument[1:])
         except UsageError:
-            pass  # then it is what it looks like: an option that there is not
+            pass  # an unknown option, then
         else:
             return argument[1:]
     name = argument.partition("=")[0]

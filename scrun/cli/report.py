@@ -1,17 +1,17 @@
-"""Errors, in the shape that engines read: runc's and crun's.
+"""Write errors in the form that engines read, which is that of runc and crun.
 
-An error is one line on stderr, and before that one line in ``--log``. Who reads them:
+An error is one line in ``--log``, and one line on stderr. Who reads them:
 
 * podman, for the runtimes in its ``runtime_supports_json``, passes ``--log FILE
-  --log-format json`` and takes the *whole file* as one JSON object (readConmonPipeData in
-  libpod/oci_conmon_common.go): a second line, of whatever level, and the message is lost.
-  So only the error that a command ends with goes to ``--log``, unless the call asks for
-  more (``--debug``, SCRUN_DEBUG). For all other runtimes, and then, it shows what the
-  runtime wrote to stderr.
-* containerd, and so docker, reads every line of the same file and shows the last ``msg``
+  --log-format json`` and parses the *whole file* as one JSON object (readConmonPipeData in
+  libpod/oci_conmon_common.go): with a second line, of whatever level, the message is lost.
+  So only the error that ends a command goes to ``--log``, unless the call asks for more
+  (``--debug``, SCRUN_DEBUG). In that case, and for all other runtimes, podman shows what
+  the runtime wrote to stderr.
+* containerd, and so docker, reads every line of that file and shows the last ``msg``
   whose level is ``error`` (getLastRuntimeError in pkg/process/utils.go).
 
-Imported only when there is an error to report, and by the supervisor for its own logs.
+Imported only to report an error, and by the supervisor for its own logs.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from scrun.core.text import one_line, printable
 
 
 def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A002 - runc's word
-    """Return one line of a log as runc's logrus writes it, without the newline.
+    """Return one line of a log in the form of runc's logrus, without the newline.
 
     Args:
         level: ``error``, ``warning``, ``info`` or ``debug``.
         msg: The message.
-        when: Seconds since the epoch; written in local time, as RFC 3339.
+        when: Seconds since the epoch; written as local time, in RFC 3339 form.
         format: ``json``; anything else is text.
     """
     stamp = _rfc3339(when)
@@ -39,7 +39,7 @@ def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A0
 
 
 def _escaped(text: str) -> str:
-    """Escape, in JSON, what would move a terminal's cursor; json.dumps leaves some of that."""
+    """Escape the control characters in JSON that json.dumps leaves."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
@@ -48,22 +48,22 @@ def _escaped(text: str) -> str:
 def log_lines(level: str, msg: str, when: float, format: str) -> str:  # noqa: A002 - as above
     """Return a message that may have many lines, without the last newline.
 
-    In JSON it is one entry. As text each line is an entry: a traceback can be read then, and
-    each line of the log still says when it was written, and how much it matters.
+    In JSON it is one entry. As text each line is an entry, so that a traceback stays readable
+    and each line of the log has its time and level.
     """
     parts = [msg] if format == "json" else msg.splitlines() or [""]
     return "\n".join(log_line(level, part, when, format) for part in parts)
 
 
 def report(error_text: str, *, log: str | None, log_format: str, stderr: int = 2) -> None:
-    """Tell the caller, and whoever reads the log, why the command failed.
+    """Write the reason of a failure to the log and to stderr.
 
-    Nothing that goes wrong here is an error: the exit status has yet to be delivered.
+    Errors in here are ignored: the exit status still has to be delivered.
 
     Args:
-        error_text: The message; it is made one line if it is not.
-        log: The value of ``--log``: a path, or as crun has it ``file:PATH``,
-            ``syslog:NAME`` or ``journald:NAME``.
+        error_text: The message; several lines are joined to one.
+        log: The value of ``--log``: a path or, as with crun, ``file:PATH``, ``syslog:NAME``
+            or ``journald:NAME``.
         log_format: The value of ``--log-format``.
         stderr: The file descriptor that people and engines read.
     """
@@ -75,7 +75,7 @@ def report(error_text: str, *, log: str | None, log_format: str, stderr: int = 2
 
 
 def append(log: str, level: str, msg: str, log_format: str, mode: int = 0o644) -> None:
-    """Write one message to what ``--log`` names. What goes wrong is no error.
+    """Write one message to the target of ``--log``; errors are ignored.
 
     Args:
         log: See ``report``.
@@ -94,7 +94,7 @@ def append(log: str, level: str, msg: str, log_format: str, mode: int = 0o644) -
         return
     path = rest if kind == "file" else log
     try:
-        # O_NONBLOCK: a named pipe that nobody reads fails here, instead of for ever
+        # O_NONBLOCK: opening a named pipe that nobody reads fails instead of blocking
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         fd = os.open(path, flags | os.O_NOCTTY, mode)
     except (OSError, ValueError):  # ValueError: a NUL in the path
