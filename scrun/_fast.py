@@ -37,6 +37,8 @@ def run(argv: "list[str]") -> int:
     """Run one command and return its exit status."""
     parsed = None
     try:
+        if argv[:1] == ["__complete"]:
+            return _module("complete").run(argv[1:])  # type: ignore[attr-defined, no-any-return]
         try:
             parsed = parse(argv)
         except UsageError as error:

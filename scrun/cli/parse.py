@@ -109,7 +109,7 @@ def _scan(arguments: list[str], command: str | None, parsed: Parsed) -> list[str
     It stops at an option that asks for help, which becomes the parsed command.
     """
     options = options_of(command)
-    in_order = command is None or _open_ended(COMMANDS[command][1])
+    in_order = command is None or open_ended(COMMANDS[command][1])
     operands: list[str] = []
     rest = arguments[::-1]  # a stack: the next argument is its last
     while rest:
@@ -121,7 +121,7 @@ def _scan(arguments: list[str], command: str | None, parsed: Parsed) -> list[str
             if in_order:
                 break
             continue
-        found = _resolve(argument, options)
+        found = resolve(argument, options)
         if found is None:
             operands.append(_signal_or_raise(argument, command, operands, len(rest)))
             continue
@@ -134,7 +134,7 @@ def _scan(arguments: list[str], command: str | None, parsed: Parsed) -> list[str
     return operands + rest[::-1]
 
 
-def _resolve(argument: str, options: tuple[Option, ...]) -> list[tuple[Option, str | None]] | None:
+def resolve(argument: str, options: tuple[Option, ...]) -> list[tuple[Option, str | None]] | None:
     """Find the options in one argument, with their values.
 
     A long name may have one dash, as in Go. It takes precedence over a cluster, else
@@ -223,7 +223,7 @@ def _signal_or_raise(argument: str, command: str | None, operands: list[str], le
         else:
             return argument[1:]
     name = argument.partition("=")[0]
-    if command is not None and _resolve(argument, options_of(None)) is not None:
+    if command is not None and resolve(argument, options_of(None)) is not None:
         raise UsageError(f"option {name!r} must stand before {command!r}" + _see(None))
     words = ["--" + option[0] for option in options_of(command)]
     near = closest(name, words) if name[:2] == "--" else ""
@@ -246,7 +246,8 @@ def _perhaps(near: str) -> str:
     return f" (is it {near}?)" if near else ""
 
 
-def _open_ended(places: tuple[str, ...]) -> bool:
+def open_ended(places: tuple[str, ...]) -> bool:
+    """Tell whether options end at the first operand, as in `exec ID COMMAND ARGUMENT...`."""
     return bool(places) and places[-1].endswith("...]")
 
 

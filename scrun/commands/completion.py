@@ -1,12 +1,11 @@
 """scrun completion: print the script by which a shell completes scrun's command line.
 
-scrun(1) says where to put it. The script knows the commands and options of the scrun that printed
-it; the ids of containers it asks for when they are needed, by `scrun list --quiet`.
+scrun(1) says where to put it. It asks the scrun on the command line (`scrun.commands.complete`).
 
 Errors: UsageError, for another shell.
 """
 
-from scrun.cli.completion.words import SHELLS
+from scrun.cli.completion.scripts import SCRIPTS
 from scrun.cli.parse import Parsed
 from scrun.core.errors import UsageError
 from scrun.core.output import write
@@ -20,9 +19,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     """
     del argv
     shell = parsed.operands[0]
-    if shell not in SHELLS:
-        raise UsageError(f"no completion for {shell!r}, only {', '.join(SHELLS)}")
-    name = f"scrun.cli.completion.{shell}"
-    module = __import__(name, fromlist=["script"])
-    write(module.script().encode())
+    if shell not in SCRIPTS:
+        raise UsageError(f"no completion for {shell!r}, only {', '.join(SCRIPTS)}")
+    write(SCRIPTS[shell].encode())
     return 0

@@ -48,7 +48,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     ids = containers(root)
     lost: list[str] = []
     if parsed.options.get("quiet"):
-        # shells complete ids with it: nothing is imported and no record read for that
+        # scripts go through ids with it: nothing is imported and no record read for that
         text = "".join(f"{container}\n" for container in ids)
     elif parsed.text("format") == "json":
         import json

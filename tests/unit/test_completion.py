@@ -11,28 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scrun.cli.completion import (
-    bash as completion_bash,
-)
-from scrun.cli.completion import (
-    fish as completion_fish,
-)
-from scrun.cli.completion import (
-    words as completion,
-)
-from scrun.cli.completion import (
-    zsh as completion_zsh,
-)
+from scrun.cli.completion import complete as completion
+from scrun.cli.completion.scripts import SCRIPTS
 from scrun.cli.grammar import COMMANDS, options_of
 from scrun.model.record import Record, write_record
 from tests.harness.site import scrun_binary
 
-SCRIPTS = {
-    "bash": completion_bash.script,
-    "zsh": completion_zsh.script,
-    "fish": completion_fish.script,
-}
 TIMEOUT = 20
 
 
@@ -59,7 +46,7 @@ class Place:
         (base / "things" / "file").touch()
         self.scripts = {shell: base / f"scrun.{shell}" for shell in SCRIPTS}
         for shell, path in self.scripts.items():
-            path.write_text(SCRIPTS[shell]())
+            path.write_text(SCRIPTS[shell])
         self.environment = {
             "PATH": f"{base}/bin:{os.environ['PATH']}",
             "HOME": str(base),
@@ -310,7 +297,7 @@ def test_all_options_are_offered(shell: Shell, place: Place, command: str) -> No
 def test_zsh_finds_it_in_fpath(place: Place) -> None:
     functions = place.base / "functions"
     functions.mkdir()
-    (functions / "_scrun").write_text(SCRIPTS["zsh"]())
+    (functions / "_scrun").write_text(SCRIPTS["zsh"])
     shell = Zsh(place, f"fpath=('{functions}' $fpath); compinit -u -D")
     try:
         for _ in range(2):  # the first time the function is only loaded
@@ -322,7 +309,7 @@ def test_zsh_finds_it_in_fpath(place: Place) -> None:
 def test_fish_finds_it_in_its_configuration(place: Place) -> None:
     completions = Path(place.environment["XDG_CONFIG_HOME"]) / "fish" / "completions"
     completions.mkdir(parents=True)
-    (completions / "scrun.fish").write_text(SCRIPTS["fish"]())
+    (completions / "scrun.fish").write_text(SCRIPTS["fish"])
     done = subprocess.run(
         ["fish", "-c", "complete -C 'scrun st'"],
         env=place.environment,
@@ -348,7 +335,7 @@ def test_the_command_prints_it(place: Place, shell: str) -> None:
 
     done = call(shell)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == SCRIPTS[shell]()
+    assert done.stdout == SCRIPTS[shell]
     assert not re.search("@[A-Z]+@", done.stdout)  # all places are filled in
     refused = call(f"{shell}2")
     assert refused.returncode == 1
@@ -356,9 +343,49 @@ def test_the_command_prints_it(place: Place, shell: str) -> None:
 
 
 def test_the_kinds_of_places() -> None:
-    assert [place.kind for place in completion.places("kill")] == ["ids", "words"]
-    assert [place.kind for place in completion.places("restore")] == ["none"]
-    assert completion.places("lua")[0].words == ("check", "run")
-    for command in COMMANDS:
-        for choice in completion.choices(command):
-            assert choice.value is None or choice.value.name
+    assert [kind for kind, _ in completion.places("kill")] == ["ids", "words"]
+    assert [kind for kind, _ in completion.places("restore")] == ["none"]
+    assert completion.places("lua")[0] == ("words", ("check", "run"))
+
+
+@given(
+    st.lists(
+        st.sampled_from(["", "-", "--", "=", "kill", "RUN", "lua", "help"])
+        | st.sampled_from(
+            [f"--{option[0]}" for scope in (None, *COMMANDS) for option in options_of(scope)]
+        )
+        | st.text(max_size=5),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from(["", "=", "=x"]),
+)
+def test_any_line(words: list[str], tail: str) -> None:
+    words[-1] += tail
+    kind, found = completion.complete(words, lambda _: ["a"])
+    assert kind in ("words", "file", "directory", "none")
+    assert all(offer.startswith(words[-1]) for offer in found)
+
+
+@pytest.mark.covers("scrun completion")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("nosuch ", ["none"]),
+        ("--log-format=j", ["words", "--log-format=json\t"]),
+        ("delete --fo", ["words", "--force\tSucceed if there is no such container, too"]),
+        ("delete -- -", ["words"]),
+        ("--root /etc/hosts delete ", ["words"]),
+        ("--config-file /nosuch delete ", ["words"]),
+        ("--nosuch delete --all=", ["none"]),
+    ],
+)
+def test_what_the_shells_ask_for(place: Place, line: str, expected: list[str]) -> None:
+    done = subprocess.run(
+        [scrun_binary(), "__complete", *line.split(" ")],
+        env=place.environment, capture_output=True, text=True, timeout=TIMEOUT,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == expected
+    assert not list(place.root.glob("@*.sock"))
+    assert not (place.base / "run").exists()  # no supervisor, and no place for one

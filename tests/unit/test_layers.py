@@ -247,5 +247,10 @@ def test_fast_path_as_a_whole() -> None:
     assert {name for name in ours if name not in GRAPH} == {*FAST, *along}
 
 
+def test_completion_is_light() -> None:
+    """It answers a key that somebody has pressed."""
+    assert not heavy(imported("scrun.commands.complete", "scrun.settings.file.quick"))
+
+
 def test_what_heavy_finds() -> None:
     assert {"json", "re"} <= heavy(imported("json"))
