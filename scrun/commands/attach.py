@@ -1,15 +1,13 @@
 """scrun attach: connect this terminal to a container that `run --detach` started.
 
-What the container writes from now on is shown. If it has a terminal, what is typed goes there, and
-ctrl-p ctrl-q leaves it alone again; else signals go to it. The exit status is the container's,
-when it ends meanwhile.
+It shows what the container writes from now on, and forwards signals. If the container has a
+terminal, input goes there, and ctrl-p ctrl-q detaches. The exit status is the container's, if it
+ends meanwhile.
 
-Wire: `attach ID`; after the answer, a byte 0 and one that is 1 if it has a terminal, frames in
-both directions: a kind, four bytes of length (big endian), content. DATA is output or what was
-typed, SIZE the terminal's rows and columns, two bytes each, SIGNAL a signal's number; from the
-supervisor SIGNAL is the exit status.
+Wire: `attach ID`; the answer is a byte 0, a byte that is 1 if the container has a terminal, and
+then frames in both directions (`scrun.protocol.attach`).
 
-Errors: the container's output is not kept by scrun.
+Errors: StateError, when scrun does not capture the container's output.
 """
 
 import _signal
@@ -29,10 +27,10 @@ _PIECE = 65536
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
-    """Stay until the container ends, or the terminal is taken away from it.
+    """Stay until the container ends, or the user detaches.
 
     Raises:
-        ScrunError: It cannot be done.
+        ScrunError: There is no such container, or nobody serves it.
     """
     del argv
     from scrun.client.find import resolve_id
@@ -70,10 +68,10 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
 
 def _relay(sock: _socket.socket, *, from_terminal: bool) -> int:
-    """Carry bytes and signals; return the exit status, 0 when detached."""
+    """Relay bytes and signals; return the exit status, or 0 when detached."""
     _pass_signals_on(sock)
     if from_terminal:
-        _tell_size(sock)
+        _send_size(sock)
     inputs = [sock.fileno(), *([0] if from_terminal else [])]
     received = b""
     keys = b""
@@ -85,7 +83,7 @@ def _relay(sock: _socket.socket, *, from_terminal: bool) -> int:
             try:
                 sock.sendall(frame(DATA, plain))
             except OSError:
-                inputs.remove(0)  # it ends, and how is still to be read
+                inputs.remove(0)  # the container ends; its status is still to be read
             if leaving or not typed:
                 return 0
         if sock.fileno() not in ready:
@@ -104,14 +102,14 @@ def _relay(sock: _socket.socket, *, from_terminal: bool) -> int:
 
 
 def without_keys(held: bytes, typed: bytes) -> "tuple[bytes, bytes, bool]":
-    """Look for the keys that leave the container alone.
+    """Look for the two keys that detach.
 
     Args:
-        held: A first one of them that was typed last time, or nothing.
-        typed: What is typed now.
+        held: The first of them, if the last input ended with it; else nothing.
+        typed: The new input.
 
     Returns:
-        What to send, what to hold back, and whether both were typed.
+        What to send, what to hold back, and whether both keys were typed.
     """
     text = held + typed
     before, found, _ = text.partition(_DETACH)
@@ -125,22 +123,22 @@ def without_keys(held: bytes, typed: bytes) -> "tuple[bytes, bytes, bool]":
 def _pass_signals_on(sock: _socket.socket) -> None:
     fd = sock.fileno()
 
-    def tell(number: int, _: object) -> None:
+    def forward(number: int, _: object) -> None:
         try:
             os.write(fd, frame(SIGNAL, bytes([number])))
         except OSError:
-            pass  # the loop notices
+            pass  # `_relay` notices
 
-    def resized(number: int, _: object) -> None:
+    def resize(number: int, _: object) -> None:
         del number
-        _tell_size(sock)
+        _send_size(sock)
 
     for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2"):
-        _signal.signal(getattr(_signal, "SIG" + name), tell)
-    _signal.signal(_signal.SIGWINCH, resized)
+        _signal.signal(getattr(_signal, "SIG" + name), forward)
+    _signal.signal(_signal.SIGWINCH, resize)
 
 
-def _tell_size(sock: _socket.socket) -> None:
+def _send_size(sock: _socket.socket) -> None:
     try:
         columns, rows = os.get_terminal_size(0)
         size = rows.to_bytes(2, "big") + columns.to_bytes(2, "big")

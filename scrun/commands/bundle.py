@@ -1,15 +1,15 @@
-"""scrun bundle: make a bundle of an image that lies on disk.
+"""scrun bundle: make a bundle from an image on disk.
 
-The image is one of an OCI image layout, as `skopeo copy … oci:DIRECTORY:TAG` and `podman save
---format oci-dir` write it. umoci unpacks it; for an ordinary user so that all files are the
-user's. The bundle is made beside where it will be, and gets its name when it is complete: so there
-is never half of one, and what fails or is interrupted leaves nothing.
+The image is in an OCI image layout, as `skopeo copy … oci:DIRECTORY:TAG` and `podman save
+--format oci-dir` write it. umoci unpacks it; for an ordinary user, all files belong to that user.
+The bundle is made in a temporary directory beside its path, and renamed when it is complete: so an
+incomplete bundle never appears, and a failure or an interrupt leaves nothing behind.
 
-config.json is what umoci makes of the image's, but for the terminal: jobs seldom have one, so the
-container has none without `--tty`.
+umoci makes config.json from the image's configuration. Only the terminal is changed: jobs seldom
+have one, so the container has none without `--tty`.
 
-Errors: BundleError, when there is no such image, umoci is missing or fails; StateError, when
-something is at the bundle's place already.
+Errors: BundleError, when there is no such image, or umoci is missing or fails; StateError, when
+the bundle's path exists already.
 """
 
 import json
@@ -33,15 +33,15 @@ _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class _Interrupted(BaseException):
-    """Somebody wants it to end."""
+    """A signal has asked the command to end."""
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
-    """Make it.
+    """Make the bundle.
 
     Raises:
         BundleError: There is no such image, or it cannot be unpacked.
-        StateError: There is something already.
+        StateError: The path exists already.
     """
     del argv
     source, place = parsed.operands
@@ -49,9 +49,9 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     image = find_image(source)
     umoci = shutil.which("umoci")
     if umoci is None:
-        raise BundleError("umoci is not installed, and unpacks images: apt install umoci")
+        raise BundleError("umoci, which unpacks images, is not installed: apt install umoci")
     if os.path.lexists(place):
-        raise StateError(f"{place} exists: remove it first, or name another place")
+        raise StateError(f"{place} exists: remove it first, or name another path")
     caught: list[int] = []
 
     def end(number: int, frame: "FrameType | None") -> None:
@@ -71,13 +71,13 @@ def make(image: Image, place: str, umoci: str, *, terminal: bool) -> None:
     """Make a bundle.
 
     Args:
-        image: Of what.
-        place: Where; nothing is there yet.
+        image: The image.
+        place: The bundle's path, which does not exist yet.
         umoci: The program.
-        terminal: Whether its program gets one.
+        terminal: Whether the container's program gets a terminal.
 
     Raises:
-        BundleError: It cannot be made; nothing is left.
+        BundleError: It cannot be made; nothing is left behind.
     """
     parent, name = os.path.split(place)
     try:
@@ -92,7 +92,7 @@ def make(image: Image, place: str, umoci: str, *, terminal: bool) -> None:
     except OSError as error:
         raise BundleError(f"{place}: cannot be made: {error.strerror}") from error
     finally:
-        for number in _ENDING:  # once is enough to be heard
+        for number in _ENDING:  # nothing may interrupt the cleanup
             signal.signal(number, signal.SIG_IGN)
         _remove(workshop)
 
@@ -100,7 +100,8 @@ def make(image: Image, place: str, umoci: str, *, terminal: bool) -> None:
 def _unpack(image: Image, workshop: str, umoci: str) -> None:
     """Have umoci unpack an image to `bundle` in a directory.
 
-    It takes all from the first colon for the tag, so it gets the layout under another name.
+    It takes everything after the first colon for the tag, so it gets the layout by a symbolic
+    link.
     """
     os.symlink(image.layout, os.path.join(workshop, "image"))
     rootless = [] if os.geteuid() == 0 else ["--rootless"]
@@ -114,13 +115,13 @@ def _unpack(image: Image, workshop: str, umoci: str) -> None:
         check=False,
     )
     if done.returncode:
-        said = [line.strip(" \u2a2f") for line in (done.stdout + done.stderr).splitlines()]
-        reason = next(filter(None, reversed(said)), f"exit status {done.returncode}")
+        lines = [line.strip(" \u2a2f") for line in (done.stdout + done.stderr).splitlines()]
+        reason = next(filter(None, reversed(lines)), f"exit status {done.returncode}")
         raise BundleError(f"{image.layout}:{image.tag}: umoci cannot unpack it: {reason}")
 
 
 def _set_terminal(name: str, *, terminal: bool) -> None:
-    """Write config.json again, with a terminal for its program or without."""
+    """Rewrite config.json, with or without a terminal for its program."""
     config = json.loads(read_file(name))
     config["process"]["terminal"] = terminal
     with open(name, "w", encoding="utf-8") as file:
@@ -128,7 +129,7 @@ def _set_terminal(name: str, *, terminal: bool) -> None:
 
 
 def _remove(workshop: str) -> None:
-    """Remove a tree of ours; an image may have directories that their owner cannot change."""
+    """Remove the temporary directory; the image may have directories that are read-only."""
     for directory, folders, _ in os.walk(workshop):
         for folder in folders:
             path = os.path.join(directory, folder)

@@ -1,8 +1,8 @@
-"""scrun completion: print the script by which a shell completes scrun's command line.
+"""scrun completion: print the script for command-line completion in a shell.
 
-scrun(1) says where to put it. It asks the scrun on the command line (`scrun.commands.complete`).
+scrun(1) says where to put it. The script asks the scrun on the command line (`scrun.commands.complete`).
 
-Errors: UsageError, for another shell.
+Errors: UsageError, for an unknown shell.
 """
 
 from scrun.cli.completion.scripts import SCRIPTS
@@ -12,7 +12,7 @@ from scrun.core.output import write
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:
-    """Print it on standard output.
+    """Print the script on standard output.
 
     Raises:
         UsageError: There is no script for that shell.
@@ -20,6 +20,6 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     del argv
     shell = parsed.operands[0]
     if shell not in SCRIPTS:
-        raise UsageError(f"no completion for {shell!r}, only {', '.join(SCRIPTS)}")
+        raise UsageError(f"no completion for {shell!r}, only for {', '.join(SCRIPTS)}")
     write(SCRIPTS[shell].encode())
     return 0

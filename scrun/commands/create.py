@@ -1,18 +1,18 @@
-"""scrun create: ask for a job, make the bundle ready there, and leave an anchor behind.
+"""scrun create: request a job, stage the bundle in, and leave an anchor behind.
 
 Wire: `create PID UMASK CWD COUNT ARGUMENT... NAME=VALUE...` with four descriptors: the
 container's standard input, output and error, and the supervisor's end of the anchor's socket.
-PID is that of this process; the anchor's follows in a line of its own.
-The answer comes when the container is *created*: allocated and staged. Messages may come before
-it (`scrun.protocol.progress`). It is confirmed by one more byte: a `create` that is killed before
-it has made the pid file leaves no container behind that nobody knows.
+PID is that of this process; the anchor's follows in a line of its own. The answer comes when the
+container is *created*: it has its job and its staged bundle, or has waited `create_timeout` for
+them. Messages may precede it (`scrun.protocol.progress`). One more byte confirms it: if `create`
+is killed before it has published the pid file, the supervisor removes the container again.
 
-Errors: whatever can be known without a job is refused before one is asked for; then there is no
+Errors: whatever can be checked without a job is refused before one is requested; then there is no
 container, no anchor and no pid file.
 
-The making of the anchor begins before the supervisor is asked, and goes on beside that: its pid
-follows the request, and no job is asked for before. When this process is killed half-way the
-supervisor sees the connection close, ends what it began, and the anchor with it.
+The anchor is being made while the supervisor gets the request; no job is requested before its pid
+has followed. If this process is killed halfway, the supervisor sees the connection close and ends
+the container and the anchor.
 """
 
 from scrun.cli.parse import Parsed
@@ -26,11 +26,11 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
     Args:
         parsed: The parsed command line.
-        argv: The same as it came; the supervisor reads it again, with the same table.
+        argv: The command line; the supervisor parses it again, with the same grammar.
 
     Raises:
-        ScrunError: In words for the caller; the container does not exist then.
-        OSError: The pid file, the console socket or the root directory is at fault.
+        ScrunError: The container could not be created, and does not exist.
+        OSError: The pid file, the console socket or the root directory cannot be used.
     """
     check_id(parsed.id or "")
     with Anchored(parsed) as anchored:

@@ -1,11 +1,11 @@
-"""scrun events: print what a container uses, as JSON, now and then.
+"""scrun events: print the resource usage of a container, as JSON, at intervals.
 
-The lines are those of `runc events`: of type `stats`, with processor time, memory and processes.
-They are added up from the container's processes on its nodes, which have no cgroups of its own.
+The lines are those of `runc events`: of type `stats`, with CPU time, memory and processes. The
+figures are sums over the container's processes on its nodes, where it has no cgroup of its own.
 
 Wire: `events ID`, once for each line.
 
-Errors: the container does not run. That it ends meanwhile is the end, and no error.
+Errors: StateError, when the container does not run. Its end meanwhile is no error.
 """
 
 import os
@@ -28,8 +28,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     """Print one line with `--stats`, else one at each interval until the container ends.
 
     Raises:
-        UsageError: The interval is not a time.
-        ScrunError: The container is not there, or does not run.
+        UsageError: The interval is invalid.
+        ScrunError: The container does not exist, or does not run.
     """
     del argv
     pause = _seconds(parsed.text("interval"))
@@ -50,7 +50,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
 
 def _seconds(text: "str | None") -> float:
-    """Read an interval: a number of seconds, or a duration as Go and so runc have it."""
+    """Parse an interval: a number of seconds, or a duration in Go's form, as for runc."""
     if text is None:
         return _PAUSE
     seconds = seconds_of(text + "s" if _NUMBER.fullmatch(text) else text)

@@ -1,14 +1,14 @@
 """scrun exec and shell: run one more program in a running container.
 
-It joins the container where it runs, and never starts a second one. In the foreground this
-process stays, passes signals on, and ends with the program's status; with `--detach` it leaves an
-anchor behind, as `create` does, that an engine can watch. `shell` is `exec --tty` of the best
-shell that is found there.
+The program joins the container where that runs. In the foreground this process stays, forwards
+signals, and exits with the program's status; with `--detach` it leaves an anchor behind for an
+engine to watch, as `create` does. `shell` is `exec --tty` of the best shell found there.
 
-Wire: `exec PID UMASK CWD COUNT ARGUMENT...` with four descriptors, as `create`. The
-answer comes when the program runs.
+Wire: `exec PID UMASK CWD COUNT ARGUMENT...` with four descriptors, as for `create`. The answer
+comes when the program runs.
 
-Errors: 127 when there is no such program, 126 when it cannot be executed, as a shell has it.
+Errors: exit status 127 when there is no such program, 126 when it cannot be executed, as for a
+shell.
 """
 
 import _socket
@@ -31,17 +31,17 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
     Args:
         parsed: The parsed command line.
-        argv: The same as it came.
+        argv: The command line; the supervisor parses it again, with the same grammar.
 
     Raises:
-        ScrunError: It does not run.
-        OSError: The pid file or the console socket is at fault.
+        ScrunError: The program cannot be run.
+        OSError: The pid file or the console socket cannot be used.
     """
     container = check_id(parsed.id or "")
     if process := parsed.text("process"):
-        argv = _readable(argv, process)
+        argv = _with_copied_file(argv, process)
     elif parsed.count("tty") or parsed.command == "shell":
-        container, argv = _meant(parsed, argv)
+        container, argv = _with_whole_id(parsed, argv)
     if parsed.command == "shell":
         argv = _with_term(parsed, argv)
     if parsed.command == "exec" and not parsed.operands and not parsed.text("process"):
@@ -87,14 +87,14 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     return 0
 
 
-def _meant(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]":
-    """Let a person at a terminal give the beginning of an id; engines know whole ids.
+def _with_whole_id(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]":
+    """Complete the beginning of an id, if it was typed at a terminal; engines know whole ids.
 
     Returns:
-        The id, and the command line with it, for the supervisor reads that again.
+        The id, and the command line with it, which the supervisor parses again.
 
     Raises:
-        UsageError: Several begin so.
+        UsageError: Several ids begin with it.
     """
     given = parsed.id or ""
     if not (os.isatty(0) and os.isatty(1)):
@@ -111,13 +111,16 @@ def _with_term(parsed: Parsed, argv: "list[str]") -> "list[str]":
     term = os.environ.get("TERM")
     if not term or any(entry.startswith("TERM=") for entry in parsed.texts("env")):
         return argv
-    # the supervisor reads argv again; options stand before the operands
+    # the supervisor parses argv again; options come before the operands
     place = argv.index(parsed.command) + 1 if parsed.command in argv else len(argv)
     return [*argv[:place], "--env", f"TERM={term}", *argv[place:]]
 
 
-def _readable(argv: "list[str]", path: str) -> "list[str]":
-    """Have the supervisor read what only this process can: a pipe, as of `-p <(…)`, or its stdin.
+def _with_copied_file(argv: "list[str]", path: str) -> "list[str]":
+    """Copy a file that only this process can read: a pipe, as in `-p <(…)`, or its stdin.
+
+    Returns:
+        The command line, with a path that the supervisor can read.
 
     Raises:
         OSError: It cannot be read.
@@ -125,8 +128,8 @@ def _readable(argv: "list[str]", path: str) -> "list[str]":
     try:
         mode = os.stat(path).st_mode
     except OSError:
-        return argv  # the supervisor says why
-    # a pipe of another name may have nobody who writes
+        return argv  # the supervisor reports why
+    # any other pipe may have no writer
     is_readable = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
     if not (is_readable and path.startswith(("/dev/", "/proc/"))):
         return argv
@@ -145,10 +148,10 @@ def _readable(argv: "list[str]", path: str) -> "list[str]":
 
 
 def _publish(anchored: Anchored) -> None:
-    """Show the pid file of a program that runs; one without is ended again, by its anchor.
+    """Publish the pid file of a running program; on failure end the program, by its anchor.
 
     Raises:
-        OSError: It cannot have its name.
+        OSError: It cannot be published.
     """
     try:
         if anchored.pid_file:

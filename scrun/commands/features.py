@@ -1,15 +1,15 @@
 """scrun features: what config.json may ask for, as JSON.
 
-A features document after the runtime specification 1.2 (features.md, features-linux.md). It is
-about the engine that a `create` with the same options and settings would take: hooks, profiles and
-cgroups of config.json mean nothing on the nodes of a cluster, and are for crun or runc on this
-machine. Nothing is asked of a supervisor, a cluster or a runtime: the specification wants what the
-program can do, not what is to be had where it runs.
+A features document of the runtime specification 1.2 (features.md, features-linux.md). It describes
+the engine that a `create` with the same options and settings would use: hooks, profiles and
+cgroups of config.json have no effect on the nodes of a cluster, and work only with crun or runc on
+this machine. It asks no supervisor, cluster or runtime: the specification wants to know what the
+program can do, not what is available where it runs.
 
-What goes through to the OCI runtime unchanged is listed where both crun 1.8 and runc 1.1 have it,
-since either may be on the nodes.
+What the OCI runtime gets unchanged is listed if both crun 1.8 and runc 1.1 have it, since either
+may be on the nodes.
 
-Errors: SettingsError, when a settings file or a variable is wrong.
+Errors: SettingsError, when a settings file or a variable is invalid.
 """
 
 import json
@@ -23,14 +23,14 @@ from scrun.settings.file.load import load, merge
 from scrun.settings.slurm.requests import TABLE
 from scrun.settings.slurm_conf import find_slurm_conf
 
-# what scrun.oci.config is written after; it takes every 1.x
+# the versions that scrun.oci.config follows; it accepts every 1.x
 OLDEST, NEWEST = "1.0.0", "1.2.0"
 
 # policy.py drops them for Slurm
 HOOKS = ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"]
 
-# Those of `runc features` 1.1.5 with which crun 1.8.1 mounts. crun takes acl, iversion, loud,
-# silent, symfollow and their like for data of the file system (EINVAL), and fails with ratime,
+# Those of `runc features` 1.1.5 that crun 1.8.1 can mount with. crun passes acl, iversion, loud,
+# silent, symfollow and similar ones to the file system as data (EINVAL), and fails with ratime,
 # rdiratime, rnoatime, rnodiratime and rstrictatime (mount_setattr: EINVAL); each was tried.
 MOUNT_OPTIONS = [
     "async", "atime", "bind", "defaults", "dev", "diratime", "dirsync", "exec", "lazytime", "mand",
@@ -54,7 +54,7 @@ CAPABILITIES = [
     "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF", "CHECKPOINT_RESTORE",
 ]  # fmt: skip
 
-# A seccomp filter goes through to the runtime. NOTIFY is missing: nobody listens on the nodes.
+# The runtime gets the seccomp filter unchanged. NOTIFY is missing: nobody listens on the nodes.
 ACTIONS = ["ALLOW", "ERRNO", "KILL", "KILL_PROCESS", "KILL_THREAD", "LOG", "TRACE", "TRAP"]
 OPERATORS = ["EQ", "GE", "GT", "LE", "LT", "MASKED_EQ", "NE"]
 ARCHITECTURES = [
@@ -62,8 +62,7 @@ ARCHITECTURES = [
     "PPC64", "PPC64LE", "S390", "S390X", "X32", "X86", "X86_64",
 ]  # fmt: skip
 
-# What crun and runc do by annotations: they go through to the node's runtime. A point at the end
-# makes it a prefix.
+# annotations for crun and runc, which the node's runtime gets; with a point at the end: a prefix
 OF_RUNTIMES = ("org.criu.config", "org.systemd.property.", "run.oci.", "module.wasm.image/variant")
 
 
@@ -71,7 +70,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     """Print the document on standard output.
 
     Raises:
-        SettingsError: A settings file or a variable is wrong.
+        SettingsError: A settings file or a variable is invalid.
     """
     del argv
     document = features(_engine(parsed), privileged=os.geteuid() == 0)
@@ -84,15 +83,15 @@ def features(engine: str, *, privileged: bool) -> dict[str, object]:
 
     Args:
         engine: "slurm" or "local".
-        privileged: Whether the caller is root: without that the container is in a user namespace,
-            and no profiles, limits or id-mapped mounts are left (`supervisor.staging.policy`).
+        privileged: Whether the caller is root: else the container is in a user namespace, without
+            profiles, limits or id-mapped mounts (`supervisor.staging.policy`).
     """
-    here = engine == "local"
-    whole = here and privileged
+    local = engine == "local"
+    whole = local and privileged
     return {
         "ociVersionMin": OLDEST,
         "ociVersionMax": NEWEST,
-        "hooks": HOOKS if here else [],
+        "hooks": HOOKS if local else [],
         "mountOptions": MOUNT_OPTIONS,
         "linux": {
             "namespaces": NAMESPACES,
@@ -126,7 +125,7 @@ def features(engine: str, *, privileged: bool) -> dict[str, object]:
 
 
 def _engine(parsed: Parsed) -> str:
-    """Tell which engine a `create` would take, as far as the settings say."""
+    """Return the engine that a `create` would use, as far as the settings say."""
     settings = load(os.environ, parsed.text("config-file"))
     options = {"engine": parsed.text("engine"), "slurm.conf": parsed.text("slurm-conf")}
     given = {name: value for name, value in options.items() if value}

@@ -1,4 +1,4 @@
-"""scrun help, --usage, --version: what needs neither configuration nor a supervisor."""
+"""scrun help, --usage, --version: texts that need neither configuration nor a supervisor."""
 
 from scrun.cli import help as texts
 from scrun.cli.parse import Parsed
@@ -7,14 +7,14 @@ from scrun.core.output import write
 
 
 def _of_plugins(topic: "str | None", parsed: Parsed) -> str:
-    """Return what a command's help says about the options of a site's scripts."""
+    """Return the part of a command's help about the options of a site's scripts."""
     from scrun.client import plugin_options
 
     if topic not in plugin_options.COMMANDS:
         return ""
     try:
         return texts.plugins_text(plugin_options.list_options(parsed.options))
-    except ScrunError as error:  # the rest of the help is none the worse
+    except ScrunError as error:  # the rest of the help is still useful
         return f"\nOptions provided by plugins: {error}\n"
 
 

@@ -1,4 +1,4 @@
-"""scrun install: make podman or docker know scrun as a runtime, or forget it.
+"""scrun install: register scrun as a runtime of podman or docker, or undo that.
 
 Wire: nothing; the engines' own configuration is edited, and only what is needed of it. For a user
 it is that of the user, for root and with `--system` the machine's:
@@ -34,10 +34,10 @@ _DOCKER = "/etc/docker"
 
 
 class InstallTarget:
-    """For whom it is done, and where their files are.
+    """The user, or all users, for whom scrun is installed, and the files to change.
 
     Attributes:
-        home_config: The user's directory of settings; None: for all users.
+        home_config: The user's configuration directory; None for all users.
     """
 
     def __init__(self, home_config: str | None) -> None:
@@ -52,7 +52,7 @@ class InstallTarget:
             self.settings = f"{home.rstrip('/')}/{quick.USER_FILE}"
 
     def base(self, path: str) -> str:
-        """Return the directory that stays, and all above it, when a file below it goes."""
+        """Return the lowest directory above a file that is never removed with it."""
         if self.home_config is None:
             return os.path.dirname(os.path.dirname(path)) if path == self.podman else path
         return (
@@ -62,7 +62,7 @@ class InstallTarget:
         )
 
     def has(self, engine: str) -> bool:
-        """Tell whether an engine's configuration names us."""
+        """Tell whether an engine's configuration names this scrun."""
         if engine == "podman":
             return podman.is_ours(files.read(self.podman) or "")
         text = files.read(self.daemon)
@@ -70,18 +70,18 @@ class InstallTarget:
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:
-    """Do it, or show what would be done.
+    """Change the configuration files, or show the changes.
 
     Raises:
-        UsageError: It cannot be meant like this.
+        UsageError: The command line is invalid.
         SettingsError: See the module.
     """
     del argv
     engine = parsed.operands[0]
     if engine not in ENGINES:
-        raise UsageError(f"install cannot {engine!r}, only podman or docker")
+        raise UsageError(f"unknown engine {engine!r}: use podman or docker")
     if parsed.options.get("system") and os.geteuid() != 0:
-        raise UsageError("install --system: only root can; leave it out to install for yourself")
+        raise UsageError("install --system: only root may; leave it out to install for yourself")
     site = InstallTarget(None if os.geteuid() == 0 else home_config(os.environ))
     undo, default = bool(parsed.options.get("undo")), bool(parsed.options.get("default"))
     changes = _undo(engine, site) if undo else _install(engine, site, default=default)
@@ -105,7 +105,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
 
 
 def _storage(engine: str, site: InstallTarget) -> list[str]:
-    """Tell what podman's storage means for its containers on a cluster, if it is slow there."""
+    """Return a note if podman's storage driver makes its containers slow on a cluster."""
     if engine != "podman":
         return []
     driver = podman.storage(os.environ, site.home_config, home(os.environ)).driver
@@ -115,7 +115,7 @@ def _storage(engine: str, site: InstallTarget) -> list[str]:
 
 
 def home_config(env: Mapping[str, str]) -> str:
-    """Return the user's directory of settings, as podman and rootless docker find it."""
+    """Return the user's configuration directory, as podman and rootless docker find it."""
     given = env.get("XDG_CONFIG_HOME", "")
     if given.startswith("/"):
         return given.rstrip("/") or "/"
@@ -181,10 +181,10 @@ def _undo(engine: str, site: InstallTarget) -> list[Change]:
 
 
 def _slurm_conf(parsed: Parsed, site: InstallTarget) -> tuple[list[Change], list[str]]:
-    """Put the slurm.conf in use into scrun.toml, if nothing but this call's surroundings names it.
+    """Put the slurm.conf in use into scrun.toml, if only this call's environment or `-f` names it.
 
     Returns:
-        The change, and what to tell about it.
+        The changes, and notes for the user.
     """
     conf = parsed.text("slurm-conf") or os.environ.get("SLURM_CONF")
     if not conf:
@@ -196,21 +196,21 @@ def _slurm_conf(parsed: Parsed, site: InstallTarget) -> tuple[list[Change], list
     if there == conf or (there is None and conf == next(filter(os.path.isfile, PLACES), None)):
         return [Change(site.settings, text, clean)] if clean != text else [], []
     if there is not None:
-        return [], [f"note: under engines {there} is used, as scrun.toml says, and not {conf}"]
+        return [], [f"note: engines will use {there}, which scrun.toml names, and not {conf}"]
     after = settings.add(text, conf)
     if after is None:
         return [], [
-            f'note: engines pass no SLURM_CONF on: put conf = "{conf}" into the section [slurm] '
-            f"of {site.settings}"
+            f'note: engines do not pass SLURM_CONF on: put conf = "{conf}" into the section '
+            f"[slurm] of {site.settings}"
         ]
     return [Change(site.settings, text, after)], []
 
 
 def _named(site: InstallTarget, own: str | None) -> str | None:
-    """Return the slurm.conf that the settings files name, with `own` for the one we may edit.
+    """Return the slurm.conf that the settings files name; `own` is the text of the user's file.
 
     Raises:
-        SettingsError: One of them cannot be used.
+        SettingsError: One of them is invalid.
     """
     for path in dict.fromkeys((site.settings, quick.SYSTEM_FILE)):
         text = own if path == site.settings else files.read(path)
@@ -226,7 +226,7 @@ def _outcome(
 ) -> str:
     done = ", ".join(changed)
     user = "" if site.home_config is None else "--user "
-    # measured with 20.10: at a reload dockerd takes new runtimes in, and forgets none
+    # measured with 20.10: a reload of dockerd adds new runtimes, and removes none
     reload, restart = (f"systemctl {user}{word} docker" for word in ("reload", "restart"))
     if undo and not changed:
         return f"{engine} does not know scrun: nothing to undo"
@@ -245,7 +245,7 @@ def _outcome(
 
 
 def _shown(change: Change) -> list[str]:
-    """Show a change as diff(1) -u does."""
+    """Format a change like diff(1) -u."""
     return list(
         difflib.unified_diff(
             (change.before or "").splitlines(),

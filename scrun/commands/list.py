@@ -1,12 +1,11 @@
 """scrun list: the containers under the root directory.
 
-It reads their records, and asks each supervisor for nothing but a connection: a container whose
-supervisor is gone is stopped (docs/design.md), whatever its record says. What cannot be known is
-not taken for an end: where connecting fails in another way, the record counts. A record that
-cannot be read is a row as well, with the status `unknown`.
+It reads their records, and only connects to each supervisor: a container whose supervisor is gone
+is stopped (docs/design.md), whatever its record says. If connecting fails in another way, the
+record counts. A record that cannot be read becomes a row with the status `unknown`.
 
-The members of the JSON are runc's, and `annotations`. Without containers it is an empty list, and
-so it is without a root directory: nobody has created one yet.
+The members of the JSON are runc's, and `annotations`. Without containers, or without a root
+directory, the list is empty.
 
 Errors: OSError, when the root directory cannot be read.
 """
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from scrun.model.record import Record
 
 _PATIENCE = 2
-"""Seconds for each supervisor to take a connection; one that does not is taken to be there."""
+"""Seconds to wait for each supervisor to accept a connection; a slow one counts as alive."""
 
 Row = dict[str, object]
 """One container: the members that runc prints, and `annotations`."""
@@ -38,7 +37,7 @@ HEAD = ("ID", "PID", "STATUS", "JOB", "NODES", "CREATED", "OWNER", "BUNDLE", "IN
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:
-    """Print them on standard output.
+    """Print the containers on standard output.
 
     Raises:
         OSError: The root directory cannot be read.
@@ -48,7 +47,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     ids = containers(root)
     lost: list[str] = []
     if parsed.options.get("quiet"):
-        # scripts go through ids with it: nothing is imported and no record read for that
+        # for scripts, so it is fast: no import, and no record is read
         text = "".join(f"{container}\n" for container in ids)
     elif parsed.text("format") == "json":
         import json
@@ -60,7 +59,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
         text = narrow(rows(root, ids, lost), os.get_terminal_size(1).columns or 80)
     else:
         text = table(rows(root, ids, lost))
-    # a path need not be UTF-8, and JSON cannot say one that is not
+    # a path need not be UTF-8, but JSON must be
     say(text.encode("utf-8", "replace"))
     if not parsed.options.get("quiet") and (lost or not looked(root)):
         from scrun.client.orphan import tidy_up
@@ -70,12 +69,12 @@ def run(parsed: Parsed, argv: list[str]) -> int:
 
 
 def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:
-    """Return what there is to say about each container; one that is deleted meanwhile is left out.
+    """Return a row for each container, except those that are deleted meanwhile.
 
     Args:
         root: The root directory.
-        ids: Of the containers.
-        lost: Gets those whose supervisor died, and may have left something.
+        ids: The containers.
+        lost: A list to which containers are added that a dead supervisor has left unfinished.
     """
     served: dict[str, bool] = {}
     lost = [] if lost is None else lost
@@ -84,7 +83,7 @@ def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:
 
 
 def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None:
-    """Read a record; None when it is gone."""
+    """Return the row for a record; None when it is gone."""
     from scrun.core.errors import StateError
     from scrun.model.record import read_record
 
@@ -113,7 +112,7 @@ def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None
 
 
 def _complete(state: "Mapping[str, object]", rootfs: str, created: str, owner: str) -> Row:
-    """Put the members into runc's order (`runc list`, type containerState)."""
+    """Return the members in runc's order (`runc list`, type containerState)."""
     return {
         "ociVersion": state["ociVersion"],
         "id": state["id"],
@@ -128,11 +127,11 @@ def _complete(state: "Mapping[str, object]", rootfs: str, created: str, owner: s
 
 
 def _state(record: "Record", *, lost: bool = False) -> "Mapping[str, object]":
-    """Return what `state` would say.
+    """Return the answer of `state`.
 
     Args:
-        record: The container's.
-        lost: Nobody serves it any more, and it had not ended before.
+        record: The container's record.
+        lost: Whether its supervisor died before the container had ended.
     """
     import json
 
@@ -155,12 +154,11 @@ def _state(record: "Record", *, lost: bool = False) -> "Mapping[str, object]":
 
 
 def _is_served(directory: str, known: dict[str, bool]) -> bool:
-    """Tell whether a container's supervisor takes connections; in doubt, it does.
+    """Tell whether a container's supervisor accepts connections; True when in doubt.
 
     Args:
         directory: The container's record.
-        known: What has been found out about supervisors, by the link to their socket: most
-            containers share one.
+        known: Earlier results, by the link to the supervisor's socket: most containers share one.
     """
     try:
         socket = os.readlink(os.path.join(directory, "supervisor"))
@@ -172,7 +170,7 @@ def _is_served(directory: str, known: dict[str, bool]) -> bool:
             known[socket] = True
         except wire.NOBODY:
             known[socket] = False
-        except OSError:  # not to be known: no permission, no descriptors left
+        except OSError:  # in doubt: no permission, no descriptors left
             known[socket] = True
     return known[socket]
 
@@ -188,7 +186,7 @@ def _owner_or_nobody(directory: str) -> str:
 
 
 def table(found: list[Row]) -> str:
-    """Lay rows out for people."""
+    """Format rows as a table with all columns."""
     from scrun.cli.columns import columns
 
     return columns(HEAD, map(_cells, found))
@@ -199,9 +197,9 @@ _LONG_ID = re.compile("[0-9a-f]{64}")
 
 
 def narrow(found: list[Row], width: int) -> str:
-    """Lay rows out for a terminal: what matters most, and each in one line.
+    """Format rows for a terminal: the most important columns, each row in one line.
 
-    Engines' ids are cut to twelve digits, as engines show them; people's commands take those.
+    Engines' ids are cut to twelve digits, as engines show them; commands accept those.
     """
     from scrun.cli.columns import columns
 
@@ -234,14 +232,14 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def information(status: str, annotations: "Mapping[str, str]") -> str:
-    """Say what a person wants to know of a container in this state, if there is anything.
+    """Return the text of the column INFO: why the job is pending, or how the container ended.
 
     Args:
-        status: The container's.
-        annotations: Of its state: why the job waits and when it may start, or how it ended.
+        status: The container's status.
+        annotations: The annotations of its state.
     """
     if status == "running" and (since := annotations.get("org.scrun.ending_since", "")):
-        return f"is being ended since {_moment(since)}"
+        return f"ending since {_moment(since)}"
     if status in ("creating", "created", "running"):
         from scrun.model.waiting import ESTIMATED_START, PENDING
 
@@ -262,12 +260,12 @@ def information(status: str, annotations: "Mapping[str, str]") -> str:
 
 
 def _moment(stamp: str) -> str:
-    """Write a time in RFC 3339 as people here do: local, and without the day when it is today."""
+    """Format a time in RFC 3339 form as local time, with the date if it is not today."""
     from datetime import datetime
 
     try:
         moment = datetime.fromisoformat(stamp).astimezone()
     except (ValueError, OverflowError):
-        return stamp  # whatever it is, it is what there is to say
+        return stamp  # better than nothing
     today = moment.date() == datetime.now().astimezone().date()
     return moment.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")

@@ -1,12 +1,12 @@
-"""scrun logs: print what a container that `run --detach` started has written.
+"""scrun logs: print the output of a container that `run --detach` started.
 
-With `--messages`: what scrun and Slurm have said about it, of any container. With `--supervisor`:
-the log of the supervisors of the root directory, for reports of faults.
+With `--messages`: the messages of scrun and Slurm about any container. With `--supervisor`: the
+log of the root directory's supervisors, for bug reports.
 
 Wire, for `--follow` only: `follow ID KIND`, KIND "output" or "messages"; the answer is one byte 0
-and then the text, as it comes, until the container ends.
+and then the text, as it is written, until the container ends.
 
-Errors: the container's output is not kept by scrun.
+Errors: StateError, when scrun does not capture the container's output.
 """
 
 import _socket
@@ -36,12 +36,12 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
-    """Print it.
+    """Print the output, the messages or the supervisors' log.
 
     Raises:
         UnknownContainer: There is no such container.
-        StateError: Its output is not here.
-        UsageError: No container is named.
+        StateError: Its output was not captured.
+        UsageError: The command line is invalid, or names no container.
         OSError: The file cannot be read.
     """
     del argv
@@ -54,7 +54,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     directory = os.path.join(root, container)
     kind = "messages" if parsed.count("messages") else "output"
     try:
-        # by its descriptor: who owns the root directory may exchange what has the name meanwhile
+        # by its descriptor: the owner of the root directory may replace the record meanwhile
         record = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         raise UnknownContainer(f"container {container} does not exist") from None
@@ -74,13 +74,13 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ) from None
     finally:
         os.close(record)
-    # another user's may be written for this terminal
+    # another user's output may contain control characters for this terminal
     show = say if kind == "messages" or os.fstat(files[-1]).st_uid != os.geteuid() else write
     if parsed.count("follow"):
         try:
             sock = wire.connect_supervisor(directory, "supervisor")
         except wire.NOBODY:
-            pass  # then it does not grow any more
+            pass  # then the files do not grow any more
         else:
             fields = [b"follow", os.fsencode(container), kind.encode()]
             return _follow(sock, fields, parsed, show, begin)
@@ -97,23 +97,24 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 def _begin(
     parsed: Parsed, files: "list[int]", times: "Callable[[], list[tuple[int, int]]]"
 ) -> int:
-    """Return from which byte on the files are asked for.
+    """Return the byte from which on `--since` and `--tail` ask for the files.
 
     Args:
-        parsed: The command.
-        files: What is printed, files that go on in each other.
-        times: Returns seconds, and from which byte on something was written then or later.
+        parsed: The command line.
+        files: The files to print, one continuing the other.
+        times: Returns pairs of a second, and the byte from which on the text was written in that
+            second or later.
 
     Raises:
-        UsageError: It cannot be meant.
+        UsageError: An option has an invalid value.
     """
     begin = 0
     if (since := parsed.text("since")) is not None:
         seconds = moment(since, time.time())
         if seconds is None:
             raise UsageError(
-                f"--since {since}: is neither a time such as 2026-05-01T12:00:00 or a number of "
-                "seconds since 1970, nor how long ago, such as 1h30m"
+                f"--since {since}: is not a time such as 2026-05-01T12:00:00, a number of seconds "
+                "since 1970 or a duration before now such as 1h30m"
             )
         begin = _since(times(), int(seconds), sum(os.fstat(file).st_size for file in files))
     if (lines := _lines(parsed.text("tail"))) is not None:
@@ -122,9 +123,9 @@ def _begin(
 
 
 def _since(times: "list[tuple[int, int]]", second: int, size: int) -> int:
-    """Return from which byte on something was written in a second or later.
+    """Return the byte from which on the text was written in a second or later.
 
-    What is older than all the times that are known may have been written then, too.
+    Text before the first known time may have been written in that second, too.
     """
     if times and times[0][0] < second:
         later = (place for then, place in times if then >= second)
@@ -133,7 +134,7 @@ def _since(times: "list[tuple[int, int]]", second: int, size: int) -> int:
 
 
 def _times_of_lines(files: "list[int]") -> "list[tuple[int, int]]":
-    """Find when messages were written; each says so."""
+    """Find when messages were written, from the time in each."""
     found, place = [], 0
     for file in files:
         content = os.pread(file, os.fstat(file).st_size, 0)
@@ -147,14 +148,14 @@ def _times_of_lines(files: "list[int]") -> "list[tuple[int, int]]":
 
 
 def _times_of_output(record: int, lost: int) -> "list[tuple[int, int]]":
-    """Read when output was written: its bytes have no times, but a file beside them has."""
+    """Read when output was written, from the file of times beside it."""
     found = []
     try:
         for file in _open_both(OUTPUT + TIMES, record):
             with open(file, "rb") as lines:
                 for line in lines:
                     second, _, place = line.strip().partition(b" ")
-                    if second.isdigit() and place.isdigit():  # on a full disk half of one may be
+                    if second.isdigit() and place.isdigit():  # a full disk may cut a line
                         found.append((int(second), int(place) - lost))
     except FileNotFoundError:
         pass
@@ -162,7 +163,7 @@ def _times_of_output(record: int, lost: int) -> "list[tuple[int, int]]":
 
 
 def _lost(name: str, directory: int) -> int:
-    """Return how many bytes a limit, or a full disk, has taken from the beginning."""
+    """Return how many bytes are missing at the beginning, because of a limit or a full disk."""
     try:
         with open(_open(name + ".lost", directory), "rb") as file:
             return int(file.read(32))
@@ -171,7 +172,7 @@ def _lost(name: str, directory: int) -> int:
 
 
 def _print_own_log(root: str, parsed: Parsed) -> int:
-    """Print what supervisors have logged, the older file first; nothing, if that is all well."""
+    """Print the supervisors' log, the older file first; there is none if no fault occurred."""
     if parsed.id or parsed.count("follow") or parsed.count("messages"):
         raise UsageError(
             "logs --supervisor takes no container, and neither --follow nor --messages"
@@ -185,7 +186,7 @@ def _print_own_log(root: str, parsed: Parsed) -> int:
 
 
 def _open_both(name: str, directory: "int | None" = None) -> "list[int]":
-    """Open a file that is limited: it may have an older half (see `supervisor.log.limited`).
+    """Open a file of limited size, and its older half if there is one (`supervisor.log.limited`).
 
     Returns:
         Descriptors, the older one first.
@@ -199,12 +200,12 @@ def _open_both(name: str, directory: "int | None" = None) -> "list[int]":
     except FileNotFoundError:
         return files
     if os.path.samestat(os.fstat(files[0]), os.fstat(files[1])):
-        os.close(files.pop())  # it has become the older one at this moment
+        os.close(files.pop())  # it was renamed to the older one just now
     return files
 
 
 def _open(name: str, directory: "int | None" = None) -> int:
-    """Open a regular file, and nothing that a link leads to.
+    """Open a regular file; follow no link.
 
     Raises:
         OSError: It cannot be read.
@@ -216,7 +217,7 @@ def _open(name: str, directory: "int | None" = None) -> int:
 
 
 def _print(files: "list[int]", begin: int, show: "Callable[[bytes], None]") -> None:
-    """Print files that go on in each other, from a byte on."""
+    """Print files, one continuing the other, from a byte on."""
     for fd in files:
         with open(fd, "rb") as file:
             size = os.fstat(fd).st_size
@@ -235,12 +236,12 @@ def _lines(text: "str | None") -> "int | None":
 
 
 def _last(files: "list[int]", lines: int) -> int:
-    """Return where the last lines begin, of files that go on in each other."""
+    """Return the byte where the last lines begin, of files that continue each other."""
     sizes = [os.fstat(file).st_size for file in files]
     above = sum(sizes)
     if not lines:
         return above
-    but_one = 1  # the newline that ends it all
+    but_one = 1  # the newline at the very end
     for file, size in zip(files[::-1], sizes[::-1], strict=True):
         above -= size
         while size > 0:
@@ -263,7 +264,7 @@ def _follow(
     show: "Callable[[bytes], None]",
     shown: int,
 ) -> int:
-    """Show what comes, but for so many bytes that are shown already."""
+    """Show the text as it arrives, except the first bytes, which are shown already."""
     wire.send(sock, fields)
     status = sock.recv(1) or b"\1"
     if status != b"\0":

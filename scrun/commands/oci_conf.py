@@ -1,8 +1,8 @@
-"""scrun oci-conf: check an oci.conf(5), or show the commands that it makes.
+"""scrun oci-conf: check an oci.conf(5), or show its commands filled in.
 
-`check FILE` reads it as slurmd and the embedded engine do, and tells what is hardly meant. `render
-FILE` fills its patterns in and prints what a shell would get: to be run by hand, as Slurm's
-containers guide does it outside of Slurm. Nothing is run, and no cluster is asked.
+`check FILE` reads it as slurmd and the embedded engine do, and warns of probable mistakes. `render
+FILE` fills its patterns in and prints the shell commands, to run them by hand outside Slurm as in
+Slurm's containers guide. It runs nothing, and asks no cluster.
 
 Errors: SettingsError, with the line; BundleError, when the bundle's config.json cannot be read.
 """
@@ -22,7 +22,7 @@ from scrun.settings.slurm_conf import read_conf
 
 _OPTIONS = ("bundle", "chdir", "job", "node", "pid", "spool", "step", "task", "uid", "user")
 _SPOOL = "/var/spool/slurmd"
-# what 22.05 has; all else is there since 23.02, but the last pattern
+# the keys of 22.05; all others are new in 23.02
 _OLD = (
     "container_path", "create_env_file", "run_time_create", "run_time_delete", "run_time_kill",
     "run_time_query", "run_time_run", "run_time_start", "remarks",
@@ -31,21 +31,21 @@ _NEW_LETTERS = {"%U": "23.02", "%m": "23.02", "%p": "23.02", "%Z": "26.05"}
 
 
 def run(parsed: Parsed, argv: list[str]) -> int:
-    """Check, or show.
+    """Check the file, or show its commands.
 
     Raises:
-        UsageError: It cannot be meant like this.
-        SettingsError: The file cannot be read, or is wrong.
-        BundleError: So is the bundle's config.json.
+        UsageError: The command line is invalid.
+        SettingsError: The file cannot be read, or is invalid.
+        BundleError: The bundle's config.json cannot be read, or is invalid.
     """
     del argv
     action, path, *arguments = parsed.operands
     if action not in ("check", "render"):
         raise UsageError(
-            f"oci-conf cannot {action!r}, only check or render: see 'scrun oci-conf --help'"
+            f"unknown action {action!r}: use check or render: see 'scrun oci-conf --help'"
         )
     if action == "check" and (arguments or not parsed.options.keys().isdisjoint(_OPTIONS)):
-        raise UsageError("oci-conf check takes a file alone: nothing is filled in")
+        raise UsageError("oci-conf check takes only a file: it fills nothing in")
     conf = parse_oci_conf(read_conf(path), path)
     lines = _judged(conf, path) if action == "check" else _rendered(conf, parsed, arguments)
     say("".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"))
@@ -53,7 +53,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
 
 
 def _judged(conf: OciConf, path: str) -> list[str]:
-    """Say that a file is right, and what may be wrong with it all the same."""
+    """Return the lines of `check`: that the file is valid, and warnings."""
     how = "RunTimeRun" if conf.mode == "run" else "RunTimeCreate, RunTimeStart and RunTimeQuery"
     lines = [f"{path}: ok, containers run by {how}", *conf.remarks]
     programs = {program_of(pattern) for pattern in conf.commands.values()}
@@ -71,7 +71,7 @@ def _judged(conf: OciConf, path: str) -> list[str]:
 
 
 def _newer(conf: OciConf) -> list[tuple[str, str]]:
-    """Tell what of it needs which version of Slurm."""
+    """Return the versions of Slurm that it needs, each with the keys and letters that need it."""
     usual = OciConf()
     found: dict[str, list[str]] = {}
     for field in OciConf.__struct_fields__:
@@ -92,7 +92,7 @@ def _spelled(field: str) -> str:
 
 
 def _rendered(conf: OciConf, parsed: Parsed, arguments: list[str]) -> list[str]:
-    """Fill in all commands: for each its name, as the shell's comment, and itself."""
+    """Fill all commands in; return each after its name, which is a comment for the shell."""
     task = _task(conf, parsed, arguments)
     lines = []
     for key, pattern in conf.commands.items():
@@ -101,7 +101,7 @@ def _rendered(conf: OciConf, parsed: Parsed, arguments: list[str]) -> list[str]:
 
 
 def _task(conf: OciConf, parsed: Parsed, arguments: list[str]) -> Task:
-    """Describe the task of the command line; what it does not say is as on this machine."""
+    """Return the task that the command line describes; the defaults are those of this machine."""
     bundle = os.path.abspath(parsed.text("bundle") or ".")
     rootfs = bundle
     if not conf.ignore_file_config_json:
@@ -130,10 +130,10 @@ def _task(conf: OciConf, parsed: Parsed, arguments: list[str]) -> Task:
 
 
 def _number(parsed: Parsed, option: str, otherwise: int) -> int:
-    """Read a number of the command line.
+    """Return the numeric value of an option.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not a number.
     """
     text = parsed.text(option)
     if text is None:

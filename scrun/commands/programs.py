@@ -1,8 +1,8 @@
-"""scrun doctor, lua and plugins: a program of the supervisor's takes this process's place.
+"""scrun doctor, lua and plugins: replace this process by a program of `supervisor.programs`.
 
-They need engines, stagers or scripts, but keep no container: `supervisor.programs` has the work.
+They need engines, stagers or scripts of the supervisor's code, but serve no container.
 
-Errors: UsageError for a `lua` that cannot be meant; else those of the program.
+Errors: UsageError for an invalid `lua`; else those of the program.
 """
 
 import os
@@ -20,16 +20,18 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
     Args:
         parsed: The parsed command line.
-        argv: The same as it came; the program reads it again, with the same table.
+        argv: The command line; the program parses it again, with the same grammar.
 
     Raises:
-        UsageError: The command line has no meaning.
+        UsageError: The command line is invalid.
     """
     command = parsed.command
     if command == "lua":
         action = parsed.operands[0]
         if action not in ("check", "run"):
-            raise UsageError(f"lua cannot {action!r}, only check or run: see 'scrun lua --help'")
+            raise UsageError(
+                f"unknown action {action!r}: use check or run: see 'scrun lua --help'"
+            )
         if action == "check" and {"bundle", "config", "stage-out"} & parsed.options.keys():
             raise UsageError("lua check takes no bundle: it only loads the script")
     words = program(_PROGRAMS[command], argv, undoes_nothing=command != "lua")

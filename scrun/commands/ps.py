@@ -1,9 +1,9 @@
 """scrun ps: list the processes in a container.
 
-Wire: `ps ID FORMAT OPTION...`, FORMAT "table" or "json", options of ps(1) for the table. As JSON
-it is a list of pids, as they are on this host; where the container runs elsewhere, its anchor's.
+Wire: `ps ID FORMAT OPTION...`, FORMAT "table" or "json", options of ps(1) for the table. The JSON
+is a list of pids of this host; for a container that runs elsewhere it has the anchor's pid.
 
-Errors: the container does not run, or its nodes cannot be asked.
+Errors: the container does not run, or its nodes cannot be reached.
 """
 
 import os
@@ -18,7 +18,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     """Print the processes.
 
     Raises:
-        ScrunError: The container is not there, or does not run.
+        ScrunError: The container does not exist, or does not run.
     """
     del argv
     root = record_root(parsed)

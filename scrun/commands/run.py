@@ -1,13 +1,13 @@
-"""scrun run: create a container, start it, and stay with it to its end.
+"""scrun run: create a container, start it, and wait for its end.
 
-In the foreground this process is the container's anchor: signals are passed on, the exit status is
-the container's, and the container is deleted at the end unless `--keep` is given. With `--detach`
-it is `create` and `start` in one call; output for a terminal, pipe or socket is kept in the
-container's record then, for `scrun logs` and `scrun attach`.
+In the foreground this process is the container's anchor: it forwards signals, exits with the
+container's status, and deletes the container at the end unless `--keep` is given. With `--detach`
+it is `create` and `start` in one call; output for a terminal, pipe or socket is then captured in
+the container's record, for `scrun logs` and `scrun attach`.
 
 Wire: as `create`, `start` and `delete`.
 
-Errors: as those; when it cannot be started it is deleted again.
+Errors: as those; a container that cannot be started is deleted again.
 """
 
 import os
@@ -27,16 +27,16 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
     Args:
         parsed: The parsed command line.
-        argv: The same as it came.
+        argv: The command line; the supervisor parses it again, with the same grammar.
 
     Raises:
-        ScrunError: There is no container then.
-        OSError: The pid file, the console socket or the root directory is at fault.
+        ScrunError: The container could not be created, and does not exist.
+        OSError: The pid file, the console socket or the root directory cannot be used.
     """
     container = check_id(parsed.id or "")
     detach = bool(parsed.count("detach"))
     if parsed.text("console-socket") and not detach:
-        raise UsageError("run: --console-socket is for --detach: else the terminal is this one")
+        raise UsageError("run: --console-socket needs --detach: else it uses this terminal")
     directory = record_root(parsed) + "/" + container
     with Anchored(parsed) as anchored:
         own = None if detach else _terminal(parsed)
@@ -54,7 +54,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     if status:
         from scrun.cli.failure import report_failure
 
-        # what the runtime has said to a terminal that we carry nobody has seen
+        # nobody has seen what the runtime wrote to a terminal that this process relays
         return report_failure(answer, status, parsed, reason_shown=reason_shown and not carried)
     if detach:
         return 0
@@ -70,7 +70,7 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
 
 
 def _delete(directory: str) -> None:
-    """Have a container deleted; what cannot be is told by the next `list`."""
+    """Delete a container; after a failure the next `list` shows it."""
     try:
         ask(directory, "supervisor", [b"delete", os.fsencode(os.path.basename(directory)), b"1"])
     except OSError:
@@ -78,7 +78,7 @@ def _delete(directory: str) -> None:
 
 
 def _terminal(parsed: Parsed) -> "KeptTerminal | CarriedTerminal | None":
-    """Return the terminal that the container will use, to set the caller's back at the end."""
+    """Return the terminal that the container will use; the caller's is restored at the end."""
     if os.isatty(0) and os.isatty(1):
         return KeptTerminal(0)
     bundle = parsed.text("bundle") or "."

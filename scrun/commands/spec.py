@@ -1,12 +1,12 @@
-"""scrun spec: write a config.json to begin with.
+"""scrun spec: write a config.json to start from.
 
-As `runc spec`, and made for what scrun runs: a container has the network of its node, because
-nobody prepares another one there, no cgroup namespace, because the job has its cgroups already,
-and no limits, because those of the user hold. With `--rootless` it is in a user namespace of the
+Like `runc spec`, but adapted to scrun: the container has the network of its node, because nobody
+sets up another one there, no cgroup namespace, because the job already has its cgroups, and no
+limits, because those of the user apply. With `--rootless` it is in a user namespace of the
 caller's own: scrun makes one itself where it needs one, but crun and runc do not.
 
-Errors: StateError, when there is such a file; it is never overwritten. OSError, when it cannot
-be written.
+Errors: StateError, when the file exists; it is never overwritten. OSError, when it cannot be
+written.
 """
 
 import json
@@ -18,7 +18,7 @@ from scrun.core.errors import StateError
 
 NAME = "config.json"
 
-# what runc and podman agree on for a program that is not trusted
+# the common set of runc and podman for an untrusted program
 CAPABILITIES = ("CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE")
 _SETS = ("bounding", "effective", "permitted")
 
@@ -26,7 +26,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _UNTRUSTED = ["nosuid", "noexec", "nodev"]
 _TTY_GROUP = 5
 
-# what says or changes something about the node; runc and podman hide the same
+# files that reveal or change something of the node; runc and podman hide the same
 _MASKED = (
     "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/scsi",
     "/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
@@ -38,11 +38,11 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     """Write the file.
 
     Raises:
-        StateError: There is one.
-        OSError: It cannot be written: no such directory, no room, ….
+        StateError: It exists already.
+        OSError: It cannot be written: no such directory, no space, ….
     """
     del argv
-    # `scrun --rootless spec` sets the same: the two options share their name
+    # `scrun --rootless spec` counts as well: the two options share their name
     rootless = parsed.options.get("rootless") in (True, "true")
     ids = (os.geteuid(), os.getegid()) if rootless else None
     path = os.path.join(parsed.text("bundle") or ".", parsed.text("file") or NAME)
@@ -90,8 +90,8 @@ def _mounts(*, rootless: bool) -> list[dict[str, Any]]:
     if not rootless:  # in the namespace of one user there is no group tty
         devpts.append(f"gid={_TTY_GROUP}")
     shm = [*_UNTRUSTED, "mode=1777", "size=65536k"]
-    # a new sysfs takes a network namespace of the same user namespace (mount_namespaces(7),
-    # "Restrictions"), so without one the node's is bound
+    # a new sysfs needs a network namespace of the same user namespace (mount_namespaces(7),
+    # "Restrictions"); without one the node's is bind-mounted
     sys = ("none", "/sys", ["rbind", *_UNTRUSTED, "ro"])
     rows: tuple[tuple[str, str, str, list[str]], ...] = (
         ("/proc", "proc", "proc", []),
@@ -109,7 +109,7 @@ def _mounts(*, rootless: bool) -> list[dict[str, Any]]:
 
 
 def _write_new(path: str, content: bytes) -> None:
-    """Write a file that is not there yet; a half-written one does not stay."""
+    """Write a new file; remove it if that fails halfway."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError:

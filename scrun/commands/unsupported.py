@@ -1,10 +1,10 @@
-"""Commands that are known and refused: scrun checkpoint and scrun restore.
+"""Commands that scrun knows and refuses: scrun checkpoint and scrun restore.
 
-The processes of a container are in a job on another machine. CRIU, which runc and crun save them
-with, needs root there, and the files it writes name the node's pids, mounts and cgroups. So there
-is nothing to restore either. The answer names what does work.
+The processes of a container are in a job on another machine. runc and crun save processes with
+CRIU, which needs root there, and whose files name the node's pids, mounts and cgroups. So nothing
+can be restored either. The error names alternatives.
 
-Errors: UnknownContainer for a `checkpoint` of no container; StateError otherwise, always.
+Errors: UnknownContainer for a `checkpoint` of an unknown container; else always StateError.
 """
 
 import os
@@ -27,7 +27,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
 
     Raises:
         UnknownContainer: There is no such container to save.
-        StateError: Always otherwise.
+        StateError: In all other cases.
     """
     del argv
     container = parsed.id or ""

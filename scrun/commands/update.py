@@ -1,12 +1,12 @@
 """scrun update: change the limits of a running container, as far as its job allows.
 
-Slurm lets a user lower the time limit of a running job, and nothing else; what a container has of
-processors and memory is its job's. On this machine the OCI runtime changes what it can.
+Slurm lets a user lower the time limit of a running job, and nothing else; the CPUs and memory of a
+container are those of its job. On this machine the OCI runtime changes the limits.
 
 Wire: `update ID TIME RESOURCES`: a time limit or nothing, `linux.resources` as JSON.
 
-Errors: what cannot be changed is named, and nothing is changed then. A value that the container
-has already is fine.
+Errors: if a limit cannot be changed, the error names it and nothing is changed. A value that the
+container already has is no error.
 """
 
 import json
@@ -27,11 +27,11 @@ _TIME = re.compile(
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
-    """Have the limits changed.
+    """Change the limits.
 
     Raises:
-        UsageError: A value is none, or nothing is to be changed.
-        ScrunError: It cannot be done.
+        UsageError: A value is invalid, or the command line names none.
+        ScrunError: The limits cannot be changed.
     """
     del argv
     resources = resources_from_options(parsed.options)
@@ -44,16 +44,16 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             f"--time-limit {limit}: minutes, HH:MM:SS or D-HH:MM expected, as for salloc --time"
         )
     if name is None and not resources and not limit:
-        raise UsageError("update: nothing to change is named: see 'scrun update --help'")
+        raise UsageError("update needs a limit to change: see 'scrun update --help'")
     fields = [os.fsencode(limit), json.dumps(resources).encode()]
     directory = os.path.join(record_root(parsed), parsed.id or "")
     return ask_supervisor(parsed, directory, [b"update", os.fsencode(parsed.id or ""), *fields])
 
 
 def _read(name: str) -> "dict[str, object]":
-    """Read the resources that an engine sends; docker does it by standard input."""
+    """Read the resources that an engine sends; docker sends them on standard input."""
     try:
-        # by number: sys.stdin is None when it was closed
+        # by number, because sys.stdin is None when it was closed
         with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
             content = file.read(LIMIT + 1)
     except OSError as error:
@@ -62,7 +62,7 @@ def _read(name: str) -> "dict[str, object]":
 
 
 def _merged(there: "dict[str, object]", typed: "dict[str, Any]") -> "dict[str, object]":
-    """Add what is typed, member by member: `memory` of the file keeps those not named."""
+    """Merge the typed values into the file's, member by member."""
     parts = {name: there.get(name) for name in typed}
     together = {
         name: {**part, **typed[name]} if isinstance(part, dict) else typed[name]

@@ -306,7 +306,7 @@ def test_the_tag_that_is_meant(site: Site, image: Path) -> None:
         ("nowhere", "made", "/b/nowhere: no such directory; `skopeo copy SOURCE oci:"),
         ("nowhere:latest", "made", "/b/nowhere: no such directory; `skopeo copy SOURCE oci:"),
         (".", "made", "has no file oci-layout, so it is no OCI image; `skopeo copy"),
-        ("image", "image", "/b/image exists: remove it first, or name another place"),
+        ("image", "image", "/b/image exists: remove it first, or name another path"),
         ("image", "no/where", "/b/no/where: cannot be made: No such file or directory"),
         ("image", "/made", "/made: cannot be made: Permission denied"),
     ],
@@ -335,7 +335,7 @@ def test_a_layout_without_the_usual_tag(site: Site, image: Path) -> None:
 def test_without_umoci(site: Site, image: Path) -> None:
     words = (*site.command, "bundle", str(image), str(site.base / "b" / "made"))
     told = call(site, "sh", "-c", 'PATH=/nowhere; "$@" 2>&1', "sh", *words, status=1)
-    assert told == "scrun: umoci is not installed, and unpacks images: apt install umoci\n"
+    assert told == "scrun: umoci, which unpacks images, is not installed: apt install umoci\n"
 
 
 @pytest.mark.covers("scrun bundle", "guide Bundles: skopeo and umoci")

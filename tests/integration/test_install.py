@@ -147,7 +147,7 @@ def test_what_is_not_touched(home: Home) -> None:
     home.write(other, "[engine")
     assert "not TOML" in home.fails("podman")
     assert "only podman or docker" in home.fails("runc")
-    assert "only root can" in home.fails("podman", "--system")
+    assert "only root may" in home.fails("podman", "--system")
 
 
 @pytest.mark.covers("scrun install")

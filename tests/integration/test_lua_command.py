@@ -129,7 +129,7 @@ def test_scripts_that_must_not_be_loaded(site: Site) -> None:
 def test_what_cannot_be_meant(site: Site) -> None:
     assert "lua needs a check|run" in site.fails("lua")
     assert "lua needs a file" in site.fails("lua", "run")
-    assert "lua cannot 'test', only check or run" in site.fails("lua", "test", "x")
+    assert "unknown action 'test': use check or run" in site.fails("lua", "test", "x")
     assert "takes no bundle" in site.fails("lua", "check", "x", "--stage-out")
 
 

@@ -65,7 +65,7 @@ def test_it_keeps_its_name_until_everything_is_undone(make_site: MakeSite) -> No
     state = life.state()
     assert state["status"] == "running"
     assert "org.scrun.ending_since" in state["annotations"]
-    assert "is being ended since" in site.must("list")
+    assert "ending since" in site.must("list")
     assert "it is being ended" in site.fails("start", life.id)
     assert "it is being ended, not running" in site.fails("exec", life.id, "true")
     assert f"supervisor {supervisor} has been told to stop" in site.life("true").refused()

@@ -117,9 +117,9 @@ def test_render_of_a_bundle(
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        (["show", "FILE"], UsageError, "only check or render"),
-        (["check", "FILE", "x"], UsageError, "nothing is filled in"),
-        (["check", "FILE", "--job=1"], UsageError, "nothing is filled in"),
+        (["show", "FILE"], UsageError, "use check or render"),
+        (["check", "FILE", "x"], UsageError, "takes only a file"),
+        (["check", "FILE", "--job=1"], UsageError, "takes only a file"),
         (["render", "FILE", "--job=x"], UsageError, "--job cannot be 'x', only a number"),
         (["render", "FILE", "--pid=-1"], UsageError, "--pid cannot be '-1'"),
         (["render", "FILE", "--bundle=/nowhere"], BundleError, "/nowhere/config.json"),

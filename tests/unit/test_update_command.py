@@ -179,4 +179,4 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_nothing_asked_for(tmp_path: Path) -> None:
-    assert refused(tmp_path).startswith("update: nothing to change is named")
+    assert refused(tmp_path).startswith("update needs a limit to change")
