@@ -1,8 +1,8 @@
-"""scrun lua check and scrun lua run: a site's script, tried without a container.
+"""scrun lua check and scrun lua run: try a site's script without a container.
 
-All that `create` would do for the script is done, by the same code, and all that the script does
-is done really; only the job is a name, and nothing is run in it. What the script says goes to
-standard error, what is found out about it to standard output.
+This does all that `create` would do for the script, with the same code, and the script really
+acts. But the job exists only by name, and nothing runs in it. The script's messages go to standard
+error, the results to standard output.
 """
 
 import difflib
@@ -67,7 +67,7 @@ async def _try(order: CreateRequest, action: str, stage_out: bool) -> None:
 
 
 def _order(argv: list[str], script: str) -> CreateRequest:
-    """Make what a `create` with these options and this script would send to its supervisor."""
+    """Return the request of a `create` with these options and this script."""
     order = own_order(argv, "lua")
     os.umask(0o077)
     settings = order.settings
@@ -80,7 +80,7 @@ def _order(argv: list[str], script: str) -> CreateRequest:
 
 
 def _journal(record: str, order: CreateRequest) -> Journal:
-    """Show what is said on standard error: what -v or --debug ask for, or what matters."""
+    """Return a journal that writes to standard error: at least `info`, more with -v or --debug."""
     level = max("info", order.shown.stderr, key=LEVELS.index)
     journal = Journal(os.path.join(record, "log"), Log(), order.id, Shown(stderr=level))
 
@@ -93,7 +93,7 @@ def _journal(record: str, order: CreateRequest) -> Journal:
 
 
 async def _find(order: CreateRequest) -> str:
-    """Find the script, as `create` does: it has to be there, and not for everybody to write."""
+    """Find the script, as `create` does: it has to exist, and must not be writable by others."""
     await trio.to_thread.run_sync(lambda: os.stat(order.settings.lua.script or ""))
     found = await trio.to_thread.run_sync(find_script, order.settings, "local")
     assert found is not None
@@ -101,7 +101,7 @@ async def _find(order: CreateRequest) -> str:
 
 
 async def _check(order: CreateRequest, journal: Journal) -> None:
-    """Load the script, and tell which functions it has."""
+    """Load the script, and print which functions it has."""
     settings = order.settings
     path = await _find(order)
     if await trio.to_thread.run_sync(is_spank, path):
@@ -119,7 +119,7 @@ async def _check(order: CreateRequest, journal: Journal) -> None:
 
 
 async def _run(order: CreateRequest, root: str, journal: Journal, *, stage_out: bool) -> None:
-    """Have the script stage a bundle in, and out if that is asked for."""
+    """Call the script to stage a bundle in, and out with --stage-out."""
     bundle = await _bundle(order)
     record = os.path.join(root, order.id)
     engine = _Machine(root, order.settings.local, order.settings.runtime)
@@ -170,14 +170,14 @@ async def _stage(
             await _describe(staged, bundle)
         _say("", f"{_OUT}: done")
         return
-    # not `staged`, which stages out when it is left, whatever happened
+    # not `staged`, which always stages out at the end
     staged = await stager.describe(await stager.stage_in(job, variables))
     await _describe(staged, bundle)
     _say("", *_left(staged, bundle, record))
 
 
 async def _describe(staged: Staged, bundle: Bundle) -> None:
-    """Tell what the step would get, and what the script has changed."""
+    """Print what the step would get, and what the script changed."""
     name = os.path.join(staged.bundle, "config.json")
     raw, config = await trio.to_thread.run_sync(_staged_config, name, bundle)
     _say(
@@ -203,24 +203,24 @@ async def _describe(staged: Staged, bundle: Bundle) -> None:
 
 
 def _staged_config(name: str, bundle: Bundle) -> tuple[dict[str, Any], Config]:
-    """Read what the script has written, or what was submitted if that is not to be seen here."""
+    """Read the config.json from the script, or the submitted one if that is not visible here."""
     if os.path.exists(name):
         return read_config(name)
-    _say(f"{name}: is not there, at least not on this machine")
+    _say(f"{name}: does not exist, at least not on this machine")
     return bundle.raw, bundle.config
 
 
 def _left(staged: Staged, bundle: Bundle, record: str) -> Iterator[str]:
-    """Tell where the staged files are, now that nothing removes them."""
+    """Describe where the staged files are, as nothing removes them."""
     if staged.bundle == bundle.path and staged.rootfs == bundle.rootfs:
-        yield "staged files: none, the submitted bundle is used as it is"
+        yield "staged files: none, the submitted bundle is used unchanged"
         return
     for what, path, original in (
         ("bundle", staged.bundle, bundle.path),
         ("root file system", staged.rootfs, bundle.rootfs),
     ):
         if os.path.normpath(path).startswith(record + os.sep):
-            yield f"staged {what}: was in the spool directory, which is removed"
+            yield f"staged {what}: removed with the spool directory"
         elif os.path.normpath(path) != os.path.normpath(original):
             yield f"staged {what}: left in {path}"
 
@@ -235,9 +235,9 @@ def _say(*lines: str) -> None:
 
 
 class _Machine(LocalEngine):
-    """The embedded engine without a runtime, which need not be installed."""
+    """The local engine without a runtime, which need not be installed."""
 
     async def commands(self, child_env: ChildEnv) -> OciConfCommands:
-        """See `LocalEngine`. No container is ever run."""
+        """See `LocalEngine`. No container ever runs."""
         nothing = OciConf(run_time_run="false", run_time_kill="false", run_time_delete="true")
         return OciConfCommands(nothing, os.uname().nodename, "", os.geteuid(), NodeRuntime())

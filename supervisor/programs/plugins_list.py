@@ -1,7 +1,7 @@
-"""The program of `scrun plugins`: loads every plugin that is installed, and tells what came of it.
+"""The program of `scrun plugins`: loads every installed plugin, and reports the results.
 
-One after the other, each in a supervisor's registry of its own: so a plugin that hangs or fails
-costs the others nothing but time.
+Each is loaded in a separate registry, one after the other: a plugin that hangs or fails costs the
+others nothing but time.
 """
 
 from collections import Counter
@@ -27,11 +27,11 @@ class Row(msgspec.Struct, frozen=True):
 
     Attributes:
         type: `major/minor`.
-        name: What it calls itself for people; "" if it cannot be loaded.
-        version: The version of the plugin API that it was written for; likewise.
-        package: What it came with, and the version of that.
+        name: Its name for people, "" if it cannot be loaded.
+        version: Its version of the plugin API, "" if it cannot be loaded.
+        package: Its package, with the version.
         usable: Whether it can be used here, with these settings.
-        reason: Why not; "" if it can.
+        reason: Why not, or "".
     """
 
     type: str
@@ -52,7 +52,7 @@ def run(parsed: Parsed, argv: list[str]) -> int:
 
 
 async def rows(order: CreateRequest) -> list[Row]:
-    """Return what there is to say about each plugin: scrun's own, then the others by type."""
+    """Return a row for each plugin: scrun's own, then the others by type."""
     own = built_in()
     every = [*own, *await trio.to_thread.run_sync(others)]
     of_type = Counter(installed.type for installed in every)
@@ -61,7 +61,7 @@ async def rows(order: CreateRequest) -> list[Row]:
         reason = ""
         if installed not in own and of_type[installed.type] > 1:
             taken = any(one.type == installed.type for one in own)
-            reason = "scrun has one itself" if taken else "more than one package has it"
+            reason = "scrun has one itself" if taken else "more than one package provides it"
         found.append(await _row(installed, order, reason))
     return found
 
@@ -81,10 +81,10 @@ async def _row(installed: Installed, order: CreateRequest, reason: str) -> Row:
 
 
 async def _configure(loaded: Plugins, full: str, order: CreateRequest) -> None:
-    """Ask a plugin whether it can be used, as for a container that asks for it by name.
+    """Configure a plugin, as for a container that names it.
 
     Raises:
-        ScrunError: It cannot.
+        ScrunError: The plugin cannot be used.
     """
     major, _, minor = full.partition("/")
     plugin = await (loaded.engine(minor) if major == "engine" else loaded.stage(minor))

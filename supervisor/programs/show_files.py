@@ -1,15 +1,15 @@
-"""Show a container's files in the mount namespace of its anchor: a program of its own.
+"""Shows a container's files in the mount namespace of its anchor.
 
 Usage: show_files.py FD, with the view on standard input (see
-`supervisor.containers.show_files.encoded`). FD is the anchor's mount namespace, open.
+`supervisor.containers.show_files.encoded`). FD is a descriptor of the anchor's mount namespace.
 
-All is put together in a mount namespace of this process, in which the host's mounts are, copied
-from there, and attached over the empty root that the anchor has; then the anchor's root becomes
-that, so that nothing of the host was ever in its namespace. Whoever has written the root file
-system may be hostile: paths in it are resolved within it (openat2(2)).
+The program builds the tree in its own mount namespace, which has the host's mounts, clones the
+tree, attaches it over the anchor's empty root, and makes it the root there. So nothing of the host
+is ever in the anchor's namespace. The author of the root file system may be hostile: paths in it
+are resolved within it (openat2(2)).
 
-What this machine does not have is covered by a directory of this process in /proc: when the
-process is gone, every look into it is an error, for root too. An empty directory would be copied
+What this machine does not have is covered by a directory of this process in /proc. When the
+process is gone, every access to it is an error, for root too. An empty directory would be copied
 as if it were the container's.
 """
 
@@ -23,7 +23,7 @@ _EMPTY_ROOT = ["proc"]
 
 
 def main(argv: "list[str]") -> int:
-    """Show it, and return 0; or say why not, and return 1. What was there stays then."""
+    """Show the files and return 0; or print an error, change nothing and return 1."""
     sys.path.insert(0, _PACKAGE)
     try:
         _show(int(argv[0]), sys.stdin.buffer.read())
@@ -69,7 +69,7 @@ def _show(namespace: int, view: bytes) -> None:
 
 
 def _on_the_nodes(source: bytes, devices: "set[int] | None") -> bytes:
-    """Return a source if it is there, and the same as on the nodes; else b""."""
+    """Return a source if it exists and is the same as on the nodes; else b""."""
     try:
         device = os.stat(source).st_dev
     except OSError:
@@ -78,12 +78,12 @@ def _on_the_nodes(source: bytes, devices: "set[int] | None") -> bytes:
 
 
 def _cover(root: int, path: str, source: str, *, visible: bool, read_only: bool) -> None:
-    """Mount a source at a path of the container, or what fails if it is not to be seen."""
+    """Mount a source at a path of the container, or something that fails if it is not visible."""
     from scrun.core import namespaces as ns
 
     try:
         place = _place(root, path, of_file=_is_file(source))
-    except FileNotFoundError:  # the runtime will make it, and only the node knows as what
+    except FileNotFoundError:  # the runtime will make it, and only the node knows what it will be
         return
     if not visible:
         gone = _GONE_DIRECTORY if stat.S_ISDIR(os.fstat(place).st_mode) else _GONE_FILE
@@ -98,17 +98,17 @@ def _cover(root: int, path: str, source: str, *, visible: bool, read_only: bool)
 
 
 def _is_file(source: str) -> "bool | None":
-    """Tell whether the runtime makes a file to mount something on; None: not known here."""
+    """Return whether the runtime makes a file as mount point, or None if unknown here."""
     if not source:  # a file system
         return False
     return not os.path.isdir(source) if os.path.exists(source) else None
 
 
 def _place(root: int, path: str, *, of_file: "bool | None") -> int:
-    """Open the place of a mount; make what is missing of it, as the runtime is about to do.
+    """Open a mount point; create what is missing of it, as the runtime will.
 
     Raises:
-        FileNotFoundError: It is not there, and it is not known what it has to be.
+        FileNotFoundError: It does not exist, and its type is unknown.
     """
     from scrun.core import namespaces as ns
 
@@ -133,7 +133,7 @@ def _place(root: int, path: str, *, of_file: "bool | None") -> int:
 
 
 def _forbid_writing(fd: int) -> None:
-    """Make a mount read-only. What else holds for it stays: more is not permitted."""
+    """Make a mount read-only, and keep its other flags, which may not be cleared."""
     from scrun.core import namespaces as ns
 
     flags = os.fstatvfs(fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)

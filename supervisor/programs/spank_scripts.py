@@ -1,4 +1,4 @@
-"""Scripts of plugstack.conf without a container: `scrun lua check`, and which options they have.
+"""Scripts of plugstack.conf without a container: for `scrun lua check`, and to list their options.
 
 The program prints the options as JSON. It calls `slurm_spank_init`, as `create` does.
 """
@@ -36,7 +36,7 @@ _ITS_WORDS = re.compile(rb"\b(slurm_spank_\w+|spank_options|SPANK)\b")
 
 
 def is_spank(path: str) -> bool:
-    """Whether a script is one of plugstack.conf's, and no scrun.lua: by its words.
+    """Return whether a script is one for plugstack.conf, and not a scrun.lua, by its words.
 
     Raises:
         OSError: It cannot be read.
@@ -48,10 +48,10 @@ def is_spank(path: str) -> bool:
 async def check_spank(
     path: str, settings: Settings, child_env: ChildEnv, directory: str, journal: Journal
 ) -> None:
-    """Load a script, and tell what it defines.
+    """Load a script, and print what it defines.
 
     Raises:
-        SpankError: It cannot be loaded, or has a function that nobody calls.
+        SpankError: It cannot be loaded, or has a function that is never called.
     """
     script = StackScript(path, Line("the command line", True, True, "lua.so", path, ()))
     async with _opened(path, [script], settings, child_env, directory, journal) as (_, context):
@@ -60,7 +60,7 @@ async def check_spank(
         for name in member.unknown:
             close = closest(name, CALLBACKS)
             hint = f" (is it {close}?)" if close else ""
-            raise SpankError(f"{path}: {name}: is no function that is ever called{hint}")
+            raise SpankError(f"{path}: {name}: no such callback{hint}")
 
 
 @asynccontextmanager

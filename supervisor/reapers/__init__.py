@@ -1,1 +1,1 @@
-"""The parents of containers on this machine. RUNS IN: a process for each such container."""
+"""The parent processes of containers on this machine. RUNS IN: a process per such container."""

@@ -1,14 +1,15 @@
-"""Has crun or runc make a container, and stays as its parent to its end.
+"""Calls crun or runc to create a container, and stays as its parent to its end.
 
-A program of its own, for containers that no engine waits for: those of `scrun run`, and those of
-which something has to be brought back before their engine may know of their end. It becomes the
-subreaper of the runtime, so the container's first process is its child. With a terminal it carries
-between that and its own standard streams, as the runtimes do in the foreground.
+This is a program for containers that no container engine waits for: those of `scrun run`, and
+those whose changes have to be copied back before their engine may learn of their end. It becomes
+the subreaper of the runtime, so the container's first process is its child. With a terminal it
+copies between that and its own standard streams, as the runtimes do in the foreground.
 
-On a descriptor it tells the exit status of the runtime's `create`, as a line. If that is 0, it
-ends with the container's, 128+n for a signal. SIGWINCH means that the terminal has another size.
+It writes the exit status of the runtime's `create` to a descriptor, as a line. If that is 0, it
+exits with the container's status, 128+n for a signal. SIGWINCH means that the terminal has a new
+size.
 
-Imports little: there is one of these for each such container.
+It imports little: each such container has one of these.
 """
 
 import os
@@ -16,7 +17,7 @@ import signal
 import sys
 
 CONSOLE = "@console"
-"""Stands in the command where the path of the console socket belongs."""
+"""The placeholder in the command for the path of the console socket."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SOCKET = "console"
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def main(line: int, pid_file: str, command: "list[str]") -> int:
-    """Make the container and stay; return its exit status.
+    """Create the container and stay; return its exit status.
 
     Args:
         line: The descriptor for the status of `create`.
-        pid_file: Where that writes the pid of the container's first process.
-        command: It.
+        pid_file: Where `create` writes the pid of the container's first process.
+        command: The runtime's `create`.
     """
     import ctypes
 
@@ -43,10 +44,10 @@ def main(line: int, pid_file: str, command: "list[str]") -> int:
     console = None
     if CONSOLE in command:
         console = _listen()
-        # it is short, however long the way to the record is
+        # short, however long the path of the record is
         path = f"/proc/{os.readlink('/proc/self')}/cwd/{_SOCKET}"
         command = [path if word == CONSOLE else word for word in command]
-    # what Python has set for itself is not the container's
+    # undo what Python sets for itself
     own = [signal.SIGPIPE, signal.SIGXFSZ]
     runtime = os.posix_spawn(command[0], command, os.environ, setsigdef=own)
     status = os.waitstatus_to_exitcode(os.waitpid(runtime, 0)[1])
@@ -77,7 +78,7 @@ def _listen() -> "socket.socket":
 
 
 def _carried(console: "socket.socket") -> "Carried":
-    """Take the terminal over (runc's terminals.md); the runtime has sent it before it ended."""
+    """Receive the terminal (runc's terminals.md), which the runtime sent before it ended."""
     import socket
 
     sys.path.insert(0, os.path.dirname(__file__).removesuffix("/scrun/supervisor/reapers"))
@@ -94,7 +95,7 @@ def _carried(console: "socket.socket") -> "Carried":
 
 
 def _status_of(pid: int) -> int:
-    """Wait for a child, and for what others leave to us meanwhile."""
+    """Wait for a child, and reap orphans meanwhile."""
     while True:
         ended, status = os.waitpid(-1, 0)
         if ended == pid:

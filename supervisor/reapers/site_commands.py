@@ -1,11 +1,10 @@
-"""Run a container by RunTimeCreate, RunTimeStart and RunTimeQuery, and end with its status.
+"""Runs a container with RunTimeCreate, RunTimeStart and RunTimeQuery, and exits with its status.
 
-A program of its own: it becomes the subreaper of what the commands leave behind, so that the
-container's first process is its child, and its exit status can be had, which oci.conf(5) has no
-command for. Where the runtime keeps its own parent, nobody can tell the status, only the end: by a
-pidfd of the process that RunTimeQuery names, and where that is none of this PID namespace by
-asking again and again.
-Imports little: there is one of these for each such container.
+The program becomes the subreaper of the commands' orphans. So the container's first process is its
+child, and it learns the exit status, for which oci.conf(5) has no command. If the runtime stays as
+the parent, only the end can be known: by a pidfd of the process that RunTimeQuery names, or, if
+that is in another PID namespace, by polling. It imports little: each such container has one of
+these.
 """
 
 import json
@@ -18,8 +17,8 @@ import time
 _PR_SET_CHILD_SUBREAPER = 36
 _FIRST_PAUSE = 0.01
 _GROWS = 1.5
-_LONGEST_PAUSE = 1.0  # as Slurm's
-_WITH_PIDFD = 30.0  # the pid may not be what it seems to be
+_LONGEST_PAUSE = 1.0  # as in Slurm
+_WITH_PIDFD = 30.0  # the pid may belong to another process
 _CREATING = 2.0
 _ALIVE = ("creating", "created", "running", "paused")
 
@@ -28,8 +27,8 @@ def main(log: str, create: str, start: str, query: str) -> int:
     """Run the three shell commands; return the container's status, 128+n for a signal.
 
     Args:
-        log: Where it is written, as runc does, why a command but `create` failed. What `create`
-            says goes where the container's own words go.
+        log: The file for errors of `start` and `query`, in runc's format. Errors of `create` go to
+                the container's standard error.
         create: RunTimeCreate.
         start: RunTimeStart.
         query: RunTimeQuery.
@@ -40,10 +39,10 @@ def main(log: str, create: str, start: str, query: str) -> int:
     created = subprocess.run(["/bin/sh", "-c", create], check=False).returncode
     if created:
         return _shell_status(created)
-    # asked before the start: a stopped container has no pid
+    # before the start: a stopped container has no pid
     told = _created(query)
     if not told:
-        return _fail(log, f"RunTimeQuery does not know what RunTimeCreate made: {query}")
+        return _fail(log, f"RunTimeQuery does not know the new container: {query}")
     pid = _pid(told)
     pidfd = _pidfd(pid)
     started = subprocess.run(
@@ -57,13 +56,13 @@ def main(log: str, create: str, start: str, query: str) -> int:
         return _fail(log, said[-1] if said else f"RunTimeStart failed: {start}")
     try:
         return _shell_status(os.waitstatus_to_exitcode(os.waitpid(pid or -2, 0)[1]))
-    except OSError:  # it is not ours
+    except OSError:  # not a child of this process
         _await_end(query, pidfd)
         return 0
 
 
 def _created(query: str) -> dict[str, object]:
-    """Ask until the runtime knows the container, and has it ready."""
+    """Poll until the runtime has created the container; return its state."""
     deadline, pause = time.monotonic() + _CREATING, _FIRST_PAUSE
     while True:
         state = _state(query)
@@ -74,11 +73,11 @@ def _created(query: str) -> dict[str, object]:
 
 
 def _await_end(query: str, pidfd: int) -> None:
-    """Wait until the runtime says that the container does not run any more.
+    """Wait until the runtime reports that the container has ended.
 
     Args:
         query: RunTimeQuery.
-        pidfd: Of its first process, or -1.
+        pidfd: A pidfd of its first process, or -1.
     """
     pause = _FIRST_PAUSE if pidfd < 0 else _WITH_PIDFD
     while True:

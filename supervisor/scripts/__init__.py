@@ -1,1 +1,1 @@
-"""The site's Lua scripts, as the supervisor sees them: their process, and what it is asked."""
+"""The site's Lua scripts: the supervisor's side of the worker process that runs them."""

@@ -1,4 +1,4 @@
-"""Our end of the socket to a worker: frames, and descriptors beside them."""
+"""The supervisor's end of the socket to a worker: frames, and descriptors beside them."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ import trio
 
 from scrun.protocol.wire import LIMIT, frame
 
-_MOST = 16  # descriptors that nobody has taken; a worker sends one and waits
+_MOST = 16  # descriptors not taken yet; a worker sends one and waits
 _ROOM = socket.CMSG_SPACE(_MOST * 4)
 
 
@@ -18,7 +18,7 @@ class Hangup(Exception):
 
 
 class Channel:
-    """Sends and receives the frames of `protocol.wire`; owns its socket and what comes with it."""
+    """Sends and receives frames of `protocol.wire`; owns the socket and received descriptors."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = trio.socket.from_stdlib_socket(sock)
@@ -29,7 +29,7 @@ class Channel:
         """Send one frame.
 
         Raises:
-            Hangup: Nobody is there.
+            Hangup: The worker is gone.
         """
         rest = memoryview(frame([os.fsencode(field) for field in fields]))
         try:
@@ -42,7 +42,7 @@ class Channel:
         """Wait for one frame.
 
         Raises:
-            Hangup: There will be none, or what comes is no frame.
+            Hangup: The worker is gone, or sent something that is not a frame.
         """
         while True:
             length = 4 + int.from_bytes(self._data[:4], "big")
@@ -68,17 +68,17 @@ class Channel:
         self._data += part
 
     def take_descriptor(self) -> int:
-        """Hand over the descriptor that came with the last frame.
+        """Return the descriptor that came with the last frame; the caller closes it.
 
         Raises:
-            Hangup: None came.
+            Hangup: No descriptor came.
         """
         if not self._fds:
             raise Hangup
         return self._fds.popleft()
 
     def close(self) -> None:
-        """Close the socket and what nobody took."""
+        """Close the socket and the descriptors that nobody took."""
         self._sock.close()
         while self._fds:
             os.close(self._fds.popleft())

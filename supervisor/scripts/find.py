@@ -1,4 +1,4 @@
-"""Which scrun.lua stages a container's bundle, if any."""
+"""Finds the scrun.lua that stages a container's bundle, if any."""
 
 import os
 import stat
@@ -16,23 +16,23 @@ from scrun.settings.slurm_conf import (
 NAME = "scrun.lua"
 USUAL = "/etc/slurm/scrun.lua"
 
-_REMEDY = "name another script, or none, by `script` in the section [lua] of scrun.toml"
+_REMEDY = "set `script` in the section [lua] of scrun.toml to another script, or to none"
 
 
 def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | None:
-    """Find the script; it may lie on a file system that hangs, so do it in a thread.
+    """Find the script. Call this in a thread: the script's file system may hang.
 
     Args:
-        settings: The one that they name comes first, and must be there; `none` is none.
-        engine: The engine's name. Without Slurm there is a script only if it, or the stager
-            `lua`, is named.
-        usual: Where it is when it is not beside the slurm.conf in use.
+        settings: A script that they name comes first, and has to exist; `none` disables scripts.
+        engine: The engine's name. Engines other than Slurm use a script only if the settings
+            name it, or the stager `lua`.
+        usual: The path to try after the directory of the slurm.conf in use.
 
     Returns:
-        Its path; None: somebody else stages.
+        Its path, or None without a script.
 
     Raises:
-        SettingsError: It is not there, or somebody else could have written it.
+        SettingsError: It does not exist, or others can write it.
     """
     named = settings.lua.script
     wanted = settings.stager == "lua" or (
@@ -59,11 +59,11 @@ def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | No
 
 
 class ScriptSite(NamedTuple):
-    """What a script and its worker have to know of the site.
+    """What a script and its worker need to know of the site.
 
     Attributes:
-        cluster: The cluster's name by the slurm.conf in use, or an empty text.
-        trusted: Who may have written the script, besides root and the caller.
+        cluster: The cluster's name from the slurm.conf in use, or "".
+        trusted: The uids that may own the script, besides root and the caller.
     """
 
     cluster: str = ""
@@ -71,7 +71,7 @@ class ScriptSite(NamedTuple):
 
 
 def site_of(settings: Settings) -> ScriptSite:
-    """Ask the slurm.conf in use; in a thread."""
+    """Read the slurm.conf in use. Call this in a thread."""
     conf = find_slurm_conf(settings)
     try:
         cluster = read_slurm_conf(conf).get("clustername", "") if conf else ""

@@ -1,4 +1,4 @@
-"""The supervisor's side of a scrun.lua, which runs in a process of its own (`process`)."""
+"""The supervisor's side of a scrun.lua, which runs in a worker (see `process`)."""
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,12 +20,12 @@ class StagingScript:
     """A loaded script, in its worker.
 
     Attributes:
-        path: Where it is.
+        path: Its path.
         missing: The functions that it does not define.
     """
 
     def __init__(self, path: str, worker: Worker) -> None:
-        """Describe one that is not loaded yet.
+        """Create one that is not loaded yet.
 
         Args:
             path: The script.
@@ -36,10 +36,10 @@ class StagingScript:
         self._worker = worker
 
     async def load(self, settings: Lua, site: ScriptSite) -> None:
-        """Load it, and find out what it lacks.
+        """Load it, and find out which functions are missing.
 
         Raises:
-            StagingError: It cannot be, or did not return slurm.SUCCESS.
+            StagingError: It cannot be loaded, or did not return slurm.SUCCESS.
         """
         numbers = str(settings.memory << 20), str(settings.output_limit << 20)
         trusted = ",".join(map(str, site.trusted))
@@ -53,10 +53,10 @@ class StagingScript:
         raise self._failure(f"was not loaded within {_LOADING:g} s")
 
     def check_complete(self) -> None:
-        """Refuse a script that lacks a function.
+        """Refuse a script without both functions.
 
         Raises:
-            StagingError: It does.
+            StagingError: A function is missing.
         """
         if len(self.missing) == 1:
             raise self._failure(f"function {self.missing[0]} is missing")
@@ -75,19 +75,19 @@ class StagingScript:
 
         Args:
             function: Its name.
-            arguments: Texts and numbers; None is the list of the variables.
-            originals: The bundle and its root file system, for what set_*_path return.
-            environment: The job's variables, for its commands too.
+            arguments: Strings and numbers; None stands for the list of the variables.
+            originals: The bundle and its root file system, for the results of set_*_path.
+            environment: The job's variables, also for the script's commands.
             remote: Runs remote_command.
 
         Returns:
-            What it gave to set_bundle_path and set_root_path, or empty.
+            The arguments of set_bundle_path and set_root_path, or "".
 
         Raises:
-            StagingError: It failed; with its reason.
+            StagingError: The function failed; with the reason.
         """
         entries = [f"{name}={value}" for name, value in environment.items()]
-        # a name may come from config.json, where it can be anything
+        # a name may come from config.json, where any text is possible
         entries = [entry for entry in entries if entry[0] != "=" and "\0" not in entry]
         words = [_field(argument) for argument in arguments]
         self._worker.add_variables(dict(entry.split("=", 1) for entry in entries))
@@ -112,15 +112,15 @@ async def loaded(
     *,
     complete: bool = True,
 ) -> AsyncIterator[StagingScript]:
-    """Load a script, for as long as the block lasts.
+    """Provide a loaded script for as long as the block lasts.
 
     Args:
         path: The script.
         settings: The section [lua] of the settings.
         child_env: The environment and umask of `create`, for the script and its commands.
-        directory: `create`'s working directory, likewise.
-        journal: Where messages go, and what the script prints.
-        site: For slurm.CLUSTER_NAME, and who may have written the script.
+        directory: The working directory of `create`, for the same.
+        journal: The destination of messages and of the script's output.
+        site: For slurm.CLUSTER_NAME, and who may own the script.
         complete: Whether it must have both functions.
 
     Raises:

@@ -1,7 +1,7 @@
-"""A process in which scripts run, as the supervisor sees it: started, served, ended.
+"""The supervisor's side of a Lua worker: starts it, serves its requests, and ends it.
 
-What a script asks for is done here. Its commands are children of ours, in the container's nursery
-tree: whoever cancels that ends them, with all of their process group, before the script ends.
+The supervisor runs the script's commands as its own children, in the container's nurseries:
+cancelling those ends the commands, with their process groups, before the script ends.
 """
 
 import os
@@ -25,7 +25,7 @@ from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.channel import Channel, Hangup
 
 Remote = Callable[[str, int], Awaitable[int]]
-"""Runs a shell script on all nodes of the job, with its output to a descriptor; returns the
+"""Runs a shell script on all nodes of the job, with its output to a descriptor, and returns the
 highest exit status."""
 
 _GRACE = 0.5
@@ -35,7 +35,7 @@ _PROGRAM = """import sys
 sys.path[:0] = [sys.argv[2]]
 from scrun.supervisor.worker.main import main
 main()"""
-# how many fields a frame has after its kind; None: any number
+# the number of fields of a frame after its kind; None: any number
 _FIELDS: Mapping[bytes, int | None] = {
     b"command": 1,
     b"output": 1,
@@ -44,19 +44,19 @@ _FIELDS: Mapping[bytes, int | None] = {
     b"failed": 2,
     b"done": 2,
     b"loaded": None,
-    b"stop": None,  # means nothing when its command has just ended
+    b"stop": None,  # ignored when its command has just ended
     b"opened": None,
     b"called": None,
 }
 
 
 class Worker:
-    """A running process for scripts.
+    """A running worker.
 
     Attributes:
-        label: What stands before the messages of the script that runs.
+        label: The prefix of messages of the script that runs.
         subject: The script that an error is about.
-        last_error: What a script has logged as an error, last.
+        last_error: The last error that a script logged.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class Worker:
         printed: int,
         journal: Journal,
     ) -> None:
-        """Take one over.
+        """Take over a started process.
 
         Args:
             subject: See the class.
-            failure: The error that a script's failure is.
-            channel: Our end of the socket to it.
-            process: It.
+            failure: The exception type for a script's failure.
+            channel: The supervisor's end of the socket.
+            process: The process.
             child_env: Environment and umask for the commands of its scripts.
-            directory: Where they work.
-            printed: The descriptor of its standard output and error.
-            journal: Where messages go.
+            directory: Their working directory.
+            printed: The descriptor of the worker's standard output and error.
+            journal: The destination of messages.
         """
         self.label = os.path.basename(subject)
         self.subject = subject
@@ -101,15 +101,15 @@ class Worker:
     async def ask(
         self, *fields: str | bytes, until: bytes, remote: Remote | None = None
     ) -> list[bytes]:
-        """Send a request, and do what scripts ask for until it is answered.
+        """Send a request, and serve the script's requests until the answer comes.
 
         Args:
             fields: The request.
             until: The kind of the answer.
-            remote: Runs remote_command; None when there is no job yet.
+            remote: Runs remote_command; None while there is no job.
 
         Returns:
-            What comes with the answer.
+            The fields of the answer.
 
         Raises:
             ScrunError: The script failed, or its process died.
@@ -122,14 +122,14 @@ class Worker:
         try:
             await self._channel.send(*fields)
         except Hangup:
-            pass  # the next answer does not come, and that is seen then
+            pass  # `_serve` notices it
 
     def add_variables(self, variables: Mapping[str, str]) -> None:
-        """Give the scripts' commands more variables."""
+        """Add variables to the environment of the scripts' commands."""
         self._child_env = self._child_env.with_more(variables)
 
     def failure(self, reason: str) -> ScrunError:
-        """Make an error of a reason."""
+        """Return an exception with the subject and a reason."""
         return self._failure(f"{self.subject}: {reason}")
 
     async def _serve(self, until: bytes, remote: Remote | None) -> list[bytes]:
@@ -149,7 +149,7 @@ class Worker:
         except Hangup:
             with trio.move_on_after(_DYING):
                 await self._process.wait()
-            # what still runs says what is no frame
+            # a worker that still runs has sent something that is not a frame
             raise self.failure(_death(await self._process.end(grace=0, by=SIGKILL))) from None
 
     def trace(self, text: str) -> None:
@@ -166,7 +166,7 @@ class Worker:
             self._journal.write(known[0] if known else "info", f"{self.label}: {line}")
 
     async def _answer(self, kind: bytes, script: str, remote: Remote | None) -> None:
-        """Run a command for the script; a script that goes away, or has enough, ends it."""
+        """Run a command for the script, until the script stops it or goes away."""
         output = self._channel.take_descriptor()
         answer = ["status", "0"]
 
@@ -203,15 +203,15 @@ class Worker:
         try:
             await self._channel.receive()
         except Hangup:
-            pass  # the next frame will not come either, and that is seen then
+            pass  # `_serve` notices it
         scope.cancel()
 
 
 def understood(frame: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
-    """Take a worker's frame apart.
+    """Parse a worker's frame.
 
     Raises:
-        Hangup: It is none of a worker's; a broken one may say anything.
+        Hangup: It is not a valid one; a broken worker may send anything.
     """
     kind, *fields = frame
     count = _FIELDS.get(kind, -1)
@@ -229,18 +229,18 @@ async def working(
     directory: str,
     journal: Journal,
 ) -> AsyncIterator[Worker]:
-    """Run a process for scripts, for as long as the block lasts.
+    """Run a worker for as long as the block lasts.
 
     Args:
-        subject: The script, or the file that names them, for errors and messages.
-        failure: The error that a script's failure is.
+        subject: The script, or the file that names the scripts, for errors and messages.
+        failure: The exception type for a script's failure.
         settings: The section [lua] of the settings.
         child_env: The environment and umask of `create`, for the scripts and their commands.
-        directory: `create`'s working directory, likewise.
-        journal: Where messages go, and what scripts print.
+        directory: The working directory of `create`, for the same.
+        journal: The destination of messages and of the scripts' output.
 
     Raises:
-        ScrunError: It cannot be run.
+        ScrunError: The worker cannot be started.
     """
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
@@ -296,10 +296,10 @@ def _why(error: OSError) -> str:
 
 
 def _death(status: int) -> str:
-    """Say why a worker that ended without a word did."""
+    """Describe how a worker ended that sent no reason."""
     if status == -SIGXCPU:
         return (
-            "took too much processor time: is there a loop without an end? "
+            "took too much processor time: is there an endless loop? "
             "(cpu_limit in the section [lua] of scrun.toml)"
         )
     if status < 0:

@@ -1,1 +1,1 @@
-"""Makes a bundle ready where it will run."""
+"""Staging: prepares a bundle for the machine where it will run."""

@@ -1,11 +1,11 @@
-"""Brings what a container has changed in a copy of its root file system back to the original.
+"""Copies a container's changes in a copy of its root file system back to the original.
 
-A copy is made where the nodes cannot see the root file system: an overlay, as podman's and
-docker's stores have by default. Without this, what `RUN` of a build writes would be lost.
+The root file system is copied if the nodes cannot see it, as with an overlay, the default of
+podman's and docker's stores. Without this, the files that `RUN` of a build writes would be lost.
 
-The copy was written by a container, which may be hostile, and the original is the engine's: no
-link of either is followed, no other file system entered, and nothing but files, directories, links
-and FIFOs is made. Everything here blocks: call it in a worker thread.
+A container, which may be hostile, wrote the copy, and the original belongs to the container
+engine. So this follows no links of either, enters no other file system, and creates only files,
+directories, links and FIFOs. Everything here blocks: call it in a worker thread.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ _TEMPORARY = ".scrun-%d"
 
 
 class _Work(msgspec.Struct, frozen=True):
-    """What holds for the whole tree.
+    """The parameters for the whole tree.
 
     Attributes:
-        since: What has not changed after this moment is as it was (nanoseconds).
-        owners: Whether files have the owners that the copy says.
+        since: Files without a change after this time are unchanged (nanoseconds).
+        owners: Whether to set the owners of the copy.
         device: The original's file system.
-        go_on: Whether there is still time.
+        go_on: Returns whether there is time left.
     """
 
     since: int
@@ -43,18 +43,18 @@ class _Work(msgspec.Struct, frozen=True):
 def bring_back(
     copied: str, original: str, since: int, *, owners: bool, go_on: Callable[[], bool]
 ) -> None:
-    """Make a directory what its copy has become.
+    """Make a directory equal to its changed copy.
 
     Args:
-        copied: The copy, as a container has left it.
-        original: What it was made from.
+        copied: The copy, changed by a container.
+        original: The directory that it was made from.
         since: The time of the last change (`st_ctime_ns`) that the copying itself made.
-        owners: Whether the copy's owners mean anything; else new files are ours, and others
-            keep theirs.
-        go_on: Asked now and then; when it says False the rest is left as it is.
+        owners: Whether the copy's owners are valid; if not, new files belong to the user of this
+            process, and existing files keep their owners.
+        go_on: Called now and then; the rest is left out when it returns False.
 
     Raises:
-        StagingError: It was not done, or not all of it.
+        StagingError: Changes are missing in the original.
     """
     try:
         place = _Level(copied, original)
@@ -65,16 +65,16 @@ def bring_back(
             place.close()
     except (OSError, RecursionError) as error:
         raise StagingError(
-            f"what the container wrote is not all in {original}: {error}"
+            f"not all of the container's changes are in {original}: {error}"
         ) from error
 
 
 class _Level:
-    """A directory of the copy and the one of the original.
+    """A directory of the copy, with the same one of the original.
 
-    Open are those and the ones above them, however deep a tree is. The way back from further below
-    is `..`, which takes the right to search a directory: one that has others in it has been
-    searched, and an empty one is left while what is above it is open.
+    Only these and their parents are open, however deep a tree is. The way back from further below
+    is `..`, which needs the permission to search the directory. A directory with subdirectories
+    has been searched already, and an empty one is left while its parent is open.
     """
 
     def __init__(self, copied: str, original: str) -> None:
@@ -93,20 +93,20 @@ class _Level:
 
     @property
     def target(self) -> int:
-        """That of the original."""
+        """The directory of the original."""
         return self._here[1]
 
     @contextlib.contextmanager
     def inside(self, name: str, finish: Callable[[int], None]) -> Iterator[None]:
-        """Go into a directory, and back.
+        """Enter a directory for the block, and return.
 
         Args:
             name: Its name.
-            finish: Called with that of the original at the end: its mode may be such that there is
-                no way back from it any more.
+            finish: Called with the original's at the end, as its final mode may forbid the way
+                back.
 
         Raises:
-            OSError: It cannot be entered; or the way back leads elsewhere.
+            OSError: It cannot be entered, or the way back leads elsewhere.
         """
         parent, grand = self._here, self._above
         before = [os.fstat(fd) for fd in parent]
@@ -114,7 +114,7 @@ class _Level:
         _close(grand)
         yield
         child = self._here
-        if not parent:  # closed by what is further below
+        if not parent:  # closed by a directory further below
             parent += _opened("..", child)
             if not all(map(os.path.samestat, before, map(os.fstat, parent))):
                 _close(parent)
@@ -126,7 +126,7 @@ class _Level:
             _close(child)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all descriptors."""
         _close(self._here)
         _close(self._above)
 
@@ -147,7 +147,7 @@ def _close(pair: list[int]) -> None:
 
 def _directory(place: _Level, work: _Work) -> None:
     if not work.go_on():
-        raise StagingError("what the container wrote is not all brought back: no time was left")
+        raise StagingError("not all of the container's changes were copied back: out of time")
     names = os.listdir(place.source)
     for name in set(os.listdir(place.target)).difference(names):
         if not _is_mount(name, place.target, work):
@@ -158,7 +158,7 @@ def _directory(place: _Level, work: _Work) -> None:
 
 
 def _is_mount(name: str, target: int, work: _Work) -> bool:
-    """Tell whether something else is mounted there: that was never copied."""
+    """Return whether another file system is mounted there, which was never copied."""
     there = _status(name, target)
     return there is not None and there.st_dev != work.device
 
@@ -240,7 +240,7 @@ def _link(
 
 
 def _dress(fd: int, new: os.stat_result, old: os.stat_result | None, work: _Work) -> None:
-    """Give a file or directory its owner, mode and times; the owner first: chown(2) takes bits."""
+    """Set owner, mode and times of a file or directory; the owner first: chown(2) clears bits."""
     owner = new if work.owners else old
     mode = stat.S_IMODE(new.st_mode)
     if owner is not None:
@@ -252,7 +252,7 @@ def _dress(fd: int, new: os.stat_result, old: os.stat_result | None, work: _Work
 
 
 def _attributes(reading: int, writing: int) -> None:
-    """Copy extended attributes, as far as we may set them."""
+    """Copy extended attributes, as far as permitted."""
     with contextlib.suppress(OSError):
         for name in os.listxattr(reading):
             with contextlib.suppress(OSError):

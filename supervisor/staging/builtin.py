@@ -1,4 +1,4 @@
-"""The plugin stage/builtin: the policy makes bundles fit, where no script does."""
+"""The plugin stage/builtin: stages bundles by scrun's own policy."""
 
 import threading
 from collections import deque
@@ -34,7 +34,7 @@ _CLEAN_UP = 60.0
 
 
 def configure(settings: object, environment: Mapping[str, str]) -> None:
-    """Need nothing: the settings come with the submission."""
+    """Return no configuration: the settings come with the submission."""
 
 
 @asynccontextmanager
@@ -44,13 +44,13 @@ async def stager(configuration: None, submission: Submission) -> AsyncIterator["
 
 
 async def undo(left: Leftover) -> None:
-    """Bring back what the container has changed, and remove the staged bundle."""
+    """Copy the container's changes back, and remove the staged bundle."""
     if left.record.staged:
         await in_thread(clean, left.record.staged, left.record.rootfs)
 
 
 class BuiltIn:
-    """Stages one bundle by the policy (see `supervisor.contracts.stager.Stager`)."""
+    """The stager of one bundle by the policy (see `supervisor.contracts.stager.Stager`)."""
 
     def __init__(self, submission: Submission) -> None:
         self._bundle = submission.bundle
@@ -72,7 +72,7 @@ class BuiltIn:
             trio.from_thread.run(carry_out, command, request, "copying the root file system")
 
         with trio.move_on_after(settings.timeout) as patience:
-            # a thread: whatever happens it comes to its end, and leaves nothing if it fails
+            # the thread always ends, and leaves nothing behind if it fails
             done = await in_thread(
                 lambda: stage_in(
                     bundle.raw, bundle.path, directory, target, owner=owner, execute=execute
@@ -91,12 +91,12 @@ class BuiltIn:
                 if done.copied_from:
                     await self._return_changes(done, privileged=not target.rootless)
         finally:
-            # what takes longer goes on in its thread, and stays in the record until it is done
+            # a longer removal goes on in its thread, and stays in the record until it is done
             with trio.move_on_after(_CLEAN_UP, shield=True):
                 await in_thread(stage_out, directory, abandon=True)
 
     async def _return_changes(self, done: Staged, *, privileged: bool) -> None:
-        """Bring changes back, whatever happened, unless somebody does not want to wait."""
+        """Copy changes back, even on errors, unless stage-out is skipped."""
         enough = threading.Event()
 
         async def watch() -> None:
@@ -122,14 +122,14 @@ async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> N
     """Run a command for a bundle.
 
     Args:
-        command: It.
-        request: Whose.
+        command: The command.
+        request: The request of the container.
         what: What it does, for the error.
 
     Raises:
-        StagingError: It has failed; with the last line that it has said.
+        StagingError: The command failed; with its last line of standard error.
     """
-    said: deque[str] = deque(maxlen=1)  # a rootless copy has one for each unreadable file
+    said: deque[str] = deque(maxlen=1)  # a rootless copy prints a line for each unreadable file
     async with (
         messages(said.append) as stderr,
         child(command, request.child_env, stderr=stderr) as running,

@@ -1,7 +1,7 @@
-"""Finds out which users and groups the nodes can map for the user of a container.
+"""Finds out which user and group ids the nodes can map for the user of a container.
 
-The submit host's subuid(5) tells what the user is lent; sites keep these files alike. Whether a
-node can map them is tried there, once a week: it takes a step of some 40 ms.
+The submit host's subuid(5) has the user's subordinate ids; sites keep these files alike on all
+machines. A step of some 40 ms tries once a week whether a node can map them.
 """
 
 import contextlib
@@ -34,9 +34,9 @@ from scrun.supervisor.core.threads import in_thread
 _ASKED = 5.0
 _LITTLE = 65536
 _GOOD_FOR = {True: 7 * 86400.0, False: 3600.0}
-"""Seconds for which it is remembered that a node can, or cannot."""
+"""Seconds for which an answer is valid: that a node can map ids, and that it cannot."""
 
-# unshare leaves a process in a namespace of its own; its maps can be written once it is there
+# unshare runs a process in a new namespace, whose maps can be written once the process is in it
 _TRY = """\
 missing=
 for tool in unshare newuidmap newgidmap; do
@@ -61,12 +61,12 @@ echo "$SLURMD_NODENAME: $said" | head -n 1
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """What the nodes of a job have answered.
+    """The answer of a job's nodes.
 
     Attributes:
-        ids: What was tried there.
-        can: Whether all of them can map those.
-        when: When that was, in seconds of the epoch.
+        ids: The ids that were tried.
+        can: Whether all nodes can map them.
+        when: The time of the answer, in seconds of the epoch.
         why: Why not.
     """
 
@@ -76,7 +76,7 @@ class _Known(msgspec.Struct, frozen=True):
     why: str = ""
 
     def holds(self, ids: BothIds, now: float) -> bool:
-        """Tell whether that answers the question still."""
+        """Return whether the answer is still valid, and for these ids."""
         return self.ids == ids and 0 <= now - self.when < _GOOD_FOR[self.can]
 
 
@@ -86,25 +86,25 @@ _File = dict[str, _Known]
 async def with_ids(
     target: Target, job: Job, setting: str, request: JobRequest
 ) -> tuple[Target, str]:
-    """Put into a target what users and groups a container may have there.
+    """Add to a target the user and group ids that a container may have there.
 
     Args:
-        target: It.
-        job: The container's.
+        target: The target.
+        job: The container's job.
         setting: `id_map` of the section [staging].
-        request: Whose container it is.
+        request: The request of the container.
 
     Returns:
-        The target; and why there is only one user, in words, or "".
+        The target; and a message why there is only one user, or "".
 
     Raises:
-        StagingError: All are wanted in any case, and there are none.
+        StagingError: `id_map` is "full", and there is only one user.
     """
     if not target.rootless or setting == "single":
         return target, ""
     ids = await in_thread(_ids, target)
     if ids is None:
-        why = "subuid(5) lends you no further ids here: see `scrun doctor`"
+        why = "you have no subordinate ids here (subuid(5)): see `scrun doctor`"
     elif setting == "full":
         why = ""
     elif target.elsewhere:
@@ -120,14 +120,14 @@ async def with_ids(
 
 
 def _ids(target: Target) -> BothIds | None:
-    """Find out what ids this user can map; it reads files, and may ask the name service."""
+    """Return the ids that this user can map; reads files, and may ask the name service."""
     uids = _kind("uid", target.uid, elsewhere=target.elsewhere)
     gids = _kind("gid", target.gid, elsewhere=target.elsewhere) if uids else None
     return BothIds(uids, gids) if uids and gids else None
 
 
 def lent_to_caller() -> BothIds | None:
-    """Find out what ids the user of this process can map; see `_ids`."""
+    """Return the ids that the user of this process can map; see `_ids`."""
     uids = _kind("uid", real_id("uid"), elsewhere=True)
     gids = _kind("gid", real_id("gid"), elsewhere=True)
     return BothIds(uids, gids) if uids and gids else None
@@ -136,12 +136,12 @@ def lent_to_caller() -> BothIds | None:
 def _kind(kind: str, own: int, *, elsewhere: bool) -> Ids | None:
     inside = read_map(Path(f"/proc/self/{kind}_map").read_text())
     if not elsewhere and inside != INITIAL:
-        return None  # within a namespace of podman's it is its root, and not rootless
+        return None  # in podman's namespace this user is root, not rootless
     return ids_here(own, inside, _subordinate(kind, real_id("uid")))
 
 
 def _subordinate(kind: str, uid: int) -> list[tuple[int, int]]:
-    """Return what a user is lent: by the file, or by whom nsswitch.conf(5) names for that."""
+    """Return a user's subordinate ids, from the file or the source in nsswitch.conf(5)."""
     name = user_name(uid)
     try:
         text = Path(f"/etc/sub{kind}").read_text(errors="replace")
@@ -168,7 +168,7 @@ def _asks_somebody() -> bool:
 
 
 async def _why_not_on_nodes(ids: BothIds, job: Job, request: JobRequest) -> str:
-    """Tell why some node of a job cannot map these ids, or ""; what is known is not asked."""
+    """Return why a node of a job cannot map these ids, or ""; cached answers are reused."""
     environment = job.environment
     path = await in_thread(_place, dict(request.child_env.environment))
     nodes = environment.get("SLURM_JOB_NODELIST", "")
@@ -180,14 +180,14 @@ async def _why_not_on_nodes(ids: BothIds, job: Job, request: JobRequest) -> str:
         try:
             why = await _ask(ids, job)
         except EngineError as error:
-            return f"{nodes}: it could not be asked whether it can map more: {error}"
+            return f"{nodes}: cannot find out whether more ids can be mapped: {error}"
         found = known[name] = _Known(ids, not why, now, why)
         await in_thread(_write, path, known, now)
     return found.why
 
 
 async def _ask(ids: BothIds, job: Job) -> str:
-    """Try it on all nodes of a job; return what the first says that cannot."""
+    """Try to map ids on all nodes of a job; return the first failure, or ""."""
     readable, writable = os.pipe()
     script = _TRY % (_words(ids.uids.whole), _words(ids.gids.whole))
     content = b""
@@ -209,7 +209,7 @@ def _words(ranges: Ranges) -> str:
 
 
 def _place(environment: dict[str, str]) -> str:
-    """Return the file in which answers are kept."""
+    """Return the path of the cache."""
     home = environment.get("HOME") or os.path.expanduser("~")
     cache = environment.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
     return os.path.join(cache, "scrun", "id-maps.json")
@@ -223,7 +223,7 @@ def _read(path: str) -> _File:
 
 
 def _write(path: str, content: _File, now: float) -> None:
-    """Keep answers; that they cannot be kept costs a step each time."""
+    """Write the cache; a failure costs only another step next time."""
     young = {name: known for name, known in content.items() if known.holds(known.ids, now)}
     temporary = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Staged bundles in a scratch directory that are in no record any more are removed.
+"""Removes staged bundles in a scratch directory that no record has any more.
 
-The record went with /run, at a restart of the machine or the end of a session, and the scratch
-directory did not.
+A restart of the machine, or the end of a session, removes the records in /run, but not the scratch
+directory.
 """
 
 import os
@@ -17,11 +17,10 @@ from scrun.supervisor.staging.place import clean
 def remove_leftovers(scratch: str, root: str) -> None:
     """Remove the staged bundles of dead supervisors of this machine and root directory.
 
-    What containers have changed in copies is brought back first. Blocks: the file system is the
-    site's.
+    Changes in copies are copied back first. Blocks on the site's file system.
 
     Args:
-        scratch: The setting of that name.
+        scratch: The setting `scratch`.
         root: The root directory.
     """
     learn()
@@ -37,5 +36,5 @@ def remove_leftovers(scratch: str, root: str) -> None:
         log.warning("%s: of container %s, whose supervisor is dead: removed", path, owner.id)
         try:
             clean(path, owner.rootfs)
-        except (StagingError, OSError) as error:  # it stays, for the next one to try
+        except (StagingError, OSError) as error:  # the next call tries again
             fault(path, error)

@@ -1,4 +1,4 @@
-"""The plugin stage/lua: a site's scrun.lua makes bundles fit."""
+"""The plugin stage/lua: a site's scrun.lua stages bundles."""
 
 import os
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ plugin_version = "1.0.0"
 
 
 def configure(settings: Settings, environment: Mapping[str, str]) -> str:
-    """Find the script; the engine does not matter to who asks for one by name.
+    """Find the script, for any engine.
 
     Raises:
-        PluginUnavailable: There is none.
-        SettingsError: Anybody could have written it.
+        PluginUnavailable: There is no script.
+        SettingsError: The script is missing, or not trusted.
     """
     script = find_script(msgspec.structs.replace(settings, stager="lua"), engine="")
     if script is None:
@@ -45,10 +45,10 @@ def stager(configuration: str, submission: Submission) -> AbstractAsyncContextMa
 
 
 async def undo(left: Leftover) -> None:
-    """Have the script fetch what the container wrote, and clean up. The job is gone by now."""
+    """Call the script's stage-out, after the end of the job, and clean up."""
     if left.record.moved:
         await _stage_out(left, left.record.moved)
-    await builtin.undo(left)  # the bundle that stood before the script's
+    await builtin.undo(left)  # the bundle that wraps the script's
 
 
 async def _stage_out(left: Leftover, moved: Moved) -> None:

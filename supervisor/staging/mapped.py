@@ -1,4 +1,4 @@
-"""Commands that are run as root of a user namespace that has the user's lent ids."""
+"""Runs commands as root of a user namespace with the user's subordinate ids."""
 
 import contextlib
 import subprocess
@@ -11,7 +11,7 @@ from scrun.supervisor.staging.id_maps import lent_to_caller
 _REMOVING = 600.0
 _TRYING = 10.0
 _TOOL = 10.0
-# sh has lost its capabilities by its exec; what root of the finished map executes has them all
+# exec cleared the capabilities of sh; what it executes as root of the finished map has them all
 _WAIT = 'echo; read -r _ && exec "$@"'
 _GIVE_AWAY = """
 file=$(mktemp "$1/.scrun-doctor.XXXXXX") || exit
@@ -23,19 +23,19 @@ exit "$status"
 
 
 def remove_mapped(path: str) -> None:
-    """Remove a tree with files of subordinate ids; no link is followed, no other mount entered.
+    """Remove a tree with files of subordinate ids; follows no links, enters no other mounts.
 
-    Without such ids, or newuidmap(1), what is left is left.
+    Does nothing without such ids or newuidmap(1).
     """
     if (ids := _lent()) is not None:
         _run(("rm", "-rf", "--one-file-system", "--", path), ids, _REMOVING)
 
 
 def why_no_owners(directory: str) -> str:
-    """Tell why a file in a directory cannot belong to a lent id, or "".
+    """Return why a file in a directory cannot belong to a subordinate id, or "".
 
-    Network file systems often know nothing of what root of a user namespace may do. Nothing is
-    known either where no ids are lent.
+    Network file systems often do not honour the rights of root in a user namespace. The answer is
+    also "" if the user has no subordinate ids.
     """
     if (ids := _lent()) is None:
         return ""
@@ -48,7 +48,7 @@ def why_no_owners(directory: str) -> str:
 
 
 def _lent() -> BothIds | None:
-    """Return what has to be mapped: within an engine's namespace we are root of it already."""
+    """Return the ids to map; None in a container engine's namespace, where this user is root."""
     ids = lent_to_caller()
     return None if ids is None or ids.lent else ids
 
@@ -56,14 +56,14 @@ def _lent() -> BothIds | None:
 def _run(
     command: Sequence[str], ids: BothIds, timeout: float
 ) -> subprocess.CompletedProcess[bytes] | None:
-    """Run a command; None if there is no such namespace, or it took too long."""
+    """Run a command; return None if the namespace cannot be made, or after the time limit."""
     words = [own_program("unshare"), "--user", "/bin/sh", "-c", _WAIT, "sh", *command]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe) as child:
         assert child.stdout is not None
         try:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
-                child.stdout.readline()  # then it is in its namespace
+                child.stdout.readline()  # now the child is in its namespace
                 tools = (("newuidmap", ids.uids), ("newgidmap", ids.gids))
                 if all(_map(tool, child.pid, each) for tool, each in tools):
                     out, err = child.communicate(b"\n", timeout)

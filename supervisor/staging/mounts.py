@@ -1,4 +1,4 @@
-"""The mounts of a config.json, made to fit the place where it will run."""
+"""Adapts the mounts of a config.json to the target."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 FILES = "files"
 
 _BIND = frozenset(("bind", "rbind"))
-# where engines put an init of their installation, of which the nodes may have another, or none
+# where container engines mount an init program, which the nodes may lack
 _INITS = frozenset(("/dev/init", "/run/podman-init", "/sbin/docker-init"))
-# what a place has by itself, so that a bind of it means the node's own
+# what every machine has, so that a bind of it means the node's own
 _EVERYWHERE = frozenset(("/", "/dev/shm", "/run", "/tmp", "/var/run", "/var/tmp"))
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -35,17 +35,17 @@ def fit_mounts(
     sources: Mapping[str, Source],
     notes: Notes,
 ) -> tuple[list[dict[str, Any]], list[Copy]]:
-    """Return the mounts that work there, changed where needed, and what has to be copied.
+    """Return the mounts that work at the target, changed where needed, and the files to copy.
 
     Args:
-        mounts: Those of config.json; they are changed in place.
-        bundle: Relative sources of bind mounts begin here.
-        staged: Where the copies will be.
-        target: Where the container will run.
-        namespaces: The types of namespaces that the container will have of its own.
-        one_user: Whether it will have one user and one group only.
-        sources: What is at the sources.
-        notes: Gets a line for each loss.
+        mounts: The mounts of config.json; they are changed in place.
+        bundle: The directory that relative sources of bind mounts start from.
+        staged: The directory for the copies.
+        target: The target.
+        namespaces: The types of namespaces that the container creates.
+        one_user: Whether it will have only one user and one group.
+        sources: The properties of the sources.
+        notes: Receives a line for each loss.
     """
     kept = []
     copies: list[Copy] = []
@@ -70,14 +70,16 @@ def fit_mounts(
         elif source.kind == "directory" and mount["destination"].rstrip("/") == "/dev/shm":
             kept.append(_shared_memory(mount, source))
         elif why_not := _not_copied(source):
-            notes.add(f"mount {mount['destination']} dropped: {path} is only here, {why_not}")
+            notes.add(
+                f"mount {mount['destination']} dropped: {path} is only on this machine, {why_not}"
+            )
         else:
             copies.append(Copy(path, _name(index, path)))
             mount["source"] = os.path.join(staged, FILES, copies[-1].name)
             if source.kind == "directory":
                 notes.add(
-                    f"mount {mount['destination']}: {path} is only here, so the container has"
-                    " a copy; changes to it do not come back"
+                    f"mount {mount['destination']}: {path} is only on this machine, so the "
+                    "container has a copy; changes to it are lost"
                 )
             kept.append(mount)
     return kept, copies
@@ -96,20 +98,20 @@ def options(mount: Mapping[str, Any]) -> list[str]:
 
 
 def is_bind(mount: Mapping[str, Any]) -> bool:
-    """Tell bind mounts as runc and crun do: by the type, or by an option."""
+    """Return whether a mount is a bind mount; like runc and crun, by its type or an option."""
     return mount.get("type") == "bind" or not _BIND.isdisjoint(options(mount))
 
 
 def absolute(mount: Mapping[str, Any], bundle: str, index: int) -> str:
-    """Return the source of a bind mount; relative ones begin at the bundle."""
+    """Return the absolute source of a bind mount; relative ones start from the bundle."""
     source = mount.get("source")
     if not source:
-        raise StagingError(f"mounts[{index}].source: missing, and a bind mount needs it")
+        raise StagingError(f"mounts[{index}].source: missing; a bind mount needs it")
     return os.path.normpath(os.path.join(bundle, source))
 
 
 def only_here(path: str, source: Source, target: Target, staged: str) -> bool:
-    """Tell whether another machine would not find this at the same path."""
+    """Return whether another machine would not find this at the same path."""
     if not target.elsewhere or below(path, staged) or of_every_machine(path):
         return False
     return source.private or any(
@@ -121,25 +123,25 @@ def only_here(path: str, source: Source, target: Target, staged: str) -> bool:
 
 
 def of_every_machine(path: str) -> bool:
-    """Tell whether every machine has this of its own, so that a bind of it means the node's."""
+    """Return whether every machine has its own, so that a bind of it means the node's."""
     if path in _EVERYWHERE or any(below(path, tree) for tree in ("/etc", "/proc", "/sys")):
         return True
     return below(path, "/dev") and not below(path, "/dev/shm")
 
 
 def _is_init(mount: Mapping[str, Any], source: Source, target: Target) -> bool:
-    """Tell the program of `--init`, where it can be copied."""
+    """Return whether a mount is the program of `--init`, and can be copied."""
     ours = target.elsewhere and mount["destination"] in _INITS and source.kind == "file"
     return ours and _not_copied(source) is None
 
 
 def below(path: str, directory: str) -> bool:
-    """Tell whether a path is a directory or in it; both are normal."""
+    """Return whether a path is a directory or in it; both are normalized."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _without_ids(mount: dict[str, Any]) -> None:
-    """Drop options that name ids: in a map of size 1 they are not there, which is EINVAL."""
+    """Drop options that name ids: a map of size 1 lacks them, which gives EINVAL."""
     if "options" in mount:
         mount["options"] = [
             option for option in options(mount) if not option.startswith(("uid=", "gid="))
@@ -147,16 +149,16 @@ def _without_ids(mount: dict[str, Any]) -> None:
 
 
 def _without_maps(mount: dict[str, Any], notes: Notes) -> None:
-    """Drop maps of a mount's own."""
+    """Drop the id maps of a mount."""
     for key in ("uidMappings", "gidMappings"):
         notes.drop(mount, f"mount {mount['destination']}: ", key, "only root may map ids")
 
 
 def _of_own_namespace(mount: dict[str, Any], namespaces: frozenset[str], notes: Notes) -> bool:
-    """Make a mount of a kernel file system one that a user namespace may have.
+    """Change a mount of a kernel file system to one that a user namespace may have.
 
-    The kernel lets a user namespace mount sysfs, proc and mqueue only with a network, pid and
-    ipc namespace that belongs to it. Otherwise the node's own tree is bound.
+    The kernel lets a user namespace mount sysfs, proc and mqueue only together with its own
+    network, pid and ipc namespace. Otherwise this binds the node's own tree.
 
     Returns:
         Whether there is still something to mount.
@@ -175,7 +177,7 @@ def _of_own_namespace(mount: dict[str, Any], namespaces: frozenset[str], notes: 
 
 
 def _shared_memory(mount: dict[str, Any], source: Source) -> dict[str, Any]:
-    """Turn podman's shm, a tmpfs mounted only in its own namespace, into a tmpfs there."""
+    """Replace podman's shm, a tmpfs in podman's own mount namespace, by a new tmpfs."""
     kept = [option for option in options(mount) if option not in _BIND]
     if not any(option.startswith("mode=") for option in kept):
         kept.append("mode=1777")
@@ -185,7 +187,7 @@ def _shared_memory(mount: dict[str, Any], source: Source) -> dict[str, Any]:
 
 
 def _not_copied(source: Source) -> str | None:
-    """Say why a source is not copied, or None when it is."""
+    """Return why a source cannot be copied, or None."""
     if source.kind == "file":
         limit = FILE_LIMIT
     elif source.kind == "directory":
@@ -198,6 +200,6 @@ def _not_copied(source: Source) -> str | None:
 
 
 def _name(index: int, path: str) -> str:
-    """Make a name in which nothing of the source's can be more than a name."""
+    """Return a safe file name for the copy of a source."""
     base = _NAME.sub("_", os.path.basename(path))[:64].lstrip(".")
     return f"{index}-{base or 'file'}"

@@ -1,9 +1,9 @@
-"""Whose a staged bundle in a scratch directory is.
+"""The owner of a staged bundle in a scratch directory.
 
-A scratch directory is often shared by machines, and outlives what is in /run. So the name of a
-staged bundle there carries machine and root directory, and the file `owner.json` in it says which
-supervisor staged it and what its root file system may be a copy of. Who finds one whose
-supervisor is dead may clean it up: `supervisor.staging.leftovers`.
+Machines often share a scratch directory, and it outlives /run. So the name of a staged bundle
+there contains the machine and the root directory, and the file `owner.json` in it names the
+supervisor and the submitted root file system. Another supervisor may clean up the bundles of a
+dead one: see `supervisor.staging.leftovers`.
 """
 
 import os
@@ -24,13 +24,13 @@ _NAME_MAX = 255
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose a staged bundle is.
+    """The owner of a staged bundle.
 
     Attributes:
         id: The container.
         root: Its root directory.
-        supervisor: Who has staged it.
-        rootfs: What its root file system was submitted as.
+        supervisor: The supervisor that staged it.
+        rootfs: The submitted root file system.
     """
 
     id: str
@@ -40,7 +40,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def owner_of(record: str, rootfs: str) -> Owner:
-    """Return who stages a bundle here and now.
+    """Return the owner of a bundle that this process stages.
 
     Args:
         record: The container's record.
@@ -51,7 +51,7 @@ def owner_of(record: str, rootfs: str) -> Owner:
 
 
 def read_owner(directory: str) -> Owner | None:
-    """Read whose a staged bundle is; None where that is not said."""
+    """Return the owner of a staged bundle, or None if it is unknown."""
     try:
         return msgspec.json.decode(
             read_regular(os.path.join(directory, OWNER), _LONGEST), type=Owner
@@ -61,7 +61,7 @@ def read_owner(directory: str) -> Owner | None:
 
 
 def scratch_of(pattern: str) -> str:
-    """Return the scratch directory of this user: `%u` is the name, `%U` the number.
+    """Return the scratch directory of this user: `%u` is the user name, `%U` the uid.
 
     Raises:
         StagingError: The user has no name.
@@ -70,20 +70,20 @@ def scratch_of(pattern: str) -> str:
     user = user_of(uid)
     if user is None and "%u" in pattern.replace("%%", ""):
         raise StagingError(
-            f"[staging] scratch = {pattern!r}: uid {uid} has no name, not even in the name "
-            "service: use %U, its number"
+            f"[staging] scratch = {pattern!r}: uid {uid} has no user name: use %U, the uid, "
+            "instead of %u"
         )
     values = {"u": user.name if user else str(uid), "U": str(uid)}
     return substitute(pattern, values, shell=False)
 
 
 def beginning(root: str) -> str:
-    """Return how the names of this root directory's bundles begin."""
+    """Return the prefix of the names of this root directory's bundles."""
     return f"scrun-{place(root)}-"
 
 
 def name_in_scratch(root: str, container: str) -> str:
-    """Name a container's staged bundle so that nobody else has the same name."""
+    """Return a unique name for a container's staged bundle."""
     name = beginning(root) + container
     if len(name) <= _NAME_MAX:
         return name

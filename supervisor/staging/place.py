@@ -1,4 +1,4 @@
-"""Writes a staged bundle, and removes it again.
+"""Writes and removes staged bundles.
 
 A staged bundle is a directory with config.json, `rootfs` where one is needed, and the copies
 of mount sources in `files`. Everything here blocks: call it in a worker thread.
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 _CONFIG = "config.json"
 _ROOTFS = "rootfs"
-_REMEDY = "name another place by `scratch` in the section [staging] of scrun.toml"
+_REMEDY = "set `scratch` in the section [staging] of scrun.toml to another directory"
 
 
 def directory_for(settings: Staging, request: JobRequest) -> str:
-    """Return the directory of a container's staged bundle, on disk before stage in begins.
+    """Return the directory of a container's staged bundle.
 
     Raises:
-        StagingError: It has the user's name in it, and there is none.
+        StagingError: The setting uses the user's name, and the user has none.
     """
     if settings.scratch is None:
         return os.path.join(request.record, "bundle")
@@ -60,7 +60,7 @@ def run(command: Sequence[str]) -> None:
     """Run a command to its end.
 
     Raises:
-        StagingError: It failed; its last line of stderr says why.
+        StagingError: The command failed; with its last line of standard error.
     """
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
@@ -79,19 +79,19 @@ def stage_in(
     owner: Owner | None = None,
     execute: Callable[[Sequence[str]], None] = run,
 ) -> Staged:
-    """Make a bundle that runs at the target.
+    """Write a bundle that runs at the target.
 
     Args:
-        config: The submitted config.json, valid; it is not changed.
-        bundle: The submitted bundle; it is not changed either.
-        directory: Where the staged bundle goes: empty or not there yet, and where the nodes
-            see it too.
-        target: Where the container will run.
-        owner: Whose it is, in a directory that others share.
-        execute: Runs the copying of a large root file system.
+        config: The submitted config.json, valid; not changed.
+        bundle: The submitted bundle; not changed.
+        directory: The directory of the staged bundle, empty or missing, and visible on the
+            nodes.
+        target: The target.
+        owner: The owner, for a directory that several share.
+        execute: Runs the command that copies a root file system.
 
     Raises:
-        StagingError: It cannot be done; nothing is left of the attempt.
+        StagingError: Staging failed; nothing is left behind.
     """
     bundle = os.path.abspath(bundle)
     directory = os.path.abspath(directory)
@@ -109,11 +109,11 @@ def make_place(directory: str, *, owner: Owner | None = None) -> None:
     """Make the directory of a staged bundle, if it is missing.
 
     Args:
-        directory: It.
-        owner: Whose it will be; what a dead supervisor has left there is cleaned up.
+        directory: The directory.
+        owner: The new owner; with one, what a dead supervisor left there is cleaned up.
 
     Raises:
-        StagingError: It is not ours alone, or has something in it.
+        StagingError: It does not belong to this user alone, or is not empty.
     """
 
     def clean_up() -> None:
@@ -138,8 +138,8 @@ def _fill(
 ) -> Staged:
     root = config.get("root")
     if root is None:
-        raise StagingError("root: missing, a container needs a root file system")
-    # runc takes no path with a link in it ("invalid rootfs: not an absolute path, or a symlink")
+        raise StagingError("root: missing; a container needs a root file system")
+    # runc refuses a path with a link ("invalid rootfs: not an absolute path, or a symlink")
     mounted = rootfs = os.path.realpath(os.path.join(bundle, root["path"]))
     staged_rootfs = os.path.join(directory, _ROOTFS)
     why_copied, copied_from = None, ""
@@ -168,7 +168,7 @@ def _fill(
         execute(_copy_command(rootfs, staged_rootfs, owners=owners))
         notes.append(
             f"root: copied {mebibytes(staged_rootfs)} MiB, because {rootfs} {why_copied};"
-            " what changes in it is brought back at the end"
+            " changes to it are copied back at the end"
         )
         copied_from, rootfs = rootfs, staged_rootfs
     elif target.link_rootfs:
@@ -188,7 +188,7 @@ def _fill(
 
 
 def _owners_are_lost(directory: str, ids: BothIds) -> str:
-    """Tell why a copy of a root file system cannot have the owners of the image's files, or ""."""
+    """Return why a copy of a root file system loses the owners of the image's files, or ""."""
     if not ids.lent:
         return "the container has one user: its root file system is copied, and belongs to you"
     probe = os.path.join(directory, _CONFIG)
@@ -204,29 +204,29 @@ def _owners_are_lost(directory: str, ids: BothIds) -> str:
 
 
 def _maps_users(config: Mapping[str, Any]) -> bool:
-    """Tell whether root runs this for mapped ids, who have to pass through the directory."""
+    """Return whether root maps ids, whose users have to pass through the directory."""
     return bool((config.get("linux") or {}).get("uidMappings"))
 
 
 def _rootfs_for_nodes(rootfs: str, bundle: str, target: Target) -> tuple[str, str | None]:
-    """Find the path that a root file system may have on the nodes.
+    """Return the path of a root file system on the nodes.
 
     Returns:
-        That path; and why there is none, so that it has to be copied, or None.
+        The path; and why it has to be copied instead, or None.
     """
     mounts = read_mounts()
     there = on_the_nodes(rootfs, bundle, rootfs, mounts)
     mount = mount_of(there or rootfs, mounts)
     if there is None or mount.private:
-        return rootfs, f"is on {mount.kind}, mounted only here"
-    # podman's keep-id gives its store to a subordinate id, whom a map of one id does not have
+        return rootfs, f"is on {mount.kind}, mounted only on this machine"
+    # podman's keep-id gives its store to a subordinate id, which a map of one id lacks
     if target.rootless and not _user_reaches(there):
         return rootfs, "is not reachable for the job's user"
     return there, None
 
 
 def _user_reaches(path: str) -> bool:
-    """Tell whether this user could enter a directory without the privileges of a namespace."""
+    """Return whether this user could enter a directory without privileges of a namespace."""
     while True:
         status = os.stat(path)
         if status.st_uid == os.geteuid():
@@ -245,11 +245,11 @@ def _user_reaches(path: str) -> bool:
 def _copy_command(rootfs: str, copied: str, *, owners: bool) -> tuple[str, ...]:
     """Return the command that copies a root file system.
 
-    Where there is but one user, all of it is better theirs: a server's data directory that
-    belongs to another user of the image could not be written.
+    With only one user, all files should belong to that user. Otherwise a server could not write
+    its data directory, which belongs to another user of the image.
     """
     preserve = () if owners else ("--no-preserve=ownership",)
-    # "--": the path could begin with a dash; "/.": what is in it, also when it is a link
+    # "--": the path may begin with a dash; "/.": the content, even if the path is a link
     options = ("-a", *preserve, "--reflink=auto", "--one-file-system", "--")
     return ("cp", *options, os.path.join(rootfs, "."), copied)
 
@@ -257,40 +257,40 @@ def _copy_command(rootfs: str, copied: str, *, owners: bool) -> tuple[str, ...]:
 def return_changes(
     directory: str, original: str, *, privileged: bool, go_on: Callable[[], bool] = lambda: True
 ) -> None:
-    """Bring what a container has changed in a copied root file system back.
+    """Copy a container's changes in a copied root file system back.
 
     Args:
         directory: The staged bundle. Its config.json was written when the copy was complete.
-        original: What the copy was made from.
-        privileged: Whether the container ran as root of the node; else the copy has lost the
-            owners of its files if there was but one user.
-        go_on: Asked now and then whether there is still time.
+        original: The directory that the copy was made from.
+        privileged: Whether the container ran as root of the node; if not, and with only one
+            user, the copy has lost the owners of its files.
+        go_on: Called now and then; returns whether there is time left.
 
     Raises:
-        StagingError: It was not done, or not all of it.
+        StagingError: Changes are missing in the original.
     """
     try:
         since = os.lstat(config := os.path.join(directory, _CONFIG)).st_ctime_ns
         owners = privileged or has_several(msgspec.json.decode(Path(config).read_bytes()))
     except OSError as error:
-        raise StagingError(f"bringing changes back from {directory}: {error.strerror}") from error
+        raise StagingError(f"copying changes back from {directory}: {error.strerror}") from error
     copied = os.path.join(directory, _ROOTFS)
     bring_back(copied, original, since, owners=owners, go_on=go_on)
 
 
 def clean(directory: str, submitted: str) -> None:
-    """Remove a staged bundle, after what the container has changed in a copy is brought back.
+    """Copy changes in a staged bundle back, and remove it.
 
     Args:
-        directory: The staged bundle of a container that is gone; nothing happens if it is not
-            there, or not ours.
-        submitted: The root file system that it may be a copy of.
+        directory: The staged bundle of a container that is gone; ignored if it does not exist
+            or belongs to somebody else.
+        submitted: The root file system that may have been copied.
 
     Raises:
-        StagingError: Not all of that was done.
+        StagingError: Something failed.
     """
     try:
-        if not_ours(directory):  # then it was not staged there
+        if not_ours(directory):  # then scrun did not stage it
             return
     except FileNotFoundError:
         return
@@ -302,9 +302,9 @@ def clean(directory: str, submitted: str) -> None:
 
 
 def stage_out(directory: str) -> None:
-    """Remove what `stage_in` made, and the directory when nothing else is in it.
+    """Remove what `stage_in` made, and the directory if it is empty then.
 
-    Whoever calls it while another thread does the same waits for that one.
+    Calls for the same directory in several threads wait for each other.
 
     Raises:
         StagingError: Something could not be removed.
@@ -320,14 +320,14 @@ _at_work: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 
 
 def _remove(parent: int, name: str, device: int, directory: str) -> None:
-    """Remove one of the things that are staged, whoever it belongs to by now."""
+    """Remove an entry of a staged bundle, whoever owns it by now."""
     try:
         remove(parent, name, device)
     except PermissionError:
         if os.geteuid() == 0:
             raise
-        # The container had more ids than we have: it gave something away in a copied mount; or
-        # it was a rootless engine's, whose supervisor was killed.
+        # The container had more ids than this process and gave a file in a copied mount away;
+        # or it was one of a rootless engine, whose supervisor was killed.
         remove_mapped(os.path.join(directory, name))
         remove(parent, name, device)
 

@@ -1,4 +1,4 @@
-"""What the policy of staging is told, and what it answers."""
+"""The input and the result of the staging policy."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import msgspec
 from scrun.core.errors import shortened
 
 _MOST = 1000
-_MOST_MISSED = 8  # that is a line
+_MOST_MISSED = 8  # enough for one line
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """What is at a path of this machine that config.json names.
+    """The properties of a path on this machine that config.json names.
 
     Attributes:
-        kind: "unreadable" when it cannot be known.
+        kind: The file type; "unreadable" if unknown.
         real: The path without symbolic links.
-        there: The path under which the nodes may have it; empty: the same. They do not have
-            the mounts that an engine made for one container.
-        private: It lies on a file system that only this machine, or only this mount
-            namespace, has: tmpfs, overlay.
-        size: Bytes in a file; bytes in the regular files of a directory, counted only where
-            it might be copied, and never far beyond what would be.
-        capacity: Bytes that the file system around it can hold, for a tmpfs, else 0.
+        there: The path on the nodes, if it differs: they lack the mounts that a container
+            engine made for one container.
+        private: Whether only this machine, or this mount namespace, has its file system: tmpfs,
+            overlay.
+        size: The bytes in a file, or in the regular files of a directory; a directory is
+            measured only if it may be copied, and only slightly beyond the limit.
+        capacity: The size in bytes of the tmpfs it is on, else 0.
     """
 
     kind: Literal["file", "directory", "fifo", "socket", "device", "missing", "unreadable"]
@@ -43,13 +43,13 @@ class Copy(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The answer.
+    """The result of the policy.
 
     Attributes:
-        config: What to write.
-        copies: What to copy.
-        notes: One line for the log about each loss.
-        missed: Those of them that somebody has asked the engine for, as its options.
+        config: The config.json to write.
+        copies: The files to copy.
+        notes: A line for the log about each loss.
+        missed: Options of the container engine that have no effect.
     """
 
     config: dict[str, Any]
@@ -59,28 +59,28 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Notes:
-    """Collects the lines for the log, and takes things out so that none goes without one."""
+    """Collects lines for the log, and removes members of config.json with a line for each."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.missed: list[str] = []
 
     def miss(self, option: str) -> None:
-        """Put down that an option of the engine's has no effect: its user is told of it."""
+        """Add a container engine's option without effect, for a message to the user."""
         if len(self.missed) < _MOST_MISSED:
             self.missed.append(shortened(option))
         elif len(self.missed) == _MOST_MISSED:
             self.missed.append("…")
 
     def add(self, line: str) -> None:
-        """Put down one line; an image may bring any number of them, of any length."""
+        """Add a line; an image may cause any number of lines, of any length."""
         if len(self.lines) < _MOST:
             self.lines.append(shortened(line))
         elif len(self.lines) == _MOST:
-            self.lines.append("more was lost that is not listed")
+            self.lines.append("further losses are not listed")
 
     def drop(self, where: dict[str, Any], prefix: str, key: str, why: str) -> None:
-        """Remove a member; what said nothing (null, empty) goes silently."""
+        """Remove a member, and add a line unless it was null or empty."""
         if key not in where:
             return
         value = where.pop(key)

@@ -47,7 +47,7 @@ async def fails(bench: Bench, body: str, settings: Lua) -> str:
 )
 async def test_an_endless_loop(bench: Bench, body: str, lua: Lua) -> None:
     text = await fails(bench, body, limited(lua, cpu_limit=1))
-    assert "took too much processor time: is there a loop without an end? (cpu_limit in" in text
+    assert "took too much processor time: is there an endless loop? (cpu_limit in" in text
 
 
 async def test_commands_do_not_count(bench: Bench) -> None:

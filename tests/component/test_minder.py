@@ -101,7 +101,7 @@ def test_while_it_is_being_created(kept: Kept) -> None:
         ("exit 7", "true", "true", 7, ""),
         ("true", "echo no such thing >&2; exit 3", "echo '{\"pid\": 0}'", 1, "no such thing"),
         ("true", "exit 3", "echo '{\"pid\": 0}'", 1, "RunTimeStart failed: exit 3"),
-        ("true", "true", "false", 1, "RunTimeQuery does not know what RunTimeCreate made: false"),
+        ("true", "true", "false", 1, "RunTimeQuery does not know the new container: false"),
         ("(sleep 0.3; exit 9) & echo $! >pid", "true", "echo '{\"pid\":' $(cat pid) }", 9, ""),
         ("(kill -9 $(sh -c 'echo $PPID')) & echo $! >pid", "true", "echo '{\"pid\":' $(cat pid) }",
          137, ""),

@@ -372,8 +372,8 @@ async def test_minus_one_of_an_optional_line(bench: SpankBench) -> None:
     assert bench.said.lines == [
         (
             "error",
-            f"{bench.directory}/a.lua: {CALLBACK} returned -1 (optional in plugstack.conf:1: it "
-            "goes on)",
+            f"{bench.directory}/a.lua: {CALLBACK} returned -1 (ignored: optional in "
+            "plugstack.conf:1)",
         ),
         ("info", "b.lua: on"),
     ]
@@ -433,7 +433,7 @@ async def test_functions_that_nobody_calls_are_told(bench: SpankBench) -> None:
     async with bench.opened(bench.script("function slurm_spank_task_inti() end")):
         pass
     [text] = bench.said.texts()
-    assert text.endswith("slurm_spank_task_inti is no function that is ever called")
+    assert text.endswith("slurm_spank_task_inti: no such callback, so it is never called")
 
 
 # --- scripts among themselves

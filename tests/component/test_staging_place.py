@@ -246,7 +246,7 @@ def test_a_root_file_system_of_this_mount_namespace_is_copied(bundle: Path, stag
             place.run(command)
 
         result = stage(bundle, staged, rootless=False, execute=execute)
-        assert "is on tmpfs, mounted only here" in result.notes[0]
+        assert "is on tmpfs, mounted only on this machine" in result.notes[0]
         assert (staged / "rootfs" / "-f").read_text() == "x"
         assert [command[0] for command in commands] == ["cp"]
         local = Target(elsewhere=False, uid=0, gid=0, rootless=False)

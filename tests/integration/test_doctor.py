@@ -157,7 +157,7 @@ def test_a_runtime_and_a_directory_that_the_nodes_do_not_have(site: Site) -> Non
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     failed = {name for name, finding in found.items() if finding["status"] == "fail"}
     assert failed == {"runtime on a node", "shared directory", "container"}
-    assert "no-such-runtime is not there" in found["runtime on a node"]["finding"]
+    assert "no-such-runtime is not installed" in found["runtime on a node"]["finding"]
     assert "scratch" in found["shared directory"]["remedy"]
     assert "no-such-runtime (RunTimeRun) is not on this machine" in found["oci.conf"]["finding"]
     site.settle()

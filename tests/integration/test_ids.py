@@ -150,7 +150,7 @@ def test_it_is_asked_for_in_any_case(make_site: MakeSite) -> None:
     command = ["unshare", "--user", "--map-root-user", "--", *site.command]
     site.command = command
     said = site.fails("create", "--bundle", str(bundle), "c1", timeout=60)
-    assert "subuid(5) lends you no further ids" in said
+    assert "you have no subordinate ids" in said
 
 
 # The world of users

@@ -476,7 +476,7 @@ def test_the_place_for_staged_bundles_is_there_first(
             said = life.refused()
             assert f"staging in {shared}/" in said, what
             assert "belongs to" in said, what
-            assert "name another place by `scratch`" in said, what
+            assert "set `scratch`" in said, what
         assert [path.read_text() for path in mine] == ["mine"] * len(mine)
         assert first.is_symlink() or list(first.iterdir()) == []
         first.unlink() if first.is_symlink() else first.rmdir()

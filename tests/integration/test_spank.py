@@ -259,7 +259,7 @@ def test_lua_check_knows_them(with_stack: WithStack) -> None:
     [
         (
             "function slurm_spank_inti() end",
-            "slurm_spank_inti: is no function that is ever called",
+            "slurm_spank_inti: no such callback",
         ),
         ("spank_options = {{ name = 'x' }}", 'Required field "usage" missing'),
         ("SPANK.log_info('x'", "a.lua:1:"),
@@ -468,7 +468,7 @@ def test_optional(with_stack: WithStack, place: str) -> None:
     site = with_stack(place, text, "optional lua.so failonerror @BASE@/a.lua")
     life = site.shell("exit 5").created()
     log = (site.root / life.id / "log").read_text()
-    assert "slurm_spank_init returned -1 (optional in" in log
+    assert "slurm_spank_init returned -1 (ignored: optional in" in log
     assert life.start().wait() == 5
     life.delete()
 

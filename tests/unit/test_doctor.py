@@ -266,7 +266,7 @@ def test_what_a_node_tells() -> None:
     assert trial.read([]) == trial.NodeReport("?", "", "")
     assert trial.judge_runtime("crun", seen, "/oci.conf").status == "ok"
     lacking = trial.judge_runtime("/opt/crun", trial.NodeReport("n1", "", ""), "/oci.conf")
-    assert (lacking.status, lacking.text) == ("fail", "n1: /opt/crun is not there")
+    assert (lacking.status, lacking.text) == ("fail", "n1: /opt/crun is not installed")
     assert trial.judge_runtime(None, seen, "/oci.conf").status == "warn"
     assert trial.judge_directory("/d", seen, "t", scripted=False).status == "ok"
     assert trial.judge_directory("/d", seen, "u", scripted=True).status == "warn"

@@ -394,7 +394,7 @@ def test_a_small_directory_that_is_only_here_is_copied_and_noted() -> None:
     source = Source(kind="directory", size=DIRECTORY_LIMIT, private=True)
     plan = fitted({"mounts": [bind("/scratch/d")]}, SLURM_USER, {"/scratch/d": source})
     assert plan.copies[0].name == "0-d"
-    assert "do not come back" in plan.notes[0]
+    assert "changes to it are lost" in plan.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -413,7 +413,7 @@ def test_what_cannot_be_copied_is_dropped(source: Source, why: str) -> None:
     plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: source})
     assert plan.config["mounts"] == []
     assert plan.copies == ()
-    assert plan.notes == (f"mount /x dropped: {path} is only here, and {why}",)
+    assert plan.notes == (f"mount /x dropped: {path} is only on this machine, and {why}",)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The program: runs all checks at the same time, and prints what they find in a fixed order."""
+"""The program: runs all checks concurrently, and prints their findings in a fixed order."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ async def _main(argv: list[str]) -> int:
 
 
 async def _check(place: DoctorCall) -> int:
-    """Run the checks and print, until all is told or a signal says to stop."""
+    """Run the checks and print their findings, until all are done or a signal arrives."""
     checks = [*CHECKS, *_trials(place)]
     report = Report(name for check in checks for name in check.names)
     status = 0
@@ -57,14 +57,14 @@ async def _check(place: DoctorCall) -> int:
 
 
 def _trials(place: DoctorCall) -> tuple[Check, ...]:
-    """Return the checks that run something where containers run."""
+    """Return the checks that run a container or a job."""
     if not place.by_slurm:
         return (by_hand.CHECK, *containers.CHECKS)
     return (by_hand.CHECK, *(() if place.parsed.options.get("no-job") else trial.CHECKS))
 
 
 async def _examine(check: Check, place: DoctorCall, report: Report) -> None:
-    """Run one check; whatever happens there is a finding for each of its names."""
+    """Run one check; any exception becomes a finding."""
     with trio.move_on_after(check.deadline) as scope:
         try:
             await check.run(place, report.put)
@@ -73,7 +73,7 @@ async def _examine(check: Check, place: DoctorCall, report: Report) -> None:
             _missing(report, check, Finding("", "fail", text, "put that right first"))
     if scope.cancelled_caught:
         text = f"no answer within {check.deadline:g} s"
-        remedy = "see whether a file system or a daemon hangs"
+        remedy = "check whether a file system or a daemon hangs"
         _missing(report, check, Finding("", "fail", text, remedy))
     for name in report.missing(check.names):
         remedy = "put right what failed before it"
@@ -81,7 +81,7 @@ async def _examine(check: Check, place: DoctorCall, report: Report) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Say in words what kept a check from its finding; the others go on in any case."""
+    """Describe an error that ended a check."""
     if isinstance(error, OSError):
         return f"{error.filename or ''}: {error.strerror}".removeprefix(": ")
     if isinstance(error, ScrunError):
@@ -95,7 +95,7 @@ def _missing(report: Report, check: Check, finding: Finding) -> None:
 
 
 async def _print(report: Report, *, as_json: bool) -> bool:
-    """Print the findings as they come; tell whether one of them failed."""
+    """Print the findings in order; return whether one of them is `fail`."""
     colour = not as_json and _coloured()
     findings = []
     for number in range(len(report)):
@@ -109,7 +109,7 @@ async def _print(report: Report, *, as_json: bool) -> bool:
 
 
 def _coloured() -> bool:
-    """Tell whether colour is welcome (no-color.org: NO_COLOR, and not empty)."""
+    """Return whether to use colour (no-color.org: not if NO_COLOR is set)."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     return not plain and sys.stdout is not None and os.isatty(1)
 

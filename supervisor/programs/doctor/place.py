@@ -1,4 +1,4 @@
-"""What is looked at: this call, its surroundings, and what they say of settings and engine."""
+"""A call of doctor: its environment, and the settings and the engine that follow from it."""
 
 import os
 import shutil
@@ -34,14 +34,14 @@ class DoctorCall(msgspec.Struct, frozen=True):
         parsed: Its command line.
         child_env: Its environment and umask.
         directory: Its working directory.
-        settings: What holds for it; defaults, where the files are wrong.
+        settings: Its settings; defaults, where the files are wrong.
         settings_error: What is wrong with the files, or "".
-        root: The root directory of the records, or "" when there is none.
-        root_error: Why there is none, or "".
-        root_is_new: It is not there yet.
-        engine: The engine of its containers, or None.
-        engine_error: Why there is none, or "".
-        tools: Slurm's, if that is the engine.
+        root: The root directory of the records, or "" on an error.
+        root_error: That error, or "".
+        root_is_new: Whether the root directory does not exist yet.
+        engine: The engine of its containers, or None on an error.
+        engine_error: That error, or "".
+        tools: Slurm's tools, if Slurm is the engine.
         conf: The slurm.conf in use, if any.
     """
 
@@ -65,11 +65,11 @@ class DoctorCall(msgspec.Struct, frozen=True):
 
     @property
     def by_slurm(self) -> bool:
-        """Whether containers go to Slurm, or were to."""
+        """Whether containers run, or should run, in Slurm jobs."""
         return isinstance(self.engine, SlurmEngine) or self.settings.engine == "slurm"
 
     def which(self, name: str) -> str | None:
-        """Find a program where scrun does."""
+        """Find a program as scrun does."""
         path = os.pathsep.join(filter(None, (self.child_env.environment.get("PATH"), SYSTEM_PATH)))
         return shutil.which(name, path=path)
 
@@ -80,9 +80,9 @@ class DoctorCall(msgspec.Struct, frozen=True):
         return self.which(name)
 
     async def lacks_conf(self) -> bool:
-        """Tell whether the slurm.conf in use cannot be read.
+        """Return whether the slurm.conf in use cannot be read.
 
-        Measured with 22.05: Slurm's commands, `--version` too, try for a minute then.
+        Without it Slurm's commands, also with `--version`, try for a minute (measured with 22.05).
         """
         return self.conf is not None and not await trio.to_thread.run_sync(
             os.access, self.conf, os.R_OK, abandon_on_cancel=True
@@ -90,16 +90,17 @@ class DoctorCall(msgspec.Struct, frozen=True):
 
     @property
     def slurm_setting(self) -> ChildEnv:
-        """The surroundings of Slurm's commands."""
+        """The environment of Slurm's commands."""
         return self.tools.child_env(self.child_env) if self.tools else self.child_env
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Something that is looked at by itself.
+    """A check.
 
     Attributes:
-        names: The findings that it tells, in their order.
-        run: Does it. What it tells of no finding for is reported as its exception, or not tried.
+        names: The names of its findings, in their order.
+        run: The function that reports them. A missing one is reported as the function's
+            exception, or as not tried.
         deadline: Seconds that it may take.
     """
 
@@ -113,7 +114,7 @@ class Done(msgspec.Struct, frozen=True):
 
     Attributes:
         status: Its exit status, or the negative number of a signal.
-        lines: What it printed, to either of its outputs.
+        lines: What it printed to standard output and standard error.
     """
 
     status: int
@@ -121,19 +122,19 @@ class Done(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> str:
-        """The last line that says anything, or the status."""
+        """The last line that is not blank, or the status."""
         spoken = [line.strip() for line in self.lines if line.strip()]
         return spoken[-1] if spoken else f"exit status {self.status}"
 
     @property
     def first(self) -> str:
-        """The first line that says anything, or the status."""
+        """The first line that is not blank, or the status."""
         spoken = [line.strip() for line in self.lines if line.strip()]
         return spoken[0] if spoken else f"exit status {self.status}"
 
 
 async def run_tool(argv: Sequence[str], child_env: ChildEnv, *, directory: str = "/") -> Done:
-    """Run a command that prints little; cancelling it ends it.
+    """Run a command that prints little; cancelling this ends the command.
 
     Raises:
         OSError: It cannot be executed.
@@ -150,10 +151,10 @@ async def run_tool(argv: Sequence[str], child_env: ChildEnv, *, directory: str =
 
 
 async def slurm_version(place: DoctorCall) -> SlurmVersion | None:
-    """Ask Slurm for its version; None where Slurm's commands are not, or cannot say.
+    """Ask Slurm for its version; None without Slurm's commands or a readable slurm.conf.
 
     Raises:
-        SettingsError: The answer is none.
+        SettingsError: The answer is not a version.
     """
     salloc = place.slurm_tool("salloc")
     if salloc is None or await place.lacks_conf():
@@ -163,14 +164,14 @@ async def slurm_version(place: DoctorCall) -> SlurmVersion | None:
 
 
 async def examine(argv: list[str], plugins: Plugins) -> DoctorCall:
-    """Find out what is to be looked at. Reads the settings' files.
+    """Collect what the checks need. Reads the settings' files.
 
     Args:
         argv: The command line.
-        plugins: Engines; the one that is found is in use as long as they are.
+        plugins: The plugins, which have to exist as long as the engine is used.
 
     Raises:
-        UsageError: The command line cannot be meant like this.
+        UsageError: The command line is not valid.
     """
     os.umask(umask := os.umask(0o077))
     await trio.to_thread.run_sync(learn, abandon_on_cancel=True)
@@ -216,7 +217,7 @@ def _is_new(root: str) -> bool:
 def _settings(
     parsed: Parsed, argv: list[str], environment: dict[str, str], here: str
 ) -> tuple[Settings, str]:
-    """Return the settings as `create` reads them, or without the files, and why."""
+    """Return the settings as `create` reads them; or those without the files, and the error."""
     try:
         return own_order(argv, "doctor").settings, ""
     except ScrunError as error:

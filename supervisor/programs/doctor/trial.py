@@ -1,4 +1,4 @@
-"""A test job: what runs on a node, in one job that is held by the engine's own code."""
+"""Checks on a node, in a test job that the engine allocates."""
 
 import contextlib
 import os
@@ -33,19 +33,19 @@ NAMES = ("job", "step", "runtime on a node", "shared directory", _USERS, CONTAIN
 _PATIENCE = 60.0
 _STEP = 60.0
 _LEND = (
-    "what changes users (apt, nginx, postgres, USER) fails in such a container: have uidmap "
-    "installed on the nodes, and there and here the same lines in /etc/subuid and /etc/subgid"
+    "programs that change users (apt, nginx, postgres, USER) fail in such a container: install "
+    "uidmap on the nodes, with the same /etc/subuid and /etc/subgid there and here"
 )
 _SCRATCH = "name a directory that the nodes share as `scratch` in the section [staging]"
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """What a step told of its node.
+    """The report of a step about its node.
 
     Attributes:
-        node: Its name.
-        runtime: The first line of the runtime's `--version`; "": it is not there.
-        token: What the file says there that was written here; "": it is not there.
+        node: The node's name.
+        runtime: The first line of the runtime's `--version`, "" if it is missing.
+        token: The content of the file that was written here, "" if it is missing.
     """
 
     node: str
@@ -54,7 +54,7 @@ class NodeReport(msgspec.Struct, frozen=True):
 
 
 def script(program: str | None, file: str) -> str:
-    """Write the script that tells it."""
+    """Return the script that prints a `NodeReport`."""
     asked = ""
     if program is not None:
         asked = (
@@ -65,7 +65,7 @@ def script(program: str | None, file: str) -> str:
 
 
 def read(lines: list[str]) -> NodeReport:
-    """Read what it printed; of several nodes the first one."""
+    """Parse the output of `script`; of several nodes, the first counts."""
     found: dict[str, str] = {}
     for line in lines:
         word, _, rest = line.partition(" ")
@@ -78,41 +78,39 @@ def judge_runtime(program: str | None, seen: NodeReport, conf: str) -> Finding:
     """Judge the OCI runtime of a node.
 
     Args:
-        program: What oci.conf runs; None: not known here.
-        seen: What the node told.
-        conf: Where oci.conf is.
+        program: The program that oci.conf runs, or None if it is not known here.
+        seen: The node's report.
+        conf: The path of oci.conf.
     """
     name = "runtime on a node"
     if program is None:
-        return Finding(
-            name, "warn", f"which program it is does not stand in {conf}", "see oci.conf"
-        )
+        return Finding(name, "warn", f"{conf} does not name its program", "check oci.conf")
     if not seen.runtime:
         remedy = f"install it there (apt install {os.path.basename(program)}), or correct {conf}"
-        return Finding(name, "fail", f"{seen.node}: {program} is not there", remedy)
+        return Finding(name, "fail", f"{seen.node}: {program} is not installed", remedy)
     return Finding(name, "ok", f"{seen.node}: {program}, {seen.runtime}")
 
 
 def judge_directory(directory: str, seen: NodeReport, token: str, *, scripted: bool) -> Finding:
-    """Judge whether a staged bundle would be seen on a node.
+    """Judge whether a node would see a staged bundle.
 
     Args:
-        directory: Where bundles are staged.
-        seen: What the node told.
-        token: What was written here.
-        scripted: Whether a scrun.lua stages, which may do so elsewhere.
+        directory: The directory of staged bundles.
+        seen: The node's report.
+        token: The token that was written here.
+        scripted: Whether a scrun.lua stages, which may use another directory.
     """
     name = "shared directory"
     if seen.token == token:
-        return Finding(name, "ok", f"{directory} is on {seen.node}, too")
+        return Finding(name, "ok", f"{directory} is also on {seen.node}")
     text = f"{directory} is not the same on {seen.node}"
     if scripted:
-        return Finding(name, "warn", text, "see that scrun.lua stages somewhere else")
+        return Finding(name, "warn", text, "make scrun.lua stage somewhere else")
     return Finding(name, "fail", text, _SCRATCH + " of scrun.toml")
 
 
 class _Words:
-    """What the engine tells of the job."""
+    """The request for the job, with what the engine reports."""
 
     def __init__(self, place: DoctorCall, directory: str) -> None:
         self.job = ""
@@ -157,7 +155,7 @@ async def _trial(place: DoctorCall, tell: Tell) -> None:
 
 
 async def _silent(place: DoctorCall) -> str:
-    """Say why salloc has no chance, or "": it would try for minutes."""
+    """Return why salloc cannot work (it would try for minutes), or ""."""
     if reason := await mute(place):
         return reason
     scontrol = place.slurm_tool("scontrol")
@@ -198,7 +196,7 @@ async def _with_job(place: DoctorCall, tell: Tell, words: _Words) -> None:
                 await _in_job(place, tell, job, words.request)
             nursery.cancel_scope.cancel()
     except ScrunError as error:
-        tell(Finding("job", "fail", str(error), "see what SCRUN_* and [slurm.defaults] ask for"))
+        tell(Finding("job", "fail", str(error), "check SCRUN_* and [slurm.defaults]"))
     if pending:
         remedy = "wait for the queue, or try another partition (SCRUN_PARTITION)"
         tell(Finding("job", "warn", f"pending after {_PATIENCE:g} s: {pending}", remedy))
@@ -208,7 +206,7 @@ async def _with_job(place: DoctorCall, tell: Tell, words: _Words) -> None:
 
 
 async def _in_job(place: DoctorCall, tell: Tell, job: Job, request: JobRequest) -> None:
-    remedy = "see slurmd's log on that node"
+    remedy = "check slurmd's log on that node"
     status, lines = await _step(job, "true")
     if status:
         said = lines[-1] if lines else f"exit status {status}"
@@ -227,7 +225,7 @@ async def _in_job(place: DoctorCall, tell: Tell, job: Job, request: JobRequest) 
 
 
 async def _users(place: DoctorCall, job: Job, request: JobRequest) -> Finding:
-    """Find out whether a container has all users of its image there."""
+    """Check whether a container has all users of its image on the node."""
     assert place.engine is not None
     target = await place.engine.target(request.child_env)
     try:
@@ -235,7 +233,7 @@ async def _users(place: DoctorCall, job: Job, request: JobRequest) -> Finding:
     except StagingError as error:
         return Finding(_USERS, "fail", str(error), _LEND)
     if not target.rootless:
-        return Finding(_USERS, "ok", "all: they are root's")
+        return Finding(_USERS, "ok", "all: the job runs as root")
     if target.ids is not None:
         lent = sum(each.size for each in target.ids.uids.whole)
         return Finding(_USERS, "ok", f"{lent}, by newuidmap")
@@ -243,10 +241,10 @@ async def _users(place: DoctorCall, job: Job, request: JobRequest) -> Finding:
 
 
 async def _step(job: Job, words: str) -> tuple[int, list[str]]:
-    """Run a script in the job; return the exit status and what it printed.
+    """Run a script in the job; return its exit status and its output.
 
     Raises:
-        EngineError: It does not begin, or does not end.
+        EngineError: It does not start, or does not end.
     """
     lines: list[str] = []
     with trio.move_on_after(_STEP):
@@ -257,7 +255,7 @@ async def _step(job: Job, words: str) -> tuple[int, list[str]]:
 
 
 def _program(place: DoctorCall) -> str | None:
-    """Return the OCI runtime that the nodes call, by the oci.conf that is here."""
+    """Return the OCI runtime that the nodes call, from the oci.conf of this machine."""
     try:
         conf = read_oci_conf(place)
     except SettingsError:
@@ -274,10 +272,10 @@ def _scripted(place: DoctorCall) -> bool:
 
 @contextlib.contextmanager
 def _token(place: DoctorCall, request: JobRequest) -> Iterator[tuple[str, str, str]]:
-    """Write a file where a staged bundle would lie.
+    """Write a file in the directory of staged bundles.
 
     Yields:
-        The directory, the file, and what stands in it.
+        The directory, the file, and its content.
     """
     directory = os.path.dirname(directory_for(place.settings.staging, request))
     made = not os.path.lexists(directory)
@@ -291,7 +289,7 @@ def _token(place: DoctorCall, request: JobRequest) -> Iterator[tuple[str, str, s
     finally:
         os.unlink(file)
         if made:
-            with contextlib.suppress(OSError):  # somebody else uses it by now
+            with contextlib.suppress(OSError):  # it is in use by now
                 os.rmdir(directory)
 
 

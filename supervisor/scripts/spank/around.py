@@ -1,4 +1,4 @@
-"""The plugin stack of a container: which scripts there are, and for how long."""
+"""Provides the plugin stack of a container."""
 
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -26,18 +26,18 @@ from scrun.supervisor.scripts.spank.stack import Stack
 async def plugin_stack(
     settings: Settings, directory: str, bundle: Bundle, engine: Engine, request: JobRequest
 ) -> AsyncIterator[Stack]:
-    """Have the scripts called that plugstack.conf names, around the allocation.
+    """Call the scripts of plugstack.conf around the allocation.
 
     Args:
-        settings: The container's.
-        directory: `create`'s working directory.
+        settings: The settings of the container.
+        directory: The working directory of `create`.
         bundle: The submitted bundle.
-        engine: Where it will run.
-        request: What the job would be asked for with.
+        engine: The engine of the container.
+        request: The request for the job.
 
     Raises:
-        SettingsError: plugstack.conf is wrong.
-        SpankError: A required script has failed; or an option that was given is refused.
+        SettingsError: plugstack.conf is not valid.
+        SpankError: A required script failed, or a script refused an option.
     """
     source, found = await look("plugstack.conf", find, settings)
     if not found:
@@ -51,7 +51,7 @@ async def plugin_stack(
             request.journal.write("info", note)
         yield Stack(request)
         return
-    # only here: most sites have no scripts, and a supervisor's start would be 2 ms longer
+    # imported here: most sites have no scripts, and this takes 2 ms of a supervisor's start
     from scrun.supervisor.scripts.spank.native import Native, loaded_by_slurm
     from scrun.supervisor.scripts.spank.phases import Facts
     from scrun.supervisor.scripts.spank.script_stack import ScriptStack
@@ -78,13 +78,13 @@ async def plugin_stack(
 
 
 def find(settings: Settings) -> tuple[str, Sequence[StackScript]]:
-    """Find the plugstack.conf and the scripts; in a thread.
+    """Find the plugstack.conf and its scripts. Call this in a thread.
 
     Returns:
-        The file, and the scripts: none if there is no file.
+        The file, or "", and the scripts.
 
     Raises:
-        SettingsError: A file is wrong, or not to be trusted.
+        SettingsError: A file is not valid, or not trusted.
     """
     if (path := find_plugstack(settings)) is None:
         return "", ()

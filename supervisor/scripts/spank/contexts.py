@@ -1,4 +1,4 @@
-"""Contexts of scripts: which are loaded in one, and which environments they change."""
+"""Contexts of scripts: the scripts loaded in one, and the environments that they change."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,16 +15,16 @@ _ENDS: Mapping[ContextName, Sequence[str]] = {
     "slurmd": ("slurm_spank_slurmd_exit",),
     "job_script": (),
 }
-"""What is called at the end of a context."""
+"""The callbacks at the end of a context."""
 
 
 class Variables:
     """The environments that scripts change.
 
     Attributes:
-        job: The job's, as the scripts of this context see it.
+        job: The job's environment, as the scripts of this context see it.
         control: The job control environment.
-        changed: What was set in the job's; None: unset.
+        changed: The changes to the job's environment; None for a variable that was unset.
     """
 
     def __init__(self, job: Mapping[str, str], control: Mapping[str, str] | None = None) -> None:
@@ -33,7 +33,7 @@ class Variables:
         self.changed: dict[str, str | None] = {}
 
     def change(self, kind: str, name: str, value: str | None) -> None:
-        """Set a variable of one of the two, or unset it."""
+        """Set a variable in one of the two environments, or unset it."""
         variables = self.control if kind == "control" else self.job
         if value is None:
             variables.pop(name, None)
@@ -47,11 +47,11 @@ class LoadedScript(msgspec.Struct):
     """A script, loaded in a context.
 
     Attributes:
-        script: Which.
-        number: By which the worker knows it.
-        functions: Which of the callbacks it defines.
-        unknown: Functions that are named like those, and are never called.
-        options: The options that it has registered, by name.
+        script: The script.
+        number: Its number in the worker.
+        functions: The callbacks that it defines.
+        unknown: Functions that are named like callbacks, and are never called.
+        options: The options that it registered, by name.
     """
 
     script: StackScript
@@ -66,7 +66,7 @@ class Context:
 
     Attributes:
         name: Its name.
-        members: They.
+        members: The scripts.
         variables: The environments.
     """
 
@@ -77,7 +77,7 @@ class Context:
 
     @property
     def options(self) -> dict[str, tuple[LoadedScript, Option]]:
-        """The registered options, by name; the first script that has one keeps it."""
+        """The registered options, by name; the first script with a name gets it."""
         found: dict[str, tuple[LoadedScript, Option]] = {}
         for member in self.members:
             for name, option in member.options.items():
@@ -85,6 +85,6 @@ class Context:
         return found
 
     def expects(self, *functions: str) -> bool:
-        """Whether a script has a function for the end of the context, or one of these."""
+        """Return whether a script has a callback for the end of the context, or one of these."""
         awaited = (*_ENDS[self.name], *functions)
         return any(name in member.functions for member in self.members for name in awaited)

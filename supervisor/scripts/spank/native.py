@@ -1,9 +1,9 @@
-"""Which lines of plugstack.conf Slurm's own tools load.
+"""Finds the lines of plugstack.conf that Slurm's own tools load.
 
-salloc and srun read the same plugstack.conf. Where they find lua.so they call the scripts
-themselves: salloc in the allocator context, srun in the local one. A script's functions are not
-called here then, or everything that they do would be done twice; only slurm_spank_init is, as the
-options that it registers have to be known, and handed on.
+salloc and srun read the same plugstack.conf. Where they find lua.so, they call the scripts
+themselves: salloc in the allocator context, srun in the local one. scrun then calls only
+slurm_spank_init, to know the options to pass on. Calling the other functions would do everything
+twice.
 """
 
 import os
@@ -15,7 +15,7 @@ from scrun.settings.slurm_conf import find_slurm_conf, read_slurm_conf
 from scrun.settings.spank.plugstack import StackScript
 
 Native = frozenset[str]
-"""Lines, by their file and number."""
+"""Lines, as their file and number."""
 
 _USUAL = (
     "/usr/lib64/slurm",
@@ -28,7 +28,7 @@ _USUAL = (
 
 
 def loaded_by_slurm(scripts: Sequence[StackScript], settings: Settings) -> Native:
-    """Find out which lines Slurm's tools on this machine load; in a thread."""
+    """Return the lines that Slurm's tools on this machine load. Call this in a thread."""
     conf = find_slurm_conf(settings)
     told = read_slurm_conf(conf).get("plugindir", "") if conf else ""
     places = [place for place in told.split(":") if place] or _places(settings)
@@ -41,7 +41,7 @@ def loaded_by_slurm(scripts: Sequence[StackScript], settings: Settings) -> Nativ
 
 
 def _places(settings: Settings) -> list[str]:
-    """Where a Slurm that was not told has its plugins: beside its tools, or where packages are."""
+    """Return the usual plugin directories: beside Slurm's tools, and those of packages."""
     salloc = shutil.which("salloc", path=settings.slurm.bin or None)
     if salloc is None:
         return [*_USUAL]

@@ -1,8 +1,8 @@
-"""What a script may ask for and change, by context and callback: pure.
+"""What a script may read and change, by context and callback. Pure.
 
-Measured with a plugin in C that asks for everything in every callback of Slurm 22.05.8; the words
-are spank_strerror(3)'s. Where the manual, spank-lua(8), allows more than Slurm does it is the
-manual that counts: `setenv` in the local contexts, and `getopt` in all callbacks after the first.
+Measured with a plugin in C that requests everything in every callback of Slurm 22.05.8. The error
+texts are those of spank_strerror(3). Where the manual, spank-lua(8), allows more than Slurm, the
+manual counts: `setenv` in the local contexts, and `getopt` in all callbacks after the first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,17 +35,17 @@ class Facts(msgspec.Struct, frozen=True):
     """What is known about a container's job.
 
     Attributes:
-        version: Slurm's: "22.05.8".
-        uid: The user's, as Slurm sees it; likewise gid.
-        gid: See uid.
-        groups: The user's further groups.
-        job: The job's number.
-        nodes: How many nodes it has.
-        tasks: How many tasks it has.
-        cpus: How many processors the node gives it; 0 if that is not known.
+        version: Slurm's version: "22.05.8".
+        uid: The uid that Slurm sees.
+        gid: The gid that Slurm sees.
+        groups: The user's supplementary groups.
+        job: The job's id.
+        nodes: The number of its nodes.
+        tasks: The number of its tasks.
+        cpus: The number of its processors on the node; 0 if unknown.
         argv: The command of its task.
-        pid: The task's, 0 when that is not known.
-        status: How the task has ended, as wait(2) has it; None while it has not.
+        pid: The pid of its task; 0 if unknown.
+        status: The task's wait status (wait(2)); None while it runs.
     """
 
     version: str
@@ -62,16 +62,16 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """What a callback is told (`spank.lua`).
+    """What a callback may read (see `spank.lua`).
 
     Attributes:
         arguments: `spank.args`.
         items: Values for get_item, by name.
-        refused: Why there is none, by name, for the others.
+        refused: Why the other items have no value, by name.
         job: The job's environment.
         control: The job control environment.
-        closed: Why one of these two, `job` or `control`, can neither be read nor changed.
-        given: The options that were given: their arguments, or true.
+        closed: Why one of these two, `job` or `control`, can be neither read nor changed.
+        given: The options of the command line: their arguments, or true.
         registers: Whether options may be registered.
         asks: Whether getopt may be called.
     """
@@ -97,16 +97,16 @@ def state(
     control: Mapping[str, str] | None = None,
     given: Mapping[str, str | bool] | None = None,
 ) -> State:
-    """Say what a callback may ask for, and what the answers are.
+    """Return what a callback may read, with the values.
 
     Args:
-        context: Where it is called.
-        callback: It; "" for that of an option.
-        facts: What is known of the job.
-        arguments: Those of its script.
+        context: The context.
+        callback: The callback; "" for that of an option.
+        facts: What is known about the job.
+        arguments: The arguments of its script.
         job: The job's environment.
         control: The job control environment.
-        given: The options that were given.
+        given: The options of the command line.
     """
     values = _values(facts)
     items: dict[str, object] = {}
@@ -131,7 +131,7 @@ def state(
 
 
 def _refusal(context: ContextName, callback: str, name: str, value: object) -> str:
-    """Say why an item cannot be had, or nothing."""
+    """Return why an item has no value, or ""."""
     if name in VERSION_ITEMS:
         return ""
     if context == "job_script":
@@ -160,7 +160,7 @@ def _closed(context: ContextName) -> dict[str, str]:
 
 
 def _values(facts: Facts) -> dict[str, object]:
-    """Answer all items; JSON has no numbers for names, so one that is a number has a mark."""
+    """Return the values of all items; in JSON, a key that is a number begins with `=`."""
     major, minor, micro = (*facts.version.split("."), "", "")[:3]
     cores = _cores(facts.cpus)
     by_pid = {f"={facts.pid}": 0} if facts.pid else {}
@@ -191,7 +191,7 @@ def _values(facts: Facts) -> dict[str, object]:
         "S_JOB_ARRAY_TASK_ID": _NO_VAL,
         "S_TASK_ID": 0,
         "S_TASK_GLOBAL_ID": 0,
-        "S_TASK_PID": facts.pid or -1,  # as in slurmstepd's child, which does not know it
+        "S_TASK_PID": facts.pid or -1,  # as in slurmstepd's child, which does not know its pid
         "S_TASK_EXIT_STATUS": facts.status,
         "S_SLURM_VERSION": facts.version,
         "S_SLURM_VERSION_MAJOR": major,
@@ -201,5 +201,5 @@ def _values(facts: Facts) -> dict[str, object]:
 
 
 def _cores(count: int) -> str:
-    """List processors as Slurm does: `0`, `0-3`."""
+    """Return a list of processors as Slurm writes it: `0`, `0-3`."""
     return "0" if count <= 1 else f"0-{count - 1}"

@@ -1,4 +1,4 @@
-"""The plugin stack of a container: when which function of a site's scripts is called.
+"""The plugin stack of a container: when each function of a site's scripts is called.
 
 ::
 
@@ -13,8 +13,8 @@
     the end ── allocator: exit
                job_script: job_epilog;  slurmd: slurmd_exit         this machine only
 
-On Slurm the nodes' contexts are Slurm's own lua.so's, as they are with Slurm's own scrun. The
-prolog comes before local_user_init, as it does in Slurm with PrologFlags=Contain.
+On Slurm, Slurm's own lua.so serves the contexts on the nodes, as with Slurm's own scrun. The
+prolog comes before local_user_init, as in Slurm with PrologFlags=Contain.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ _BEFORE_THE_TASK = (
 
 
 class ScriptStack(Stack):
-    """That of a site with scripts."""
+    """The plugin stack of a site with scripts."""
 
     has_scripts = True
 
@@ -62,13 +62,13 @@ class ScriptStack(Stack):
         *,
         is_node: bool,
     ) -> None:
-        """Take the scripts over; none is called yet.
+        """Create it; no script is called yet.
 
         Args:
-            request: What the job would be asked for with.
-            scripts: They.
+            request: The request for the job.
+            scripts: The scripts.
             bundle: The submitted bundle.
-            native: Which lines Slurm's own tools load themselves.
+            native: The lines that Slurm's own tools load.
             is_node: Whether this machine is the node.
         """
         super().__init__(request)
@@ -86,10 +86,10 @@ class ScriptStack(Stack):
     # create
 
     async def begin(self) -> None:
-        """Call what comes before the job is asked for.
+        """Call the functions that come before the allocation.
 
         Raises:
-            SpankError: A required script has failed; or an option that was given is refused.
+            SpankError: A required script failed, or a script refused an option.
         """
         scripts, local = self._scripts, await self._scripts.open("allocator", self._variables)
         self._local = local
@@ -116,7 +116,7 @@ class ScriptStack(Stack):
         return member.script.line.where not in self._native
 
     def _with_options(self, of_slurm: Sequence[str]) -> JobRequest:
-        """Tell salloc the options of scripts that it runs itself."""
+        """Pass to salloc the options of scripts that it runs itself."""
         if self._is_node:
             return self.request
         words = [
@@ -143,13 +143,13 @@ class ScriptStack(Stack):
             names = ", ".join(f"SPANK_{name}" for name in self._variables.control)
             self.request.journal.write(
                 "info",
-                f"{names}: for the container as {_CONTROL}*; into the environment of Slurm's "
-                "prolog and epilog only a lua.so of Slurm's own can put it",
+                f"{names}: set for the container as {_CONTROL}*; only Slurm's own lua.so can set "
+                "it for Slurm's prolog and epilog",
             )
         scripts.end_if_idle()
 
     async def _job_script(self, callback: str) -> None:
-        """Call a function of a prolog or epilog, which shares nothing with any other."""
+        """Call a function of a prolog or epilog, in a context of its own."""
         if callback in self._defined:
             control = {f"SPANK_{name}": text for name, text in self._variables.control.items()}
             context = await self._scripts.open("job_script", Variables(control))
@@ -161,9 +161,9 @@ class ScriptStack(Stack):
     async def run(self, job: Job, step: Step) -> Ending:
         """See `Stack`."""
         control = {_CONTROL + name: text for name, text in self._variables.control.items()}
-        if not self._is_node:  # by these srun knows them, and the lua.so of the nodes
+        if not self._is_node:  # for srun, and the lua.so on the nodes
             control |= {_option_variable(name): text or "" for name, text in self._values.items()}
-        # what was unset is not there: that was the environment of `create`
+        # what was unset was in the environment of `create`, not in the container's
         added = {name: text for name, text in self._variables.changed.items() if text is not None}
         step = msgspec.structs.replace(step, variables={**added, **control, **step.variables})
         if not self._is_node:
@@ -185,12 +185,14 @@ class ScriptStack(Stack):
         return ending
 
     def _readable(self, step: Step) -> Step:
-        """Leave variables out that config.json could not have."""
+        """Leave out variables that config.json cannot hold."""
         kept = {
             name: text for name, text in step.variables.items() if is_unicode(f"{name}={text}")
         }
         for name in step.variables.keys() - kept.keys():
-            self.request.journal.write("error", f"variable {ascii(name)[1:-1]}: is not UTF-8")
+            self.request.journal.write(
+                "error", f"variable {ascii(name)[1:-1]}: left out, not UTF-8"
+            )
         return msgspec.structs.replace(step, variables=kept)
 
     async def _begin_task(self, step: Step) -> Context:
@@ -210,7 +212,7 @@ class ScriptStack(Stack):
     # the end
 
     async def end(self) -> None:
-        """Call what comes at the end; what fails is logged."""
+        """Call the functions that come at the end; log failures."""
         if self._local is not None:
             await self._at_the_end(self._local, "slurm_spank_exit")
         if self._is_node and self._has_job:
@@ -234,5 +236,5 @@ class ScriptStack(Stack):
 
 
 def _option_variable(name: str) -> str:
-    """Name the variable in which salloc leaves an option for srun."""
+    """Return the name of the variable in which salloc leaves an option for srun."""
     return _OPTION + "".join(letter if letter.isalnum() else "_" for letter in name)

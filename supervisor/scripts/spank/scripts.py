@@ -1,7 +1,7 @@
-"""The scripts of one container in their process: contexts are opened, and functions called.
+"""Runs the scripts of one container in their worker: opens contexts and calls functions.
 
-One process serves all contexts of a container. It is there while a script may still be called: an
-idle container has none, unless one of its scripts has a function for the end.
+One worker serves all contexts of a container, as long as a script may still be called. An idle
+container has no worker, unless one of its scripts has a function for the end.
 """
 
 import itertools
@@ -24,11 +24,11 @@ from scrun.supervisor.scripts.spank.phases import ContextName, Facts, State, sta
 
 
 class Scripts:
-    """Those of one container.
+    """The scripts of one container.
 
     Attributes:
-        given: The options that were given: their arguments, or True.
-        facts: What is known of the job.
+        given: The options of the command line: their arguments, or True.
+        facts: What is known about the job.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Scripts:
         nursery: trio.Nursery,
         facts: Facts,
     ) -> None:
-        """Prepare; nothing runs yet.
+        """Create it; nothing runs yet.
 
         Args:
             source: The plugstack.conf.
@@ -51,10 +51,10 @@ class Scripts:
             settings: The section [lua] of the settings.
             timeout: Seconds that a function may take.
             child_env: The environment and umask of `create`.
-            directory: `create`'s working directory.
-            journal: Where messages go.
-            nursery: For the process.
-            facts: What is known of the job.
+            directory: The working directory of `create`.
+            journal: The destination of messages.
+            nursery: The nursery of the worker.
+            facts: What is known about the job.
         """
         self.given: dict[str, str | bool] = {}
         self.facts = facts
@@ -73,10 +73,10 @@ class Scripts:
     async def open(self, name: ContextName, variables: Variables) -> Context:
         """Load the scripts for a context.
 
-        A script that cannot be loaded is left out, unless its line says failonerror.
+        A script that cannot be loaded is left out, unless its line has failonerror.
 
         Raises:
-            SpankError: One cannot be loaded, and has to be.
+            SpankError: A required script cannot be loaded.
         """
         context = Context(name, variables)
         settings = self._settings
@@ -95,7 +95,7 @@ class Scripts:
                 member = LoadedScript(script, number, told.functions, options, told.unknown)
                 context.members.append(member)
                 for function in told.unknown:
-                    text = f"{script.path}: {function} is no function that is ever called"
+                    text = f"{script.path}: {function}: no such callback, so it is never called"
                     self._journal.write("info", text)
                 continue
             if told.trace.strip():
@@ -108,14 +108,14 @@ class Scripts:
         return context
 
     async def close(self, context: Context) -> None:
-        """Forget a context."""
+        """Close a context."""
         if context in self._contexts:
             self._contexts.remove(context)
             if self._worker is not None:
                 await self._worker.tell("close", context.name)
 
     def end_if_idle(self, *expected: str) -> None:
-        """End the process if nothing is left that may be called in an open context.
+        """End the worker if no open context has a function left to call.
 
         Args:
             expected: Functions that will be called, besides those for the end.
@@ -124,7 +124,7 @@ class Scripts:
             self._drop()
 
     def end(self) -> None:
-        """End the process."""
+        """End the worker."""
         self._drop()
 
     async def call(
@@ -133,12 +133,12 @@ class Scripts:
         """Call a function of all scripts that define it, line by line.
 
         Args:
-            context: Where.
+            context: The context.
             callback: The function.
-            chosen: Whether it is for a script; None: for all.
+            chosen: Selects the scripts; None for all.
 
         Raises:
-            SpankError: One of a required line has failed.
+            SpankError: The function of a required line failed.
         """
         members = [
             member
@@ -156,7 +156,7 @@ class Scripts:
                 self._failed(script, reason)
 
     async def call_back(self, context: Context, name: str, value: str | None) -> None:
-        """Tell the script that has registered an option that it was given.
+        """Call the function that a script registered for an option.
 
         Raises:
             SpankError: The script refuses it.
@@ -189,11 +189,11 @@ class Scripts:
     async def _call(
         self, context: Context, member: LoadedScript, function: str, *request: str | bytes
     ) -> str:
-        """Call a function; return why it failed, or nothing."""
+        """Call a function; return why it failed, or ""."""
         path = member.script.path
         try:
             answer = await self._ask(path, *request, until=b"called")
-        except SpankError as error:  # its process has ended, and all contexts with it
+        except SpankError as error:  # the worker has ended, and all contexts with it
             return str(error)
         failed, reason, trace, *changes = (os.fsdecode(field) for field in answer)
         for change in changes:
@@ -221,20 +221,20 @@ class Scripts:
         context.variables.change(kind, name, value if rest[0] == "+" else None)
 
     def _failed(self, script: StackScript, reason: str) -> None:
-        """Take notice of a script's failure.
+        """Handle a script's failure.
 
         Raises:
-            SpankError: Its line says that it is required.
+            SpankError: The script's line is required.
         """
         if script.line.required:
             raise SpankError(f"{reason} (required by {script.line.where})")
-        self._journal.write("error", f"{reason} (optional in {script.line.where}: it goes on)")
+        self._journal.write("error", f"{reason} (ignored: optional in {script.line.where})")
 
     async def _ask(self, subject: str, *request: str | bytes, until: bytes) -> list[bytes]:
-        """Ask the worker; one that was interrupted, or fails, is of no use any more.
+        """Ask the worker, and drop it if that is interrupted or fails.
 
         Raises:
-            SpankError: It has ended, or took too long.
+            SpankError: The worker ended, or took too long.
         """
         done = False
         try:
@@ -262,7 +262,7 @@ class Scripts:
         *,
         task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Have the process until there is enough of it, whoever is cancelled meanwhile."""
+        """Run the worker until `enough` is set, whatever is cancelled meanwhile."""
         with trio.CancelScope(shield=True):
             async with working(
                 self._source, SpankError, self._settings, self._child_env, self._directory,
@@ -280,7 +280,7 @@ class Scripts:
 
 
 class _Loaded(msgspec.Struct):
-    """What the worker says about a script."""
+    """The worker's answer about a script."""
 
     error: str = ""
     trace: str = ""

@@ -1,15 +1,15 @@
-"""The plugin stack of a container at a site without scripts, and what all stacks have."""
+"""The plugin stack of a site without scripts, the base class of the other."""
 
 from scrun.model.states import Ending
 from scrun.supervisor.contracts.engine import Job, JobRequest, Step
 
 
 class Stack:
-    """That of a site without scripts: nothing is called.
+    """The plugin stack of a site without scripts: it calls nothing.
 
     Attributes:
-        request: What the job is to be asked for with.
-        has_scripts: Whether something is called around the container's task.
+        request: The request for the job.
+        has_scripts: Whether scripts may be called around the container's task.
     """
 
     has_scripts = False
@@ -18,16 +18,16 @@ class Stack:
         self.request = request
 
     async def allocated(self, job: Job) -> None:
-        """Call what comes after the allocation.
+        """Call the functions that come after the allocation.
 
         Raises:
-            SpankError: A required script has failed.
+            SpankError: A required script failed.
         """
 
     async def run(self, job: Job, step: Step) -> Ending:
-        """Run the container in its job, with what comes around that.
+        """Run the container in its job, and the functions around it.
 
         Raises:
-            SpankError: A required script has failed; the container has not run.
+            SpankError: A required script failed, and the container did not run.
         """
         return await job.run(step)

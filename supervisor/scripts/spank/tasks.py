@@ -1,4 +1,4 @@
-"""What scripts are told about a job and its task. Pure, but for a config.json that is read."""
+"""What scripts learn about a job and its task. Pure, except `environment_of`."""
 
 import os
 import re
@@ -14,12 +14,12 @@ from scrun.supervisor.scripts.spank.phases import Facts
 def facts_of_job(
     before: Facts, job_id: str, environment: Mapping[str, str], arguments: Sequence[str]
 ) -> Facts:
-    """Add what is known when there is a job.
+    """Add what is known once there is a job.
 
     Args:
-        before: What is known without.
-        job_id: Its id.
-        environment: Its variables (SLURM_*).
+        before: What was known before.
+        job_id: The job's id.
+        environment: The job's variables (SLURM_*).
         arguments: The command of the container.
     """
     return msgspec.structs.replace(
@@ -33,11 +33,11 @@ def facts_of_job(
 
 
 def environment_of(bundle: str, more: Mapping[str, str | None]) -> dict[str, str]:
-    """Read the environment that the task of a staged bundle will have.
+    """Return the environment that the task of a staged bundle will have.
 
     Args:
         bundle: The bundle.
-        more: What is added; None: taken out.
+        more: Changes to it; None removes a variable.
 
     Raises:
         BundleError: Its config.json cannot be read.
@@ -50,16 +50,16 @@ def environment_of(bundle: str, more: Mapping[str, str | None]) -> dict[str, str
 
 
 def wait_status(ending: Ending) -> int:
-    """Return how a task has ended as wait(2) has it.
+    """Return the wait status of a task (wait(2)).
 
-    Shells, and so runtimes, say 128+n for a signal; what exits with such a number by itself cannot
-    be told apart.
+    Shells, and so runtimes, return 128+n for a signal; a program that exits with such a status
+    itself looks the same.
     """
     signal = ending.status - 128
     return signal if 0 < signal < 65 else ending.status << 8
 
 
 def _number(text: str | None) -> int:
-    """Read the number that a text begins with: `64(x2)` is 64."""
+    """Return the number at the start of a text: 64 for `64(x2)`."""
     found = re.match(r"[0-9]{1,9}", text or "")
     return int(found[0]) if found else 0
