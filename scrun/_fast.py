@@ -5,12 +5,11 @@ such a call goes into starting the interpreter. So this module and what it impor
 modules only. Everything else (help, errors, a missing supervisor) is imported where it is needed.
 """
 
-import os
+import posix
 import sys
 
 from scrun.cli.parse import parse
 from scrun.client.ask import forward
-from scrun.core.errors import UsageError
 
 _FORWARDED = ("state", "start", "kill", "delete", "pause", "resume")
 _MODULES = {
@@ -23,14 +22,14 @@ _MODULES = {
 def main() -> "None":
     """Run the command of `sys.argv`; does not return.
 
-    It ends with `os._exit`: there is nothing to flush or join, and the interpreter's own way out
-    takes a millisecond.
+    It ends with `posix._exit`: there is nothing to flush or join, and the interpreter's own way
+    out takes a millisecond.
     """
     try:
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
         status = 130
-    os._exit(status)
+    posix._exit(status)
 
 
 def run(argv: "list[str]") -> int:
@@ -41,12 +40,12 @@ def run(argv: "list[str]") -> int:
             return _module("complete").run(argv[1:])  # type: ignore[attr-defined, no-any-return]
         try:
             parsed = parse(argv)
-        except UsageError as error:
-            if error.left is None:
+        except Exception as error:
+            if getattr(error, "left", None) is None:  # of a UsageError
                 raise
             from scrun.client.plugin_options import parse_again
 
-            argv, parsed = parse_again(argv, error)
+            argv, parsed = parse_again(argv, error)  # type: ignore[arg-type]
         if parsed.command in _FORWARDED:
             return forward(parsed)
         return _module(parsed.command).run(parsed, argv)  # type: ignore[attr-defined, no-any-return]

@@ -1,11 +1,12 @@
 """Report errors in one line, where the caller looks for it."""
 
-import os
+import posix
 
 from scrun.cli.parse import Parsed
 from scrun.cli.report import append, report
 from scrun.core.errors import NOT_RUNNING, ScrunError, UsageError, described, leaves
 from scrun.core.text import one_line, printable
+from scrun.settings.file.quick import environment
 
 
 def explain(error: Exception, parsed: "Parsed | None") -> int:
@@ -91,7 +92,7 @@ def _is_known_to_podman(text: str) -> bool:
     if not text.startswith(NOT_RUNNING):
         return False
     try:
-        with open(f"/proc/{os.getppid()}/comm", "rb") as file:
+        with open(f"/proc/{posix.getppid()}/comm", "rb") as file:
             return file.read() == b"podman\n"
     except OSError:
         return False
@@ -103,7 +104,7 @@ def _file(parsed: "Parsed | None") -> "tuple[str, str]":
     The settings are read only if the variable is set, because that is slow. A log file that only
     scrun.toml names gets the supervisor's messages, not those of commands.
     """
-    named = os.environ.get("SCRUN_LOG_FILE", "")
+    named = environment().get("SCRUN_LOG_FILE", "")
     if not named.startswith("/"):
         return "", ""
     options = parsed.options if parsed is not None else {}
@@ -113,7 +114,7 @@ def _file(parsed: "Parsed | None") -> "tuple[str, str]":
     from scrun.settings.file.load import LEVELS, load
 
     try:
-        log = load(os.environ, config if isinstance(config, str) else None).log
+        log = load(environment(), config if isinstance(config, str) else None).log
     except ScrunError:  # perhaps the very error that is being reported
         return named, form or "text"
     if LEVELS.index(log.file_level or log.level) < LEVELS.index("error"):
@@ -124,6 +125,6 @@ def _file(parsed: "Parsed | None") -> "tuple[str, str]":
 def _show(details: str) -> None:
     for line in details.splitlines():
         try:
-            os.write(2, f"scrun: debug: {printable(line)}\n".encode(errors="backslashreplace"))
+            posix.write(2, f"scrun: debug: {printable(line)}\n".encode(errors="backslashreplace"))
         except OSError:
             return

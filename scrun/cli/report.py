@@ -14,9 +14,7 @@ An error is one line in ``--log``, and one line on stderr. Who reads them:
 Imported only to report an error, and by the supervisor for its own logs.
 """
 
-import contextlib
-import json
-import os
+import posix
 import time
 
 from scrun.core.text import one_line, printable
@@ -31,6 +29,8 @@ def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A0
         when: Seconds since the epoch; written as local time, in RFC 3339 form.
         format: ``json``; anything else is text.
     """
+    import json
+
     stamp = _rfc3339(when)
     if format == "json":
         entry = {"level": level, "msg": msg, "time": stamp}
@@ -42,6 +42,8 @@ def _escaped(text: str) -> str:
     """Escape the control characters in JSON that json.dumps leaves."""
     if text.isprintable():
         return text
+    import json
+
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
@@ -70,8 +72,7 @@ def report(error_text: str, *, log: str | None, log_format: str, stderr: int = 2
     msg = one_line(error_text)
     if log:
         append(log, "error", msg, log_format)
-    with contextlib.suppress(OSError):
-        _write(stderr, f"scrun: {printable(msg)}\n")
+    _write(stderr, f"scrun: {printable(msg)}\n")
 
 
 def append(log: str, level: str, msg: str, log_format: str, mode: int = 0o644) -> None:
@@ -95,19 +96,21 @@ def append(log: str, level: str, msg: str, log_format: str, mode: int = 0o644) -
     path = rest if kind == "file" else log
     try:
         # O_NONBLOCK: opening a named pipe that nobody reads fails instead of blocking
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(path, flags | os.O_NOCTTY, mode)
+        flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC
+        fd = posix.open(path, flags | posix.O_NONBLOCK | posix.O_NOCTTY, mode)
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return
-    with contextlib.suppress(OSError):
-        _write(fd, log_lines(level, msg, time.time(), log_format) + "\n")
-    os.close(fd)
+    _write(fd, log_lines(level, msg, time.time(), log_format) + "\n")
+    posix.close(fd)
 
 
 def _write(fd: int, line: str) -> None:
     """Write in one call, so that lines of several writers stay whole."""
     # argv that is not UTF-8 arrives as lone surrogates: \udc80 is an escape in JSON, too
-    os.write(fd, line.encode("utf-8", "backslashreplace"))
+    try:
+        posix.write(fd, line.encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
 
 
 def _rfc3339(when: float) -> str:

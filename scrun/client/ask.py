@@ -3,10 +3,9 @@
 `state`, `start`, `kill` and `delete` use this module, so it imports built-in modules only.
 """
 
-import os
+import posix
 
 from scrun.cli.parse import Parsed
-from scrun.core.output import say
 from scrun.protocol import wire
 
 TYPE_CHECKING = False
@@ -17,13 +16,11 @@ if TYPE_CHECKING:
 
 def forward(parsed: Parsed) -> int:
     """Forward an operation to the container's supervisor and print the answer."""
-    from scrun.oci.ids import check_id
-
     if parsed.options.get("regex"):
         from scrun.client.matching import forward_each
 
         return forward_each(parsed)
-    container = check_id(parsed.id or "")
+    container = parsed.id or ""
     directory = record_root(parsed) + "/" + container
     try:
         status, answer = ask(directory, "supervisor", build_request(parsed, container))
@@ -35,11 +32,14 @@ def forward(parsed: Parsed) -> int:
         from scrun.cli.failure import report_failure
 
         return report_failure(answer, status, parsed)
-    if parsed.command == "start" and "/@pod-" in os.readlink(directory + "/supervisor"):
+    if parsed.command == "start" and "/@pod-" in posix.readlink(directory + "/supervisor"):
         from scrun.client.common_supervisor import common_supervisor
 
         common_supervisor(parsed)
-    say(answer)
+    if answer:
+        from scrun.core.output import say
+
+        say(answer)
     return 0
 
 
@@ -51,7 +51,7 @@ def build_request(parsed: Parsed, container: str) -> "list[bytes]":
         fields += ["1"] * bool(parsed.options.get("all"))
     elif parsed.command == "delete":
         fields.append("1" if parsed.options.get("force") else "")
-    return [os.fsencode(field) for field in fields]
+    return [wire.encoded(field) for field in fields]
 
 
 def ask(directory: str, name: str, fields: "list[bytes]") -> "tuple[int, bytes]":
@@ -99,22 +99,26 @@ def record_root(parsed: Parsed) -> str:
     """
     given = parsed.options.get("root")
     if isinstance(given, str):
-        return os.path.abspath(given)
-    from scrun.settings.file.quick import default_root
+        if given[:1] == "/" and "//" not in given and "/." not in given and given[-1] != "/":
+            return given
+        import os  # a sixth of the whole command
 
-    return default_root(os.environ, setting(parsed, "root"))
+        return os.path.abspath(given)
+    from scrun.settings.file.quick import default_root, environment
+
+    return default_root(environment(), setting(parsed, "root"))
 
 
 def setting(parsed: Parsed, key: str) -> "str | None":
     """Look up one of the settings that the fast path needs: `root` or `group`."""
-    from scrun.settings.file.quick import quick
+    from scrun.settings.file.quick import environment, quick
 
     given = parsed.options.get("config-file")
     config_file = given if isinstance(given, str) else None
-    found = quick(os.environ, config_file)
+    found = quick(environment(), config_file)
     if found is None:  # only a full TOML parser can read it
         from scrun.settings.file.load import load
 
-        value = getattr(load(os.environ, config_file), key)
+        value = getattr(load(environment(), config_file), key)
         return value if isinstance(value, str) else None
     return found.get(key)

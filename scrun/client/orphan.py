@@ -6,17 +6,15 @@ is answered from the record; for `delete` another supervisor cancels the job by 
 still one, and removes the rest.
 """
 
-import os
-from _socket import socket
-
 from scrun.cli.parse import Parsed
 from scrun.client.ask import build_request, converse, setting
-from scrun.client.launch import is_waited_for, launch
-from scrun.client.supervisor_name import supervisor_name
 from scrun.core.errors import ScrunError, StateError, UnknownContainer
 from scrun.core.output import say
 from scrun.core.paths import has_record
-from scrun.model.states import not_running
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
 
 
 def run(parsed: Parsed, directory: str) -> int:
@@ -31,24 +29,26 @@ def run(parsed: Parsed, directory: str) -> int:
         StateError: It is stopped, and the operation needs a running one.
         OSError: The record cannot be read.
     """
-    container = os.path.basename(directory)
+    root, _, container = directory.rpartition("/")
     if not has_record(directory):
         if parsed.command == "delete" and parsed.options.get("force"):
             return 0
         raise UnknownContainer(f"container {container} does not exist")
     if parsed.command == "delete":
-        return _delete(parsed, os.path.dirname(directory), container)
+        return _delete(parsed, root, container)
     # takes 25 ms: not for unknown containers, which engines ask about when they clean up
     from scrun.model.record import read_record, stopped_state
 
     record = read_record(directory)
     if record.is_unfinished:
-        tidy_up(parsed, os.path.dirname(directory))
+        tidy_up(parsed, root)
     if parsed.command in ("start", "pause", "resume"):
         raise StateError(f"container {container} is stopped: its supervisor is gone; delete it")
     if parsed.command == "state":
         say(stopped_state(record))
     if parsed.command == "kill" and not parsed.count("all"):
+        from scrun.model.states import not_running
+
         raise StateError(not_running(container))
     return 0
 
@@ -56,6 +56,7 @@ def run(parsed: Parsed, directory: str) -> int:
 def tidy_up(parsed: Parsed, root: str) -> None:
     """Have a supervisor clean up after dead ones, in the background; errors do not matter."""
     from scrun.client.launch import launch_beside
+    from scrun.client.supervisor_name import supervisor_name
 
     try:
         launch_beside(root, supervisor_name("user", parsed), to_tidy=True)
@@ -64,11 +65,14 @@ def tidy_up(parsed: Parsed, root: str) -> None:
 
 
 def _delete(parsed: Parsed, root: str, container: str) -> int:
+    from scrun.client.launch import is_waited_for, launch
+    from scrun.client.supervisor_name import supervisor_name
+
     name = supervisor_name(setting(parsed, "group") or "user", parsed)
     file = parsed.text("config-file") or ""
     fields = build_request(parsed, container)
 
-    def served() -> socket:
+    def served() -> "socket":
         return launch(root, name, settings_file=file, lingers=not is_waited_for())
 
     status, answer = converse(served, fields)

@@ -1,6 +1,6 @@
 """Write to standard output, which may be a terminal, closed, or without a reader."""
 
-import os
+import posix
 
 
 def say(text: bytes) -> None:
@@ -12,7 +12,7 @@ def say(text: bytes) -> None:
     Raises:
         OSError: As `write`.
     """
-    if os.isatty(1):
+    if posix.isatty(1):
         from scrun.core.text import printable_lines
 
         text = printable_lines(text)
@@ -29,7 +29,7 @@ def write(content: bytes) -> None:
     """
     while content:
         try:
-            content = content[os.write(1, content) :]
+            content = content[posix.write(1, content) :]
         except BlockingIOError:  # a pipe or terminal that somebody else has made non-blocking
             import select
 

@@ -3,9 +3,9 @@
 Imports little: commands use it.
 """
 
+import _stat as stat
 import errno
-import os
-import stat
+import posix
 
 LIMIT = 16 * 1024 * 1024
 """The largest file, in bytes, that scrun reads as a whole."""
@@ -27,6 +27,8 @@ _NOBODY = 65534
 
 def packages() -> str:
     """Return the directory of the package `scrun`, for `sys.path`."""
+    import os
+
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -43,23 +45,23 @@ def read_regular(path: str, limit: int = LIMIT) -> bytes:
     return _read(path, limit)[1]
 
 
-def _read(path: str, limit: int) -> tuple[os.stat_result, bytes]:
+def _read(path: str, limit: int) -> tuple[posix.stat_result, bytes]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY | posix.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a device that is not there
             raise OSError(errno.EINVAL, "is not a regular file", path) from None
         raise
     try:
-        status = os.fstat(fd)
+        status = posix.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", path)
         content = b""
         # in pieces of its size, to allocate no more memory than it needs
-        while len(content) <= limit and (piece := os.read(fd, min(status.st_size, limit) + 1)):
+        while len(content) <= limit and (piece := posix.read(fd, min(status.st_size, limit) + 1)):
             content += piece
     finally:
-        os.close(fd)
+        posix.close(fd)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"is larger than {limit >> 20} MiB", path)
     return status, content
@@ -72,7 +74,7 @@ def has_record(directory: str) -> bool:
         OSError: That cannot be determined.
     """
     try:
-        return stat.S_ISDIR(os.lstat(directory).st_mode)
+        return stat.S_ISDIR(posix.lstat(directory).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
 
@@ -92,7 +94,8 @@ def read_trusted(path: str, trusted: "Collection[int]" = (), limit: int = LIMIT)
     status, content = _read(path, limit)
     if reason := replaceable(path, trusted):
         raise Untrusted(errno.EPERM, of_path(path, reason).removeprefix(f"{path}: "), path)
-    if not os.path.samestat(status, os.stat(path)):
+    now = posix.stat(path)
+    if (now.st_ino, now.st_dev) != (status.st_ino, status.st_dev):
         raise Untrusted(errno.EPERM, "was replaced while it was read; try again", path)
     return content
 
@@ -119,23 +122,24 @@ def replaceable(path: str, trusted: "Collection[int]" = ()) -> str:
     Raises:
         OSError: A component cannot be examined.
     """
-    owners = {0, os.geteuid(), *trusted}
+    owners = {0, posix.geteuid(), *trusted}
     links = 0
-    todo = os.path.join(os.getcwd(), path).split("/")[::-1]
+    full = path if path.startswith("/") else f"{posix.getcwd()}/{path}"
+    todo = full.split("/")[::-1]
     place = "/"
-    above = os.stat("/")
+    above = posix.stat("/")
     reason = _fault("/", above, above, owners)
     while todo and not reason:
         name = todo.pop()
         if name in ("", "."):
             continue
         if name == "..":
-            place = os.path.dirname(place)
-            above = os.stat(place)
+            place = place.rpartition("/")[0] or "/"
+            above = posix.stat(place)
             continue
-        here = os.path.join(place, name)
+        here = f"{place.rstrip('/')}/{name}"
         try:
-            status = os.lstat(here)
+            status = posix.lstat(here)
         except FileNotFoundError:
             break
         reason = _fault(here, status, above, owners)
@@ -144,11 +148,11 @@ def replaceable(path: str, trusted: "Collection[int]" = ()) -> str:
             continue
         links += 1
         if links > _LINKS:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        target = os.readlink(here)
+            raise OSError(errno.ELOOP, posix.strerror(errno.ELOOP), path)
+        target = posix.readlink(here)
         todo += target.split("/")[::-1]
         if target.startswith("/"):
-            place, above = "/", os.stat("/")
+            place, above = "/", posix.stat("/")
     return reason
 
 
@@ -158,7 +162,7 @@ def of_path(path: str, reason: str) -> str:
 
 
 def _fault(
-    path: str, status: os.stat_result, above: os.stat_result, owners: "Collection[int]"
+    path: str, status: posix.stat_result, above: posix.stat_result, owners: "Collection[int]"
 ) -> str:
     """Tell what is wrong with one component of a path; `above` is its directory's status."""
     uid, mode = status.st_uid, status.st_mode
@@ -175,7 +179,7 @@ def _fault(
     return ""
 
 
-def _is_outer_root(status: os.stat_result, above: os.stat_result) -> bool:
+def _is_outer_root(status: posix.stat_result, above: posix.stat_result) -> bool:
     """Tell whether an owner appears as nobody because a user namespace does not map them."""
     if status.st_uid != _NOBODY or outer_id("uid", _NOBODY) == _NOBODY:
         return False
@@ -192,7 +196,7 @@ def _is_private(path: str, gid: int) -> bool:
     import pwd
 
     try:
-        if "system.posix_acl_access" in os.listxattr(path):
+        if "system.posix_acl_access" in posix.listxattr(path):
             return False  # these bits are then the ACL's mask
     except OSError:
         pass  # a file system without ACLs
@@ -227,7 +231,7 @@ def real_id(kind: str) -> int:
     Args:
         kind: "uid" or "gid".
     """
-    own = os.geteuid() if kind == "uid" else os.getegid()
+    own = posix.geteuid() if kind == "uid" else posix.getegid()
     outer = outer_id(kind, own)
     return own if outer < 0 else outer
 
@@ -235,7 +239,7 @@ def real_id(kind: str) -> int:
 def looked(root: str) -> bool:
     """Tell whether a supervisor has cleaned up after dead ones since the machine's boot."""
     try:
-        with open(os.path.join(root, LOOKED), "rb") as file:
+        with open(f"{root}/{LOOKED}", "rb") as file:
             seen = file.read(64)
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return seen == file.read().strip()

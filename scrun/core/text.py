@@ -1,7 +1,5 @@
 """Make untrusted text safe for a terminal, or one line of it."""
 
-import json
-
 
 def printable_lines(text: bytes) -> bytes:
     """Escape control characters, except line ends and tabs."""
@@ -13,6 +11,8 @@ def escaped(text: str) -> str:
     """Escape control characters in JSON of several lines."""
     if text.isprintable():
         return text
+    import json
+
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 

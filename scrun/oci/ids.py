@@ -4,7 +4,9 @@ The runtime specification leaves the form to the runtime; this is runc's
 (libcontainer/factory_linux.go, validateID), with the length of a directory's name.
 """
 
-from scrun.core.errors import UsageError
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from scrun.core.errors import UsageError
 
 _ALLOWED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_+.-"
 _LONGEST = 255  # NAME_MAX: the id becomes a directory
@@ -20,14 +22,14 @@ def check_id(text: str) -> str:
         UsageError: The text is not a valid id.
     """
     if not text:
-        raise UsageError("invalid container id: it is empty")
+        raise _wrong("invalid container id: it is empty")
     if len(text) > _LONGEST:
-        raise UsageError(
+        raise _wrong(
             f"invalid container id of {len(text)} characters: at most {_LONGEST} are possible"
         )
     # strip() takes allowed characters from both ends: what it leaves is not allowed
     if text.strip(_ALLOWED) or text in (".", ".."):
-        raise UsageError(
+        raise _wrong(
             f"invalid container id {text!r}: use letters, digits and _ + . -, not . or .. alone"
         )
     return text
@@ -35,8 +37,17 @@ def check_id(text: str) -> str:
 
 def is_id(text: str) -> bool:
     """Tell an id from what else is in a root directory: `@` begins none."""
+    from scrun.core.errors import UsageError
+
     try:
         check_id(text)
     except UsageError:
         return False
     return True
+
+
+def _wrong(message: str) -> "UsageError":
+    """Make the error; it is imported only when there is one."""
+    from scrun.core.errors import UsageError
+
+    return UsageError(message)

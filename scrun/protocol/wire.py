@@ -3,7 +3,7 @@
 A request is one frame on an AF_UNIX stream: four bytes of length (big endian), then fields
 separated by NUL. NUL is the one byte that arguments, paths and environment cannot contain, so
 nothing needs quoting: packing is a `join`, unpacking a `split`. Every command uses this module,
-so it imports nothing but `_socket` at the top.
+so it imports what is built in alone.
 
 A reply is one byte, the exit status of the command, and text until end of file: output for
 standard output if the status is 0, else the reason, for standard error and `--log`. Messages may
@@ -33,6 +33,8 @@ Requests, with their fields::
 """
 
 import _socket
+import posix
+import sys
 
 LIMIT = 16 * 1024 * 1024
 """The largest request, in bytes: Linux passes at most 6 MiB of arguments and environment."""
@@ -56,6 +58,11 @@ _NOBODY = 65534
 _PEERCRED_SIZE = 12
 
 
+def encoded(text: str) -> bytes:
+    """Return text as the system has it, as `os.fsencode`."""
+    return text.encode(sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
+
+
 def frame(fields: "list[bytes]") -> bytes:
     """Pack fields into one frame.
 
@@ -77,22 +84,20 @@ def connect(directory: str, name: str, patience: int = 0) -> _socket.socket:
     Raises:
         OSError: Nobody listens there (`NOBODY`), or connecting failed in another way.
     """
-    import os
-
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     path = directory + "/" + name
     if patience:  # struct timeval
         timeout = patience.to_bytes(8, "little") + bytes(8)
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, timeout)
     try:
-        if len(os.fsencode(path)) <= _PATH_MAX:
+        if len(encoded(path)) <= _PATH_MAX:
             sock.connect(path)
         else:  # sun_path holds 108 bytes; engines' directories can be longer (docker's is)
-            holder = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+            holder = posix.open(directory, posix.O_PATH | posix.O_DIRECTORY)
             try:
                 sock.connect(f"/proc/self/fd/{holder}/{name}")
             finally:
-                os.close(holder)
+                posix.close(holder)
     except OSError as error:
         sock.close()
         error.filename = path
@@ -111,13 +116,11 @@ def connect_supervisor(directory: str, name: str, patience: int = 0) -> _socket.
     Raises:
         OSError: As `connect`; PermissionError if another user serves the socket.
     """
-    import os
-
-    foreign = os.stat(directory).st_uid != os.geteuid()
+    foreign = posix.stat(directory).st_uid != posix.geteuid()
     sock = connect(directory, name, patience or (PATIENCE if foreign else 0))
     try:
         check_peer(sock)
-        if peer_uid(sock) != os.geteuid():
+        if peer_uid(sock) != posix.geteuid():
             _wait_at_most(sock, patience or PATIENCE)
     except PermissionError as error:
         sock.close()
@@ -138,9 +141,7 @@ def check_peer(sock: _socket.socket) -> None:
     Raises:
         PermissionError: The peer is another user.
     """
-    import os
-
-    owner, user = peer_uid(sock), os.geteuid()
+    owner, user = peer_uid(sock), posix.geteuid()
     # root of a user namespace is not root: users whom it does not map appear as nobody
     is_ours = owner == user or (user == 0 and owner != _NOBODY)
     if is_ours and owner == _NOBODY:

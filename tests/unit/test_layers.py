@@ -241,8 +241,8 @@ def test_fast_path_as_a_whole() -> None:
     # what else comes along should be meant
     along = {
         "scrun.cli.grammar", "scrun.client.anchored", "scrun.client.console",
-        "scrun.client.submit", "scrun.client.supervisor_name", "scrun.core.errors",
-        "scrun.core.output", "scrun.protocol.anchor", "scrun.protocol.progress",
+        "scrun.client.submit", "scrun.client.supervisor_name",
+        "scrun.protocol.anchor", "scrun.protocol.progress",
     }  # fmt: skip
     assert {name for name in ours if name not in GRAPH} == {*FAST, *along}
 
@@ -250,6 +250,24 @@ def test_fast_path_as_a_whole() -> None:
 def test_completion_is_light() -> None:
     """It answers a key that somebody has pressed."""
     assert not heavy(imported("scrun.commands.complete", "scrun.settings.file.quick"))
+
+
+@pytest.mark.parametrize(
+    ("module", "along"),
+    [
+        ("scrun.client.ask", set()),
+        ("scrun.settings.file.quick", set()),
+        ("scrun.core.output", set()),
+        ("scrun.cli.failure", {"scrun.core.text"}),
+        ("scrun.client.orphan", {"scrun.core.paths"}),
+    ],
+)
+def test_questions_need_no_more_than_posix(module: str, along: set[str]) -> None:
+    """`os` alone is a sixth of a `state`; of an unknown id, too."""
+    modules = imported("scrun._fast", module)
+    assert along <= modules
+    assert not modules & {"os", "msgspec", "scrun.client.launch"}
+    assert not heavy(modules)
 
 
 def test_what_heavy_finds() -> None:

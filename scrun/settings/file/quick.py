@@ -12,6 +12,7 @@ of the passwd entry of the real user, never $HOME.
 
 import posix
 import pwd
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,14 @@ LIMIT = 1 << 20
 
 _BARE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 _TEXT = bytes(byte for byte in range(256) if byte in b"\t\n" or 32 <= byte != 127)
+
+
+def environment() -> "Mapping[str, str]":
+    """Return the environment: `os.environ`, but without an import of `os` for it."""
+    if "os" in sys.modules:
+        return sys.modules["os"].environ  # type: ignore[no-any-return]
+    how = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())
+    return {name.decode(*how): value.decode(*how) for name, value in posix.environ.items()}
 
 
 def real_uid(env: "Mapping[str, str]", uid_map: str = "/proc/self/uid_map") -> int:
@@ -78,9 +87,10 @@ def read(path: str, kind: str) -> bytes | None:
     Raises:
         OSError: It cannot be read, or must not be trusted; `strerror` says why.
     """
-    from scrun.core.paths import read_trusted
-
     try:
+        posix.lstat(path)  # mostly there is none, and then nothing needs an import
+        from scrun.core.paths import read_trusted
+
         return read_trusted(path, limit=LIMIT)
     except (FileNotFoundError, NotADirectoryError):
         if kind == "named":
