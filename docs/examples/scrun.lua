@@ -68,7 +68,7 @@ local function resolve(path, bundle)
 	return run("readlink", "-e", "--", path)
 end
 
--- Copy a file, or the content of a directory. `exact` removes from the target what the source lacks.
+-- Copy a file, or the content of a directory. `exact` removes what the source lacks.
 -- A job of an ordinary user knows one user only, who has to own everything in the copy.
 local function copy(from, to, is_directory, rootless, exact)
 	if is_directory then from, to = from .. "/", to .. "/" end

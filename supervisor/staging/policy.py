@@ -1,8 +1,8 @@
-"""Makes a config.json fit the place where it will run: a dict in, a dict out.
+"""Adapts a config.json to the target: a dict in, a dict out.
 
-The bundle was written for the machine, the user and the user namespace that the engine
-(podman, docker, runc spec, umoci) saw. Each rule here names what would fail otherwise. The
-config is taken to be valid; unknown members stay as they are and where they are.
+The bundle was written for the machine, the user and the user namespace of the container engine
+(podman, docker, runc spec, umoci). Each rule here names what would fail otherwise. The config has
+to be valid; unknown members stay unchanged.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["Copy", "Plan", "Source", "Target", "fit"]
 
 _OTHER_MACHINE = "it belongs to this machine"
 _ROOT_ONLY = "only root may set it"
-_SLURM_LIMITS = "Slurm propagates the user's limits, the node's may be lower than these"
-_FOR_SCRUN = "they ask for the job, and are for scrun alone"
-_NO_CGROUPS = "the runtime there makes no cgroups, the job has its own"
+_SLURM_LIMITS = "Slurm propagates the user's limits; the node's may be lower than these"
+_FOR_SCRUN = "they are requests for the job, for scrun alone"
+_NO_CGROUPS = "the runtime there makes no cgroups; the job has its own"
 
 _SETS = ("bounding", "effective", "inheritable", "permitted", "ambient")
 
@@ -53,16 +53,16 @@ def fit(
     target: Target,
     sources: Mapping[str, Source],
 ) -> Plan:
-    """Make a config.json fit a target.
+    """Adapt a config.json to a target.
 
     Args:
-        config: The submitted config.json, valid; it is not changed.
+        config: The submitted config.json, valid; not changed.
         bundle: The absolute path of the submitted bundle.
-        staged: The absolute path of the directory that will be the staged bundle.
-        rootfs: The absolute path under which the root file system will be found.
-        target: Where the container will run.
-        sources: What is at the sources of the bind mounts and at the devices' paths, by
-            absolute path. What is not in it counts as there and shared.
+        staged: The absolute path of the staged bundle.
+        rootfs: The absolute path of the root file system.
+        target: The target.
+        sources: The properties of the sources of bind mounts and of the devices, by absolute
+            path. A missing path counts as existing and shared.
 
     Raises:
         StagingError: A bind mount has no source.
@@ -94,7 +94,7 @@ def fit(
 
 
 def _fit_process(process: dict[str, Any], target: Target, maps: Maps | None, notes: Notes) -> None:
-    """Remove what the process there cannot have, and lower what it can have less of."""
+    """Remove what the process cannot have at the target, and lower its limits."""
     _without_requests(process, notes)
     if target.elsewhere or target.rootless:
         notes.drop(process, "process.", "apparmorProfile", _OTHER_MACHINE)
@@ -120,9 +120,9 @@ def _fit_process(process: dict[str, Any], target: Target, maps: Maps | None, not
 
 
 def _without_requests(process: dict[str, Any], notes: Notes) -> None:
-    """Take out the variables with which config.json asks for the job.
+    """Remove the variables of config.json that are requests for the job.
 
-    A scrun in the container would ask with them once more, and trust them as its caller's own.
+    A scrun in the container would repeat the requests, and trust them as its caller's own.
     """
     env = process.get("env") or []
     if names := names_of_requests(env):
@@ -131,7 +131,7 @@ def _without_requests(process: dict[str, Any], notes: Notes) -> None:
 
 
 def _groups_that_are_mapped(user: dict[str, Any], maps: Maps, notes: Notes) -> None:
-    """Drop groups that the container does not have."""
+    """Drop groups that are not mapped in the container."""
     wanted = user.get("additionalGids") or []
     there = [group for group in wanted if any(each.holds(group) for each in maps.gids)]
     if len(there) < len(wanted):
@@ -141,20 +141,20 @@ def _groups_that_are_mapped(user: dict[str, Any], maps: Maps, notes: Notes) -> N
 
 
 def _become_root(user: dict[str, Any], notes: Notes) -> None:
-    """Make the one user of the container its user 0, who has no more power outside.
+    """Make the only user of the container its user 0, without more rights outside.
 
     runc refuses a map without that user ("User namespaces enabled, but no user mapping found").
     """
     for key in ("uid", "gid"):
         if user.get(key):
-            notes.add(f"process.user.{key}: 0 instead of {user[key]}, the runtime there needs it")
+            notes.add(f"process.user.{key}: 0 instead of {user[key]}: the runtime there needs it")
             user[key] = 0
 
 
 def _lower_rlimits(
     rlimits: list[dict[str, Any]], hard_limits: Mapping[str, int], notes: Notes
 ) -> None:
-    """Lower limits above the hard limit: setrlimit(2) of those ends the container."""
+    """Lower limits above the hard limit: setrlimit(2) would fail, which ends the container."""
     for limit in rlimits:
         most = hard_limits.get(limit["type"])
         if most is None or limit["hard"] <= most:
@@ -167,7 +167,7 @@ def _lower_rlimits(
 def _limit_capabilities(
     capabilities: dict[str, Any], possible: frozenset[str], notes: Notes
 ) -> None:
-    """Remove capabilities that the runtime itself lacks: capset(2) of those fails."""
+    """Remove capabilities that the runtime itself lacks: capset(2) would fail."""
     lost: dict[str, None] = {}
     for kind in _SETS:
         if kind not in capabilities:
@@ -187,7 +187,7 @@ def _fit_linux(
     sources: Mapping[str, Source],
     notes: Notes,
 ) -> None:
-    """Fit namespaces, id maps, cgroups, labels, devices and sysctls."""
+    """Adapt namespaces, id maps, cgroups, labels, devices and sysctls."""
     if target.elsewhere or target.rootless:
         _leave_foreign_namespaces(linux, notes)
         notes.drop(linux, "linux.", "mountLabel", _OTHER_MACHINE)
@@ -208,10 +208,10 @@ def _fit_linux(
 
 
 def _leave_foreign_namespaces(linux: dict[str, Any], notes: Notes) -> None:
-    """Replace namespaces given by a path, which is of a process or a mount of this machine.
+    """Replace namespaces given by a path, which belongs to this machine.
 
-    A network that somebody else prepared becomes the node's own: a fresh one would have no
-    interface but a downed lo, and nobody there to make one.
+    A prepared network namespace becomes the node's own: a new one would have only a lo that is
+    down, and nobody would configure it.
     """
     kept = []
     for namespace in linux.get("namespaces") or []:
@@ -232,8 +232,8 @@ def _map_users(
 ) -> None:
     """Put the container into a user namespace with a map that an ordinary user may write.
 
-    The submitted maps count ids of another machine, or of podman's own user namespace. Without
-    the help of newuidmap(1) a map has one line, for the user's own id (user_namespaces(7)).
+    The submitted maps refer to ids of another machine, or of podman's own user namespace. Without
+    newuidmap(1) a map has one line, for the user's own id (user_namespaces(7)).
     """
     namespaces = linux.setdefault("namespaces", [])
     if not any(namespace["type"] == "user" for namespace in namespaces):
@@ -249,10 +249,10 @@ def _map_users(
 def _devices_that_can_be_bound(
     linux: dict[str, Any], sources: Mapping[str, Source], notes: Notes
 ) -> None:
-    """Keep devices that exist under their path.
+    """Keep devices whose path exists.
 
-    mknod(2) is not permitted in a user namespace, so runc and crun bind the device of that
-    path instead, and fail when there is none.
+    mknod(2) is not permitted in a user namespace, so runc and crun bind the device at that path
+    instead, and fail if it does not exist.
     """
     if not linux.get("devices"):
         return
@@ -271,7 +271,7 @@ def _own_namespaces(linux: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _sysctls_of_own_namespaces(linux: dict[str, Any], target: Target, notes: Notes) -> None:
-    """Drop sysctls of namespaces that are the node's, and of groups that are not mapped."""
+    """Drop sysctls of the node's namespaces, and those with groups that are not mapped."""
     own = _own_namespaces(linux)
     for name in list(linux.get("sysctl") or {}):
         namespace = next((kind for prefix, kind in _SYSCTLS if name.startswith(prefix)), None)

@@ -1,4 +1,4 @@
-"""Staging by a site's scrun.lua."""
+"""Stages bundles with a site's scrun.lua."""
 
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -36,11 +36,11 @@ class Scripted:
     """A loaded script that stages one bundle (see `supervisor.contracts.stager.Stager`)."""
 
     def __init__(self, script: StagingScript, done: trio.Event, submission: Submission) -> None:
-        """Take a script over.
+        """Create a stager of a loaded script.
 
         Args:
-            script: The script, loaded.
-            done: To be set when its worker may go.
+            script: The script.
+            done: Set when its worker may end.
             submission: The bundle that it stages.
         """
         self._script = script
@@ -54,17 +54,17 @@ class Scripted:
 
     @asynccontextmanager
     async def staged(self, job: Job, environment: Mapping[str, str]) -> AsyncIterator[Staged]:
-        """Have the script stage in, and stage out when the block is left.
+        """Call stage_in, and stage_out when the block is left.
 
-        After a stage_in that failed, or was cancelled, there is no stage_out: a script that
-        fetches the root file system back would fetch half of one.
+        After a failed or cancelled stage_in there is no stage_out: a script that copies the root
+        file system back would copy an incomplete one.
 
         Args:
             job: The job.
             environment: The variables for the script: the job's, and SCRUN_*.
 
         Raises:
-            StagingError: One of the functions failed, or took too long.
+            StagingError: A function failed, or took too long.
         """
         timeout = self._settings.staging.timeout
         moved: Moved | None = None
@@ -93,7 +93,7 @@ class Scripted:
                         await in_thread(clean, self._shadow)
 
     async def _stage_out(self, moved: Moved, job: Job, variables: Mapping[str, str]) -> None:
-        """Have the script stage out. What could not even begin (no process, no memory) is left."""
+        """Call stage_out. If it cannot even start (no process, no memory), the record keeps it."""
         settings, request = self._settings, self._request
         try:
             remote = partial(job.command, variables=variables)
@@ -106,7 +106,7 @@ class Scripted:
         self._staged_out()
 
     async def stage_in(self, job: Job, environment: Mapping[str, str]) -> Moved:
-        """Have the script stage in, and no more.
+        """Call stage_in only.
 
         Raises:
             StagingError: It failed.
@@ -141,7 +141,7 @@ class Scripted:
         return directory_for(self._settings.staging, self._request)
 
     async def describe(self, moved: Moved) -> Staged:
-        """Look at the bundle that the script has made, where it can be seen from here."""
+        """Describe the script's bundle, as far as it is visible here."""
         target = await self._engine.target(self._request.child_env)
         shadow = self._shadow if target.link_rootfs else None
         owner = owner_of(self._request.record, "") if self._settings.staging.scratch else None
@@ -150,12 +150,13 @@ class Scripted:
 
 def _look(moved: Moved, bundle: Bundle, shadow: str | None, owner: Owner | None) -> Staged:
     name = os.path.join(moved.bundle, "config.json")
-    if not os.path.exists(name):  # it may lie on a file system of the nodes
+    if not os.path.exists(name):  # it may be on a file system of the nodes
         return Staged(moved.bundle, moved.root, (), tuple(bundle.config.process.args), moved)
     try:
         raw, config = read_config(name)
     except BundleError as error:
-        raise StagingError(f"{moved.script}: {_IN} left a wrong config.json: {error}") from error
+        reason = f"left an invalid config.json: {error}"
+        raise StagingError(f"{moved.script}: {_IN} {reason}") from error
     root = os.path.join(moved.bundle, config.root.path)
     path = moved.bundle
     if shadow is not None and not os.path.lexists(os.path.join(path, "rootfs")):
@@ -165,7 +166,7 @@ def _look(moved: Moved, bundle: Bundle, shadow: str | None, owner: Owner | None)
             raise StagingError(f"{shadow}: {error.strerror}") from error
         path = shadow
     view = None
-    if os.path.realpath(root) == os.path.realpath(bundle.rootfs):  # it is where the engine has it
+    if os.path.realpath(root) == os.path.realpath(bundle.rootfs):  # the engine has it there too
         view = view_of(raw, root, moved.bundle, elsewhere=True)
     return Staged(path, root, (), tuple(config.process.args), moved, view=view)
 
@@ -173,7 +174,7 @@ def _look(moved: Moved, bundle: Bundle, shadow: str | None, owner: Owner | None)
 def _write_shadow(
     config: dict[str, Any], bundle: str, root: str, shadow: str, owner: Owner | None
 ) -> None:
-    """Write a bundle in which slurmstepd 22.05, which looks for `rootfs` only, finds the root."""
+    """Write a bundle with a link `rootfs`, the only name that slurmstepd 22.05 knows."""
     make_place(shadow, owner=owner)
     mounts = [
         {**mount, "source": os.path.join(bundle, mount["source"])}
@@ -199,10 +200,10 @@ async def stage_out(
     remote: Remote,
     skip_stage_out: trio.Event,
 ) -> None:
-    """Have the script stage out. Nothing but `skip_stage_out` and the time limit ends it.
+    """Call stage_out; only `skip_stage_out` and the time limit interrupt it.
 
     Raises:
-        StagingError: It failed, or was not let finish.
+        StagingError: It failed, or was interrupted.
     """
     arguments = (
         request.container, moved.bundle, moved.original_bundle, moved.root, moved.original_root,
@@ -226,7 +227,7 @@ async def stage_out(
     except StagingError as error:
         failure = str(error)
     if failure and skip_stage_out.is_set():
-        failure = f"{moved.script}: {_OUT} did not finish: it was asked to hurry"
+        failure = f"{moved.script}: {_OUT} did not finish: it was interrupted"
     if failure:
         raise StagingError(failure)
 
@@ -242,7 +243,7 @@ def _number(job_id: str) -> int:
 
 @asynccontextmanager
 async def scripted(path: str, submission: Submission) -> AsyncIterator[Scripted]:
-    """Load the script, before there is a job; its worker goes when it has staged in.
+    """Provide a stager with the script loaded; its worker ends after stage_in.
 
     Raises:
         StagingError: It cannot be loaded.

@@ -1,7 +1,7 @@
-"""Looks at this machine for the policy: what mounts are of, what this user may do.
+"""Collects the properties of this machine's paths for the policy.
 
-Everything here touches paths that a user named, so it may block for as long as a file system
-likes: call it in a worker thread.
+Everything here touches paths that a user named, and may block as long as a file system does: call
+it in a worker thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scrun.supervisor.staging.plan import Source
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# their files are in this machine's memory, or are put together by a mount only seen here
+# their files are in this machine's memory, or exist only by a mount on this machine
 _PRIVATE = frozenset(
     ("tmpfs", "ramfs", "overlay", "aufs", "squashfs", "fuse.fuse-overlayfs", "fuse.squashfuse")
 )
@@ -33,13 +33,13 @@ _KINDS = (
 
 
 class MountPoint(msgspec.Struct, frozen=True):
-    """One line of mountinfo, as far as it matters here.
+    """One line of mountinfo, in part.
 
     Attributes:
-        point: Where it is mounted.
+        point: The mount point.
         kind: The type of the file system.
-        device: Its number, the same for all mounts of one file system.
-        root: The directory of that file system that is seen at the point.
+        device: Its device number, the same for all mounts of one file system.
+        root: The directory of that file system that is mounted.
         source: What was mounted: a block device, a server's directory, a name.
     """
 
@@ -53,8 +53,8 @@ class MountPoint(msgspec.Struct, frozen=True):
     def private(self) -> bool:
         """Whether other machines cannot have this file system.
 
-        The root is exempt: a whole system that runs in a container lies on an overlay, and
-        what it shares with others, if it does, cannot be told from here.
+        The root is exempt: a whole system in a container is on an overlay, and may share it with
+        others or not.
         """
         return self.kind in _PRIVATE and self.point != "/"
 
@@ -66,7 +66,7 @@ def read_mounts(path: str = "/proc/self/mountinfo") -> list[MountPoint]:
 
 
 def parse_mount(line: str) -> MountPoint:
-    """Parse one line of mountinfo; blanks in paths are octal escapes there."""
+    """Parse one line of mountinfo, where blanks in paths are octal escapes."""
     before, _, after = line.partition(" - ")
     device, root, point = before.split(" ")[2:5]
     kind, source = after.split(" ")[:2]
@@ -80,7 +80,7 @@ def _plain(text: str) -> str:
 
 
 def mount_of(path: str, mounts: list[MountPoint]) -> MountPoint:
-    """Return the mount that a path without symbolic links lies on."""
+    """Return the mount that a path without symbolic links is on."""
     found = MountPoint("/", "")
     for mount in mounts:
         inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
@@ -91,25 +91,25 @@ def mount_of(path: str, mounts: list[MountPoint]) -> MountPoint:
 
 
 def on_the_nodes(path: str, bundle: str, rootfs: str, mounts: list[MountPoint]) -> str | None:
-    """Find what an engine mounted for one container where the nodes may see it, too.
+    """Return the path where the nodes may see what an engine mounted for one container.
 
-    containerd's shim mounts the root file system at `rootfs` of the bundle; buildah, in a mount
-    namespace of its own, binds it and the volumes below `mnt` of the bundle; docker's drivers
-    that have a file system for each container mount it where config.json says. The nodes have
-    none of these mounts, but perhaps what was bound.
+    containerd's shim mounts the root file system at `rootfs` of the bundle. buildah, in its own
+    mount namespace, binds it and the volumes below `mnt` of the bundle. docker's drivers with a
+    file system per container mount it at the path in config.json. The nodes have none of these
+    mounts, but perhaps what was bound.
 
     Args:
         path: An absolute path without symbolic links.
-        bundle: The bundle, likewise.
-        rootfs: The root file system, likewise.
-        mounts: Those of this mount namespace.
+        bundle: The bundle, in the same form.
+        rootfs: The root file system, in the same form.
+        mounts: The mounts of this mount namespace.
 
     Returns:
-        The path itself when it is on no such mount. None when nothing else leads there.
+        The path itself if it is on no such mount; None if there is no other path.
     """
     mount = mount_of(path, mounts)
     made_for_it = mount.point != bundle and any(below(mount.point, p) for p in (bundle, rootfs))
-    # a server's file system that is mounted as a whole is the site's work, not an engine's
+    # a server's file system that is mounted as a whole belongs to the site, not to an engine
     whole = mount.root == "/" and not mount.source.startswith("/dev/")
     if not made_for_it or (whole and not mount.private):
         return path
@@ -118,7 +118,7 @@ def on_the_nodes(path: str, bundle: str, rootfs: str, mounts: list[MountPoint]) 
         if other == mount or other.device != mount.device or not below(inside, other.root):
             continue
         found = os.path.normpath(os.path.join(other.point, os.path.relpath(inside, other.root)))
-        # a directory that is bound to its own place is there without the mount, too
+        # a directory that is bound to its own path exists without the mount, too
         if found == path or (mount_of(found, mounts) == other and _same(found, path)):
             return found
     return None
@@ -134,7 +134,7 @@ def _same(one: str, other: str) -> bool:
 def survey(
     config: Mapping[str, Any], bundle: str, rootfs: str, target: Target, staged: str
 ) -> dict[str, Source]:
-    """Look at every path of this machine that the policy has to decide about."""
+    """Return the properties of every path that the policy decides about."""
     mounts = read_mounts()
     found: dict[str, Source] = {}
     for path in binds(config.get("mounts") or [], bundle):
@@ -150,7 +150,7 @@ def survey(
 
 
 def _look_behind(source: Source, bundle: str, rootfs: str, mounts: list[MountPoint]) -> Source:
-    """Look at what was mounted for the container, instead of at the mount."""
+    """Return the properties of what was mounted for the container, instead of the mount's."""
     there = on_the_nodes(source.real, bundle, rootfs, mounts)
     if there is None:
         return msgspec.structs.replace(source, private=True)
@@ -160,7 +160,7 @@ def _look_behind(source: Source, bundle: str, rootfs: str, mounts: list[MountPoi
 
 
 def look(path: str, mounts: list[MountPoint]) -> Source:
-    """Look at one path."""
+    """Return the properties of one path."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -184,10 +184,10 @@ def look(path: str, mounts: list[MountPoint]) -> Source:
 
 
 def _size(directory: str) -> int:
-    """Add up the files of a directory, as far as it takes to know that it is too large."""
+    """Add up the sizes of a directory's files, until the limit is exceeded."""
     total = 0
     for status in everything_below(directory):
-        # every entry costs something, so a million empty ones are too large as well
+        # every entry counts, so a million empty ones are too large as well
         total += 4096 + (status.st_size if stat.S_ISREG(status.st_mode) else 0)
         if total > DIRECTORY_LIMIT:
             break

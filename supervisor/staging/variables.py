@@ -1,4 +1,4 @@
-"""The variables that a script, and the commands that it runs, find about a container."""
+"""The environment variables about a container for a script and its commands."""
 
 import os
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ def script_variables(
     """Return the job's variables and those of scrun(1), "OUTPUT ENVIRONMENT VARIABLES".
 
     Args:
-        create_request: What was asked for.
-        pid: The anchor's.
+        create_request: The request of the container's `create`.
+        pid: The anchor's pid.
         bundle: The submitted bundle.
         record: The container's record directory.
         job: The job's variables (SLURM_*).

@@ -1,9 +1,9 @@
-"""What of a container's files can be seen from this machine; pure.
+"""Decides which files of a container are visible on this machine. Pure.
 
-An engine that works with the files of a running container, as `podman cp` does, does so in the
-mount namespace of its anchor. What is there has to be what the container has, or not to be there.
-So a mount whose content only the node has (its /tmp, a tmpfs, /dev) is covered there by something
-that fails, and what lies below it is not seen either.
+Container engines access the files of a running container, as with `podman cp`, in the mount
+namespace of its anchor. Files there have to be the container's files, or must not exist. So a
+mount whose content only the node has (/tmp, a tmpfs, /dev) is covered by something that fails, and
+what is below it is hidden too.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from scrun.supervisor.staging.mounts import below, is_bind, of_every_machine, op
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PROCESSES = "/proc"  # the anchor's own, which is all that can be seen from here
+_PROCESSES = "/proc"  # only the anchor's processes are visible here
 
 
 def view_of(config: Mapping[str, Any], rootfs: str, bundle: str, *, elsewhere: bool) -> View:
-    """Tell what can be shown of a container.
+    """Return what to show of a container.
 
     Args:
         config: The config.json that runs.

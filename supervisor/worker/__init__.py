@@ -1,1 +1,1 @@
-"""The Lua worker: a process in which the scripts of a site run. RUNS IN: that process."""
+"""The Lua worker: the process that runs a site's scripts. RUNS IN: that process."""

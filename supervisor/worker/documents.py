@@ -1,7 +1,7 @@
-"""JSON and YAML for Lua scripts: the module `json`, and slurm.from_json and its like.
+"""JSON and YAML for Lua scripts: the module `json`, slurm.from_json and similar functions.
 
-As Slurm's, the functions raise what goes wrong, a string: an exception would be a Python object
-in the hands of a script. Each is a Lua function around a Python one that does not raise.
+As in Slurm, the functions raise errors as strings: an exception would give a script a Python
+object. Each is a Lua function around a Python function that does not raise.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ return function(value)
 end
 """
 
-# A json.lua of the site wins. Not one that lies in a directory of the built-in path, as of
-# Debian's lua-json: nobody asked for that, and its arrays, nulls and integers are not ours; nor
-# one in ./, the working directory of whoever called create. So the searcher stands before that
-# of Lua, and looks at the entries which LUA_PATH or the script itself named.
+# A site's json.lua takes precedence, but not one in a directory of the built-in path, such as
+# Debian's lua-json, whose arrays, nulls and integers differ; nor one in ./, the working directory
+# of whoever called create. So this searcher comes before Lua's, and searches only the entries that
+# LUA_PATH or the script itself added.
 _MODULE = b"""
 local module = ...
 local package, open, close, loadfile = package, io.open, io.close, loadfile
@@ -72,10 +72,10 @@ class Documents(NamedTuple):
     """Lua functions for the table `slurm`, and nothing else: a script sees all of it.
 
     Attributes:
-        from_json: Of a string, a value.
-        to_json: Of a value, a string.
-        from_yaml: Of a string with one document, a value.
-        to_yaml: Of a value, a string.
+        from_json: Converts a string to a value.
+        to_json: Converts a value to a string.
+        from_yaml: Converts a string with one document to a value.
+        to_yaml: Converts a value to a string.
     """
 
     from_json: LuaValue
@@ -85,16 +85,17 @@ class Documents(NamedTuple):
 
 
 class DocumentError(Exception):
-    """A text is no JSON or no YAML; for the script, as a string."""
+    """A text is not valid JSON or YAML. The script gets the message as a string."""
 
 
 def install(runtime: Executes, values: Values | None = None) -> Documents:
-    """Make the functions of a runtime, and let its `require 'json'` find ours.
+    """Make the functions for a runtime, and provide the module for its `require 'json'`.
 
-    To be called once, before a script could change package.path.
+    Call this once, before a script can change package.path.
 
     Args:
-        runtime: Of any version, with `encoding=None` and `unpack_returned_tuples=True`.
+        runtime: A runtime of any version, with `encoding=None` and
+            `unpack_returned_tuples=True`.
         values: The runtime's converter, if it has one already.
     """
     converter = Values(runtime) if values is None else values
@@ -112,7 +113,7 @@ def install(runtime: Executes, values: Values | None = None) -> Documents:
     def writer(name: str, render: Callable[[Tree], bytes]) -> LuaValue:
         def write(value: LuaValue) -> bytes:
             if value is None:
-                # a misspelt name more often than a wish for a document that says null
+                # more often a misspelt name than a request for the document null
                 raise DocumentError("a value is needed, not nil; null is json.null")
             tree = converter.to_python(value)
             with room():
@@ -140,10 +141,10 @@ def install(runtime: Executes, values: Values | None = None) -> Documents:
 
 
 def parse_json(text: str) -> Tree:
-    """Read JSON.
+    """Parse JSON.
 
     Raises:
-        DocumentError: It is none.
+        DocumentError: The text is not JSON.
     """
     try:
         tree: Tree = json.loads(text.removeprefix("\ufeff"), parse_constant=_no_constant)
@@ -156,8 +157,8 @@ def parse_json(text: str) -> Tree:
 def render_json(tree: Tree) -> bytes:
     """Write JSON, without needless blanks.
 
-    Half of a surrogate pair, which JSON can hold and UTF-8 cannot, leaves as it can have come:
-    what backslashreplace makes of it is JSON's own escape.
+    Half of a surrogate pair, which JSON can hold and UTF-8 cannot, is written as an escape:
+    backslashreplace gives JSON's own form.
     """
     text = json.dumps(
         tree, ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
@@ -170,7 +171,7 @@ def _no_constant(name: str) -> Tree:
 
 
 def _parse_yaml(text: str) -> Tree:
-    # here, as few scripts need it and yaml takes 10 ms
+    # imported here: few scripts need it, and yaml takes 10 ms
     from scrun.supervisor.worker.documents_yaml import parse_yaml
 
     return parse_yaml(text)
@@ -190,7 +191,7 @@ def _decode(text: bytes) -> str:
 
 
 def _function(runtime: Executes, name: str, work: Callable[[LuaValue], LuaValue]) -> LuaValue:
-    """Make a Lua function that raises strings of a Python function that raises exceptions."""
+    """Wrap a Python function that raises exceptions in a Lua function that raises strings."""
 
     def call(value: LuaValue) -> tuple[bool, LuaValue]:
         try:

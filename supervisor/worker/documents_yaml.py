@@ -1,9 +1,9 @@
-"""YAML as a tree like JSON's, by PyYAML: its scanner, parser and emitter, with rules of our own.
+"""YAML as a tree like JSON's, with PyYAML's scanner, parser and emitter, and different rules.
 
-PyYAML decides as YAML 1.1 what a plain word means: `no` is false there, `0o17` a string, `1:30`
-a number of seconds. Here it is the core schema of YAML 1.2, as in Slurm's reader and in Go's.
-The reader works on events, not on PyYAML's nodes: so depth and aliases are limited before memory
-is spent, and nothing is ever constructed of a tag.
+PyYAML resolves plain words as YAML 1.1: `no` is false, `0o17` a string, `1:30` a number of
+seconds. This module uses the core schema of YAML 1.2, as Slurm's and Go's readers do. The reader
+works on events, not on PyYAML's nodes. So it limits depth and aliases before they take memory, and
+never constructs anything from a tag.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scrun.supervisor.worker.values import MAX_DEPTH, Tree
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# How many values aliases may stand for in a document: nine lines of YAML can mean 9**9 of them.
+# The number of values that aliases may stand for: nine lines of YAML can mean 9**9 of them.
 MAX_ALIASED = 100_000
 
 _TAG = "tag:yaml.org,2002:"
@@ -33,18 +33,18 @@ _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NO_NUMBER = re.compile(r"([-+]?)\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 
-# libyaml's are ten times as quick; not every PyYAML is built with it
+# libyaml's are ten times as fast; not every PyYAML is built with it
 _Loader: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BaseDumper: type = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def parse_yaml(text: str) -> Tree:
-    """Read one document.
+    """Parse one document.
 
-    Keys are strings, as in JSON: `1: a` has the key "1". Of equal keys the last one counts.
+    Keys are strings, as in JSON: `1: a` has the key "1". Of equal keys, the last one counts.
 
     Raises:
-        DocumentError: It is no YAML, there are more documents, or JSON cannot hold what it says.
+        DocumentError: The text is not YAML, has several documents, or has no form in JSON.
     """
     try:
         return _Reader(yaml.parse(text, Loader=_Loader)).read()
@@ -73,17 +73,17 @@ def render_yaml(tree: Tree) -> bytes:
 
 
 class _Mark(Protocol):
-    """Of PyYAML's marks and of libyaml's, which have no base in common."""
+    """The common part of PyYAML's and libyaml's marks, which share no base class."""
 
     line: int
     column: int
 
 
 class _Reader:
-    """Makes a tree of events.
+    """Builds a tree from events.
 
     Args:
-        events: As of `yaml.parse`.
+        events: The events, as `yaml.parse` gives them.
     """
 
     def __init__(self, events: Iterator[yaml.Event]) -> None:
@@ -93,7 +93,7 @@ class _Reader:
         self._aliased = 0
 
     def read(self) -> Tree:
-        """Read the whole stream."""
+        """Return the tree of the whole stream."""
         tree: Tree = None
         documents = 0
         for event in self._events:
@@ -150,7 +150,7 @@ class _Reader:
             else:
                 key = None
             if not isinstance(key, str):
-                raise DocumentError(_at(event.start_mark, "a key that is no string"))
+                raise DocumentError(_at(event.start_mark, "a key that is not a string"))
             members[key] = self._node(next(self._events), depth)
         return members
 
@@ -182,12 +182,12 @@ def _scalar(event: yaml.ScalarEvent) -> Tree:
                 return float(value)
             if type(value) is types:
                 return value
-            raise DocumentError(_at(event.start_mark, f"{text} is no {kind}"))
+            raise DocumentError(_at(event.start_mark, f"{text} is not of type {kind}"))
     raise DocumentError(_at(event.start_mark, f"the tag {event.tag} is not known"))
 
 
 def _plain(text: str) -> Tree:
-    """Tell what a word without quotes means, by the core schema of YAML 1.2."""
+    """Return the value of a word without quotes, by the core schema of YAML 1.2."""
     if text in _NULLS:
         return None
     if text in _BOOLS:
@@ -213,14 +213,14 @@ def _at(mark: _Mark | None, problem: str) -> str:
     return f"line {mark.line + 1} column {mark.column + 1}: {problem}"
 
 
-class _Dumper(_BaseDumper):  # type: ignore[misc]  # which of two it is, is known at run time
+class _Dumper(_BaseDumper):  # type: ignore[misc]  # one of two classes, known at run time
     """Writes trees: no aliases, and quotes wherever YAML 1.1 or 1.2 needs them."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
     def write_string(self, text: str) -> yaml.ScalarNode:
-        """Represent a string; PyYAML itself sees to the words of YAML 1.1."""
+        """Represent a string; PyYAML itself quotes the words of YAML 1.1."""
         text.encode()  # PyYAML's own emitter would write an escape that libyaml refuses to read
         style = None if isinstance(_plain(text), str) else "'"
         node: yaml.ScalarNode = self.represent_scalar(_TAG + "str", text, style=style)

@@ -1,31 +1,31 @@
-"""A scrun.lua at work: the program of a child process with one Lua runtime on its one thread.
+"""The program of the Lua worker: one Lua runtime on its only thread.
 
-Why a process and not a thread of the supervisor: nothing can stop a script that loops inside of
-one of Lua's C functions or waits for a FIFO, but a process can be killed. And what a script
-changes (working directory, locale, open files, memory) goes with it.
+This is a process and not a thread of the supervisor, because nothing can stop a script that loops
+in one of Lua's C functions or waits for a FIFO, but a process can be killed. What a script changes
+(working directory, locale, open files, memory) ends with the process.
 
-It talks with the supervisor (`supervisor.scripts.host`) on a socket, in the frames of
+It talks to the supervisor (`supervisor.scripts.host`) on a socket, in frames of
 `scrun.protocol.wire`. From the supervisor::
 
     load   VERSION MEMORY OUTPUT_LIMIT SCRIPT CLUSTER TRUSTED
     call   FUNCTION BUNDLE ROOT COUNT ARGUMENT... NAME=VALUE...
            with the original paths; ARGUMENT is n:DIGITS, s:TEXT, or e: for the list of variables
     status EXIT-STATUS    the answer to a command
-    refused REASON        likewise
+    refused REASON        the answer to a command that was not run
 
-TRUSTED are uids, with commas between them (see `scrun.core.paths.replaceable`).
+TRUSTED are uids, separated by commas (see `scrun.core.paths.replaceable`).
 To it::
 
     log     LEVEL TEXT
-    command TEXT          beside it the descriptor of its output; likewise `output`, without
-                          its standard error, and `remote`, on the job's nodes
+    command TEXT          with the descriptor for its output; also `output`, without its
+                                                standard error, and `remote`, on the job's nodes
     stop                  the command's output is too long
     loaded  MISSING-FUNCTION...
-    done    BUNDLE ROOT   what the script has set, or empty
+    done    BUNDLE ROOT   the paths that the script set, or empty
     failed  TEXT TRACEBACK
 
-The output of a command comes to us by a pipe, not through the supervisor. Imports little, as it
-is started for each container.
+A command's output comes through a pipe, not through the supervisor. The program imports little, as
+each container starts it.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ _FUNCTIONS = ("slurm_scrun_stage_in", "slurm_scrun_stage_out")
 _PRELUDE = os.path.join(os.path.dirname(__file__), "prelude.lua")
 _PIECE = 1 << 20
 _LONGEST_TEXT = 1 << 17
-_LONGEST_COMMAND = _LONGEST_TEXT - 1  # execve(2): MAX_ARG_STRLEN, of which one byte is the NUL
+_LONGEST_COMMAND = _LONGEST_TEXT - 1  # execve(2): MAX_ARG_STRLEN, which includes the NUL
 _LONGEST_PATH = 4095
-# After a command's end a process that left its group may keep the pipe. It is heard until there
-# are so many milliseconds without output, and no longer than so many seconds.
+# After a command's end, a process that left its group may keep the pipe open. Its output is read
+# until a pause of so many milliseconds, and for at most so many seconds.
 _SILENCE = 100
 _STRAGGLERS = 1.0
 
 
 class Failed(Exception):
-    """The script failed; the reason, and Lua's traceback."""
+    """A script failed; has the reason, and Lua's traceback."""
 
     def __init__(self, reason: str, trace: str = "") -> None:
         super().__init__(reason)
@@ -81,7 +81,7 @@ class Supervisor:
     def tell(self, *fields: str | bytes, fd: int | None = None) -> None:
         """Send a frame."""
         texts = [field if isinstance(field, bytes) else _encoded(field) for field in fields]
-        # NUL parts the fields, and a frame has a limit
+        # NUL separates the fields, and a frame has a limit
         data = frame([_shortened(text).replace(b"\0", b"\\0") for text in texts])
         if fd is not None:
             sent = socket.send_fds(self._sock, [data], [fd])
@@ -89,7 +89,7 @@ class Supervisor:
         self._sock.sendall(data)
 
     def hear(self) -> list[bytes]:
-        """Wait for a frame. Whose supervisor is gone goes too."""
+        """Wait for a frame. Without a supervisor the process ends."""
         length = int.from_bytes(self._exactly(4), "big")
         return self._exactly(length).split(b"\0")
 
@@ -103,19 +103,19 @@ class Supervisor:
         return data
 
     def poll(self, fd: int) -> select.poll:
-        """Return a poll of a descriptor and of our own socket."""
+        """Return a poll object for a descriptor and the socket."""
         poller = select.poll()
         poller.register(fd, select.POLLIN)
         poller.register(self._sock, select.POLLIN)
         return poller
 
     def is_me(self, fd: int) -> bool:
-        """Whether a polled descriptor is our own."""
+        """Return whether a polled descriptor is the socket."""
         return fd == self._sock.fileno()
 
 
 class Host:
-    """What the prelude calls."""
+    """The functions that the prelude calls."""
 
     def __init__(self, supervisor: Supervisor, output_limit: int) -> None:
         self._supervisor = supervisor
@@ -131,7 +131,7 @@ class Host:
         self._supervisor.tell("log", level, text)
 
     def set_path(self, which: bytes, path: bytes) -> tuple[bytes | None, bytes]:
-        """Note a new path; return why not, or the original one."""
+        """Store a new path; return an error or None, and the original path."""
         if b"\0" in path:
             return b"a path cannot contain a NUL", b""
         if len(path) > _LONGEST_PATH:
@@ -140,11 +140,11 @@ class Host:
         return None, self.originals[which]
 
     def minutes(self, text: bytes) -> int:
-        """Read a time span."""
+        """Parse a time span."""
         return minutes(text.decode(errors="replace"))
 
     def run(self, kind: bytes, script: bytes) -> tuple[bytes | None, int, bytes]:
-        """Run a shell script; return why not, or its exit status and its output."""
+        """Run a shell script; return an error or None, its exit status, and its output."""
         if b"\0" in script:
             return b"a command cannot contain a NUL", 0, b""
         if len(script) > _LONGEST_COMMAND:
@@ -169,8 +169,8 @@ class Host:
         return None, int(answer[1]), output
 
     def _read(self, readable: int) -> bytes | None:
-        """Read a command's output, to its end or the command's; None when it is too long."""
-        output = io.BytesIO()  # its value is not copied, a bytearray's would be
+        """Read a command's output until it or the command ends; return None if it is too long."""
+        output = io.BytesIO()  # unlike a bytearray's, its value is not copied
         poller = self._supervisor.poll(readable)
         deadline, patience = math.inf, None
         while time.monotonic() < deadline and (events := poller.poll(patience)):
@@ -200,7 +200,7 @@ class WorkerScript:
         """Load it.
 
         Raises:
-            Failed: It cannot be.
+            Failed: It cannot be loaded.
         """
         version, memory, limit, path, cluster, trusted = (os.fsdecode(field) for field in orders)
         self._host = Host(supervisor, int(limit))
@@ -218,7 +218,7 @@ class WorkerScript:
         originals: list[bytes],
         environment: list[bytes],
     ) -> list[bytes]:
-        """Call one of its functions; return the bundle's and the root's new path.
+        """Call one of its functions; return the new paths of the bundle and the root.
 
         Raises:
             Failed: It raised an error, or did not return slurm.SUCCESS.
@@ -226,7 +226,7 @@ class WorkerScript:
         self._host.originals.update(zip((b"bundle", b"root"), originals, strict=True))
         self._host.last_error = ""
         values = [
-            # from 1: it begins at 0 in Slurm's scrun, so that ipairs loses the first one
+            # from 1; Slurm's scrun begins at 0, so that ipairs loses the first entry
             self._runtime.lua.table_from(environment) if argument == b"e:" else _argument(argument)
             for argument in arguments
         ]
@@ -253,7 +253,7 @@ class WorkerScript:
 
 
 def prelude(runtime: LuaRuntime, host: Host, cluster: str) -> tuple[Callable[..., Value], ...]:
-    """Run the prelude; return its functions for loading, calling and asking, and its own."""
+    """Run the prelude; return its functions (see the end of prelude.lua)."""
     from scrun.supervisor.worker.documents import install
 
     functions: dict[str, object] = {
@@ -268,7 +268,7 @@ def prelude(runtime: LuaRuntime, host: Host, cluster: str) -> tuple[Callable[...
         runtime.table(functions),
         runtime.table({**ERRORS, **OF_JOBS, **USUAL, "CLUSTER_NAME": cluster.encode()}),
         runtime.table(install(runtime)._asdict()),
-        # not guarded: these are what the guard is made of
+        # not guarded: the guard itself uses these
         runtime.room,
         runtime.limit,
     )
@@ -276,14 +276,14 @@ def prelude(runtime: LuaRuntime, host: Host, cluster: str) -> tuple[Callable[...
 
 
 def read_script(path: str, trusted: str) -> tuple[bytes, bytes]:
-    """Return a script's text, and what Lua calls it in messages.
+    """Return a script's text, and its name for Lua's messages.
 
     Args:
-        path: Where it is.
-        trusted: The uids of those who may have written it, besides root's and ours.
+        path: The script.
+        trusted: The uids that may own it, besides root and the user of this process.
 
     Raises:
-        Failed: It cannot be read, or somebody else could have written it.
+        Failed: It cannot be read, or others can write it.
     """
     try:
         content = read_trusted(path, [int(uid) for uid in trusted.split(",") if uid])
@@ -296,10 +296,10 @@ def read_script(path: str, trusted: str) -> tuple[bytes, bytes]:
 
 
 def checked(runtime: LuaRuntime, results: tuple[Value, ...]) -> Value:
-    """Return what a guarded call has returned in a runtime.
+    """Return the result of a guarded call.
 
     Raises:
-        Failed: It raised an error.
+        Failed: The call raised an error.
     """
     if not results[0]:
         reason, trace = (bytes(text or b"").decode(errors="replace") for text in results[1:3])
@@ -308,9 +308,9 @@ def checked(runtime: LuaRuntime, results: tuple[Value, ...]) -> Value:
 
 
 def flush() -> None:
-    """Write out what the C library holds back.
+    """Flush the C library's buffers.
 
-    A script may have left files open; soon we are killed.
+    A script may have left files open, and this process will be killed.
     """
     import ctypes
 
@@ -337,10 +337,10 @@ def _argument(field: bytes) -> int | bytes:
 
 
 def serve(supervisor: Supervisor) -> None:
-    """Do what the supervisor asks for; the first request says for which kind of script.
+    """Serve the supervisor's requests; the first one determines the kind of script.
 
     Raises:
-        Failed: The script did.
+        Failed: The script failed.
     """
     request = supervisor.hear()
     if request[0] != b"load":
@@ -360,7 +360,7 @@ def serve(supervisor: Supervisor) -> None:
 
 
 def main() -> None:
-    """Serve the supervisor that has the other end of the socket whose number is given."""
+    """Serve the supervisor through the inherited socket."""
     number, _, processor_time = sys.argv[1:]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
@@ -371,5 +371,5 @@ def main() -> None:
         serve(supervisor)
     except Failed as error:
         supervisor.tell("failed", error.reason, error.trace)
-    except Exception as error:  # of lupa itself: no memory, for one
+    except Exception as error:  # of lupa itself, for example out of memory
         supervisor.tell("failed", f"{type(error).__name__}: {error}", "")

@@ -1,7 +1,7 @@
-"""Where `require` looks for modules: where a site's packages put them, as the site's own Lua does.
+"""The search path of `require`: the directories of a site's packages, as in the site's own Lua.
 
-lupa's Lua is built for /usr/local alone. Debian, Fedora and SUSE have their packages in
-/usr/share/lua, and the modules in C in the directory of the libraries.
+lupa's Lua searches /usr/local only. Debian, Fedora and SUSE install modules in /usr/share/lua, and
+those in C in the directory of the libraries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 VERSIONS = ("5.1", "5.2", "5.3", "5.4", "5.5")
 
-# What scripts for Lua 5.1, with which Slurm is mostly built, call, and later versions lack.
+# Functions of Lua 5.1, with which Slurm is mostly built, that later versions lack.
 _OF_5_1 = frozenset(
     ("unpack", "setfenv", "getfenv", "loadstring", "module", "seeall", "loaders", "getn", "setn",
      "maxn", "foreach", "foreachi", "gfind", "pow", "log10", "ldexp", "frexp", "cosh", "sinh",
@@ -29,14 +29,14 @@ _NO_INTEGER = "number has no integer representation"
 
 
 def search_path(built_in: str, variable: str | None, places: tuple[str, ...]) -> str:
-    """Return the entries in which `require` looks.
+    """Return the entries that `require` searches.
 
-    Those of a relative path go, unless the variable names them: `create` is called in any
-    directory, and what lies there may be anybody's.
+    Relative entries are removed unless the variable has them: `create` may be called in a
+    directory whose files belong to anybody.
 
     Args:
-        built_in: What Lua has made of its own default and the variable.
-        variable: LUA_PATH or LUA_CPATH; one without `;;` replaces the default.
+        built_in: Lua's own path, from its default and the variable.
+        variable: LUA_PATH or LUA_CPATH; without `;;` it replaces the default.
         places: The entries of the system's packages.
     """
     wanted = (variable or "").split(";")
@@ -47,20 +47,20 @@ def search_path(built_in: str, variable: str | None, places: tuple[str, ...]) ->
 
 
 def path(built_in: str, version: str, environment: Mapping[str, str]) -> str:
-    """Return a package.path."""
+    """Return the value of package.path."""
     directory = f"/usr/share/lua/{version}"
     places = (f"{directory}/?.lua", f"{directory}/?/init.lua")
     return search_path(built_in, _variable("LUA_PATH", version, environment), places)
 
 
 def cpath(built_in: str, version: str, environment: Mapping[str, str], libraries: str) -> str:
-    """Return a package.cpath; `libraries` is the directory of the system's libraries."""
+    """Return the value of package.cpath; `libraries` is the directory of system libraries."""
     places = tuple(f"{directory}/lua/{version}/?.so" for directory in (libraries, "/usr/lib"))
     return search_path(built_in, _variable("LUA_CPATH", version, environment), places)
 
 
 def library_directory(maps: str = "/proc/self/maps") -> str:
-    """Return the directory of the libraries of this process' architecture: where libc is."""
+    """Return the directory of the system libraries: that of the libc in use."""
     try:
         with open(maps, encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -74,15 +74,15 @@ def library_directory(maps: str = "/proc/self/maps") -> str:
 
 
 def advice(reason: str, version: str, shared: str = "/usr/share/lua") -> str:
-    """Say which version of Lua a script was written for, when its failure tells.
+    """Return which version of Lua a script needs, if its error message tells.
 
     Args:
         reason: Lua's message.
-        version: That of the script's runtime.
-        shared: Where the system's packages are, a directory for each version.
+        version: The version of the script's runtime.
+        shared: The directory of the system's packages, with one subdirectory per version.
 
     Returns:
-        The advice, with a space before it; or an empty text.
+        The advice, with a space before it; or "".
     """
     remedy = 'version = "{}" in the section [lua] of scrun.toml'
     missing = _MISSING.search(reason)

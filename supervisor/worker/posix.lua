@@ -1,6 +1,6 @@
--- What scripts for spank-lua use most of `posix` (luaposix). In the local and the allocator context
--- the environment of the process is the job's (spank(7)), so setenv is how a script changes that: the
--- module in C would change that of our process.
+-- The part of `posix` (luaposix) that scripts for spank-lua use most. In the local and the allocator
+-- context the process has the job's environment (spank(7)), so scripts change it with setenv. The
+-- module in C would change only the worker's.
 
 local host, shown = ...
 local type, error, format = type, error, string.format

@@ -1,9 +1,9 @@
--- The Lua side of what a scrun.lua finds. Runs once, before the script, in Lua 5.1 to 5.5.
+-- The Lua side of the interface for a scrun.lua. Runs once, before the script, in Lua 5.1 to 5.5.
 --
--- `host` holds functions of the worker; what a caller did wrong is raised here, so that it has the
--- script's line in front. `room` and `limit` lift and set the limit of memory: it holds for the
--- script's code only (see runtime.py). Whatever is needed later is kept in locals here, because a
--- script may replace any global.
+-- `host` has functions of the worker. Errors of the caller are raised here, so that the message
+-- begins with the script's line. `room` and `limit` lift and set the limit of memory, which applies
+-- to the script's code only (see runtime.py). Everything needed later is in locals, because a script
+-- may replace any global.
 
 local host, constants, documents, room, limit = ...
 local unpack = table.unpack or unpack
@@ -15,7 +15,7 @@ local tmpfile, close_file, file_type = io.tmpfile, io.close, io.type
 local load_chunk = loadstring or load
 local before_5_2 = _VERSION == "Lua 5.1"
 
--- Called by what the functions of the script's share: the script is four levels up.
+-- Called by the helpers of the script's functions: the script is four levels up.
 local function text(value, name)
 	if type(value) == "string" then return value end
 	if type(value) == "number" then return tostring(value) end
@@ -31,7 +31,7 @@ end
 local function message(...)
 	local count = select("#", ...)
 	if count == 0 then return "" end
-	-- a lone string with a % in it is no format
+	-- a single string with a % is not a format
 	if count == 1 then return shown((...)) end
 	local done, result = pcall(format, ...)
 	if done then return result end
@@ -62,7 +62,7 @@ function slurm.log_debug2(...) host.log("debug2", message(...)) end
 function slurm.log_debug3(...) host.log("debug3", message(...)) end
 function slurm.log_debug4(...) host.log("debug4", message(...)) end
 slurm.error = slurm.log_error
-slurm.log_user = slurm.log_info -- as of 24.11; what people see is for their settings to say
+slurm.log_user = slurm.log_info -- as in 24.11; the user's settings decide what is shown
 
 local function run(kind, script, name)
 	local failure, status, output = host.run(kind, text(script, name))
@@ -101,14 +101,14 @@ function slurm.time_str2mins(time) return host.minutes(shown(time)) end
 globals.slurm = slurm
 globals.SLURM = slurm -- the manual writes SLURM.success in places
 
--- What would reach around us
+-- Functions of Lua that would bypass the worker
 
--- Ends the script, as any other error.
+-- Ends the script like any other error.
 function os.exit(code)
 	error(format("os.exit(%s) called: return slurm.SUCCESS or slurm.ERROR instead", shown(code)), 2)
 end
 
--- system(3) and popen(3) would make children that nobody could end.
+-- system(3) and popen(3) would start children that nobody could end.
 function os.execute(command)
 	if command == nil then return before_5_2 and 1 or true end
 	local status, output = run("command", command, "os.execute")
@@ -152,15 +152,15 @@ function io.type(value)
 	return file_type(value)
 end
 
--- Anybody's upvalues, the registry and the functions that are being called are in its reach.
+-- The full module reaches all upvalues, the registry, and the functions on the stack.
 debug = { traceback = debug.traceback, getinfo = debug.getinfo }
 package.loaded.debug = debug
 python, package.loaded.python = nil, nil
 
--- A script's worker is killed in the end: nobody would flush what it has printed.
+-- The worker is killed at the end, which does not flush the script's output.
 io.stdout:setvbuf("line")
 
--- How the host calls
+-- Calls from the host
 
 local function explain(reason)
 	local words = type(reason) == "string" and reason or "error: " .. shown(reason)
@@ -177,7 +177,7 @@ local function guarded(called, ...)
 	if not done then collectgarbage() end
 	room()
 	if done then return true, result end
-	-- without memory, or when an error is raised by an error, the handler is not heard
+	-- without memory, or after an error in an error, the handler is not called
 	return false, reason or shown(result), trace or ""
 end
 

@@ -1,8 +1,8 @@
 """A Lua runtime whose script can neither reach Python nor break it.
 
-Lua reports a lack of memory by longjmp(3). When that goes through a frame of lupa, the interpreter
-lock is never released, and the process hangs. So the limit of memory holds only while code of the
-script runs; a value that does not fit is there for a moment, and the next allocation fails.
+Lua reports a lack of memory by longjmp(3). If that passes a frame of lupa, the interpreter lock is
+never released, and the process hangs. So the limit of memory applies only while the script's code
+runs; a value above the limit exists for a moment, and the next allocation fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Value = Any  # lupa has no types
 
-# What goes wrong in Python is an object of Python: for the script, a text is made of it.
+# Converts Python exceptions, which are Python objects, to strings for the script.
 _GUARD = b"""
 local room, limit = ...
 local pcall, tostring, error = pcall, tostring, error
@@ -40,21 +40,21 @@ class LuaRuntime:
     """A runtime of one of the versions of Lua.
 
     Attributes:
-        lua: lupa's own.
+        lua: lupa's runtime.
         version: "5.1" to "5.5".
     """
 
     def __init__(self, version: str, memory: int) -> None:
-        """Make one.
+        """Create a runtime.
 
         Args:
             version: See the class.
-            memory: How much a script may take, in bytes.
+            memory: The limit of a script's memory, in bytes.
         """
         self._lupa = _lupa(version)
         self.version = version
         self._memory = memory
-        self._depth = 1  # how many frames of ours are on the stack
+        self._depth = 1  # the number of scrun's own frames on the stack
         self.lua: Value = self._lupa.LuaRuntime(
             encoding=None,
             source_encoding="utf-8",
@@ -69,31 +69,31 @@ class LuaRuntime:
         self._guard = self.lua.execute(_GUARD, self.room, self.limit)
 
     def room(self) -> None:
-        """Lift the limit: code of ours begins."""
+        """Lift the limit: scrun's own code begins."""
         self._depth += 1
         self.lua.set_max_memory(0)
 
     def limit(self) -> None:
-        """Set the limit again: code of the script goes on."""
+        """Set the limit again: the script's code continues."""
         self._depth -= 1
         if not self._depth:
             self.lua.set_max_memory(self._memory)
 
     def execute(self, code: bytes, /, *arguments: object) -> Value:
-        """Run a chunk of ours; functions among its arguments become Lua functions."""
+        """Run a chunk of scrun's; functions among its arguments become Lua functions."""
         return self.lua.execute(code, *map(self._given, arguments))
 
     def table(self, members: dict[str, object]) -> Value:
-        """Make a table by names; functions in it become Lua functions."""
+        """Make a table with string keys; functions in it become Lua functions."""
         given = {name.encode(): self._given(member) for name, member in members.items()}
         return self.lua.table_from(given)
 
     def function(self, call: Callable[..., object]) -> Value:
-        """Make a Lua function of a Python function: what it raises is a string in Lua."""
+        """Make a Lua function from a Python function; its exceptions become strings."""
         return self._guard(call)
 
     def type_name(self, value: Value) -> str:
-        """Return what Lua's `type` says of a value that is not None."""
+        """Return the result of Lua's `type` for a value that is not None."""
         names = {bool: "boolean", int: "number", float: "number", bytes: "string"}
         return names.get(type(value)) or str(self._lupa.lua_type(value))
 
@@ -111,7 +111,7 @@ class LuaRuntime:
 
 
 def _lupa(version: str) -> Value:
-    """Import one of lupa's Luas so that modules in C find the functions of it."""
+    """Import one of lupa's Lua versions, with its symbols visible to modules in C."""
     lupa = importlib.import_module("lupa")
     with lupa.allow_lua_module_loading():
         return importlib.import_module("lupa.lua" + version.replace(".", ""))

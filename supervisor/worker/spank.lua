@@ -1,9 +1,8 @@
--- The Lua side of what a script of plugstack.conf finds, spank-lua(8). Runs once for each context,
--- after the prelude of scrun.lua, in Lua 5.1 to 5.5.
+-- The Lua side of the interface for scripts of plugstack.conf, spank-lua(8). Runs once for each
+-- context, after prelude.lua, in Lua 5.1 to 5.5.
 --
--- `host` holds functions of the worker, `guarded`, `message` and `shown` are the prelude's. What
--- may be asked for, and what the answers are, comes with each call in a table, `state`: see
--- phases.py.
+-- `host` has functions of the worker; `guarded`, `message` and `shown` are the prelude's. Each call
+-- brings a table `state` with what the script may read: see phases.py.
 
 local host, guarded, message, shown, context, version = ...
 local setmetatable, rawget, rawset, type, tonumber = setmetatable, rawget, rawset, type, tonumber
@@ -32,7 +31,7 @@ globals.SPANK = SPANK
 -- The handle
 
 local Handle = {}
-local owners = setmetatable({}, { __mode = "k" }) -- whose script each is for
+local owners = setmetatable({}, { __mode = "k" }) -- the script that each handle belongs to
 
 local function text(value, number, name)
 	if type(value) == "string" then return value end
@@ -52,7 +51,7 @@ local function copy(list)
 	return result
 end
 
--- as wait(2) has it: status, exit code, or signal and whether there is a core
+-- as in wait(2): status, exit code, or signal and whether there is a core
 local function task_status(status)
 	local signal = status % 128
 	if signal == 0 then return status, floor(status / 256) % 256, nil, nil end
@@ -141,7 +140,7 @@ local function described(option, env)
 		end
 	end
 	if not match(option.name, "^%w[%w_.-]*$") or #option.name > NAME_LENGTH then
-		error(format("spank option: %s: is no name of an option", option.name), 0)
+		error(format("spank option: %s: not a valid name of an option", option.name), 0)
 	end
 	local takes = whole(option.has_arg, "has_arg")
 	if takes < 0 or takes > 2 then error("spank option: has_arg: 0, 1 or 2 expected", 0) end
@@ -170,7 +169,7 @@ function Handle.getopt(self, option)
 	return given
 end
 
--- A script has globals of its own
+-- Each script has its own globals
 
 local function new_globals()
 	local env = setmetatable({}, { __index = globals })

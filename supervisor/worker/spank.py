@@ -1,9 +1,9 @@
-"""The scripts of a plugstack.conf at work, in the process of `supervisor.worker.main`.
+"""Runs the scripts of a plugstack.conf, in the process of `supervisor.worker.main`.
 
-A context has a Lua runtime, as it has a process of its own in Slurm: what scripts keep in globals
-in one context is not there in another. Several contexts of a container share this process.
+Each context has a Lua runtime, as it has a process in Slurm: globals of one context do not exist
+in another. Several contexts of a container share this process.
 
-From the supervisor, after what `supervisor.worker.main` lists::
+From the supervisor, besides the list in `supervisor.worker.main`::
 
     open  CONTEXT VERSION MEMORY OUTPUT-LIMIT SLURM-VERSION TRUSTED PATH...
     call  CONTEXT INDEX FUNCTION STATE
@@ -11,12 +11,12 @@ From the supervisor, after what `supervisor.worker.main` lists::
     close CONTEXT
 
 INDEX counts a context's scripts from 1, STATE is JSON (`phases.state`). KIND is "" for an option
-without argument. To it::
+without argument. To the supervisor::
 
     opened SCRIPT...      each JSON: `error` and `trace`, or `functions`, `unknown` and `options`
     called FAILED ERROR TRACEBACK CHANGE...
-           FAILED is "1" or empty; CHANGE is `job+NAME=VALUE`, `job-NAME`, likewise `control`, or
-           `option` and JSON
+           FAILED is "1" or empty; CHANGE is `job+NAME=VALUE`, `job-NAME`, the same with
+           `control`, or `option` and JSON
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _HERE = os.path.dirname(__file__)
 
 
 class Changes:
-    """What a script changes while it is called: functions for Lua, and the result."""
+    """Collects the changes that a script makes during a call, by functions for Lua."""
 
     def __init__(self, host: Host, *, own_environment: bool) -> None:
-        """Begin without any.
+        """Start without any.
 
         Args:
             host: For messages.
-            own_environment: Whether this process' environment is the job's.
+            own_environment: Whether this process has the job's environment.
         """
         self._host = host
         self._own = own_environment
@@ -53,7 +53,7 @@ class Changes:
         self.options: list[dict[str, object]] = []
 
     def functions(self) -> dict[str, object]:
-        """Return what spank.lua and posix.lua call."""
+        """Return the functions that spank.lua and posix.lua call."""
         return {
             "log": self._host.log,
             "set": self.set,
@@ -79,7 +79,7 @@ class Changes:
     def register(
         self, name: bytes, usage: bytes, takes: int, argument: bytes, function: bytes, val: int
     ) -> None:
-        """Note an option."""
+        """Store an option."""
         told = (name, usage, argument, function)
         texts = [text.decode(errors="replace") for text in told]
         names = ("name", "usage", "argument", "function")
@@ -87,7 +87,7 @@ class Changes:
         self.options.append(option)
 
     def take(self) -> list[bytes]:
-        """Return what was changed since the last time."""
+        """Return the changes since the last call."""
         taken = self.made + [b"option" + json.dumps(option).encode() for option in self.options]
         self.made, self.options = [], []
         return taken
@@ -97,7 +97,7 @@ class LuaContext:
     """The scripts in one context."""
 
     def __init__(self, supervisor: Supervisor, orders: list[bytes]) -> None:
-        """Make the runtime; no script is loaded yet."""
+        """Create the runtime; no script is loaded yet."""
         context, version, memory, limit, slurm, trusted = orders
         self._count = 0
         self._trusted = trusted.decode()
@@ -120,7 +120,7 @@ class LuaContext:
             return compiled
 
     def load(self, path: bytes) -> bytes:
-        """Load one script, and say what it has; as JSON."""
+        """Load one script; return its functions and options, as JSON."""
         self._begin(self._runtime.lua.table_from({}))
         self._count += 1
         index = self._count
@@ -128,7 +128,7 @@ class LuaContext:
             try:
                 content, name = read_script(os.fsdecode(path), self._trusted)
             except Failed:
-                self._load(b"", b"=nothing")  # it has its number all the same
+                self._load(b"", b"=nothing")  # to keep the numbers of the others
                 raise
             checked(self._runtime, self._load(content, name))
             checked(self._runtime, self._options_of(index))
@@ -159,10 +159,10 @@ class LuaContext:
         )
 
     def _tell(self, state: bytes) -> Value:
-        """Give Lua what a call may know; return the script's arguments."""
+        """Pass the state of a call to Lua; return the script's arguments."""
         told = json.loads(state)
         if self._is_job_script:
-            os.environ.update(told["job"])  # what a prolog would have
+            os.environ.update(told["job"])  # as in a prolog
         arguments = told.pop("arguments")
         self._begin(self._table(told))
         return self._table(arguments)
@@ -179,7 +179,7 @@ class LuaContext:
         return [failed, *texts, *self._changes.take()]
 
     def _table(self, value: object) -> Value:
-        """Make a value of Lua of one of JSON."""
+        """Convert a value of JSON to one of Lua."""
         if isinstance(value, str):
             return value.encode(errors="surrogateescape")
         if isinstance(value, list):
@@ -191,7 +191,7 @@ class LuaContext:
 
 
 def _key(name: str) -> int | bytes:
-    """JSON has no numbers for names; no name of a variable begins with the mark."""
+    """Return the key of a table: JSON has only strings, and `=` marks a number."""
     if name.startswith("="):
         return int(name[1:])
     return name.encode(errors="surrogateescape")
@@ -205,7 +205,7 @@ def _uname(form: bytes) -> bytes:
 
 
 def serve_stack(supervisor: Supervisor, request: list[bytes]) -> None:
-    """Open contexts, and call functions in them, as they are asked for. Does not return."""
+    """Serve requests for contexts and their functions. Does not return."""
     contexts: dict[bytes, LuaContext] = {}
     while True:
         kind, name, *fields = request

@@ -1,4 +1,4 @@
-"""Slurm's notation of time spans. Pure."""
+"""Parses Slurm's notation of time spans. Pure."""
 
 import re
 
@@ -7,14 +7,14 @@ NOT_A_TIME = -2
 
 _DAYS = re.compile(r"(\d+)-(?:(\d+)(?::(\d+)(?::(\d+))?)?)?", re.ASCII)
 _CLOCK = re.compile(r"(\d+)(?::(\d+)(?::(\d+))?)?", re.ASCII)
-_DIGITS = 9  # in a number: what is longer is no time, and would not fit Slurm's 32 bits
+_DIGITS = 9  # in a number: more would not fit into Slurm's 32 bits
 
 
 def minutes(text: str) -> int:
-    """Read a time span as scrun(1) has it for `slurm.time_str2mins`.
+    """Parse a time span as described for `slurm.time_str2mins` in scrun(1).
 
     The formats are `days-[hours[:minutes[:seconds]]]`, `hours:minutes:seconds`,
-    `minutes[:seconds]`, `-1`, `INFINITE` and `UNLIMITED`, these in any case. Seconds round up.
+    `minutes[:seconds]`, `-1`, `INFINITE` and `UNLIMITED`; words in any case. Seconds round up.
 
     Returns:
         Minutes; `UNLIMITED`; or `NOT_A_TIME` for anything else.

@@ -1,12 +1,12 @@
-"""Python trees (what `json.loads` gives) as Lua tables, and Lua values as Python trees.
+"""Converts Python trees (the result of `json.loads`) to Lua tables, and back.
 
-A script reads a config.json, changes some members and writes it. What it did not touch must come
-out as it went in, which a bare Lua table cannot hold: whether an empty table is a list, which
-order the members had, null, integers of more than 64 bits. The metatables know that. They have
-no metamethods for tables of a document, so `pairs`, `#`, `table.insert` are those of any table.
+A script reads a config.json, changes some members and writes it. What it did not touch must stay
+the same, but a plain Lua table loses whether an empty table is a list, the order of members, null,
+and integers of more than 64 bits. The metatables store these. They have no metamethods for tables
+of a document, so `pairs`, `#` and `table.insert` work as on any table.
 
-It runs in the script's own process, beside one LuaRuntime of any version with `encoding=None`.
-Nothing of Python is left in a value that a script gets.
+This runs in the script's process, with one LuaRuntime of any version with `encoding=None`. Values
+for a script contain no Python objects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Number: TypeAlias = "int | float"
 
 MAX_DEPTH = 1000
 
-# Arguments of one call into Lua; a C function of 5.1 has at most 8000 places on its stack.
+# Arguments of one call into Lua; a C function of 5.1 has at most 8000 slots on its stack.
 _ARGUMENTS = 200
 
 _OPERATIONS: dict[bytes, Callable[[Any, Any], Number | bool]] = {
@@ -38,21 +38,21 @@ _OPERATIONS: dict[bytes, Callable[[Any, Any], Number | bool]] = {
     b"div": operator.truediv,
     b"mod": operator.mod,
     b"idiv": operator.floordiv,
-    b"pow": math.pow,  # as in Lua, always of floats: no huge results
+    b"pow": math.pow,  # as in Lua, always with floats: no huge results
     b"lt": operator.lt,
     b"le": operator.le,
 }
 
 
 class Executes(Protocol):
-    """What is used of a lupa.luaXX.LuaRuntime."""
+    """The part of lupa.luaXX.LuaRuntime that is used."""
 
     def execute(self, lua_code: bytes, /, *args: object) -> LuaValue:
         """Run a chunk with arguments."""
 
 
 class ValuesError(Exception):
-    """A value has no counterpart on the other side; for the script, as a string.
+    """A value has no counterpart in the other language. The script gets the message as a string.
 
     Attributes:
         steps: The member names and the indices (from 1) that lead to the value.
@@ -76,12 +76,12 @@ class ValuesError(Exception):
 
 
 class _Shape(NamedTuple):
-    """What is remembered of an array or an object of a document.
+    """The shape of an array or an object of a document.
 
     Attributes:
-        is_array: Which of them it was.
-        members: Of an object, the names in their order; with the shape where it was a table.
-        element: Of an array, the shape that all elements had.
+        is_array: Whether it is an array.
+        members: The names of an object's members in their order, with the shape of tables.
+        element: The shape that all elements of an array had, or None.
     """
 
     is_array: bool
@@ -89,14 +89,14 @@ class _Shape(NamedTuple):
     element: int | None
 
 
-_ARRAY, _OBJECT = 0, 1  # the shapes of which nothing but the kind is known
+_ARRAY, _OBJECT = 0, 1  # the shapes without further information
 
 
 @contextmanager
 def room() -> Iterator[None]:
-    """Let recursive functions go down MAX_DEPTH levels, here and in json and yaml.
+    """Allow recursion of MAX_DEPTH levels, here and in json and yaml.
 
-    A level takes up to 5 frames (yaml's representer); the default limit is 1000 of them.
+    A level takes up to 5 frames (yaml's representer); the default limit is 1000 frames.
     """
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(before + 6 * MAX_DEPTH)
@@ -107,12 +107,12 @@ def room() -> Iterator[None]:
 
 
 class Values:
-    """Converts values for one Lua runtime. There is one per runtime: it owns the null.
+    """Converts values for one Lua runtime. There is one per runtime, which owns its null.
 
     Attributes:
-        null: What stands for null in Lua: true, and equal to itself only.
-        mark_array: A Lua function: it says of a table that it is an array when it is empty.
-        mark_object: The same for an object.
+        null: The value for null in Lua: true, and equal only to itself.
+        mark_array: A Lua function that marks a table as an array, in case it is empty.
+        mark_object: A Lua function that marks a table as an object.
     """
 
     def __init__(self, runtime: Executes) -> None:
@@ -134,24 +134,24 @@ class Values:
         self._most: int = lua[b"most"]
 
     def to_lua(self, tree: Tree) -> LuaValue:
-        """Make a Lua value of a tree.
+        """Convert a tree to a Lua value.
 
         Args:
-            tree: As of `json.loads`. Bytes become strings too: a path need not be UTF-8. The
-                same list at two places becomes two tables.
+            tree: A tree as of `json.loads`. Bytes become strings too: a path need not be UTF-8. A
+                list that occurs twice becomes two tables.
 
         Raises:
-            ValuesError: It is nested too deeply, or something else is in it.
+            ValuesError: It is nested too deeply, or has a value of another type.
         """
         with room():
             return self._give(tree, 0)[0]
 
     def to_python(self, value: LuaValue) -> Tree:
-        """Make a tree of a Lua value, reading the tables without their metamethods.
+        """Convert a Lua value to a tree, reading tables without their metamethods.
 
-        An empty table without a memory of its own is what stood at its place in the document;
-        where nothing stood it is an array: lists are what scripts reset (`config.mounts = {}`),
-        and `json.object` is there for the rest. In any other table the content decides.
+        An empty table without a shape has the type that was at its place in the document. If there
+        was none, it is an array: scripts reset lists (`config.mounts = {}`), and can use
+        `json.object` otherwise. For any other table the content decides.
 
         Raises:
             ValuesError: Something in it has no counterpart in JSON.
@@ -161,7 +161,7 @@ class Values:
             return self._take(value, None, 0)
 
     def type_name(self, value: LuaValue) -> str:
-        """What Lua's `type` says."""
+        """Return the result of Lua's `type`."""
         return str(self._type_name(value), "ascii")
 
     # -- to Lua -------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class Values:
         given = [self._give(element, depth) for element in tree]
         known = {shape for _, shape in given}
         if len(known) > 1 and None not in known:
-            # of different shapes, but perhaps all arrays or all objects
+            # different shapes, but perhaps all arrays or all objects
             known = {_ARRAY if self._shapes[shape or 0].is_array else _OBJECT for shape in known}
         element = known.pop() if len(known) == 1 else None
         shape = self._shape(_Shape(True, {}, element), element)
@@ -212,7 +212,7 @@ class Values:
         return table, shape
 
     def _shape(self, shape: _Shape, key: object) -> int:
-        """Return the number of a shape; equal ones, as of many mounts, share it."""
+        """Return the number of a shape; equal shapes, as of many mounts, share it."""
         if not shape.members and shape.element is None:
             return _ARRAY if shape.is_array else _OBJECT
         number = self._ids.setdefault(key, len(self._shapes))
@@ -223,12 +223,12 @@ class Values:
     # -- to Python ----------------------------------------------------------------------------
 
     def _take(self, value: LuaValue, expected: int | None, depth: int) -> Tree:
-        """Read a value.
+        """Convert a value.
 
         Args:
             value: The value.
-            expected: The shape of what stood at its place.
-            depth: How many tables it is in.
+            expected: The shape that was at its place in the document.
+            depth: The number of tables around it.
         """
         if isinstance(value, bytes):
             return _text(value)
@@ -251,13 +251,13 @@ class Values:
         pairs = list(table.items())
         is_array = _is_array([key for key, _ in pairs]) if pairs else None
         items: dict[LuaValue, LuaValue] = dict(pairs)
-        # the number is out of the metatable, where a script could write
+        # the number comes from the metatable, which a script can change
         valid = isinstance(known, int) and 0 <= known < len(self._shapes)
         shape = self._shapes[known if valid and known is not None else _ARRAY]
         if is_array is None:
             is_array = shape.is_array
         elif is_array != shape.is_array:
-            # the script made something else of it: what there is counts, not what there was
+            # the script changed its type: the content counts, not the old shape
             shape = self._shapes[_ARRAY if is_array else _OBJECT]
         if is_array:
             steps = range(1, len(items) + 1)
@@ -276,10 +276,10 @@ class Values:
             error.steps.insert(0, step)
             raise
 
-    # -- integers that are no Lua numbers -----------------------------------------------------
+    # -- integers that do not fit into Lua numbers ----------------------------------------------
 
     def _compute(self, operation: bytes, left: LuaValue, right: LuaValue) -> tuple[bool, LuaValue]:
-        """Compute for the metamethods of large integers, which raise what is no success."""
+        """Compute for the metamethods of large integers, which raise the error if it fails."""
         try:
             result = _OPERATIONS[operation](self._number(left), self._number(right))
             return True, self._give(result, 0)[0]
@@ -299,7 +299,7 @@ class Values:
 
 
 def _special(known: bytes) -> int | None:
-    """Read what `enter` says of tables that are no arrays or objects."""
+    """Return the value of a special table, from the answer of `enter`."""
     if known == b"null":
         return None
     if known == b"cycle":
@@ -318,7 +318,7 @@ def _text(value: bytes) -> str:
 
 
 def _is_array(keys: list[LuaValue]) -> bool:
-    """Tell an array (keys 1 to n) from an object (keys are strings); refuse the rest."""
+    """Return whether keys are those of an array (1 to n) or an object (strings); refuse others."""
     types = {type(key) for key in keys}
     if types == {bytes}:
         return False
@@ -333,5 +333,5 @@ def _is_array(keys: list[LuaValue]) -> bool:
 
 
 def _in_order(items: dict[bytes, LuaValue], members: dict[bytes, int | None]) -> list[bytes]:
-    """Put names in the order of the document; new ones follow by name: tables have no order."""
+    """Return names in the order of the document; new ones follow, sorted: tables have no order."""
     return [name for name in members if name in items] + sorted(items.keys() - members.keys())

@@ -1,6 +1,6 @@
-"""The part of `values` that is Lua, for 5.1 to 5.5.
+"""The Lua part of `values`, for 5.1 to 5.5.
 
-It uses locals only: a script may replace any global and the methods of strings.
+It uses only locals: a script may replace any global, and the methods of strings.
 """
 
 LUA = rb"""
@@ -11,8 +11,8 @@ local rawget, tostring, type = rawget, tostring, type
 local metatables = {}
 local active = {}
 
--- The memory is a field and not the identity of the metatable: scripts that copy tables deeply
--- may well copy metatables as well.
+-- The shape is a field, not the identity of the metatable: scripts that copy tables deeply may
+-- copy metatables as well.
 local function memory(value)
     local meta = getmetatable(value)
     if type(meta) == "table" then

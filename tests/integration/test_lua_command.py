@@ -235,7 +235,7 @@ def test_a_bundle_in_the_spool_directory(site: Site) -> None:
         (
             "slurm.allocator_command('echo x > ' .. spool .. '/config.json')"
             "slurm.set_bundle_path(spool)",
-            "left a wrong config.json",
+            "left an invalid config.json",
         ),
     ],
 )

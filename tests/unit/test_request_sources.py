@@ -224,8 +224,8 @@ def test_requests_do_not_stay_in_the_container(engine: Any) -> None:
     )
     assert plan.config["process"]["env"] == ["A=1", "SCRUN_ROOT=/r", "B"]
     assert [note for note in plan.notes if note.startswith("process.env without")] == [
-        "process.env without SCRUN_NTASKS, SCRUN_PROLOG: they ask for the job, and are for scrun "
-        "alone"
+        "process.env without SCRUN_NTASKS, SCRUN_PROLOG: they are requests for the job, for "
+        "scrun alone"
     ]
 
 

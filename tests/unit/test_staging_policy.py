@@ -318,7 +318,7 @@ def test_the_one_user_is_root_where_the_runtime_needs_it() -> None:
     plan = fitted(load("podman-user"), target)
     assert plan.config["process"]["user"] == {"uid": 0, "gid": 0, "umask": 18}
     assert plan.config["linux"]["uidMappings"] == [{"containerID": 0, "hostID": 1000, "size": 1}]
-    assert "process.user.uid: 0 instead of 1000, the runtime there needs it" in plan.notes
+    assert "process.user.uid: 0 instead of 1000: the runtime there needs it" in plan.notes
 
 
 def test_terminal_args_and_seccomp_stay() -> None:
