@@ -11,6 +11,7 @@ import pytest
 
 from scrun.client.launch import launch
 from scrun.core.errors import SupervisorLost
+from scrun.core.paths import LOOKED
 from scrun.protocol import wire
 from tests.harness.processes import peer, processes, signal_quietly
 from tests.harness.wait import wait_while
@@ -78,7 +79,7 @@ def test_one_that_hangs_while_it_starts(tmp_path: Path, monkeypatch: pytest.Monk
         launch(str(root), NAME).close()
     finally:
         end_supervisors(root)
-    assert os.listdir(root) == []
+    assert {*os.listdir(root)} <= {LOOKED}  # it may have come as far as that
 
 
 @pytest.mark.parametrize("_", range(5))
@@ -89,7 +90,7 @@ def test_one_that_is_ended_at_once(tmp_path: Path, _: int) -> None:
     os.kill(peer(connection), signal.SIGTERM)
     connection.close()
     wait_while("the supervisor", lambda: supervisors(root))
-    assert os.listdir(root) == []
+    assert {*os.listdir(root)} <= {LOOKED}  # it may have come as far as that
 
 
 def test_who_has_started_it_is_killed(tmp_path: Path) -> None:
@@ -103,4 +104,4 @@ def test_who_has_started_it_is_killed(tmp_path: Path) -> None:
         wire.connect_supervisor(str(root), NAME).close()
     finally:
         end_supervisors(root)
-    assert os.listdir(root) == []
+    assert {*os.listdir(root)} <= {LOOKED}  # it may have come as far as that
