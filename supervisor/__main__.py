@@ -1,8 +1,8 @@
-"""python -m supervisor --root ROOT --name NAME [--idle-timeout S]: serve a group.
+"""python -m scrun.supervisor --root ROOT --name NAME [--idle-timeout S]: serve a group.
 
-`scrun create` starts it, with two descriptors more: where to tell that it listens (`--ready`), and
-the lock of the name, which it holds until then (`--lock`). People do so to watch one: without them
-it stays in the foreground.
+`scrun create` starts it with two more descriptors: one to report readiness on (`--ready`), and the
+lock of the name, which it holds until then (`--lock`). Without them it stays in the foreground, so
+that people can watch it.
 """
 
 import gc
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str]) -> int:
-    """Detach, listen, tell that we do, serve."""
-    # where the package is, which an isolated interpreter does not look in
+    """Detach, listen, report readiness, serve."""
+    # an isolated interpreter does not search the package's directory
     sys.path.insert(0, os.path.abspath(__file__).removesuffix("/scrun/supervisor/__main__.py"))
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     root, name = options["--root"], options["--name"]
-    gc.disable()  # a tenth of the time that the imports take (measured: 109 and 100 ms)
+    gc.disable()  # saves a tenth of the import time (measured: 109 and 100 ms)
     from scrun.supervisor.daemon.daemonize import daemonize, leave_cgroup, remove_cgroup
     from scrun.supervisor.daemon.starter import Starter
 
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         from scrun.supervisor.daemon.run import serve
 
         supervisor_log.begin(root, name, detached=detached)
-        gc.freeze()  # what is there now stays, so no collection need look at it
+        gc.freeze()  # what exists now stays, so collections can skip it
         gc.enable()
         idle = float(options["--idle-timeout"]) if "--idle-timeout" in options else None
         serve(root, name, starter, idle)
@@ -53,12 +53,12 @@ def main(argv: list[str]) -> int:
 
 
 def _failed(error: Exception, root: str, starter: "Starter") -> int:
-    """Say why it ends: to who has started it, if that waits still, else in the log."""
+    """Report why the supervisor ends: to its starter if that still waits, else in the log."""
     from scrun.core.errors import ScrunError, described, leaves
     from scrun.supervisor.log import supervisor_log
 
     if not (starter.waits and all(isinstance(leaf, ScrunError) for leaf in leaves(error))):
-        supervisor_log.fault("it ends", error)
+        supervisor_log.fault("the supervisor ends", error)
     supervisor_log.end(root)
     starter.tell(described(error))
     return 1

@@ -1,1 +1,1 @@
-"""Child processes: each is started, read and reaped here."""
+"""Child processes: starting, reading and reaping."""

@@ -1,6 +1,6 @@
-"""Shell scripts that work beside a running container, on its node. Pure.
+"""Shell scripts that run beside a container, on its node. Pure.
 
-Both engines run them there: on a cluster as a step of the job, on this machine as a child.
+Both engines use them: on a cluster as a step of the job, on this machine as a child.
 """
 
 import json
@@ -10,11 +10,11 @@ from typing import Any
 
 from scrun.core.errors import BundleError
 
-_PIECE = 100_000  # bytes: a variable has 128 KiB at most (MAX_ARG_STRLEN)
-_ALL = 1_500_000  # bytes: and all of them, with the words of the command line, 2 MiB
+_PIECE = 100_000  # bytes: a variable takes 128 KiB at most (MAX_ARG_STRLEN)
+_ALL = 1_500_000  # bytes: variables and arguments take 2 MiB at most
 
-# For some milliseconds after its step began the runtime does not know a container yet, and no
-# event tells when it does.
+# The runtime does not know a container for some milliseconds after its step began, and there is no
+# event for that.
 _KNOWN = """\
 n=0
 until ({state}) </dev/null >/dev/null 2>&1; do
@@ -24,9 +24,9 @@ until ({state}) </dev/null >/dev/null 2>&1; do
 done
 """
 
-# The description of the program comes by the environment: the node need not see our files, and a
-# command line can be read by everybody (proc(5)), while variables may be secrets. The file has no
-# name by the time it is written: whoever is killed, or has no space, leaves nothing.
+# The environment carries the description of the program: the node may not see our files, and a
+# command line, unlike the environment, is readable by everybody (proc(5)). The file is unlinked
+# before it is written, so it never stays behind.
 _EXEC = """\
 f=$(mktemp) && exec 8>"$f" 9<"$f" && rm "$f" && printf %s {values} >&8 && exec 8>&- || exit 125
 unset {names}
@@ -38,7 +38,7 @@ pid=$( ({state}) </dev/null 2>/dev/null |
     sed -n 's/.*"pid" *: *\\([0-9][0-9]*\\).*/\\1/p' | head -n 1)
 ns=$(readlink "/proc/${{pid:-0}}/ns/pid") || exit 3
 if [ "$ns" = "$(readlink /proc/self/ns/pid)" ]; then
-    # it has no PID namespace of its own: its first process, and what that has started
+    # it has no PID namespace of its own: its first process and all descendants
     pids='' next=$pid
     while [ -n "$next" ]; do
         pids="$pids $next"
@@ -52,7 +52,7 @@ fi
 """
 
 _UNKNOWN = """\
-echo "no command is known that tells its processes: the site's oci.conf has no RunTimeQuery"
+echo "the site's oci.conf has no RunTimeQuery"
 exit 3
 """
 
@@ -63,7 +63,7 @@ for p in $pids; do echo "$p"; done
 echo table
 """
 
-# One that has ended since it was seen needs no signal any more.
+# A process that has ended meanwhile needs no signal.
 _SIGNAL = """\
 failed=''
 for p in $pids; do
@@ -71,7 +71,7 @@ for p in $pids; do
 done
 """
 
-_TOLD = '[ -z "$failed" ] || { echo "not permitted for process $failed"; exit 1; }\n'
+_RESULT = '[ -z "$failed" ] || { echo "not permitted for process $failed"; exit 1; }\n'
 
 _STATS = """\
 echo "units $(getconf CLK_TCK) $(getconf PAGESIZE)"
@@ -85,8 +85,8 @@ def exec_script(command: str, state: str, variables: Collection[str]) -> str:
 
     Args:
         command: The runtime's command, with `/proc/self/fd/9` for the file.
-        state: The runtime's command that succeeds when it knows the container; "" if unknown.
-        variables: The names of `process_variables`, which have to be in its environment.
+        state: The runtime's command that succeeds once it knows the container; "" if unknown.
+        variables: The names of `process_variables`, which must be in its environment.
     """
     return _EXEC.format(
         values=" ".join(f'"${name}"' for name in variables),
@@ -97,7 +97,7 @@ def exec_script(command: str, state: str, variables: Collection[str]) -> str:
 
 
 def _replacing(command: str) -> str:
-    """Have a command take the shell's place, for the signals, if it is a single one."""
+    """Make a single command replace the shell, so that it gets the signals."""
     bare = re.sub(r"'[^']*'|\"[^\"\\$`]*\"", "", command)
     if re.match(r"\s*(exec\s|[!{(])", bare) or re.search(r"[;&|`\n]|\$\(", bare):
         return command
@@ -106,18 +106,18 @@ def _replacing(command: str) -> str:
 
 
 PROCESS_FILE = "/proc/self/fd/9"
-"""Where `exec_script` has the description of the program."""
+"""The path of the program's description in `exec_script`."""
 
 
 def process_variables(process: Mapping[str, Any]) -> dict[str, str]:
-    """Cut the description of a program into environment variables.
+    """Split the description of a program into environment variables.
 
     Raises:
-        BundleError: It is too long for them.
+        BundleError: It is too long.
     """
     text = json.dumps(process)  # in ASCII, so a character is a byte
     if len(text) > _ALL:
-        raise BundleError(f"process: {len(text)} bytes are too many, {_ALL} are possible")
+        raise BundleError(f"process: its {len(text)} bytes exceed the limit of {_ALL}; shorten it")
     pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
     return {f"SCRUN_PROCESS_{number}": piece for number, piece in enumerate(pieces)}
 
@@ -125,8 +125,8 @@ def process_variables(process: Mapping[str, Any]) -> dict[str, str]:
 def list_script(state: str, ps: str) -> str:
     """Return the script that lists a container's processes.
 
-    It prints a line `host BOOT-ID PID-NAMESPACE`, a line `pids`, one for each of them, a line
-    `table`, and what `ps` prints.
+    It prints a line `host BOOT-ID PID-NAMESPACE`, a line `pids`, a line for each pid, a line
+    `table`, and the output of `ps`.
 
     Args:
         state: The runtime's command that prints the container's state; "" if unknown.
@@ -136,9 +136,9 @@ def list_script(state: str, ps: str) -> str:
 
 
 def stats_script(state: str) -> str:
-    """Return the script that prints what a container's processes use.
+    """Return the script that prints the resource usage of a container's processes.
 
-    A line `units TICKS-PER-SECOND PAGE-SIZE`, and the line of each process in proc(5), `stat`.
+    It prints a line `units TICKS-PER-SECOND PAGE-SIZE`, and each process' `stat` (proc(5)).
     """
     return _processes(state) + _STATS
 
@@ -146,16 +146,16 @@ def stats_script(state: str) -> str:
 def signal_script(state: str, name: str) -> str:
     """Return the script that signals all processes of a container.
 
-    Twice, for what the first ones started meanwhile; stopped ones start nothing.
+    It does so twice, for processes that were started meanwhile.
 
     Args:
         state: The runtime's command that prints the container's state; "" if unknown.
         name: The signal's name without SIG.
     """
     once = _processes(state) + _SIGNAL.format(name=name)
-    return once + once + _TOLD
+    return once + once + _RESULT
 
 
 def _processes(state: str) -> str:
-    """Return the beginning of a script: it sets `pids`, or ends it with 3."""
+    """Return the beginning of a script: it sets `pids`, or exits with 3."""
     return _PROCESSES.format(state=state) if state else _UNKNOWN

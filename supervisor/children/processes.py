@@ -1,13 +1,13 @@
-"""Every child process is started, signalled and reaped here.
+"""Starts, signals and reaps all child processes.
 
-A child is started by the main thread itself, not by trio's `open_process`: that runs Popen in a
-worker thread, which ends after ten idle seconds, and the parent-death signal is bound to the
-*thread* that forked (prctl(2)). Starting takes about a millisecond (vfork and exec), and vfork
-holds the thread until the child has executed something. So what is executed first is always a
-program of this machine's: `setpriv` or a shell, which goes to a directory and looks commands up
-in PATH when we are not held any more. Both may be on a file system that does not answer.
+The main thread starts them, not trio's `open_process`: that runs Popen in a worker thread, which
+ends after ten idle seconds, and the parent-death signal is bound to the *thread* that forked
+(prctl(2)). Starting takes about a millisecond (vfork and exec), and vfork suspends the thread
+until the child calls exec. So the first program is always a local one, `setpriv` or a shell. It
+changes the directory and looks up the command in PATH when we run again: both may be on a file
+system that hangs.
 
-Children wait on a pidfd: nothing polls, SIGCHLD is left alone, and only known children are
+We wait for children on pidfds: nothing polls, SIGCHLD is left alone, and only known children are
 reaped.
 """
 
@@ -33,27 +33,27 @@ _nofile_soft, _nofile_hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def keep_descriptors_free(newest: int) -> None:
-    """Let this process have as many descriptors as it may, when a quarter of them is in use.
+    """Raise the limit of descriptors when a quarter of them is in use.
 
-    A container takes about eight, so that few supervisors need it: children must not see the
-    raised one (see `supervisor.core.limits`), and the `prlimit` in front of each costs 0.7 ms.
+    A container takes about eight, so few supervisors need it. Children must not inherit the raised
+    limit (see `supervisor.core.limits`), and the `prlimit` before each of them costs 0.7 ms.
 
     Args:
-        newest: A descriptor that was just made: the numbers below are all in use.
+        newest: A new descriptor: all lower numbers are in use.
     """
     if newest > _nofile_soft // 4:
         resource.setrlimit(resource.RLIMIT_NOFILE, (_nofile_hard, _nofile_hard))
 
 
 class ChildEnv(msgspec.Struct, frozen=True):
-    """The surroundings of the children of one container.
+    """The execution environment of one container's child processes.
 
     Attributes:
-        environment: All of it; nothing of the supervisor's own is inherited.
-        umask: Of the `create` that the container came from.
+        environment: The whole environment; nothing is inherited from the supervisor.
+        umask: The umask of the container's `create`.
         prefix: Words before the command, such as those that enter a user namespace.
-        limits: Soft limits, by name; without any, those that the supervisor had at first.
-        descriptors: Of ours, that they all inherit, under their numbers.
+        limits: Soft limits, by name; if empty, those with which the supervisor started.
+        descriptors: Our descriptors that all children inherit, under the same numbers.
     """
 
     environment: Mapping[str, str]
@@ -63,7 +63,7 @@ class ChildEnv(msgspec.Struct, frozen=True):
     descriptors: tuple[int, ...] = ()
 
     def with_more(self, variables: Mapping[str, str]) -> "ChildEnv":
-        """Return the same with more variables in the environment."""
+        """Return a copy with more variables in the environment."""
         return msgspec.structs.replace(self, environment={**self.environment, **variables})
 
 
@@ -72,7 +72,7 @@ class Child:
 
     Attributes:
         pid: Its process id, valid until `wait` has returned.
-        name: What to call it in the log.
+        name: Its name in the log.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Child:
         self._process = process
         try:
             self._pidfd = os.pidfd_open(process.pid)
-        except OSError:  # no descriptor is left: nobody else would end and reap it
+        except OSError:  # out of descriptors: nobody else would end and reap it
             process.kill()
             process.wait()
             raise
         self._lock = trio.Lock()
 
     async def wait(self) -> int:
-        """Wait for the end and reap.
+        """Wait for its end and reap it.
 
         Returns:
             The exit status, or the negative number of the signal that killed it.
@@ -99,7 +99,7 @@ class Child:
         async with self._lock:
             if self._process.returncode is None:
                 await trio.lowlevel.wait_readable(self._pidfd)
-                if self._whole_group:  # until it is reaped the number is nobody else's
+                if self._whole_group:  # before the reap, while the number cannot be reused
                     self.signal_group(SIGKILL)
                 self._process.wait()
         return self._process.returncode
@@ -110,7 +110,7 @@ class Child:
         return self._process.returncode is not None
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process, or its whole group; none when it has ended."""
+        """Send a signal to the process, or its whole group; does nothing if it has ended."""
         if self.ended:
             return
         if self._whole_group:
@@ -119,14 +119,14 @@ class Child:
             pidfd_send_signal(self._pidfd, number)
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to all of its process group; it has not been reaped."""
+        """Send a signal to its process group; only before it is reaped."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
-            pass  # only the ended leader is in it; or only processes of other users
+            pass  # only its zombie is left in the group; or only processes of other users
 
     async def end(self, *, grace: float, by: int = SIGTERM) -> int:
-        """Make it end: a signal, `grace` seconds, SIGKILL. Never returns before it is reaped."""
+        """End it: a signal, `grace` seconds, SIGKILL. Returns after it is reaped."""
         with trio.CancelScope(shield=True):
             self.signal(by)
             with trio.move_on_after(grace):
@@ -136,7 +136,7 @@ class Child:
         return status
 
     def close(self) -> None:
-        """Give up the pidfd."""
+        """Close the pidfd."""
         os.close(self._pidfd)
 
 
@@ -154,26 +154,26 @@ async def child(
     whole_group: bool = False,
     directory: str = "/",
 ) -> AsyncIterator[Child]:
-    """Run a child for as long as the block lasts.
+    """Run a child while the block runs.
 
-    It leads a session of its own, and is ended and reaped when the block is left, whichever way.
+    It leads a session of its own, and is ended and reaped when the block is left, in any way.
 
     Args:
-        argv: The command; a name without a slash is looked up in the setting's PATH. One that does
-            not die with us is a program of this machine's: it may be the first that is executed.
-        child_env: Environment, umask and what stands before the command.
+        argv: The command; a name without a slash is looked up in PATH of `child_env`. Without
+            `dies_with_us` it must be a local program, as it may be the first to be executed.
+        child_env: Environment, umask, limits, and words before the command.
         stdin: A descriptor, or `subprocess.DEVNULL`; likewise `stdout` and `stderr`.
         stdout: See stdin.
         stderr: See stdin.
-        pass_fds: Further descriptors, kept under their numbers.
+        pass_fds: Further descriptors, inherited under their numbers.
         grace: Seconds between SIGTERM and SIGKILL.
         dies_with_us: Whether it gets SIGTERM when the supervisor dies.
-        whole_group: Whether signals are for all processes of its group, and those that are left
-            there when it has ended are killed.
-        directory: Where it works; waited for, if its file system does not answer.
+        whole_group: Whether signals go to its whole process group, and the rest of the group is
+            killed when it has ended.
+        directory: Its working directory; waits for a file system that hangs.
 
     Raises:
-        OSError: The program cannot be executed, or the directory is not there.
+        OSError: The program cannot be executed, or the directory does not exist.
     """
     there: tuple[str, ...] = ()
     if directory != "/":
@@ -203,10 +203,10 @@ async def child(
 
 
 def _look_at(directory: str) -> None:
-    """Look whether a child could work in a directory.
+    """Check that a child can work in a directory.
 
     Raises:
-        OSError: It could not.
+        OSError: It cannot.
     """
     try:
         os.stat(os.path.join(directory, "."))
@@ -218,9 +218,9 @@ _dying_with_us: set[Child] = set()
 
 
 def end_children() -> None:
-    """Tell the children that die with us, and all that they have started, that we go now.
+    """Send SIGTERM to the process groups of the children that die with us, before we exit.
 
-    The kernel tells the children alone, and a shell that ends so leaves its command running.
+    The kernel signals only the children; a shell that ends that way leaves its command running.
     """
     for running in _dying_with_us:
         if not running.ended:
@@ -229,12 +229,12 @@ def end_children() -> None:
 
 @functools.cache
 def own_program(name: str) -> str:
-    """Return the path of a program that we need ourselves, whatever the caller's PATH is."""
+    """Return the path of a program that we need ourselves, regardless of the caller's PATH."""
     return shutil.which(name, path=SYSTEM_PATH) or shutil.which(name) or name
 
 
 def _before(dies_with_us: bool, limits: Limits) -> list[str]:
-    """Return the words that set what Popen cannot without running Python in the child."""
+    """Return the command prefix that does what Popen could do only with Python in the child."""
     words = []
     if options := words_for(limits):
         words += [own_program("prlimit"), *options, "--"]
@@ -244,20 +244,20 @@ def _before(dies_with_us: bool, limits: Limits) -> list[str]:
 
 
 def shell_status(status: int) -> int:
-    """Return the status of a child as a shell would: 128+n for signal n."""
+    """Convert the status of a child to that of a shell: 128+n for signal n."""
     return status if status >= 0 else 128 - status
 
 
 async def run_shell(
     script: str, child_env: ChildEnv, *, stdout: int, stderr: int, directory: str
 ) -> int:
-    """Run a shell script to its end; what it leaves in its process group ends with it.
+    """Run a shell script to its end; then kill what is left in its process group.
 
     Returns:
         Its exit status; 128+n for signal n.
 
     Raises:
-        OSError: The shell or the directory is not there.
+        OSError: The shell or the directory does not exist.
     """
     async with child(
         ["/bin/sh", "-c", script],
@@ -271,11 +271,11 @@ async def run_shell(
         return shell_status(await running.wait())
 
 
-_LITTLE = 1 << 20
+_OUTPUT_LIMIT = 1 << 20
 
 
 async def output_of(argv: Sequence[str], child_env: ChildEnv) -> str:
-    """Run a command that prints little, and return its standard output, up to 1 MiB."""
+    """Run a command and return its standard output, up to 1 MiB."""
     readable, writable = os.pipe()
     async with trio.lowlevel.FdStream(readable) as stream:
         try:
@@ -284,7 +284,7 @@ async def output_of(argv: Sequence[str], child_env: ChildEnv) -> str:
                 writable = -1
                 content = b""
                 async for part in stream:
-                    content += part[: _LITTLE - len(content)]
+                    content += part[: _OUTPUT_LIMIT - len(content)]
                 await running.wait()
         finally:
             if writable >= 0:

@@ -1,7 +1,7 @@
-"""Bytes that have to be seen or carried, and only those.
+"""Reads or copies output of child processes, where that is necessary.
 
-The container's stdio goes to the engine's command as it is. What passes here are the messages of
-commands, line by line, and a standard error that Slurm cannot open again.
+The engine's command inherits the container's stdio. Only the messages of commands pass here, line
+by line, and a standard error that Slurm cannot reopen.
 """
 
 import os
@@ -20,10 +20,7 @@ _DRAIN = 2.0
 
 
 async def lines(fd: int) -> AsyncIterator[str]:
-    """Yield the lines of a pipe of ours until its end; closes it.
-
-    Overlong lines come in pieces.
-    """
+    """Yield the lines of a pipe of ours until its end, and close it; splits overlong lines."""
     async with trio.lowlevel.FdStream(fd) as stream:
         rest = b""
         async for data in stream:
@@ -40,21 +37,21 @@ async def lines(fd: int) -> AsyncIterator[str]:
 class Output:
     """The lines that a script beside a container prints, up to some MiB.
 
-    They have in them how the container's processes call themselves, and how many there are.
+    The container's processes control their size: by their names and their number.
     """
 
     def __init__(self, most: int = 16 << 20) -> None:
-        """Nothing was printed yet.
+        """Begin without lines.
 
         Args:
-            most: How many characters are read.
+            most: The most characters to keep.
         """
         self._lines: list[str] = []
         self._room = most
 
     def take(self, line: str) -> None:
-        """Take one in."""
-        self._room -= len(line) + 64  # which an empty one takes
+        """Add a line."""
+        self._room -= len(line) + 64  # the memory of an empty one
         if self._room < 0:
             self._lines.clear()
         else:
@@ -68,28 +65,28 @@ class Output:
             EngineError: There were too many.
         """
         if self._room < 0:
-            raise EngineError("the container's processes cannot be listed: they are too many")
+            raise EngineError("the container's processes cannot be listed: there are too many")
         return self._lines
 
 
 @asynccontextmanager
 async def messages(receive: Callable[[str], None]) -> AsyncIterator[int]:
-    """Give a descriptor for a child's standard error; call `receive` with each line.
+    """Yield a descriptor for a child's standard error; call `receive` with each line.
 
-    When the block is left the lines that are there already have been received; a grandchild
-    that keeps the descriptor open is not waited for.
+    On exit, all lines written so far have been received; grandchildren that keep the descriptor
+    open are not waited for.
     """
     readable, writable = os.pipe()
 
-    heard_all = trio.Event()
+    drained = trio.Event()
 
     async def pump() -> None:
-        # The last words of a child come while it is being ended: the pump outlasts that.
+        # A child writes its last lines while it is being ended: the pump outlasts that.
         with trio.CancelScope(shield=True) as scope:
             scopes.append(scope)
             async for line in lines(readable):
                 receive(line)
-        heard_all.set()
+        drained.set()
 
     scopes: list[trio.CancelScope] = []
     async with unwrapped() as nursery:
@@ -99,18 +96,18 @@ async def messages(receive: Callable[[str], None]) -> AsyncIterator[int]:
         finally:
             os.close(writable)
             with trio.move_on_after(_DRAIN, shield=True):
-                await heard_all.wait()
+                await drained.wait()
             for scope in scopes:
                 scope.cancel()
             nursery.cancel_scope.cancel()
 
 
 def can_be_opened_again(fd: int) -> bool:
-    """Tell whether the same stream can be opened for writing through /proc/self/fd.
+    """Return whether a stream can be reopened for writing through /proc/self/fd.
 
-    srun does that with `--error`. A socket has no such way, a terminal or a pipe may belong to
-    another user (su), and a regular file opened again has an offset of its own, so that output
-    and error would write over each other.
+    srun does that with `--error`. A socket cannot be reopened, a terminal or a pipe may belong to
+    another user (su), and a reopened regular file has an offset of its own, so that output and
+    error would overwrite each other.
     """
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
@@ -123,12 +120,12 @@ def can_be_opened_again(fd: int) -> bool:
 
 
 @asynccontextmanager
-async def overheard(
-    fd: int, child_env: ChildEnv, hear: Callable[[bytes | bytearray], None]
+async def tee(
+    fd: int, child_env: ChildEnv, receive: Callable[[bytes | bytearray], None]
 ) -> AsyncIterator[int]:
-    """Give the writing end of a pipe whose bytes go to `fd`, and to `hear` as they pass.
+    """Yield the write end of a pipe whose bytes go to `fd`, and to `receive` as they pass.
 
-    When the block is left all bytes have arrived, as with `carried`.
+    On exit, all bytes have arrived, as with `cat_to`.
     """
     ended = trio.Event()
     scope = trio.CancelScope(shield=True)
@@ -138,13 +135,13 @@ async def overheard(
             async with source, sink:
                 try:
                     async for data in source:
-                        hear(data)
+                        receive(data)
                         await sink.send_all(data)
                 except trio.BrokenResourceError:
-                    pass  # nobody reads it any more
+                    pass  # its reader is gone
         ended.set()
 
-    async with carried(fd, child_env) as pipe, unwrapped() as nursery:
+    async with cat_to(fd, child_env) as pipe, unwrapped() as nursery:
         sink = trio.lowlevel.FdStream(os.dup(pipe))
         try:
             readable, writable = os.pipe()
@@ -166,14 +163,14 @@ async def overheard(
 
 
 @asynccontextmanager
-async def carried(fd: int, child_env: ChildEnv) -> AsyncIterator[int]:
-    """Give the writing end of a pipe whose bytes `cat` carries to `fd`.
+async def cat_to(fd: int, child_env: ChildEnv) -> AsyncIterator[int]:
+    """Yield the write end of a pipe whose bytes a `cat` copies to `fd`.
 
-    A process of its own, because a write to somebody else's descriptor may block, and making
-    that non-blocking would change it for all who share it.
+    This takes a process, because a write to a shared descriptor may block, and making it
+    non-blocking would change it for all who share it.
 
-    When the block is left all bytes have arrived, however slow their reader is; unless it is
-    left because of a cancellation, which does not wait for long.
+    On exit, all bytes have arrived, however slow their reader is. A cancellation waits for that
+    only briefly.
     """
     readable, writable = os.pipe()
     try:

@@ -1,4 +1,4 @@
-"""The size of a container's terminal, known to the container from its first moment."""
+"""Sets the size of a container's terminal before its program starts."""
 
 import fcntl
 import os
@@ -9,7 +9,7 @@ import msgspec
 
 
 def give_a_size(terminal: int) -> None:
-    """Give a terminal that has none a size: srun (22.05) passes no change on otherwise."""
+    """Set a terminal's size if it has none: otherwise srun (22.05) passes on no changes."""
     if os.get_terminal_size(terminal) == (0, 0):
         size = struct.pack("HHHH", 24, 80, 0, 0)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)  # ioctl_tty(2)
@@ -18,8 +18,8 @@ def give_a_size(terminal: int) -> None:
 def write_size(bundle: str, terminal: int) -> None:
     """Write the terminal's size into the config.json of a staged bundle.
 
-    crun and runc copy it to the container's terminal only after the process has begun, so that
-    one which asks at once finds 0 by 0.
+    crun and runc set the size of the container's terminal only after the process has started, so
+    a program that asks at once would see 0 by 0.
     """
     columns, rows = os.get_terminal_size(terminal)
     with open(os.path.join(bundle, "config.json"), "rb+") as file:

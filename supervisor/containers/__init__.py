@@ -1,1 +1,1 @@
-"""Containers: their records, lives and ends."""
+"""Containers: records, lifecycle, and how they end."""

@@ -1,4 +1,4 @@
-"""What can be known of a bundle before a job is asked for: whether it can run at all."""
+"""Checks a bundle before a job is requested: can it run at all?"""
 
 import os
 
@@ -12,7 +12,7 @@ _READING = 30.0
 
 
 class ProgramNotFound(BundleError):
-    """The program is not in the bundle, or cannot be executed; with a shell's exit status."""
+    """The program is not in the bundle or not executable; has the exit status of a shell."""
 
     def __init__(self, message: str, status: int = 127) -> None:
         super().__init__(message)
@@ -22,17 +22,17 @@ class ProgramNotFound(BundleError):
 async def admit(
     create_request: CreateRequest, *, at_terminal: bool
 ) -> tuple[Bundle, Found | Unknown]:
-    """Read and check a bundle. It is the user's file system, which may hang: in a thread.
+    """Read and check a bundle, in a thread: the user's file system may hang.
 
     Args:
-        create_request: What is asked for.
+        create_request: The request.
         at_terminal: Whether the caller's standard input and output are a terminal.
 
     Returns:
-        The bundle, and what is known of its program.
+        The bundle, and what is known about its program.
 
     Raises:
-        BundleError: It cannot be run.
+        BundleError: The bundle cannot run.
     """
     bundle, program = await look(
         create_request.bundle, _look, create_request, failure=BundleError, patience=_READING
@@ -49,33 +49,31 @@ def _look(create_request: CreateRequest) -> tuple[Bundle, Found | NotFound | Unk
 
 
 def _check_terminal(bundle: Bundle, create_request: CreateRequest, *, at_terminal: bool) -> None:
-    """Terminal and console socket go together (runc's terminals.md), but for `run`."""
+    """Require a console socket for a terminal (runc's terminals.md), except for `run`."""
     terminal, where = bundle.config.process.terminal, f"{bundle.config_file}: process.terminal"
     if create_request.console is not None and not terminal:
-        raise BundleError(f"{where}: is false, so --console-socket has no use")
+        raise BundleError(f"{where} is false: set it to true, or omit --console-socket")
     if not terminal or create_request.console is not None or create_request.keeps_output:
         return
     if not create_request.in_foreground:
-        raise BundleError(
-            f"{where}: is true, but there is no --console-socket to send the terminal to"
-        )
+        raise BundleError(f"{where} is true: give --console-socket, or set it to false")
     if not at_terminal:
         raise BundleError(
-            f"{where}: is true, but standard input and output are no terminal: run it with "
-            "--detach, or set it to false"
+            f"{where} is true, but standard input and output are not a terminal: use --detach, "
+            "or set it to false"
         )
 
 
 def called_as(program: Found | Unknown, process: Process, name: str) -> str:
-    """Return the absolute path by which the container has a program; "" if that is not known.
+    """Return the absolute path of a program in the container; "" if unknown.
 
     Args:
-        program: What was found for the first word of `process`.
-        process: That of config.json.
+        program: What the lookup found for the first word of `process`.
+        process: `process` of config.json.
         name: The first word of the command that will run.
     """
     if "/" in name:
         return os.path.join(process.cwd, name)
     if isinstance(program, Found) and name == process.args[0]:
         return program.called
-    return ""  # not seen, or a script has put another one in its place
+    return ""  # not seen, or replaced by a script

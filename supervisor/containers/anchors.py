@@ -21,12 +21,12 @@ _LINE = 64
 class Anchor:
     """The process that an engine watches.
 
-    It is alive as long as its socket is: nobody else holds that end. So its death is told by
-    end of file, and takes no pidfd.
+    Only the anchor holds its end of the socket, so end of file means that it died. That takes no
+    pidfd.
     """
 
     def __init__(self, fd: int) -> None:
-        """Take the socket over.
+        """Take over the socket.
 
         Args:
             fd: Our end of the pair; closed by `close`.
@@ -36,7 +36,7 @@ class Anchor:
 
     @property
     def alive(self) -> bool:
-        """Whether it is there, so that its pid is nobody else's."""
+        """Whether it lives, so that its pid is still its own."""
         with socket.socket(fileno=os.dup(self._fd)) as line:
             try:
                 return line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
@@ -46,7 +46,7 @@ class Anchor:
                 return False
 
     async def signals(self) -> AsyncIterator[signal.Signals]:
-        """Yield the signals that it got, until it is dead."""
+        """Yield the signals that it receives, until it dies."""
         rest = b""
         while True:
             try:
@@ -60,35 +60,36 @@ class Anchor:
                 yield number
 
     def end(self, status: int) -> None:
-        """Make it exit with a status; no matter if it is dead already.
+        """Make it exit with a status; does nothing if it is dead.
 
-        A line into a socket that has carried nothing before does not block.
+        One line written to an unused socket does not block.
         """
         with contextlib.suppress(OSError):
             os.write(self._fd, b"%d\n" % status)
 
     async def close(self) -> None:
-        """Close our end. An anchor that has not been ended takes it for our death."""
+        """Close our end. An anchor that was not ended takes that for our death."""
         self._fd = -1
         await self._stream.aclose()
 
 
-def read_signals(said: bytes) -> tuple[list[signal.Signals], bytes]:
-    """Read what an anchor says: a line with its name for each signal.
+def read_signals(data: bytes) -> tuple[list[signal.Signals], bytes]:
+    """Parse an anchor's output: one line with a name per signal.
 
-    Whoever calls `create` chooses the anchor, so it may say anything; what is no signal is none.
+    The caller of `create` chooses the anchor, so the output may be anything; unknown names are
+    ignored.
 
     Returns:
-        The signals, and the line that is not complete yet.
+        The signals, and the incomplete last line.
     """
-    *names, rest = said.split(b"\n")
+    *names, rest = data.split(b"\n")
     known = signal.Signals.__members__
     texts = ("SIG" + name.decode(errors="replace") for name in names)
     return [known[text] for text in texts if text in known], rest[-_LINE:]
 
 
 class GetsSignals(Protocol):
-    """What a container does for its anchor."""
+    """What an anchor needs from its container."""
 
     @property
     def phase(self) -> Phase:
@@ -97,12 +98,12 @@ class GetsSignals(Protocol):
 
     @property
     def about_to_run(self) -> bool:
-        """Whether it runs in a moment."""
+        """Whether its program is being started right now."""
         ...
 
     @property
     def ending(self) -> bool:
-        """Whether somebody or something ends it."""
+        """Whether it is being ended."""
         ...
 
     @property
@@ -111,15 +112,15 @@ class GetsSignals(Protocol):
         ...
 
     def resized(self) -> None:
-        """Pass a new size of the terminal on."""
+        """Pass on a new size of the terminal."""
         ...
 
     def skip_stage_out(self) -> None:
-        """Do not wait for a script that stages out."""
+        """Stop waiting for a script that stages out."""
         ...
 
     def begin(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Do something that ends with the container."""
+        """Start a task that ends with the container."""
         ...
 
     async def kill(self, number: int) -> None:
@@ -132,32 +133,32 @@ class GetsSignals(Protocol):
 
 
 async def forward_signals(anchor: Anchor, container: GetsSignals) -> None:
-    """Do what signals to the anchor mean; when it dies, so does the container.
+    """Forward an anchor's signals to its container; when the anchor dies, end the container.
 
-    They are for the container. But who asks for an end shall have one: what is not over
-    some seconds later, or when asked again, is cancelled. Then there may be a script that
-    stages out; who asks once more does not want to wait for that either.
+    A fatal signal ends the container in any case: it is cancelled if it does not exit within some
+    seconds, or at the second such signal. A further one stops the wait for the script that stages
+    out.
     """
-    asked = False
+    end_requested = False
     async for number in anchor.signals():
-        container.journal.write("verbose", f"the anchor got {number.name}")
+        container.journal.write("verbose", f"the anchor received {number.name}")
         if number == signal.SIGWINCH:
             container.resized()
         elif number in FATAL and container.ending:
-            if asked:
+            if end_requested:
                 container.skip_stage_out()
-            asked = True
-        elif number in FATAL and (asked or not _hears(container)):
-            asked = True
-            container.end(killed(number, f"the anchor got {number.name}"))
-        elif _hears(container):
-            asked = asked or number in FATAL
+            end_requested = True
+        elif number in FATAL and (end_requested or not _takes_signals(container)):
+            end_requested = True
+            container.end(killed(number, f"the anchor received {number.name}"))
+        elif _takes_signals(container):
+            end_requested = end_requested or number in FATAL
             container.begin(partial(_pass_on, container, number))
     if container.phase is not Phase.STOPPED:
         container.end(killed(signal.SIGKILL, "the anchor was killed"))
 
 
-def _hears(container: GetsSignals) -> bool:
+def _takes_signals(container: GetsSignals) -> bool:
     return container.phase is Phase.RUNNING or container.about_to_run
 
 
@@ -169,4 +170,4 @@ async def _pass_on(container: GetsSignals, number: signal.Signals) -> None:
         container.journal.write("error", f"{number.name} was not passed on: {described(error)}")
     if number in FATAL:
         await trio.sleep(_GRACE)
-        container.end(killed(number, f"the anchor got {number.name}"))
+        container.end(killed(number, f"the anchor received {number.name}"))

@@ -1,8 +1,8 @@
-"""The `create` that waits for its container: told meanwhile what happens, and asked to help.
+"""The `create` that waits for its container: it gets progress messages, and runs commands for us.
 
-Its own standard error and `--log` are its own to write: they may block, and they are somebody
-else's. So the messages go over its connection, before the answer: see
-`scrun.protocol.progress` for their form.
+Only `create` itself writes to its standard error and `--log`: they may block, and others share
+them. So the messages go over its connection, before the answer, in the form of
+`scrun.protocol.progress`.
 """
 
 import contextlib
@@ -33,47 +33,48 @@ class Caller:
     """A `create` that waits for its answer.
 
     Attributes:
-        named: Set when it has said which process the container's anchor is.
-        anchor: The pid of that; 0 before.
+        anchor_known: Set when it has sent the pid of the container's anchor.
+        anchor: That pid; 0 before.
         gone: Set when it has hung up.
     """
 
-    def __init__(self, connection: trio.socket.SocketType, said: bytes = b"") -> None:
-        """Take its connection, which somebody else closes.
+    def __init__(self, connection: trio.socket.SocketType, unread: bytes = b"") -> None:
+        """Use a connection that somebody else closes.
 
         Args:
-            connection: It.
-            said: What was read there after the request.
+            connection: The connection.
+            unread: What was received after the request.
         """
-        self.named = trio.Event()
+        self.anchor_known = trio.Event()
         self.anchor = 0
         self.gone = trio.Event()
         self._connection = connection
-        self._said = said
+        self._unread = unread
         self._sending = trio.Lock()
         self._statuses, self._ended = trio.open_memory_channel[int](1)
         self._locks: list[int] = []
 
     async def send(self, data: bytes) -> None:
-        """Send it a message, whole.
+        """Send a whole message.
 
         Raises:
-            OSError: It is gone.
+            OSError: The caller is gone.
         """
         async with self._sending:
             await send(self._connection, data)
 
     async def call(self, command: Sequence[str]) -> int:
-        """Have it carry out a command, once (see `scrun.client.call`).
+        """Have the caller run a command (see `scrun.client.call`).
 
-        A cancellation waits for the command's end for some seconds: it can be undone then.
+        When cancelled, waits some seconds for the command to end, so that its effects can be
+        undone.
 
         Returns:
-            The exit status, or the negative number of the signal that ended it.
+            The exit status, or the negative number of the signal that killed the command.
 
         Raises:
-            OSError: It is gone.
-            StateError: It is gone, and with it the command.
+            OSError: The caller is gone.
+            StateError: The caller went away, and its command with it.
         """
         words = b"\0".join(map(os.fsencode, command))
         await self.send(CALL + b"%d\0" % len(words) + words)
@@ -90,33 +91,33 @@ class Caller:
             raise StateError("the caller is gone") from None
 
     async def listen(self) -> None:
-        """Hear what it says, until it hangs up."""
-        part = self._said
-        said = b""
+        """Read what it sends, until it hangs up."""
+        part = self._unread
+        rest = b""
         try:
             while True:
-                *lines, said = (said + part).split(b"\n")
+                *lines, rest = (rest + part).split(b"\n")
                 for line in lines:
                     self._take(line)
                 if not (part := await self._receive()):
                     break
         except (OSError, ValueError, trio.WouldBlock):
-            pass  # it is gone, or no caller of ours
+            pass  # it is gone, or not a caller of ours
         self._statuses.close()
         self.gone.set()
 
     def _take(self, line: bytes) -> None:
-        """Take in a line: the anchor's pid is the first, and then come exit statuses.
+        """Read a line: first the anchor's pid, then the exit status of each command.
 
         Raises:
-            ValueError: It is neither.
-            trio.WouldBlock: It was not asked for.
+            ValueError: The line is neither.
+            trio.WouldBlock: No command was requested.
         """
-        if self.named.is_set():
+        if self.anchor_known.is_set():
             self._statuses.send_nowait(int(line))
         else:
             self.anchor = read_pid(line)
-            self.named.set()
+            self.anchor_known.set()
 
     async def _receive(self) -> bytes:
         space = socket.CMSG_SPACE(4)
@@ -127,15 +128,15 @@ class Caller:
         return part
 
     def release(self) -> None:
-        """Let go of the lock of its pid file, which came with the command's status."""
+        """Release the lock of its pid file, which came with a command's status."""
         while self._locks:
             os.close(self._locks.pop())
 
 
 async def hang_up(connection: trio.socket.SocketType) -> None:
-    """Let the other side read its answer to the end.
+    """Shut down a connection after the peer has read all of its answer.
 
-    What it has said meanwhile must be read: else the end would be an error there (ECONNRESET).
+    Reads what the peer sends meanwhile: otherwise it would get ECONNRESET instead of the end.
     """
     with trio.move_on_after(_PATIENCE), contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_WR)
@@ -147,7 +148,7 @@ async def send(connection: trio.socket.SocketType, answer: bytes) -> None:
     """Send all of an answer.
 
     Raises:
-        OSError: The other side is gone.
+        OSError: The peer is gone.
     """
     with memoryview(answer) as rest:
         sent = 0
@@ -156,11 +157,13 @@ async def send(connection: trio.socket.SocketType, answer: bytes) -> None:
 
 
 @asynccontextmanager
-async def told(journal: Journal, send: Callable[[bytes], Awaitable[None]]) -> AsyncIterator[None]:
-    """Send the caller what it asked for, as long as the block lasts.
+async def send_progress(
+    journal: Journal, send: Callable[[bytes], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """Send the caller the messages that it wants, while the block runs.
 
-    When it is left, what was said in it has been sent. One that does not read misses what does
-    not fit in the queue, and one that is gone misses everything.
+    On exit, all messages written in the block have been sent. A caller that does not read misses
+    those that do not fit into the queue; one that is gone misses them all.
 
     Args:
         journal: Where the messages come from.
@@ -181,24 +184,24 @@ async def told(journal: Journal, send: Callable[[bytes], Awaitable[None]]) -> As
         try:
             await pump()
         except OSError:
-            pass  # whoever answers it will notice, too
+            pass  # whoever sends the answer will notice it, too
 
-    def tell(level: Level, text: str) -> None:
+    def write(level: Level, text: str) -> None:
         if piece := frames(level, text, shown):
             try:
                 sender.send_nowait(piece)
             except (trio.WouldBlock, trio.BrokenResourceError):
                 pass  # it is in the log
 
-    def tell_live(text: str) -> None:
+    def write_live(text: str) -> None:
         try:
             sender.send_nowait(_frame(LIVE, printable(text)[:_LONGEST_LINE]))
         except (trio.WouldBlock, trio.BrokenResourceError):
             pass  # it would have been replaced anyway
 
-    journal.show_to(tell)
+    journal.show_to(write)
     if shown.live:
-        journal.show_live(tell_live)
+        journal.show_live(write_live)
     async with unwrapped() as nursery:
         nursery.start_soon(pump_until_gone)
         try:
@@ -210,7 +213,7 @@ async def told(journal: Journal, send: Callable[[bytes], Awaitable[None]]) -> As
 
 
 def frames(level: Level, text: str, shown: Shown) -> bytes:
-    """Write a message for the wire, once for each place that it is for."""
+    """Encode a message for the wire, once for each of its destinations."""
     number = LEVELS.index(level)
     result = b""
     if number <= LEVELS.index(shown.log):
@@ -222,7 +225,7 @@ def frames(level: Level, text: str, shown: Shown) -> bytes:
 
 
 def stderr_lines(level: Level, text: str) -> list[str]:
-    """Write a message for people, as Slurm's commands do: `scrun: debug: …`."""
+    """Format a message for people, as Slurm's commands do: `scrun: debug: …`."""
     kind = f"{level}: " if level in _NAMED else ""
     return [
         f"scrun: {kind}{printable(line)[:_LONGEST_LINE]}" for line in text.splitlines() or [""]

@@ -1,8 +1,8 @@
-"""What a container writes when nobody is there to read it: that of `run --detach`.
+"""Captures the output of containers of `run --detach`, which nobody reads.
 
-The output goes through the supervisor into a file of the record, and from there to whoever asks
-for it (`logs`, `attach`). The file is the buffer: each reader has a place of its own in it, so a
-slow one holds nobody up. It is limited, as `supervisor.log.limited` has it.
+The supervisor writes the output into a file of the record; `logs` and `attach` read it there. The
+file is the buffer: each reader has its own position, so a slow one delays nobody. Its size is
+limited (`supervisor.log.limited`).
 """
 
 import fcntl
@@ -21,23 +21,24 @@ from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.log.limited import LimitedFile
 
 _PIECE = 64 * 1024
-_OF_TIMES = 16  # a part of the limit: by default some hours in which each second has output
+_TIMES_PART = 16  # of the limit: by default some hours in which each second has output
 
 
 class Followed:
-    """A file that grows, and those who read it meanwhile.
+    """A growing file that others follow.
 
     Attributes:
         path: Its path.
-        ended: Whether it will not grow any more.
+        file: The file, if its size is limited.
+        ended: Whether it is complete.
     """
 
     def __init__(self, path: str, file: LimitedFile | None = None) -> None:
-        """Nothing is written yet.
+        """Begin with an empty file.
 
         Args:
             path: Its path.
-            file: It, if it is limited.
+            file: The file, if its size is limited.
         """
         self.path = path
         self.file = file
@@ -45,7 +46,7 @@ class Followed:
         self._more = trio.Event()
 
     def grew(self) -> None:
-        """Tell the readers that there is more."""
+        """Wake the readers: there is more to read."""
         self._more.set()
         self._more = trio.Event()
 
@@ -55,32 +56,32 @@ class Followed:
             await self._more.wait()
 
     def end(self) -> None:
-        """Tell them that this was all."""
+        """Tell the readers that the file is complete."""
         self.ended = True
         self._more.set()
 
     async def read(self, *, from_now: bool) -> AsyncGenerator[bytes, None]:
-        """Yield what is in it and what comes, until the end; to be closed (`aclosing`).
+        """Yield the content and all that is added, until the end; close it with `aclosing`.
 
-        Who is too slow misses what the limit has taken away meanwhile.
+        A slow reader misses what the limit discards meanwhile.
 
         Args:
-            from_now: Leave out what is in it already.
+            from_now: Skip what is in the file already.
         """
         generation, fd = self._open(self._generation if from_now else 0)
         try:
-            place = os.fstat(fd).st_size if from_now else 0
+            offset = os.fstat(fd).st_size if from_now else 0
             while True:
                 more, ended = self._more, self.ended
-                place = min(place, os.fstat(fd).st_size)  # on a full disk it was cut off
-                while piece := os.pread(fd, _PIECE, place):
-                    place += len(piece)
+                offset = min(offset, os.fstat(fd).st_size)  # a full disk truncates it
+                while piece := os.pread(fd, _PIECE, offset):
+                    offset += len(piece)
                     yield piece
                 if generation < self._generation:
                     os.close(fd)
                     fd = -1
                     generation, fd = self._open(generation + 1)
-                    place = 0
+                    offset = 0
                 elif ended:
                     return
                 else:
@@ -94,7 +95,7 @@ class Followed:
         return self.file.generation if self.file else 0
 
     def _open(self, wanted: int) -> tuple[int, int]:
-        """Open the first of the files that is there still, from a generation on."""
+        """Open the oldest file that still exists, starting at a generation."""
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         newest = self._generation
         if wanted < newest:
@@ -104,7 +105,7 @@ class Followed:
 
 
 def _is_awaited(fd: int) -> bool:
-    """Tell whether a terminal, a pipe or a socket: somebody reads there, to the end of file.
+    """Tell whether somebody may read a descriptor to its end: a terminal, a pipe or a socket.
 
     `id=$(scrun run --detach …)` would last as long as the container, and so would an ssh.
     """
@@ -116,25 +117,25 @@ def _is_socket(fd: int) -> bool:
 
 
 def capture(
-    stdio: Stdio, directory: str, limit: int, say: Callable[[str], None], *, terminal: bool
+    stdio: Stdio, directory: str, limit: int, report: Callable[[str], None], *, terminal: bool
 ) -> "CapturedOutput | None":
-    """Keep what a container would write to a terminal, a pipe or a socket.
+    """Capture what a container would write to a terminal, a pipe or a socket.
 
     Args:
-        stdio: The descriptors of `run`; those that are become ours.
+        stdio: The descriptors of `run`; those that are captured get replaced.
         directory: The container's record.
-        limit: How many bytes of it are kept.
-        say: Is told when some are lost, and why.
+        limit: How many bytes to keep.
+        report: Called with a message when output is lost.
         terminal: Whether the container wants a terminal.
 
     Returns:
-        Its output; None when that goes elsewhere.
+        The output; None if nothing is captured.
 
     Raises:
-        OSError: No terminal, pipe or file can be had.
+        OSError: A terminal, pipe or file cannot be opened.
     """
-    kept = CapturedOutput(os.path.join(directory, OUTPUT), limit, say)
-    return kept if kept.connect(stdio, terminal=terminal) else None
+    captured = CapturedOutput(os.path.join(directory, OUTPUT), limit, report)
+    return captured if captured.connect(stdio, terminal=terminal) else None
 
 
 class CapturedOutput:
@@ -145,17 +146,17 @@ class CapturedOutput:
         terminal: Whether the container has a terminal, which is ours then.
     """
 
-    def __init__(self, path: str, limit: int, say: Callable[[str], None]) -> None:
-        """Nothing is kept yet.
+    def __init__(self, path: str, limit: int, report: Callable[[str], None]) -> None:
+        """Prepare; nothing is captured yet.
 
         Args:
-            path: The file for it.
-            limit: How many bytes of it are kept.
-            say: Is told when some are lost, and why.
+            path: The file for the output.
+            limit: How many bytes to keep.
+            report: Called with a message when output is lost.
         """
         self._limit = limit
-        self._say = say
-        self._told: set[str] = set()
+        self._report = report
+        self._reported: set[str] = set()
         self.output = Followed(path)
         self.terminal = False
         self._source: trio.lowlevel.FdStream | None = None
@@ -165,47 +166,47 @@ class CapturedOutput:
         self._second = 0
 
     def connect(self, stdio: Stdio, *, terminal: bool) -> bool:
-        """Put ourselves behind a container's descriptors, where those are not a file.
+        """Replace a container's descriptors that are not files.
 
         Args:
             stdio: The descriptors of `run`.
             terminal: Whether the container wants a terminal: it gets one of ours.
 
         Returns:
-            Whether anything is kept: then `capture` has to be run.
+            Whether anything is captured: then run `capture`.
 
         Raises:
-            OSError: No terminal, pipe or file can be had.
+            OSError: A terminal, pipe or file cannot be opened.
         """
-        kept = (0, 1, 2) if terminal else [fd for fd in (1, 2) if _is_awaited(stdio.fds[fd])]
-        with ExitStack() as undo:  # nothing is left open by a half of it
+        captured = (0, 1, 2) if terminal else [fd for fd in (1, 2) if _is_awaited(stdio.fds[fd])]
+        with ExitStack() as undo:  # a failure half-way closes what was opened
 
             def ours(fd: int) -> int:
                 undo.callback(os.close, fd)
                 return fd
 
             replaced = {}
-            if kept:
+            if captured:
                 file = LimitedFile(self.output.path, self._limit)
                 undo.callback(file.close)
-                times = LimitedFile(self.output.path + TIMES, self._limit // _OF_TIMES)
+                times = LimitedFile(self.output.path + TIMES, self._limit // _TIMES_PART)
                 undo.callback(times.close)
                 source, end = map(ours, os.openpty() if terminal else os.pipe())
-                replaced = {number: ours(os.dup(end)) for number in kept}
+                replaced = {number: ours(os.dup(end)) for number in captured}
             if not terminal and (os.isatty(stdio.fds[0]) or _is_socket(stdio.fds[0])):
-                # a terminal's other programs would compete for what is typed; and the other
-                # direction of a socket may be what somebody waits for
+                # the terminal's other programs would compete for the input; and somebody may wait
+                # for the end of the socket
                 replaced[0] = ours(os.open("/dev/null", os.O_RDONLY))
             undo.pop_all()
         stdio.replace(replaced, terminal=terminal)
-        if kept:
+        if captured:
             os.close(end)
             self.terminal, self._fd, self.output.file = terminal, source, file
             self._times = times
-        return bool(kept)
+        return bool(captured)
 
     async def capture(self) -> None:
-        """Write it down, until its last writer is gone."""
+        """Write the output to the file, until its last writer is gone."""
         self._source = trio.lowlevel.FdStream(self._fd)
         try:
             async with self._source:
@@ -215,40 +216,40 @@ class CapturedOutput:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # EIO is a terminal's end of file
         finally:
-            self._source = None  # its number may be somebody else's from now on
+            self._source = None  # the number may be reused from now on
             for file in (self.output.file, self._times):
                 if file is not None:
                     file.close()
             self.output.end()
 
     def _put(self, piece: bytes | bytearray) -> None:
-        """Add to the file; on a full disk output is lost, and the container goes on."""
+        """Append to the file; on a full disk output is lost, and the container goes on."""
         if (file := self.output.file) is None:
             return
-        self._note_time(file.place)
+        self._note_time(file.offset)
         before = file.lost
         if (error := file.write(piece)) is not None:
-            self._tell(f"output is lost: {file.path}: {error.strerror}")
+            self._report_once(f"output is lost: {file.path}: {error.strerror}")
         elif file.lost > before:
-            self._tell(
-                f"the output is longer than {self._limit >> 20} MiB, so the oldest of it goes "
-                "(output_limit in the section [log] of scrun.toml)"
+            self._report_once(
+                f"the output exceeds {self._limit >> 20} MiB, so its oldest part is discarded; to "
+                "keep more, raise output_limit in the section [log] of scrun.toml"
             )
 
-    def _note_time(self, place: int) -> None:
-        """Put down when this was written, to the second: for `logs --since`."""
+    def _note_time(self, offset: int) -> None:
+        """Record when this was written, to the second: for `logs --since`."""
         now = int(time.time())
         if self._times is not None and now != self._second:
             self._second = now
-            self._times.write(b"%d %d\n" % (now, place))
+            self._times.write(b"%d %d\n" % (now, offset))
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self._say(text)
+    def _report_once(self, text: str) -> None:
+        if text not in self._reported:
+            self._reported.add(text)
+            self._report(text)
 
     async def write(self, data: bytes) -> None:
-        """Type something at the terminal."""
+        """Write input to the terminal."""
         source = self._source
         if source is not None and self.terminal:
             try:
@@ -258,7 +259,7 @@ class CapturedOutput:
                 pass  # it ends
 
     def resize(self, rows: int, columns: int) -> None:
-        """Give the terminal another size (ioctl_tty(2))."""
+        """Set the terminal's size (ioctl_tty(2))."""
         if self.terminal and self._source is not None:
             try:
                 fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -1,6 +1,6 @@
 """podman's conmon, which calls `create` and waits for the anchor.
 
-What it would do if it saw the container's cgroup, and what follows from its death.
+Does what conmon would do if it saw the container's cgroup, and notices conmon's death.
 """
 
 import contextlib
@@ -17,27 +17,26 @@ from scrun.supervisor.core.nurseries import unwrapped
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _SIGN_OF_CONMON = "_OCI_SYNCPIPE"
 _OPTION = b"--persist-dir"
-_GENERATIONS = 4  # the anchor, who makes it, its create, perhaps a script around that
+_GENERATIONS = 4  # the anchor, its maker, its create, perhaps a script around that
 
 
 def calls(environment: Mapping[str, str]) -> bool:
-    """Tell whether conmon calls, by the environment of `create`."""
+    """Tell from the environment of `create` whether conmon called it."""
     return _SIGN_OF_CONMON in environment
 
 
 def tell_out_of_memory(bundle: str, environment: Mapping[str, str], anchor: int) -> None:
-    """Leave the mark from which podman has `State.OOMKilled`.
+    """Create the marker files from which podman sets `State.OOMKilled`.
 
     conmon watches the memory cgroup of the pid in the pid file, which is on another machine here,
-    and makes an empty file `oom` in the bundle (measured: conmon 2.1.6), and in the directory of
-    its option --persist-dir, if it has that (conmon 2.1.12). podman looks for the one (4.3.1) or
-    the other (5.4.2) when it reads the exit status, so they have to be there before the anchor
-    ends.
+    and creates an empty file `oom` in the bundle (measured: conmon 2.1.6), and in the directory of
+    its option --persist-dir, if given (conmon 2.1.12). podman looks for one (4.3.1) or the other
+    (5.4.2) when it reads the exit status, so they must exist before the anchor ends.
 
     Args:
-        bundle: The directory that `create` was given; if it is gone, nothing happens.
-        environment: Of `create`: conmon sets _OCI_SYNCPIPE.
-        anchor: The process of the container that conmon, its parent, waits for.
+        bundle: The bundle directory of `create`; if it is gone, nothing happens.
+        environment: The environment of `create`: conmon sets _OCI_SYNCPIPE.
+        anchor: The container's process for which conmon, its parent, waits.
     """
     if calls(environment):
         for directory in (bundle, *_persistent_directories(anchor)):
@@ -46,7 +45,7 @@ def tell_out_of_memory(bundle: str, environment: Mapping[str, str], anchor: int)
 
 
 def _persistent_directories(anchor: int) -> Iterator[str]:
-    """Find where the parent of the anchor was told to keep things."""
+    """Yield the --persist-dir options of the anchor's parent."""
     try:
         words = Path(f"/proc/{_parent(anchor)}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -60,15 +59,15 @@ def _persistent_directories(anchor: int) -> Iterator[str]:
 async def watch_conmon(
     environment: Mapping[str, str], anchor: int, lost: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """Call `lost` if the conmon that has a container created dies in the block.
+    """Call `lost` if the conmon that called `create` dies while the block runs.
 
-    podman knows of a container by its conmon, and starts it through that one: who has no conmon
-    any more before that is never started, and podman 4.3 does not even delete it.
+    podman tracks and starts a container through its conmon: a container that loses its conmon
+    before the start is never started, and podman 4.3 does not even delete it.
 
     Args:
-        environment: Of `create`.
-        anchor: The container's, while its `create` is there still.
-        lost: Called at most once. Never, if another engine calls.
+        environment: The environment of `create`.
+        anchor: The pid of the container's anchor, while its `create` still runs.
+        lost: Called at most once; never if another engine called `create`.
     """
     pidfd = _find_conmon(environment, anchor)
     if pidfd is None:
@@ -78,7 +77,7 @@ async def watch_conmon(
         async with unwrapped() as nursery:
 
             @nursery.start_soon
-            async def mind() -> None:
+            async def wait_for_death() -> None:
                 await trio.lowlevel.wait_readable(pidfd)
                 lost()
 
@@ -89,7 +88,7 @@ async def watch_conmon(
 
 
 def _find_conmon(environment: Mapping[str, str], anchor: int) -> int | None:
-    """Open the conmon above an anchor; None if there is none."""
+    """Open a pidfd of the conmon above an anchor; None if no conmon called."""
     if not calls(environment):
         return None
     pid = anchor
@@ -97,7 +96,7 @@ def _find_conmon(environment: Mapping[str, str], anchor: int) -> int | None:
         pid = _parent(pid)
         try:
             pidfd = os.pidfd_open(pid)
-        except (OSError, ValueError):  # gone, or one of another namespace: 0
+        except (OSError, ValueError):  # gone, or in another namespace: 0
             return None
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/comm").read_bytes() == b"conmon\n":
@@ -107,7 +106,7 @@ def _find_conmon(environment: Mapping[str, str], anchor: int) -> int | None:
 
 
 def _parent(pid: int) -> int:
-    """Return the parent's pid; 0 if that is not known."""
+    """Return the parent's pid; 0 if unknown."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         return int(stat.rpartition(b")")[2].split()[1])

@@ -1,4 +1,4 @@
-"""One container: its life, and what is asked of it meanwhile and afterwards."""
+"""One container: its lifecycle, and the operations that callers ask for."""
 
 import signal
 from collections.abc import Awaitable, Callable
@@ -22,19 +22,19 @@ class Container(Lifecycle):
 
     @property
     def state(self) -> bytes:
-        """The answer to `state`."""
+        """The reply to `state`."""
         return self._ledger.state(self.status)
 
     async def start(self) -> Callable[[], None]:
-        """Let the container run, as soon as its job is there and its bundle staged.
+        """Let the container run as soon as it has its job and its bundle is staged.
 
         Returns:
-            What has to be called when the caller is answered. The step begins then: to make its
-            process takes longer than everything before, and the caller need not wait for that.
+            A function to call after the caller got its answer. It begins the step: creating its
+            process takes longer than all before, and the caller need not wait for that.
 
         Raises:
             StateError: It is not created, or was ended meanwhile.
-            ScrunError: The process that there is already could not be started.
+            ScrunError: Its process exists already and could not be started.
         """
         if self.phase is not Phase.CREATED or self.ending:
             raise StateError(
@@ -45,8 +45,8 @@ class Container(Lifecycle):
             self._notices.started()
         else:
             self.become(Phase.STARTING)
-        self._creation.asked_to_start.set()
-        if self._made is not None:
+        self._creation.start_requested.set()
+        if self._first_process is not None:
             await self._begun.wait()
             if self._not_started is not None:
                 raise self._not_started
@@ -54,24 +54,24 @@ class Container(Lifecycle):
 
     @property
     def _described(self) -> str:
-        """Where it is in its life, for a refusal."""
+        """Its phase, for error messages."""
         if self.ending and self.phase is not Phase.STOPPED:
             return "being ended"
         return self.phase.status
 
     async def notice(self) -> None:
-        """Wait until an end is written down that the engine may know of already."""
+        """Wait until the end of its process is recorded: the engine may know of it already."""
         if self.process is not None and self.process.over:
             with trio.move_on_after(_NOTICING):
                 await self.ended.wait()
 
     @property
     def can_be_killed(self) -> bool:
-        """Whether `begin_to_kill` is what SIGKILL means to it now."""
+        """Whether SIGKILL can be sent by `begin_to_kill` now."""
         return answer_to_signal(self.phase, signal.SIGKILL) is SignalAction.DELIVER
 
     def begin_to_kill(self) -> None:
-        """Send SIGKILL, and see to it that the container ends; whoever asks need not wait."""
+        """Send SIGKILL in the background; end the container if that fails."""
 
         async def kill() -> None:
             try:
@@ -83,10 +83,10 @@ class Container(Lifecycle):
         self.begin(kill)
 
     async def running(self, purpose: str) -> RunningContainer:
-        """Return what is needed to do something with the container while it runs.
+        """Return what an operation on the running container needs.
 
         Raises:
-            StateError: It does not.
+            StateError: It does not run.
         """
         await self.notice()
         if self.phase is Phase.WAITING:
@@ -101,16 +101,16 @@ class Container(Lifecycle):
         return self._running
 
     def set_paused(self, paused: bool) -> None:
-        """Take notice that its processes were stopped, or go on."""
+        """Record that its processes were paused or resumed."""
         self.paused = paused
         self._ledger.note(status=self.status)
-        self._journal.write("verbose", "it is paused" if paused else "it goes on")
+        self._journal.write("verbose", "it is paused" if paused else "it is resumed")
 
     async def delete(self) -> None:
-        """End the container if it is not, and wait until it is gone; then `remove` is left to do.
+        """End the container if necessary, and wait until it is cleaned up; then call `remove`.
 
         Raises:
-            StateError: Undoing it takes too long; it goes on, and the record goes with it.
+            StateError: That takes too long; it continues, and removes the record in the end.
         """
         self.delete_requested = True
         self.end(killed(signal.SIGKILL, f"container {self.id} was deleted"))
@@ -118,22 +118,22 @@ class Container(Lifecycle):
             await self.gone.wait()
         if self.alive:
             raise StateError(
-                f"container {self.id} is still being undone ({undone(self._ledger.record)}); it "
-                "and the record will go as soon as that is done"
+                f"container {self.id} is still being cleaned up ({undone(self._ledger.record)}); "
+                "it will be deleted as soon as that is done"
             )
 
     async def remove(self, socket: str, undo: Callable[[], Awaitable[object]]) -> None:
-        """Remove the record of a container that is gone.
+        """Remove the record of a container that is cleaned up.
 
         Args:
             socket: The supervisor's name.
-            undo: Undoes before what may be there still outside of the record.
+            undo: Called before, if something may be left outside of the record.
 
         Raises:
-            ScrunError: Something is; then the record stays.
+            ScrunError: Something is left; the record stays.
         """
         async with self._removing:
-            # by now the id may be somebody else's
+            # by now another container may have the id
             if not self._removed and self._ledger.is_there:
                 if self._ledger.record.is_left:
                     await undo()
@@ -141,12 +141,12 @@ class Container(Lifecycle):
                 self._removed = True
             self._ledger.close()
 
-    def come_back(self, socket: str) -> bool:
-        """Make the record again; tell whether the container has its id still."""
+    def restore_record(self, socket: str) -> bool:
+        """Make the record again; return whether the container still has its id."""
         try:
             self._ledger.make_again(socket)
         except ContainerExists:
-            text = f"container {self.id}: its record was removed, and its id is another one's now"
+            text = f"container {self.id}: its record was removed, and another one has its id now"
             self.end(taken("scrun-failure", text))
             return False
         except ScrunError as error:
@@ -154,8 +154,8 @@ class Container(Lifecycle):
         return True
 
     def abandon(self) -> None:
-        """Say what is left to others: the supervisor goes before it is undone."""
+        """Log what the supervisor leaves behind: it ends before the container is cleaned up."""
         left = undone(self._ledger.record)
         self._journal.write(
-            "error", f"the supervisor ends before {left} is undone; `scrun delete` goes on with it"
+            "error", f"the supervisor ends before cleaning up {left}; `scrun delete` does the rest"
         )

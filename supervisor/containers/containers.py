@@ -1,4 +1,4 @@
-"""The containers of a supervisor: found, made, and forgotten when they are gone."""
+"""The containers of a supervisor: created, found and deleted by id."""
 
 import os
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from scrun.supervisor.plugins.registry import Plugins
 
 
 class Containers:
-    """Those of one supervisor, by their ids."""
+    """The containers of one supervisor, by id."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class Containers:
             root: The directory of the records.
             name: The supervisor's socket in it.
             plugins: Engines and stagers.
-            nursery: Where containers, and the jobs of pods, live.
-            changed: Called when one is gone.
+            nursery: Runs the containers and the jobs of pods.
+            changed: Called when a container is cleaned up.
         """
         self._root = root
         self._name = name
@@ -67,45 +67,45 @@ class Containers:
 
     @property
     def alive(self) -> bool:
-        """Whether anything of any of them, or of a dead supervisor's, is left to undo."""
+        """Whether anything of them, or of a dead supervisor's, is left to clean up."""
         return self._successor.at_work or any(
             container.alive for container in self._known.values()
         )
 
     def tidy(self) -> None:
-        """Remove what is only of use while there are containers; the supervisor goes."""
+        """Remove files that are useful only while the supervisor runs: it is about to end."""
         self._engines.tidy()
         remove_half_made(self._root, self._name)
         remove_of_the_dead(self._root, self._name)
 
     @property
     def any(self) -> bool:
-        """Whether there is any container, be it one that has ended."""
+        """Whether there is any container, even a stopped one."""
         return bool(self._known)
 
-    def come_back(self, name: str) -> None:
-        """Make the records again, whose root directory was removed.
+    def restore_records(self, name: str) -> None:
+        """Make the records again after their root directory was removed.
 
-        Who has an id by now keeps it: the container that has lost it is ended.
+        A container whose id was taken meanwhile is ended.
 
         Args:
-            name: The socket's name, perhaps another one than before.
+            name: The socket's name, perhaps a new one.
         """
         self._name = name
         for container in list(self._known.values()):
-            if not container.come_back(name):
+            if not container.restore_record(name):
                 del self._known[container.id]
 
-    async def succeed(self) -> None:
-        """Give back what dead supervisors have left, now and whenever that is asked for."""
+    async def release_leftovers(self) -> None:
+        """Release what dead supervisors left, now and whenever that is requested."""
         await self._successor.run()
 
-    def look_for_the_dead(self) -> None:
-        """Have given back, in the background, what dead supervisors have left."""
+    def look_for_leftovers(self) -> None:
+        """Request `release_leftovers` to look again, in the background."""
         self._successor.again()
 
     async def end_all(self) -> None:
-        """End all of them, and take no new one; returns when all of them are undone."""
+        """End all of them, and accept no new ones; returns when all are cleaned up."""
         self._stopping = True
         for container in self._known.values():
             container.end(taken("scrun-failure", "the supervisor was told to stop"))
@@ -113,17 +113,17 @@ class Containers:
             await container.gone.wait()
 
     def abandon(self) -> None:
-        """Leave what is not undone to others: it is in the records, whose locks end with us."""
+        """Leave the rest of the work to others: the records describe it, and we drop the locks."""
         for container in self._known.values():
             if container.alive:
                 container.abandon()
 
     def find(self, container: str) -> Container | Record:
-        """Find a container; only its record, when the supervisor died that served it.
+        """Find a container; if its supervisor died, only its record.
 
         Raises:
-            UsageError: The id cannot be one.
-            UnknownContainer: There is none.
+            UsageError: The id is not valid.
+            UnknownContainer: No container has this id.
         """
         name = check_id(container)
         if (found := self._known.get(name)) is not None:
@@ -134,11 +134,11 @@ class Containers:
         return read_record(directory)
 
     def live(self, container: str, purpose: str) -> Container:
-        """Find a container of ours, for something that a record alone cannot do.
+        """Find a container of ours, for an operation that needs more than a record.
 
         Raises:
-            UsageError: The id cannot be one.
-            UnknownContainer: There is none.
+            UsageError: The id is not valid.
+            UnknownContainer: No container has this id.
             StateError: Its supervisor is gone.
         """
         found = self.find(container)
@@ -152,18 +152,18 @@ class Containers:
     async def create(
         self, create_request: CreateRequest, fds: list[int], caller: Caller
     ) -> Container:
-        """Make a container, and let it live.
+        """Create a container, and start its task.
 
         Args:
-            create_request: What is asked for.
-            caller: Who waits for that.
+            create_request: The request.
             fds: Standard input, output and error, and the anchor's socket; taken over, so that
                 the list is empty afterwards.
+            caller: The `create` that waits.
 
         Raises:
-            SupervisorLost: The supervisor stops.
-            EngineUnavailable: The engine that is asked for cannot be used.
-            PluginUnavailable: There is no such engine.
+            SupervisorLost: The supervisor is stopping.
+            EngineUnavailable: The requested engine cannot be used.
+            PluginUnavailable: No such engine is installed.
             ContainerExists: The id is taken.
             SettingsError: The log cannot be written.
         """
@@ -174,8 +174,8 @@ class Containers:
         try:
             if self._stopping:
                 raise SupervisorLost(
-                    f"supervisor {os.getpid()} has been told to stop, and undoes its containers; "
-                    "try again when it is gone"
+                    f"supervisor {os.getpid()} is stopping, and still cleans up its containers; "
+                    "try again when it has ended"
                 )
             directory = os.path.join(self._root, check_id(create_request.id))
             record = first_record(create_request, engine.name)
@@ -213,16 +213,16 @@ class Containers:
         what = f"container {container.id}"
         await bulkhead(what, container.run)
         self._changed()
-        if container.delete_requested:  # perhaps nobody waits for that any more
-            # where it fails the record stays, for another `delete` to try
+        if container.delete_requested:  # the caller may be gone
+            # if it fails, the record stays for the next `delete`
             await bulkhead(what, partial(self.forget, container))
 
     async def delete(self, container: str, *, force: bool) -> None:
         """End a container, and remove all that is left of it.
 
         Raises:
-            UnknownContainer: There is none, and `force` is not set.
-            ScrunError: It is not gone yet.
+            UnknownContainer: No container has this id, and `force` is not set.
+            ScrunError: It could not be removed yet.
         """
         name = check_id(container)
         known = self._known.get(name)
@@ -233,12 +233,12 @@ class Containers:
         directory = os.path.join(self._root, name)
         found = await orphans.delete(directory, self._engines, self._stagers, self._name)
         if found:
-            self.look_for_the_dead()  # it may have had a job that it did not know yet
+            self.look_for_leftovers()  # it may have had a job that is not in its record
         elif not force:
             raise UnknownContainer.named(name, self._root)
 
     async def forget(self, container: Container) -> None:
-        """Remove the record of a container that is gone; by then the id may have another one.
+        """Remove the record of a cleaned-up container; its id may be in use again by now.
 
         Raises:
             ScrunError: Something of it is left outside of the record, which stays.

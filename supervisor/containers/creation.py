@@ -1,7 +1,7 @@
-"""When `create` is answered, and how long `start` is waited for.
+"""When `create` gets its answer, and how long to wait for `start`.
 
-`create` is answered when the bundle is staged, or when its caller has waited long enough: the
-container is *created* then, may be started, and waits for the rest.
+`create` is answered when the bundle is staged, or when its caller has waited long enough. From
+then on the container is *created*: it may be started, and waits for the rest.
 """
 
 import math
@@ -17,41 +17,41 @@ from scrun.supervisor.containers.phases import Phases
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
 
-_UNSTARTED = 20.0  # podman calls `start` in the moment in which `create` has ended
-_UNANSWERED = 30.0  # less than the patience of any engine: podman's is 240 s, a kubelet's 120
+_UNSTARTED = 20.0  # podman calls `start` as soon as `create` has ended
+_UNANSWERED = 30.0  # less than any engine's timeout: podman's is 240 s, a kubelet's 120
 
 
 class Creation:
     """The `create` of one container, and the `start` that has to follow.
 
     Attributes:
-        making: Its first process is being made: `create` is answered when that is there.
-        asked_to_start: Set by `start`.
+        making: Its first process is being created: `create` is answered when it exists.
+        start_requested: Set by `start`.
     """
 
     def __init__(
         self, container: Phases, create_request: CreateRequest, stdio: Stdio, notices: Notices
     ) -> None:
-        """Nobody is answered yet.
+        """Prepare.
 
         Args:
-            container: Which is created.
-            create_request: What is asked for.
-            stdio: The container's descriptors.
-            notices: What it says while its job waits.
+            container: The container.
+            create_request: Its request.
+            stdio: Its descriptors.
+            notices: Its messages while its job is pending.
         """
         self.making = False
-        self.asked_to_start = trio.Event()
+        self.start_requested = trio.Event()
         self._container = container
         self._create_request = create_request
         self._stdio = stdio
         self._notices = notices
 
     async def answer_in_time(self) -> None:
-        """Answer `create` before its caller loses patience, whatever is still waited for.
+        """Answer `create` before its caller times out, even if the job is still pending.
 
-        What Slurm refuses it refuses at once: that is `create`'s error. A `run` in the foreground
-        has all the time in the world, and shows what it waits for.
+        Slurm refuses a job at once, so a refusal is an error of `create`. A `run` in the
+        foreground has no time limit, and shows what it waits for.
         """
         container = self._container
         if self._create_request.in_foreground:
@@ -60,21 +60,21 @@ class Creation:
             return
         with trio.move_on_after(_UNANSWERED) as unanswered:
             await container.queued.wait()
-        pending = self._notices.pending  # its pod's, for which another member has waited
+        pending = self._notices.pending  # the pod's job may be pending for another member
         if not (pending or unanswered.cancelled_caught):
             with trio.move_on_after(self._create_request.settings.create_timeout):
                 await container.settled.wait()
         if container.phase is Phase.CREATING and not (container.ending or self.making):
-            await container.named.wait()
+            await container.anchor_known.wait()
             podman = conmon.calls(self._create_request.child_env.environment)
             await self.be_created(_UNSTARTED if podman else math.inf)
 
     async def be_created(self, patience: float = math.inf) -> None:
-        """Answer `create`, and wait for `start`; not for ever, if there is a patience.
+        """Answer `create`, and wait up to `patience` seconds for `start`.
 
-        A podman that is interrupted while its conmon waits for `create` goes, and leaves the
-        container behind as created. Without an end its job would come one day, and never go.
-        `podman start` creates one anew that has ended.
+        A podman that is interrupted while its conmon waits for `create` leaves a created container
+        behind. If nothing ended that, its job would start one day and never end. `podman start`
+        creates a stopped container anew.
         """
         container = self._container
         died = partial(self._lost, "'s conmon died before its start")
@@ -84,11 +84,11 @@ class Creation:
             if container.become(Phase.CREATED):
                 container.settled.set()
             with trio.move_on_after(patience):
-                await self.asked_to_start.wait()
-        if not self.asked_to_start.is_set():
-            self._lost(f" has not started it for {patience:g} s")
+                await self.start_requested.wait()
+        if not self.start_requested.is_set():
+            self._lost(f" did not start it within {patience:g} s")
 
     def _lost(self, why: str) -> None:
-        """End: nobody is left who could start it."""
+        """End the container: nobody is left to start it."""
         text = f"container {self._container.id} was ended: podman{why}"
         self._container.end(killed(signal.SIGKILL, text))

@@ -1,4 +1,4 @@
-"""The record of a container of ours: what is known of it, on disk at every moment."""
+"""Keeps the record of a container of ours on disk up to date."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from scrun.supervisor.log.journal import Journal
 
 
 def first_record(create_request: CreateRequest, engine: str) -> Record:
-    """Write down what is known of a container before anything is done for it."""
+    """Return the record of a container for which nothing was done yet."""
     return Record(
         id=create_request.id,
         bundle=create_request.bundle,
@@ -34,26 +34,26 @@ def first_record(create_request: CreateRequest, engine: str) -> Record:
 
 
 def now() -> str:
-    """Return the time as a record has it: RFC 3339, in UTC."""
+    """Return the time in the format of records: RFC 3339, in UTC."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class Ledger:
-    """A record that is written down whenever it changes.
+    """A record that is written to disk whenever it changes.
 
     Attributes:
-        record: As it is.
-        directory: Where it is.
+        record: The current record.
+        directory: Its directory.
         journal: The container's.
     """
 
     def __init__(self, directory: str, record: Record, journal: Journal, lock: int) -> None:
-        """Take over a record that is written down already.
+        """Take over a record that is on disk already.
 
         Args:
-            directory: Of the record.
-            record: It.
-            journal: Where it is told that it could not be written, and what waits.
+            directory: Its directory.
+            record: The record.
+            journal: For write errors, and for what the job waits for.
             lock: The descriptor that holds its lock; closed by `close`.
         """
         self.record = record
@@ -64,10 +64,10 @@ class Ledger:
 
     @property
     def is_there(self) -> bool:
-        """Whether its directory is still the one that it had at first.
+        """Whether its directory is still the original one.
 
-        Somebody may have removed the root directory, and another supervisor made a record of this
-        id in a new one.
+        Somebody may have removed the root directory, and another supervisor may have made a record
+        of this id in a new one.
         """
         try:
             return os.path.samestat(os.lstat(self.directory), self._made)
@@ -91,41 +91,41 @@ class Ledger:
         self._lock, self._made = lock, os.lstat(self.directory)
 
     def close(self) -> None:
-        """Give the record up: it is removed, or somebody else's."""
+        """Release the lock: the record was removed, or belongs to another container."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
     def note(self, *, annotations: Mapping[str, str] | None = None, **changes: object) -> None:
-        """Put something down; annotations are added to those that there are."""
+        """Change fields of the record; annotations are added to the existing ones."""
         if annotations is not None:
             changes["annotations"] = {**self.record.annotations, **annotations}
         self._become(msgspec.structs.replace(self.record, **changes))
 
     def job_is_known(self, job_id: str, owned: bool) -> None:
-        """Put the job down (see `supervisor.contracts.engine.Request.known`)."""
+        """Record the job (see `supervisor.contracts.engine.JobRequest.known`)."""
         if job_id != self.record.job_id:
             self.journal.write("verbose", f"the job is {job_id}")
         self.note(job_id=job_id, owns_job=owned, annotations={"org.scrun.job_id": job_id})
 
     def job_waits(self, news: Waiting | None) -> None:
-        """Put down what the job waits for; None: it does not any more."""
+        """Record what the job waits for; None: it no longer waits."""
         known = self.record.annotations
         others = {key: text for key, text in known.items() if key not in OF_WAITING}
         self.note_all({**others, **annotations_of(news)})
         self.journal.live(waiting_line(self.record.job_id, news) if news else "")
 
     async def keep_what_is_left(self, *, job: bool) -> None:
-        """Erase what is gone, and keep what may be there still: for a `delete`, or a successor.
+        """Keep in the record what may still exist, for `delete` or a successor; erase the rest.
 
         Args:
-            job: Whether the job may be there.
+            job: Whether the job may still exist.
         """
         record = self.record
         there = await in_thread(_is_there, record.staged)
         if there:
             self.journal.write(
-                "error", f"{record.staged}: is not removed yet; `scrun delete` goes on with it"
+                "error", f"{record.staged}: could not be removed; `scrun delete` tries again"
             )
         self.note(
             owns_job=record.owns_job and (job or record.until_delete),
@@ -138,14 +138,14 @@ class Ledger:
         self._become(msgspec.structs.replace(self.record, annotations=dict(annotations)))
 
     def state(self, status: str) -> bytes:
-        """Return the answer to `state`."""
+        """Return the reply to `state`."""
         record = self.record
         return render_state(
             record.oci_version, record.id, status, record.pid, record.bundle, record.annotations
         )
 
     def _become(self, record: Record) -> None:
-        if record == self.record:  # a quarter of a millisecond, some times for each container
+        if record == self.record:  # saves a quarter of a millisecond, several times per container
             return
         self.record = record
         if not self.is_there:

@@ -1,15 +1,15 @@
-"""The life of a container: its nursery tree.
+"""The lifecycle of a container: its nursery tree.
 
 ::
 
     container                   record, log, anchor; answers its `create`
     └── sessions                programs of `exec`, signals on their way
         └── stager              the script, loaded
-            └── allocation      the job; left = released, or left to the other members of a pod
-                └── staging     the staged bundle; left = staged out
+            └── allocation      the job; on exit: released by the last member of its pod
+                └── staging     the staged bundle; on exit: staged out
                     └── step    waits for `start`, runs the container
 
-`supervisor.containers.creation` answers `create`, `supervisor.containers.phases` has the way out.
+`supervisor.containers.creation` answers `create`; `supervisor.containers.phases` ends containers.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -35,7 +35,14 @@ from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.show_files import show
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.contracts.engine import Engine, FirstProcess, Job, JobRequest, Makes, Step
+from scrun.supervisor.contracts.engine import (
+    CreatesFirst,
+    Engine,
+    FirstProcess,
+    Job,
+    JobRequest,
+    Step,
+)
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged, View
 from scrun.supervisor.contracts.stager import Stager, Submission
@@ -53,8 +60,8 @@ class Lifecycle(Phases):
     """All that happens to a container from its `create` to the end of its job.
 
     Attributes:
-        shown: Set when its files are where engines look for them, or will not be there.
-        kept: Its output, if that goes through us.
+        files_shown: Set when engines can see its files, or never will.
+        captured: Its output, if that goes through us.
     """
 
     def __init__(
@@ -68,22 +75,22 @@ class Lifecycle(Phases):
         pods: Pods,
         caller: Caller,
     ) -> None:
-        """Take all over; nothing runs yet.
+        """Prepare; nothing runs yet.
 
         Args:
-            create_request: What is asked for.
+            create_request: The request.
             engine: Where it will run.
-            stagers: Who may stage it.
-            ledger: Its record, made already; the journal is owned from now on.
+            stagers: Choose who stages it.
+            ledger: Its record; the ledger's journal is owned from now on.
             anchor: The anchor; owned from now on.
             stdio: The container's descriptors; owned from now on.
-            pods: Whose jobs it may share.
+            pods: The jobs that it may share.
             caller: Its `create`, as long as that waits.
         """
         super().__init__(create_request, ledger, anchor, stdio, caller)
-        self.shown = trio.Event()
-        self.shown.set()
-        self.kept: CapturedOutput | None = None
+        self.files_shown = trio.Event()
+        self.files_shown.set()
+        self.captured: CapturedOutput | None = None
         self._engine = engine
         self._stagers = stagers
         self._pods = pods
@@ -91,12 +98,12 @@ class Lifecycle(Phases):
         self._skip_stage_out = trio.Event()
         self._may_run = trio.Event()
         self._begun = trio.Event()
-        # a `run` that stays is told how it has ended
+        # a `run` in the foreground gets the ending instead
         self._not_started: ScrunError | None = None
         if not create_request.in_foreground:
             text = f"container {create_request.id} cannot be started: it was ended"
             self._not_started = StateError(text)
-        self._obeying = trio.CancelScope()
+        self._signal_scope = trio.CancelScope()
         self._outputs = Tasks(f"container {create_request.id}: its output")
         self._beside = Tasks(f"container {create_request.id}")
         self._removing = trio.Lock()
@@ -104,15 +111,19 @@ class Lifecycle(Phases):
         self._program: Found | Unknown = Unknown("")
 
     async def run(self) -> None:
-        """Live: from the check of the bundle to the end of the job. Never raises."""
+        """Run everything from the check of the bundle to the end of the job.
+
+        An exception becomes the container's failure. Only a cancellation gets out: then the
+        supervisor itself ends.
+        """
         try:
             async with self._outputs.open():
                 await self._run()
                 with trio.move_on_after(_LAST_OUTPUT, shield=True):
-                    while self.kept is not None and not self.kept.output.ended:
-                        await self.kept.output.more()
+                    while self.captured is not None and not self.captured.output.ended:
+                        await self.captured.output.more()
             await self._ledger.keep_what_is_left(job=self._job_may_be_left)
-        except Exception as error:  # a fault of ours, and this container's matter alone
+        except Exception as error:  # an internal error, which must not end other containers
             self._fail(error)
         finally:
             self._journal.close()
@@ -123,11 +134,11 @@ class Lifecycle(Phases):
     async def _run(self) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._obey)
+                nursery.start_soon(self._forward_signals)
                 nursery.start_soon(self._creation.answer_in_time)
                 try:
                     with self._scope:
-                        await self._live()
+                        await self._run_in_job()
                 except Exception as error:
                     self._fail(error)
                 nursery.cancel_scope.cancel()
@@ -135,20 +146,20 @@ class Lifecycle(Phases):
             self._fail(error)
         try:
             await self._mark_out_of_memory()
-            self._finish(self._ending or taken("scrun-failure", "it ended for no known reason"))
+            self._finish(self._ending or taken("scrun-failure", "it ended for an unknown reason"))
             with trio.CancelScope(shield=True):
                 await self._anchor.close()
-        except Exception as error:  # a fault of ours, and this container's matter alone
+        except Exception as error:  # an internal error, which must not end other containers
             self._fail(error)
         if not self.settled.is_set() and self.failure is None:
             text = self._ending.text if self._ending else ""
-            self.failure = StateError(text or f"container {self.id} ended while it was created")
+            self.failure = StateError(text or f"container {self.id} ended before it was created")
 
-    async def _obey(self) -> None:
-        with self._obeying:
+    async def _forward_signals(self) -> None:
+        with self._signal_scope:
             await forward_signals(self._anchor, self)
 
-    async def _live(self) -> None:
+    async def _run_in_job(self) -> None:
         bundle = await self._read_bundle()
         create_request, settings, engine = (
             self._create_request,
@@ -159,7 +170,7 @@ class Lifecycle(Phases):
             settings, create_request.child_env.environment, engine.name
         )
         config = bundle.config
-        self._ledger.note(  # all at once: it is written to disk each time
+        self._ledger.note(  # all at once: each call writes to disk
             annotations={**config.annotations, **self._ledger.record.annotations},
             oci_version=config.oci_version,
             rootfs=bundle.rootfs,
@@ -181,7 +192,7 @@ class Lifecycle(Phases):
             try:
                 await self._stage_and_run(stager, bundle, job, stack)
             finally:
-                # The engine that waits for the anchor need not wait for the job's end.
+                # An engine that waits for the anchor need not wait for the job to end.
                 if self._ending is not None and self.settled.is_set():
                     await self._mark_out_of_memory()
                     self._finish(self._ending)
@@ -189,14 +200,14 @@ class Lifecycle(Phases):
 
     @asynccontextmanager
     async def _allocated(self, request: JobRequest, bundle: Bundle) -> AsyncIterator[Job]:
-        """Have a job, if there is an anchor: its making goes on while the bundle is looked at."""
-        await self.named.wait()
-        self._ledger.note(pid=self.pid)  # who asks for its state may wish to signal it
+        """Get a job once the anchor exists: `create` makes that while we check the bundle."""
+        await self.anchor_known.wait()
+        self._ledger.note(pid=self.pid)  # callers of `state` may want to signal it
         async with self._pods.allocate(self._engine, request, bundle.config, self.pid) as job:
             yield job
 
     async def _read_bundle(self) -> Bundle:
-        """Check what can be known before a job is asked for."""
+        """Check what can be checked before a job is requested."""
         try:
             bundle, self._program = await admit(
                 self._create_request, at_terminal=self._stdio.at_terminal
@@ -206,17 +217,17 @@ class Lifecycle(Phases):
             raise
         config = bundle.config
         if self._create_request.keeps_output and self._create_request.console is None:
-            self.kept = capture(
+            self.captured = capture(
                 self._stdio,
                 self._directory,
                 self._create_request.settings.log.output_limit << 20,
                 lambda text: self._journal.write("error", text),
                 terminal=config.process.terminal,
             )
-            if self.kept is not None:
-                self._outputs.begin(self.kept.capture)
+            if self.captured is not None:
+                self._outputs.begin(self.captured.capture)
         elif self._create_request.in_foreground and config.process.terminal:
-            self._stdio.become_terminal()
+            self._stdio.mark_as_terminal()
         return bundle
 
     def _staged_out(self) -> None:
@@ -258,7 +269,7 @@ class Lifecycle(Phases):
                 for note in place.notes:
                     self._journal.write("info", note)
                 if place.missed:
-                    self._stdio.say(f"without effect in a job: {', '.join(place.missed)}")
+                    self._stdio.say(f"no effect in a job: {', '.join(place.missed)}")
                 step = Step(
                     bundle=place.bundle,
                     arguments=place.arguments,
@@ -269,8 +280,8 @@ class Lifecycle(Phases):
                     running=self._runs,
                     submitted=bundle.path,
                 )
-                if isinstance(job, Makes) and self._may_be_made(stack):
-                    ending = await self._make_and_run(job, step, place)
+                if isinstance(job, CreatesFirst) and self._can_create_first(stack):
+                    ending = await self._create_and_run(job, step, place)
                 else:
                     ending = await self._run_with_anchor(job, stack, step, place.view)
                 self._ending = self._ending or ending
@@ -278,40 +289,40 @@ class Lifecycle(Phases):
         except StagingError as error:
             if self._ending is None:
                 raise
-            # What the container wrote may not have come back: that is no success.
+            # The container's changes may not have come back: that is a failure.
             self._journal.write("error", str(error))
             status = self._ending.status or TAKEN["scrun-failure"]
             self._ending = Ending(status, "scrun-failure", str(error))
 
     async def _show(self, view: View | None, shown: trio.Event) -> None:
-        """Show its files to engines, which look for them when it runs."""
+        """Show its files to engines, which look for them while it runs."""
         try:
             await show(self.pid, view, self._journal, lambda: self._anchor.alive)
         finally:
             shown.set()
 
-    def _may_be_made(self, stack: Stack) -> bool:
-        """Tell whether the container can be made before `create` is answered.
+    def _can_create_first(self, stack: Stack) -> bool:
+        """Tell whether the runtime can create the container before `create` is answered.
 
-        Then its errors are those of `create`. Scripts have something to do before it is made, and
-        after the answer.
+        Then its errors are errors of `create`. Scripts rule that out: they run after the answer
+        and before the container is created.
         """
         return self.phase is Phase.CREATING and not stack.has_scripts
 
-    async def _make_and_run(self, job: Makes, step: Step, place: Staged) -> Ending:
-        """Have the container made, and run it to its end.
+    async def _create_and_run(self, job: CreatesFirst, step: Step, place: Staged) -> Ending:
+        """Have the runtime create the container, and run it to its end.
 
-        An engine's `create` makes it, and its monitor is its parent: that one sees the end at
-        once. So there must be nothing that has to be done before it does, such as to bring back
-        what the container has written.
+        If an engine's `create` runs the runtime, its monitor becomes the container's parent and
+        sees the end at once. So that is done only if nothing must happen before, such as bringing
+        back the container's changes.
         """
         self._creation.making = True
         engines = self._create_request.is_create and place.moved is None and not place.copied_from
         call, console = self._caller.call, self._create_request.console
-        async with job.made(step, call, console) if engines else job.made(step) as process:
-            self._made = process
+        async with job.created(step, call, console) if engines else job.created(step) as process:
+            self._first_process = process
             if engines:
-                await self._take_the_anchors_place(process)
+                await self._replace_anchor(process)
             else:
                 self._begin_to_show(place.view)
             try:
@@ -325,17 +336,17 @@ class Lifecycle(Phases):
                 self._begun.set()
         return ending
 
-    async def _take_the_anchors_place(self, process: FirstProcess) -> None:
+    async def _replace_anchor(self, process: FirstProcess) -> None:
         self._process = process
-        self._obeying.cancel()
+        self._signal_scope.cancel()
         self._anchor.end(0)
         await self._anchor.close()
         self._stdio.keep_error_only()
 
     @property
     def about_to_run(self) -> bool:
-        """Whether its program begins at this moment: no queue is waited in before."""
-        return self._made is not None and self.phase is Phase.STARTING
+        """Whether its program is being started right now, with no queue to wait in."""
+        return self._first_process is not None and self.phase is Phase.STARTING
 
     async def _begin(self, process: FirstProcess) -> None:
         try:
@@ -363,19 +374,19 @@ class Lifecycle(Phases):
         return await stack.run(job, step)
 
     def _begin_to_show(self, view: View | None) -> None:
-        self.shown = trio.Event()
-        if not self._beside.begin(partial(self._show, view, self.shown)):
-            self.shown.set()
+        self.files_shown = trio.Event()
+        if not self._beside.begin(partial(self._show, view, self.files_shown)):
+            self.files_shown.set()
 
     def resized(self) -> None:
-        """Pass a new size of the terminal on."""
+        """Pass on a new size of the terminal."""
         if self._job is not None:
             self._job.resized()
 
     def skip_stage_out(self) -> None:
-        """Do not wait for a script that stages out."""
+        """Stop waiting for a script that stages out."""
         self._skip_stage_out.set()
 
     def begin(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Do something that ends with the container; nothing, if that is over."""
+        """Start a task that ends with the container; do nothing if that has ended."""
         self._beside.begin(call)

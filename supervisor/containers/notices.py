@@ -1,8 +1,8 @@
-"""What a container tells on its standard error while it waits for its job, as srun does.
+"""What a container writes to its standard error while its job is pending, as srun does.
 
-Whoever has started it sees it run, by the engine's account, and no output. So it says what it
-waits for: when that becomes known, when it changes, and when the waiting is over. The log has
-the same lines, from whoever has heard them.
+The engine shows the container as running, but there is no output. So it says what it waits
+for: when that becomes known, when it changes, and when the wait is over. The log gets the same
+lines from the engine.
 """
 
 from collections.abc import Callable
@@ -13,24 +13,24 @@ _ASKING = "its job is not in the queue yet"
 
 
 class Notices:
-    """The lines of one container."""
+    """The notices of one container."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        """Say nothing yet.
+        """Begin silently.
 
         Args:
-            say: Writes a line to the container's standard error; must not wait.
+            say: Writes a line to the container's standard error without waiting.
         """
         self._say = say
         self._open = False
-        self._told = False
+        self._wrote = False
         self._job_id = ""
         self._news: Waiting | None = None
         self._granted = False
 
     @property
     def pending(self) -> bool:
-        """Whether the job is known to wait."""
+        """Whether the job is known to be pending."""
         return self._news is not None
 
     @property
@@ -45,43 +45,43 @@ class Notices:
         return waiting_line(self._job_id, self._news, explained=True)
 
     def begin(self) -> None:
-        """Say from now on what is waited for, as soon as it is known."""
+        """Write from now on what the job waits for, as soon as that is known."""
         self._open = True
         if self._news is not None:
-            self._tell()
+            self._write()
 
     def started(self) -> None:
-        """Say at once what is waited for: the container counts as running."""
+        """Write at once what the job waits for: the container counts as running."""
         self._open = True
-        self._tell()
+        self._write()
 
     def queued(self, job_id: str) -> None:
-        """Hear of the job."""
+        """Note the job's id."""
         self._job_id = job_id
 
     def waits(self, news: Waiting | None) -> None:
-        """Hear what the job waits for; None: it does not any more."""
+        """Note what the job waits for; None: it no longer waits."""
         before, self._news = self._news, news
         if news is not None and _is_worth_a_line(before, news):
-            self._tell()
+            self._write()
 
     def granted(self, nodes: str) -> None:
-        """Hear that the job is there, on some nodes."""
+        """Note that the job has been allocated nodes."""
         self._granted = True
-        if self._told:
+        if self._wrote:
             self._say(f"job {self._job_id} has been allocated {nodes}".rstrip())
 
     def close(self) -> None:
-        """Say nothing any more."""
+        """Write nothing more."""
         self._open = False
-        self._told = False
+        self._wrote = False
 
-    def _tell(self) -> None:
+    def _write(self) -> None:
         if self._open:
-            self._told = True
+            self._wrote = True
             self._say(self.reason)
 
 
 def _is_worth_a_line(before: Waiting | None, news: Waiting) -> bool:
-    """Tell whether somebody who watches wants to know; estimates move all the time."""
+    """Tell whether a change matters to the user; estimates change all the time."""
     return before is None or before.reason != news.reason or before.start is None is not news.start

@@ -1,4 +1,4 @@
-"""What is left of containers whose supervisor died: records, and perhaps a job."""
+"""Cleans up containers whose supervisor died: job, staged bundle, record."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.records import remove_record
 from scrun.supervisor.contracts.stager import Leftover
 from scrun.supervisor.core.identity import myself
-from scrun.supervisor.core.ownership import succeed
+from scrun.supervisor.core.ownership import take_over
 from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
@@ -22,28 +22,28 @@ from scrun.supervisor.plugins.installed import is_type
 
 
 async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str) -> bool:
-    """Finish the business of a container that nobody serves: job, staged bundle, record.
+    """Release the job of a container that nobody serves; remove its staged bundle and record.
 
     Args:
         directory: The record.
-        engines: To release the job with.
-        stagers: To clean up what was staged.
-        socket: The name of the supervisor that does so.
+        engines: Release the job.
+        stagers: Clean up what was staged.
+        socket: The name of this supervisor.
 
     Returns:
         Whether there was such a record.
 
     Raises:
-        EngineError: The job may still be there; the record stays.
-        StateError: It is no record: this removes nothing but those. Or its supervisor is not dead,
-            or another one undoes it already.
+        EngineError: The job may still exist; the record stays.
+        StateError: The directory is not a record; only records are removed. Or its supervisor is
+            alive, or another one is cleaning it up.
     """
     if not has_record(directory):
         return False
     _check(directory)
     try:
-        lock = await succeed(directory)
-    except FileNotFoundError:  # the other one has removed it
+        lock = await take_over(directory)
+    except FileNotFoundError:  # another supervisor has removed it
         return True
     try:
         await undo(directory, engines, stagers, deleting=True)
@@ -56,26 +56,26 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
 async def undo(
     directory: str, engines: Engines, stagers: Stagers, *, deleting: bool = False
 ) -> Record:
-    """Give back what is left of a container; its lock is ours.
+    """Release what is left of a container; the caller holds its lock.
 
-    What is given back is put down at once: whoever is killed here leaves the rest to the next one.
+    Each release is recorded at once: if we are killed, the next supervisor does only the rest.
 
     Args:
         directory: The record.
-        engines: To release the job with.
-        stagers: To clean up what was staged.
-        deleting: Whether it is deleted: what waits for that is undone, too.
+        engines: Release the job.
+        stagers: Clean up what was staged.
+        deleting: Whether the container is deleted: then release what waits for that, too.
 
     Returns:
-        The record, as it is now.
+        The updated record.
 
     Raises:
-        ScrunError: Something may still be there; the record stays.
+        ScrunError: Something may still exist; the record stays.
     """
     try:
         record = read_record(directory)
     except ScrunError:
-        record = Record(id=os.path.basename(directory))  # it died before it wrote one
+        record = Record(id=os.path.basename(directory))  # its supervisor died before writing one
     environment = dict(os.environ)
     if record.holds_job and (deleting or not record.until_delete):
         _check_job(record, directory)
@@ -90,12 +90,12 @@ async def undo(
     return record
 
 
-async def tidy(directory: str, engines: Engines, stagers: Stagers) -> None:
-    """Give back what a dead supervisor's container has left; its lock is ours, the record stays.
+async def release(directory: str, engines: Engines, stagers: Stagers) -> None:
+    """Release what is left of a container, but keep its record; the caller holds its lock.
 
     Raises:
-        ScrunError: Something may still be there.
-        OSError: It is no record that could be tidied.
+        ScrunError: Something may still exist.
+        OSError: The record cannot be read.
     """
     _check(directory)
     _note(directory, read_record(directory), supervisor=myself())
@@ -105,43 +105,43 @@ async def tidy(directory: str, engines: Engines, stagers: Stagers) -> None:
 
 def _note(directory: str, record: Record, **changes: object) -> Record:
     record = msgspec.structs.replace(record, **changes)
-    with contextlib.suppress(OSError):  # a full disk keeps nobody from giving things back
+    with contextlib.suppress(OSError):  # a full disk must not prevent a release
         write_record(directory, record)
     return record
 
 
 def _check_job(record: Record, directory: str) -> None:
-    """Refuse to release what is no job's id: scancel would take it for an option, or for many.
+    """Check a job id: scancel could take other text for an option, or for many jobs.
 
     Raises:
-        StateError: It is none.
+        StateError: It is not a job id.
     """
     if not re.fullmatch("[0-9]{1,10}", record.job_id) or not is_type(f"engine/{record.engine}"):
         raise StateError(
-            f"{directory}/state.json: {record.engine!r} has no job {record.job_id!r}: the record "
-            "is damaged, or another scrun's; remove its directory when that job is over"
+            f"{directory}/state.json: {record.job_id!r} is not a job of {record.engine!r}: the "
+            "record is damaged, or another scrun's; remove its directory when the job has ended"
         )
 
 
 def _check(directory: str) -> None:
-    """Hold that a directory is one of ours, before everything below it is removed.
+    """Check that a directory is a record before everything below it is removed.
 
     Raises:
-        StateError: It is not: the root directory may be any, and have others in it.
+        StateError: It is not: the root directory may contain other directories, too.
     """
     if not os.path.islink(os.path.join(directory, "supervisor")):
         raise StateError(
-            f"{directory}: has no link `supervisor`, so it is no container's record; if it is not "
+            f"{directory} is not a container's record: it has no link `supervisor`; if it is not "
             "needed, remove it yourself"
         )
 
 
 def settings_of(record: Record, environment: dict[str, str]) -> Settings:
-    """Read the settings again, with what the record has kept of them."""
+    """Read the settings again, with those that the record keeps."""
     options = {"engine": record.engine} if record.engine else {}
     if conf := record.engine_settings.get("slurm_conf"):
         options["slurm.conf"] = conf
-    # the file that its `create` named: an engine's `delete` does not name it again
+    # the file that its `create` named: an engine's `delete` does not repeat it
     file = record.engine_settings.get("config_file")
     own = {name: text for name, text in environment.items() if name != "SCRUN_CONFIG"}
     known = file if file and os.path.exists(file) else None

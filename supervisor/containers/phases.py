@@ -1,7 +1,7 @@
-"""Where a container is in its life, and how it ends.
+"""The phases of a container, and how it ends.
 
-All ends are one: `end` cancels the tree of `supervisor.containers.lifecycle` and keeps the reason;
-the levels undo themselves in order. The first reason counts.
+Every end is the same: `end` cancels the tree of `supervisor.containers.lifecycle` and keeps the
+reason; the levels clean up in order. The first reason counts.
 """
 
 from collections.abc import Mapping
@@ -51,23 +51,23 @@ _MARK = 2.0
 
 
 class Phases:
-    """The phases of a container, put down in its record, and the way out of each.
+    """The phases of a container, noted in its record, and the way out of each.
 
     Attributes:
         id: Its id.
-        phase: Where it is in its life.
-        named: Set when its anchor is known.
-        queued: Set when its job is known.
-        settled: Set when it is created, or will never be: `create` can be answered.
-        gone: Set when the whole tree is undone.
+        phase: Its current phase.
+        anchor_known: Set when the pid of its anchor is known.
+        queued: Set when its job id is known.
+        settled: Set when it is created, or never will be: `create` can be answered.
+        gone: Set when the whole tree is cleaned up.
         failure: Why it was not created.
-        told: Whether its caller's standard error has that already.
-        doomed: Somebody has asked for its deletion.
-        paused: Its processes are stopped for a while.
-        suspended: They are so by somebody else, with all of the job.
+        failure_shown: Whether the caller's standard error has that already.
+        delete_requested: Whether it is to be deleted.
+        paused: Whether its processes are paused.
+        suspended: Whether Slurm has suspended its whole job.
         ended: Set when it has stopped, and `exit_status` is known.
         exit_status: Its exit status, then.
-        log: What is said about it, to be followed.
+        log: Its log, for those who follow it.
     """
 
     def __init__(
@@ -81,20 +81,20 @@ class Phases:
         """Begin with the first phase.
 
         Args:
-            create_request: What is asked for.
-            ledger: Its record, made already; the journal is owned from now on.
+            create_request: The request.
+            ledger: Its record; the ledger's journal is owned from now on.
             anchor: The anchor; owned from now on.
             stdio: The container's descriptors; owned from now on.
             caller: Its `create`, as long as that waits.
         """
         self.id = create_request.id
         self.phase = Phase.CREATING
-        self.named = caller.named
+        self.anchor_known = caller.anchor_known
         self.queued = trio.Event()
         self.settled = trio.Event()
         self.gone = trio.Event()
         self.failure: ScrunError | None = None
-        self.told = False
+        self.failure_shown = False
         self.delete_requested = False
         self.paused = False
         self.suspended = False
@@ -115,12 +115,12 @@ class Phases:
         self._job: Job | None = None
         self._job_may_be_left = False
         self._process: FirstProcess | None = None
-        self._made: FirstProcess | None = None
+        self._first_process: FirstProcess | None = None
         self._running: RunningContainer | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether anything of it is left to undo."""
+        """Whether anything of it is left to clean up."""
         return not self.gone.is_set()
 
     @property
@@ -135,29 +135,29 @@ class Phases:
 
     @property
     def pid(self) -> int:
-        """The pid that its engine knows: its first process', or its anchor's; 0 before that."""
+        """The pid that its engine knows: of its first process or its anchor; 0 before that."""
         return self._caller.anchor if self._process is None else self._process.pid
 
     @property
     def process(self) -> FirstProcess | None:
-        """Its first process, if that is the engine's own child."""
+        """Its first process, if that is a child of the engine's monitor."""
         return self._process
 
     @property
     def status(self) -> str:
-        """Its state in one word; "paused" is crun's and runc's, and not the specification's."""
+        """Its status; "paused" is crun's and runc's, not in the runtime specification."""
         if self.phase is Phase.STOPPING and not self.settled.is_set():
             return Phase.CREATING.status
-        stands_still = (self.paused or self.suspended) and self.phase is Phase.RUNNING
-        return "paused" if stands_still else self.phase.status
+        paused = (self.paused or self.suspended) and self.phase is Phase.RUNNING
+        return "paused" if paused else self.phase.status
 
     @property
     def ending(self) -> bool:
-        """Whether somebody or something ends it."""
+        """Whether it is being ended."""
         return self._scope.cancel_called or self.phase is Phase.STOPPING
 
     def become(self, phase: Phase, annotations: Mapping[str, str] | None = None) -> bool:
-        """Go on to another phase, if it may follow; put it down with what is known with it.
+        """Enter another phase if it may follow the current one, and record it.
 
         Returns:
             Whether it did.
@@ -183,7 +183,7 @@ class Phases:
 
     def _job_waits(self, news: Waiting | None) -> None:
         if self.ended.is_set():
-            return  # what it waited for is over, though its job may still be in the queue
+            return  # nothing waits any more, though its job may still be in the queue
         self._ledger.job_waits(news)
         self._notices.waits(news)
 
@@ -196,13 +196,13 @@ class Phases:
         self._journal.write("info", suspended_line(self._ledger.record.job_id, suspended))
 
     def end(self, ending: Ending) -> None:
-        """Cancel the tree. The first reason is the one that counts."""
+        """Cancel the tree. Only the first reason counts."""
         if self._ending is None:
             self._ending = ending
             if ending.text:
                 self._journal.write("info", ending.text)
         if self._running is None and self.phase in (Phase.CREATED, Phase.WAITING):
-            self._finish(self._ending)  # it has nothing that could end later
+            self._finish(self._ending)  # nothing of it runs that would have to end first
         else:
             self.become(Phase.STOPPING)
         self._scope.cancel()
@@ -211,15 +211,15 @@ class Phases:
         """Send a signal.
 
         Raises:
-            StateError: There is nothing yet, or no more, that could get it.
-            EngineError: It was not delivered.
+            StateError: The container has no process yet, or no longer.
+            EngineError: The signal was not delivered.
         """
         stop = stop_signal(self._ledger.record.annotations)
         answer = answer_to_signal(self.phase, number, stop)
         if answer is SignalAction.TOO_LATE:
             raise StateError(not_running(self.id))
         if answer is SignalAction.DELIVER and number == 0:
-            return  # kill(2): only whether there is something to signal
+            return  # kill(2): only checks whether there is a process
         if answer is SignalAction.DELIVER and self._job is not None:
             try:
                 await self._job.signal(number)
@@ -237,14 +237,14 @@ class Phases:
             )
 
     def _fail(self, error: Exception) -> None:
-        """Take the ending from an error of the tree."""
+        """Set the ending from an error of the tree."""
         known = [leaf for leaf in leaves(error) if isinstance(leaf, ScrunError)]
         reason = "scrun-failure"
         if known:
             self.failure = known[0]
             text = str(known[0])
             reason = getattr(known[0], "reason", reason)
-            # what an engine fails at may have been the release; a refusal holds nothing
+            # the engine may have failed to release the job; a refused request has none
             self._job_may_be_left = isinstance(known[0], EngineError) and not isinstance(
                 known[0], AllocationRefused
             )
@@ -252,18 +252,18 @@ class Phases:
             text = described(error)
             self.failure = ScrunError(text)
             fault(f"container {self.id}", error)
-            self._job_may_be_left = True  # the fault may have met its release
+            self._job_may_be_left = True  # it may have interrupted the release
             import traceback
 
             self._journal.write("debug", "".join(traceback.format_exception(error)))
-        # while `create` waits it ends with this, and tells
+        # a `create` that waits reports this itself
         self._journal.write("error", text, reported=not self.settled.is_set())
         told = isinstance(self.failure, EngineError) and self.failure.told
         self._ending = self._ending or taken(reason, text, told=told)
-        self.told = told and not self._stdio.error_is_kept
+        self.failure_shown = told and not self._stdio.error_is_captured
 
     async def _mark_out_of_memory(self) -> None:
-        """Leave podman its mark, before the anchor ends. The bundle's file system may hang."""
+        """Create podman's marker before the anchor ends. The bundle's file system may hang."""
         if self.phase is Phase.STOPPED or self._ending is None:
             return
         if self._ending.reason == "out-of-memory":
@@ -275,7 +275,7 @@ class Phases:
                 )  # fmt: skip
 
     def _finish(self, ending: Ending) -> None:
-        """Tell the world that the container has ended; once."""
+        """Report to all, once, that the container has ended."""
         self.become(Phase.STOPPING)
         if self.phase is not Phase.STOPPING:
             return
@@ -293,7 +293,7 @@ class Phases:
             annotations["org.scrun.exit_status"] = str(ending.status)
         if ending.text:
             annotations["org.scrun.message"] = ending.text
-        # Before the record: who kills us between the two shall not take the engine's status away.
+        # Before the record: if we are killed in between, the engine still gets the status.
         if self._process is None:
             self._anchor.end(ending.status)
         self._caller.release()

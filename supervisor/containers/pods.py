@@ -3,18 +3,18 @@
 ::
 
     server
-    ├── job of a pod            held while it has members
+    ├── job of a pod            kept while it has members
     └── containers
-        └── membership          left by the last = the job is given back
+        └── membership          when the last member leaves, the job is released
 
-Containers of a pod talk over localhost and count on each other's being there, so they have to be
-on one node, and are ended together when that is taken away. The first one asks for the job with
-all its requests, and the others become further steps of it.
+Containers of a pod talk over localhost and depend on each other, so they run on one node, and are
+ended together when that is taken away. The first one requests the job with all its own requests;
+the others become further steps of that job.
 
-The job is held by a task of the server's, not of the first member's: members come and go in any
-order. Whatever is told about it, all of them are told. Every container is a member, and most are
-alone: podman's infra container cannot be known by its config.json, as only those that follow name
-it (`scrun.core.pods`).
+A task of the server keeps the job, not one of the first member: members come and go in any order,
+and all get every event. Every container is a member, most of them the only one: podman's infra
+container cannot be recognized by its config.json, as only the later ones name it
+(`scrun.core.pods`).
 """
 
 import re
@@ -43,22 +43,22 @@ class _SharedJob:
     """The job of a pod.
 
     Attributes:
-        first: The request that it is asked for with.
-        members: Those who wait for it or are in it.
-        scope: The holder's; cancelled when the job is not needed any more.
+        first: The first member's request, with which it is requested.
+        members: The requests of those who wait for it or are in it.
+        scope: Cancelled when the job is no longer needed.
         settled: Set when there is a job, or there will be none.
-        gone: Set when it is given back.
-        job: It, once it is there.
-        failure: Why there is none, or what went wrong with it.
+        released: Set when it is released.
+        job: The job, once allocated.
+        failure: Why there is no job, or what went wrong with it.
     """
 
     def __init__(self, first: JobRequest) -> None:
-        """Prepare; the first member still has to enter."""
+        """Prepare; the first member has yet to enter."""
         self.first = first
         self.members: list[JobRequest] = []
         self.scope = trio.CancelScope()
         self.settled = trio.Event()
-        self.gone = trio.Event()
+        self.released = trio.Event()
         self.job: Job | None = None
         self.failure: Exception | None = None
         self._endings: list[Ending] = []
@@ -66,7 +66,7 @@ class _SharedJob:
         self._news: Waiting | None = None
 
     def request(self, lost: Callable[[Ending], None]) -> JobRequest:
-        """Return the first member's request, with answers for all of them.
+        """Return the first member's request, with callbacks that reach all members.
 
         Args:
             lost: Called when the job is taken away.
@@ -81,7 +81,7 @@ class _SharedJob:
         )
 
     def enter(self, member: JobRequest) -> None:
-        """Take a member in, and tell it what the others know."""
+        """Add a member, and tell it what the others know."""
         self.members.append(member)
         if self._job_id:
             member.known(self._job_id, True)
@@ -89,7 +89,7 @@ class _SharedJob:
             member.waiting(self._news)
 
     def leave(self, member: JobRequest) -> None:
-        """Let a member go, and keep how it ended."""
+        """Remove a member, and keep how it ended."""
         self.members.remove(member)
         if (ending := member.ending()) is not None:
             self._endings.append(ending)
@@ -100,10 +100,10 @@ class _SharedJob:
             member.lost(ending)
 
     def _known(self, job_id: str, owned: bool) -> None:
-        """Tell them its number.
+        """Tell the members the job's id.
 
-        Each has it as its own in its record: when the supervisor dies, all are dead, and whichever
-        is deleted first takes what may be left of the job away.
+        Each records the job as its own: when the supervisor dies, all members are dead, and the
+        first `delete` releases the job.
         """
         self._job_id = job_id
         for member in self.members:
@@ -112,7 +112,7 @@ class _SharedJob:
     def _waiting(self, news: Waiting | None) -> None:
         self._news = news
         for member in self.members:
-            if news is not None and member is not self.first:  # the engine tells that one
+            if news is not None and member is not self.first:  # the engine logs it for the first
                 line = waiting_line(self._job_id, news, explained=True)
                 member.journal.write("info", line)
             member.waiting(news)
@@ -123,8 +123,9 @@ class _SharedJob:
 
     def refusal(self, member: JobRequest) -> Exception:
         """Return why a member gets no job."""
-        if self.failure is None:  # nobody but the supervisor's end stops the holder before
-            return AllocationRefused(f"no job for container {member.container}: scrun ends")
+        if self.failure is None:  # only the supervisor's end stops its task before that is set
+            text = f"no job for container {member.container}: the supervisor is stopping"
+            return AllocationRefused(text)
         if member is self.first:
             return self.failure
         return AllocationRefused(
@@ -138,10 +139,10 @@ class Pods:
     """The jobs of a supervisor's pods."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        """Know no pod yet.
+        """Begin without pods.
 
         Args:
-            nursery: For the holders of jobs; it has to outlive the containers.
+            nursery: For the tasks that keep jobs; it has to outlive the containers.
         """
         self._nursery = nursery
         self._jobs: dict[tuple[Engine, str], _SharedJob] = {}
@@ -151,11 +152,11 @@ class Pods:
     async def allocate(
         self, engine: Engine, request: JobRequest, config: Config, anchor: int
     ) -> AsyncIterator[Job]:
-        """Get the job of a container's pod; the last one to leave gives it back.
+        """Get the job of a container's pod; the last member to leave releases it.
 
         Args:
             engine: Where the container will run.
-            request: What it asks for.
+            request: The container's request.
             config: Its config.json.
             anchor: The pid of its anchor.
 
@@ -163,8 +164,8 @@ class Pods:
             AllocationRefused: With the engine's reason.
             SettingsError: Its requests cannot be fulfilled.
         """
-        theirs = request.child_env.environment.get("SLURM_JOB_ID")  # held by somebody else
-        if theirs or engine.name not in _SHARING:
+        foreign = request.child_env.environment.get("SLURM_JOB_ID")  # not ours to share
+        if foreign or engine.name not in _SHARING:
             async with engine.allocate(request) as job:
                 yield job
             return
@@ -172,7 +173,7 @@ class Pods:
         shared = self._jobs.get(key)
         if shared is None:
             shared = self._jobs[key] = _SharedJob(request)
-            self._nursery.start_soon(self._hold, key, shared)
+            self._nursery.start_soon(self._keep, key, shared)
         shared.enter(request)
         self._anchors[anchor] = key[1]
         try:
@@ -182,19 +183,19 @@ class Pods:
             if request is shared.first:
                 yield shared.job
             else:
-                async with engine.allocate(_inside(request, shared)) as job:
+                async with engine.allocate(_step_request(request, shared)) as job:
                     yield job
         finally:
             shared.leave(request)
             self._anchors.pop(anchor, None)
             if not shared.members:
-                await self._give_back(key, shared)
+                await self._release(key, shared)
 
     def _pod(self, request: JobRequest, config: Config) -> str:
-        """Name the pod of a container.
+        """Return the name of a container's pod.
 
-        It is that of the container whose namespaces it joins, too: `--network container:ID`. An
-        engine takes those from the other one's anchor, the only process that it knows.
+        A container that joins another one's namespaces (`--network container:ID`) is in its pod.
+        The engine takes those namespaces from the other's anchor, the only process that it knows.
         """
         if name := named_pod(config.annotations):
             return name
@@ -204,8 +205,8 @@ class Pods:
                 return other
         return request.container
 
-    async def _hold(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
-        """Hold a job until nobody needs it. Whatever happens is its members' matter."""
+    async def _keep(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
+        """Keep a job until nobody needs it. Errors go to its members."""
 
         def lost(ending: Ending) -> None:
             self._forget(key, shared)
@@ -225,53 +226,52 @@ class Pods:
         finally:
             self._forget(key, shared)
             shared.settled.set()
-            shared.gone.set()
+            shared.released.set()
 
-    async def _give_back(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
-        """Give a job back that nobody needs; the engine has deadlines for that.
+    async def _release(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
+        """Release a job that nobody needs; the engine has deadlines for that.
 
-        What goes wrong is the last member's to tell, and its record keeps the job.
+        The last member reports what goes wrong, and its record keeps the job.
         """
         self._forget(key, shared)
         known = shared.failure
         shared.scope.cancel()
         with trio.CancelScope(shield=True):
-            await shared.gone.wait()
+            await shared.released.wait()
         if shared.failure is not None and (shared.job is not None or shared.failure is not known):
             raise shared.failure
 
     def _forget(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
-        """Let the next one who comes ask for a job of its own."""
+        """Make the next container of the pod request a job of its own."""
         if self._jobs.get(key) is shared:
             del self._jobs[key]
 
 
 def ending_of(members: Sequence[Ending]) -> Ending | None:
-    """Return how a pod has ended, from how its members did, in that order.
+    """Return how a pod ended, from the endings of its members in order.
 
-    The first failure counts, but not of those that were told to end: as a pod is stopped, its
-    infra container is killed, and so may be helpers beside the one that has done the work.
+    The first failure counts, but not those of killed members: stopping a pod kills its infra
+    container, and perhaps helpers beside the one that did the work.
     """
     by_themselves = [one for one in members if one.status - 128 not in FATAL]
     failed = (one for one in by_themselves if one.status)
     return next(failed, None) or next(iter(by_themselves or reversed(members)), None)
 
 
-def _inside(request: JobRequest, shared: _SharedJob) -> JobRequest:
-    """Turn a request into one for a step of a job that is there.
+def _step_request(request: JobRequest, shared: _SharedJob) -> JobRequest:
+    """Turn a request into one for a step of an existing job.
 
-    What would shape a job does not count, not the defaults either: srun has most of it too, and
-    22.05 refuses a step that wants more than its job has ("More processors requested than
-    permitted").
+    Drops all that would size a job, defaults included: srun knows most of it too, and 22.05
+    refuses a step that wants more than its job has ("More processors requested than permitted").
     """
     assert shared.job is not None  # for mypy; it is settled
     environment = request.child_env.environment
     wanted = {**request.flags.requests, **request.asked, **from_environment(environment)}
-    told = f"it joins job {shared.job.id}, in a pod with container {shared.first.container}"
-    ignored = [f"{name}={text}" for name, text in wanted.items() if name in _OF_THE_JOB]
+    text = f"it joins job {shared.job.id}, in a pod with container {shared.first.container}"
+    ignored = [f"{name}={value}" for name, value in wanted.items() if name in _OF_THE_JOB]
     if ignored:
-        told += f", which has sized it: {', '.join(ignored)} have no effect"
-    request.journal.write("info", told)
+        text += f", which has sized it: {', '.join(ignored)} have no effect"
+    request.journal.write("info", text)
     child_env = msgspec.structs.replace(
         request.child_env,
         environment={**environment, **_nothing_of_the_job(), **shared.job.environment},
@@ -287,8 +287,8 @@ def _inside(request: JobRequest, shared: _SharedJob) -> JobRequest:
 
 
 def _nothing_of_the_job() -> Mapping[str, str]:
-    """Take back all that a lower source may ask for (`scrun.settings.slurm.request_sources`)."""
+    """Override what lower sources may request (`scrun.settings.slurm.request_sources`)."""
     return {
-        name: "" if TABLE[name].argument == "required" else "no"  # empty switches those on
+        name: "" if TABLE[name].argument == "required" else "no"  # empty would switch it on
         for name in _OF_THE_JOB
     }

@@ -1,4 +1,4 @@
-"""Records appear and disappear as a whole."""
+"""Makes and removes records atomically."""
 
 import contextlib
 import errno
@@ -21,24 +21,24 @@ _RANDOM = 8  # characters, as tempfile has them
 
 
 def make_record(directory: str, socket: str, record: Record) -> int:
-    """Make the directory of a record; whoever makes it first has the id.
+    """Make the directory of a record; the first one to make it gets the id.
 
-    It gets its name when all is in it that a reader needs: no half-made one is ever seen, and none
-    that nobody owns.
+    It is renamed into place when it is complete and locked: nobody ever sees a partial record, or
+    one without an owner.
 
     Returns:
         The descriptor that holds its lock.
 
     Raises:
-        ContainerExists: Somebody has.
-        SettingsError: It cannot be made there.
+        ContainerExists: The id is taken.
+        SettingsError: The directory cannot be made.
     """
     root, container = os.path.split(directory)
     try:
         if os.path.lexists(directory):
             if has_record(directory):
                 raise ContainerExists.named(container)
-            raise SettingsError(f"{directory}: is there, and is no directory: remove it")
+            raise SettingsError(f"{directory} exists and is no directory: remove it")
         return _make(root, socket, record)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
@@ -51,7 +51,7 @@ def _make(root: str, socket: str, record: Record) -> int:
     lock: int | None = None
     try:
         lock = own(made)
-        assert lock is not None  # nobody else has its name
+        assert lock is not None  # nobody else knows its name
         os.symlink(os.path.join("..", socket), os.path.join(made, "supervisor"))
         write_record(made, record)
         os.rename(made, os.path.join(root, record.id))
@@ -65,37 +65,33 @@ def _make(root: str, socket: str, record: Record) -> int:
 
 
 def remove_record(directory: str, socket: str) -> None:
-    """Remove a record: its name first, so that nobody sees half of it.
+    """Remove a record: rename it first, so that nobody sees half of it.
 
-    What is mounted in it is left alone: a script may have mounted an image there.
+    Mounts in it are left alone: a script may have mounted an image there.
 
     Args:
-        directory: It.
-        socket: The name of the supervisor that does so, and removes what this has left when it
-            goes.
+        directory: The record.
+        socket: The name of this supervisor, which removes leftovers of this when it ends.
 
     Raises:
         StagingError: Something is mounted in it.
         OSError: It cannot be removed.
     """
     root = os.path.dirname(directory)
-    # a name and nothing else: on a full file system there is no other way to make space
-    doomed = f"{_TEMPORARY}{socket}{os.urandom(_RANDOM // 2).hex()}"
+    # only a rename: on a full file system nothing else works before space is freed
+    removed = f"{_TEMPORARY}{socket}{os.urandom(_RANDOM // 2).hex()}"
     try:
-        os.rename(directory, os.path.join(root, doomed))
+        os.rename(directory, os.path.join(root, removed))
     except FileNotFoundError:
         return
     try:
-        _discard(root, doomed)
+        _discard(root, removed)
     except StagingError as error:
-        raise StagingError(f"{root}/{error}: unmount it, and remove {root}/{doomed}") from None
+        raise StagingError(f"{root}/{error}: unmount it, and remove {root}/{removed}") from None
 
 
 def remove_half_made(root: str, socket: str) -> None:
-    """Remove what a supervisor of this name has left in the midst of the above.
-
-    It was killed, or had no descriptor.
-    """
+    """Remove the partial records that a supervisor of this name left when it was killed."""
     try:
         entries = os.listdir(root)
     except FileNotFoundError:
@@ -115,21 +111,21 @@ def _discard(root: str, name: str) -> None:
 
 
 def remove_of_the_dead(root: str, socket: str) -> None:
-    """Remove the sockets and locks of supervisors that were killed, and what they had half-made.
+    """Remove sockets, locks and partial records of supervisors that were killed.
 
-    If each container or pod has its own, there may never be another one of that name. So whichever
-    goes looks at some of the others.
+    If each container or pod has its own supervisor, no other one with that name may ever start. So
+    each one that ends checks some others.
 
     Args:
         root: The root directory.
-        socket: The name of the one that goes.
+        socket: The name of this supervisor.
     """
     try:
         entries = os.listdir(root)
     except FileNotFoundError:
         return
     names = {entry.removesuffix(_LOCK) for entry in entries if entry.endswith(_LOCK)}
-    # one that had no descriptor when it went has left these without a lock
+    # a supervisor without a free descriptor leaves these without a lock
     begun = {entry for entry in entries if entry.startswith(_TEMPORARY)}
     names |= {entry.removeprefix(_TEMPORARY)[:-_RANDOM] for entry in begun}
     others = sorted(name for name in names - {socket} if name.startswith("@"))
@@ -137,14 +133,14 @@ def remove_of_the_dead(root: str, socket: str) -> None:
         try:
             _remove_if_dead(root, name)
         except OSError:
-            pass  # somebody starts it at this moment, or nothing can be known of it
+            pass  # it is being started right now, or cannot be checked
 
 
 def _remove_if_dead(root: str, name: str) -> None:
-    """Remove what is left of a supervisor, if nobody listens and nobody is about to.
+    """Remove what is left of a supervisor, unless it listens or is being started.
 
     Raises:
-        OSError: That cannot be known.
+        OSError: That cannot be determined.
     """
     path = os.path.join(root, name)
     lock = os.open(path + _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

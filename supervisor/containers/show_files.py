@@ -1,4 +1,4 @@
-"""Have a container's files shown in the namespaces of its anchor."""
+"""Shows a container's files in the namespaces of its anchor, for commands like `podman cp`."""
 
 import os
 import sys
@@ -22,14 +22,14 @@ async def show(
 ) -> None:
     """Show what can be shown; else the anchor's root stays empty, and the log says why.
 
-    No engine enters the namespaces of an anchor that is in a user namespace of its own, nor
-    those that are ours: whoever asked for that container has no right to.
+    No engine enters the namespaces of an anchor that has a user namespace of its own or shares
+    ours: the container's user has no right to.
 
     Args:
         anchor: The anchor's pid.
-        view: What there is to show.
+        view: What to show.
         journal: The container's log.
-        alive: Tells whether the anchor is there, and the pid still its.
+        alive: Tells whether the anchor lives, so that the pid is still its own.
     """
     why = _why_not(anchor, view)
     if why is None and view is not None:
@@ -38,11 +38,11 @@ async def show(
         if patience.cancelled_caught:
             why = f"it took longer than {_PATIENCE:g} s"
     if why:
-        journal.write("info", f"commands like `podman cp` see no file of the container: {why}")
+        journal.write("info", f"commands like `podman cp` do not see the container's files: {why}")
 
 
 def _why_not(anchor: int, view: View | None) -> str | None:
-    """Tell why nothing is to be shown; None if something is, "" if that concerns nobody."""
+    """Return why nothing can be shown; None if it can, "" if that needs no message."""
     try:
         mine, theirs = (
             [os.stat(f"/proc/{pid}/ns/{kind}").st_ino for kind in ("user", "mnt")]
@@ -52,37 +52,35 @@ def _why_not(anchor: int, view: View | None) -> str | None:
         return ""
     if mine[1] == theirs[1]:
         return (
-            "user namespaces are not permitted here, so its pid is that of a process in the "
-            "namespaces of this host"
+            "user namespaces are not permitted here, so its anchor is in the namespaces of this "
+            "host"
         )
     if mine[0] != theirs[0]:
         return ""
     if view is None:
-        return "it is not known here where its root file system is"
+        return "this host does not know where its root file system is"
     if view.rootfs == "/":
         return "its root file system is that of the node"
     return None
 
 
 async def _run(anchor: int, view: View, alive: Callable[[], bool]) -> str:
-    """Run the program; return what has gone wrong, or ""."""
-    said: list[str] = []
+    """Run the program; return what went wrong, or ""."""
+    errors: list[str] = []
     with closing(os.open(f"/proc/{anchor}/ns/mnt", os.O_RDONLY)) as namespace:
-        if not alive():  # then it may be that of any other process
+        if not alive():  # then the pid may be another process'
             return ""
         with closing(os.memfd_create("view")) as stdin:
             os.write(stdin, encoded(view))
             os.lseek(stdin, 0, os.SEEK_SET)
             argv = [sys.executable, "-I", "-S", _PROGRAM, str(namespace)]
-            surroundings = ChildEnv(environment={})
+            env = ChildEnv(environment={})
             async with (
-                messages(said.append) as stderr,
-                child(
-                    argv, surroundings, stdin=stdin, stderr=stderr, pass_fds=(namespace,)
-                ) as running,
+                messages(errors.append) as stderr,
+                child(argv, env, stdin=stdin, stderr=stderr, pass_fds=(namespace,)) as running,
             ):
                 status = await running.wait()
-    return (said[-1] if said else f"status {status}") if status else ""
+    return (errors[-1] if errors else f"status {status}") if status else ""
 
 
 @contextmanager

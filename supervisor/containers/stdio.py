@@ -1,4 +1,4 @@
-"""The container's standard input, output and error, as long as they are ours."""
+"""The container's standard input, output and error, while the supervisor has them open."""
 
 import os
 import select
@@ -7,14 +7,14 @@ from scrun.core.text import printable
 
 
 class Stdio:
-    """Three descriptors that `create` was called with; the same one thrice for a terminal.
+    """The three descriptors of `create`; all the same one for a terminal.
 
-    They go to the engine's command as they are. Ours are closed as soon as it has its own, but
-    for standard error: if the container is taken away, the last line there says why.
+    The engine's command inherits them. We close ours as soon as it has its own, except standard
+    error: if the container is taken away, the last line there says why.
     """
 
     def __init__(self, fds: list[int], *, terminal: bool) -> None:
-        """Take descriptors over.
+        """Take over descriptors.
 
         Args:
             fds: Standard input, output and error.
@@ -22,11 +22,11 @@ class Stdio:
         """
         self._fds = fds
         self._line_end = "\r\n" if terminal else "\n"
-        self.error_is_kept = False
+        self.error_is_captured = False
 
     @property
     def terminal(self) -> int | None:
-        """A descriptor of the terminal, if they are one."""
+        """A descriptor of the terminal, if the container has one."""
         return self._fds[0] if self._line_end == "\r\n" else None
 
     @property
@@ -41,30 +41,30 @@ class Stdio:
 
     @property
     def fds(self) -> tuple[int, int, int]:
-        """The descriptors, for whoever starts the container."""
+        """The descriptors, for the engine."""
         stdin, stdout, stderr = self._fds
         return stdin, stdout, stderr
 
     def replace(self, fds: dict[int, int], *, terminal: bool) -> None:
-        """Put other descriptors in the place of some, by number; those are closed."""
-        self.error_is_kept = 2 in fds
+        """Replace some of the descriptors, by number; closes the old ones."""
+        self.error_is_captured = 2 in fds
         for number, fd in fds.items():
             os.close(self._fds[number])
             self._fds[number] = fd
         if terminal:
-            self.become_terminal()
+            self.mark_as_terminal()
 
-    def become_terminal(self) -> None:
-        """Take notice that they are one."""
+    def mark_as_terminal(self) -> None:
+        """Mark the descriptors as a terminal."""
         self._line_end = "\r\n"
 
     def keep_error_only(self) -> None:
         """Close standard input and output: the engine has its own by now."""
         self._close(self._fds[:2])
-        self._fds[:2] = [-1, -1]  # numbers that the kernel gives away again
+        self._fds[:2] = [-1, -1]  # the kernel reuses the numbers
 
     def say(self, text: str) -> None:
-        """Write a line to standard error, if that can be done without waiting."""
+        """Write a line to standard error, if that does not block."""
         error = self._fds[2]
         if error < 0:
             return
@@ -78,7 +78,7 @@ class Stdio:
                 pass  # its reader is gone
 
     def close(self) -> None:
-        """Close what is still open."""
+        """Close all that is still open."""
         self._close(self._fds)
         self._fds = [-1, -1, -1]
 

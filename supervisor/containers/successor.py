@@ -1,16 +1,15 @@
-"""What dead supervisors have left is given back by one that lives.
+"""A live supervisor releases what dead ones left.
 
-A supervisor that is killed together with its children, as by the end of a session or a restart of
-the machine, leaves jobs, staged bundles and records that say less than there is. Whichever
-supervisor of the same root directory comes next looks for that when it begins, and when a command
-says that it has seen something (the request `tidy`): in the background, one thing after the
-other, and nobody waits for it.
+A supervisor that is killed together with its children, for example by the end of a session or a
+reboot, leaves jobs, staged bundles and incomplete records. The next supervisor of the same root
+directory looks for them when it starts, and when a command requests it (`tidy`): in the
+background, one after the other, and nobody waits for it. It looks for
 
-* Records that nobody holds the lock of, and that have something to give back or do not say that
-  their container has stopped. They stay, as *stopped*, until they are deleted.
-* If there was one, or if nobody has looked since this machine was started and the root directory
-  made: jobs of dead supervisors that are in no record, because it is gone or was never written
-  (`supervisor.core.identity.mark`), and staged bundles in the scratch directory, likewise.
+* records whose lock is free and that have something to release or are not *stopped*. They stay, as
+  *stopped*, until they are deleted.
+* if there was one, or if nobody has looked since the machine booted or the root directory was
+  made: jobs of dead supervisors that are in no record (`supervisor.core.identity.mark`), and
+  staged bundles in the scratch directory, likewise.
 """
 
 import contextlib
@@ -36,14 +35,14 @@ from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.staging.leftovers import remove_leftovers
 
-_ON_THEIR_WAY = (0.0, 2.0, 5.0)  # what a tool has asked for that was killed with the supervisor
+_PAUSES = (0.0, 2.0, 5.0)  # requests of a tool that was killed too may reach Slurm late
 
 
 class Successor:
-    """Tidies up after the dead supervisors of a root directory.
+    """Cleans up after the dead supervisors of a root directory.
 
     Attributes:
-        at_work: Whether it has something to do that this supervisor should stay for.
+        at_work: Whether it has work for which this supervisor has to stay.
     """
 
     def __init__(
@@ -54,46 +53,46 @@ class Successor:
         stagers: Stagers,
         changed: Callable[[], None],
     ) -> None:
-        """Prepare; nothing is looked at yet.
+        """Prepare.
 
         Args:
             root: The directory of the records.
             name: The socket's name of this supervisor.
-            engines: To give jobs back with.
-            stagers: To clean up what was staged.
-            changed: Called when there is nothing to do any more.
+            engines: Release jobs.
+            stagers: Clean up what was staged.
+            changed: Called when all work is done.
         """
         self._root = root
         self._name = name
         self._engines = engines
         self._stagers = stagers
         self._changed = changed
-        self._asked = trio.Event()
-        self._asked.set()
+        self._requested = trio.Event()
+        self._requested.set()
         self._thorough = False
         self.at_work = False
 
     def again(self) -> None:
-        """Look once more, everywhere: somebody has seen something."""
+        """Look once more, everywhere."""
         self._thorough = self.at_work = True
-        self._asked.set()
+        self._requested.set()
 
     async def run(self) -> None:
-        """Tidy up, now and whenever it is asked for."""
+        """Clean up, now and whenever it is requested."""
         while True:
-            await self._asked.wait()
-            self._asked = trio.Event()
+            await self._requested.wait()
+            self._requested = trio.Event()
             thorough, self._thorough = self._thorough, False
             try:
                 await self._tidy(thorough=thorough)
-            except Exception as error:  # the next one tries again
-                fault("tidying up after dead supervisors", error)
-            if not self._asked.is_set():
+            except Exception as error:  # the next supervisor tries again
+                fault("cleaning up after dead supervisors", error)
+            if not self._requested.is_set():
                 self.at_work = False
                 self._changed()
 
     async def _tidy(self, *, thorough: bool) -> None:
-        dead = await in_thread(of_the_dead, self._root)
+        dead = await in_thread(abandoned_records, self._root)
         self.at_work = self.at_work or bool(dead)
         engines = [engine for directory in dead for engine in await self._engines_of(directory)]
         for directory in dead:
@@ -102,20 +101,20 @@ class Successor:
             return
         environment = dict(os.environ)
         settings = await in_thread(load, environment)
-        with contextlib.suppress(ScrunError):  # nobody can ask it: then it holds nothing either
+        with contextlib.suppress(ScrunError):  # an engine that cannot be used has no jobs
             engines.append(await self._engines.choose(settings, environment))
         for engine in dict.fromkeys(engines):
-            # without a sign of anybody's death once more is enough
-            pauses = _ON_THEIR_WAY if dead or thorough else _ON_THEIR_WAY[:2]
-            await self._give_jobs_back(engine, ChildEnv(environment), pauses)
+            # if nothing indicates a dead supervisor, one more look is enough
+            pauses = _PAUSES if dead or thorough else _PAUSES[:2]
+            await self._release_jobs(engine, ChildEnv(environment), pauses)
         if settings.staging.scratch is not None:
             scratch = settings.staging.scratch
             await in_thread(remove_leftovers, scratch, self._root)
         await in_thread(remove_of_the_dead, self._root, self._name)
-        await in_thread(_note_that_we_looked, self._root)
+        await in_thread(_mark_as_looked, self._root)
 
     async def _engines_of(self, directory: str) -> list[Engine]:
-        """Return the engine of a record, which says where a job of it may be."""
+        """Return a record's engine, where a job of it may be."""
         with contextlib.suppress(ScrunError, OSError):
             environment = dict(os.environ)
             record = read_record(directory)
@@ -126,32 +125,32 @@ class Successor:
     async def _undo(self, directory: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
             lock = await in_thread(own, directory)
-            if lock is None:  # somebody else is at it
+            if lock is None:  # another supervisor works on it
                 return
             try:
-                await orphans.tidy(directory, self._engines, self._stagers)
-            except (ScrunError, OSError) as error:  # the others' turn
+                await orphans.release(directory, self._engines, self._stagers)
+            except (ScrunError, OSError) as error:  # go on with the others
                 fault(f"container {os.path.basename(directory)}", error)
             finally:
                 os.close(lock)
 
-    async def _give_jobs_back(
+    async def _release_jobs(
         self, engine: Engine, child_env: ChildEnv, pauses: Sequence[float]
     ) -> None:
         if not isinstance(engine, RemembersJobs):
             return
-        given: set[str] = set()
+        released: set[str] = set()
         for pause in pauses:
             await trio.sleep(pause)
             for job_id in await engine.jobs_of_the_dead(child_env, self._root):
-                if job_id not in given:
-                    log.warning("job %s is of a dead supervisor: it is given back", job_id)
+                if job_id not in released:
+                    log.warning("job %s belongs to a dead supervisor: releasing it", job_id)
                     await engine.release(job_id, child_env, self._root)
-                    given.add(job_id)
+                    released.add(job_id)
 
 
-def of_the_dead(root: str) -> list[str]:
-    """Return the records that nobody works on, and that something has to be done about."""
+def abandoned_records(root: str) -> list[str]:
+    """Return the records that nobody works on and that need cleaning up."""
     found = []
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(filter(is_id, os.listdir(root))):
@@ -164,7 +163,7 @@ def of_the_dead(root: str) -> list[str]:
 
 def _is_dead(directory: str) -> bool:
     if not os.path.islink(os.path.join(directory, "supervisor")):
-        return False  # no record of ours: the root directory may be any, and have others in it
+        return False  # not a record: the root directory may contain other directories, too
     record = read_record(directory)
     if not record.is_unfinished:
         return False
@@ -175,7 +174,7 @@ def _is_dead(directory: str) -> bool:
     return True
 
 
-def _note_that_we_looked(root: str) -> None:
+def _mark_as_looked(root: str) -> None:
     with contextlib.suppress(OSError):
         fd = os.open(
             os.path.join(root, LOOKED),

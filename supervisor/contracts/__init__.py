@@ -1,1 +1,1 @@
-"""What parts of the supervisor promise each other: engines, stagers, plugins, requests."""
+"""Interfaces between the parts of the supervisor: engines, stagers, plugins, requests."""

@@ -1,4 +1,4 @@
-"""What a `create` asks for: its request, read again here."""
+"""The request of a `create`, parsed by the supervisor."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ class CreateRequest(msgspec.Struct, frozen=True):
         directory: The caller's working directory.
         pid_file: The pid file, absolute, or None.
         child_env: The caller's environment and umask.
-        settings: The settings that hold for it.
-        settings_file: What `--config-file` or SCRUN_CONFIG name instead of the usual files, or "".
-        shown: What its `create` writes of what is said about it.
+        settings: The settings that apply to it.
+        settings_file: The file of `--config-file` or SCRUN_CONFIG, or "".
+        shown: Which messages its `create` writes.
         console: The engine's socket for the container's terminal, absolute, or None.
-        in_foreground: It is a `run` that stays: its own terminal is the container's.
-        keeps_output: It is a `run --detach`: output for a terminal is kept.
+        in_foreground: Whether it is a `run` without `--detach`: the container uses its terminal.
+        keeps_output: Whether it is a `run --detach`: output for a terminal is captured.
     """
 
     id: str
@@ -50,16 +50,16 @@ class CreateRequest(msgspec.Struct, frozen=True):
 
     @property
     def is_create(self) -> bool:
-        """Whether an engine asks: its monitor waits for the container's process."""
+        """Whether an engine called `create`: its monitor waits for the container's process."""
         return not (self.in_foreground or self.keeps_output)
 
 
 class CommandLine(msgspec.Struct, frozen=True):
-    """A command line, and where it was typed.
+    """A command line, and the caller's surroundings.
 
     Attributes:
-        parsed: What it says.
-        pid: The caller's, which has its limits; of an `exec`, its anchor's.
+        parsed: The command line.
+        pid: The process with the caller's limits: the caller; for `exec`, its anchor.
         directory: The caller's working directory.
         child_env: The caller's environment and umask.
     """
@@ -70,15 +70,15 @@ class CommandLine(msgspec.Struct, frozen=True):
     child_env: ChildEnv
 
 
-def read_call(fields: Sequence[bytes], *commands: str) -> CommandLine:
-    """Read the fields of a request that carries a command line (see `scrun.protocol.wire`).
+def read_command_line(fields: Sequence[bytes], *commands: str) -> CommandLine:
+    """Parse a request that carries a command line (see `scrun.protocol.wire`).
 
     Args:
-        fields: They.
-        commands: Those that it may be of.
+        fields: The fields of the request.
+        commands: The commands that it may be for.
 
     Raises:
-        UsageError: The request makes no sense.
+        UsageError: The request is malformed.
     """
     try:
         pid, umask, directory, count = fields[:4]
@@ -94,16 +94,16 @@ def read_call(fields: Sequence[bytes], *commands: str) -> CommandLine:
             raise ValueError(parsed.command)
     except (ValueError, IndexError) as error:
         raise UsageError(
-            "a request that was not understood; is another scrun installed?"
+            "the request cannot be parsed: does it come from another scrun?"
         ) from error
     return CommandLine(parsed, caller, os.fsdecode(directory), child_env)
 
 
 def read_pid(text: bytes) -> int:
-    """Read a process id.
+    """Parse a process id.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a process id.
     """
     return _within(int(text), 1, 1 << 22)  # the kernel's PID_MAX_LIMIT
 
@@ -114,18 +114,18 @@ def _within(number: int, least: int, most: int) -> int:
     return number
 
 
-def read_order(fields: Sequence[bytes], *commands: str) -> CreateRequest:
-    """Read the fields of a request for a container. Reads the settings files.
+def read_create_request(fields: Sequence[bytes], *commands: str) -> CreateRequest:
+    """Parse a request for a container. Reads the settings files.
 
     Args:
-        fields: They.
-        commands: Those that it may be of.
+        fields: The fields of the request.
+        commands: The commands that it may be for.
 
     Raises:
-        UsageError: The request makes no sense.
-        SettingsError: The settings do not.
+        UsageError: The request is malformed.
+        SettingsError: The settings are wrong.
     """
-    call = read_call(fields, *commands)
+    call = read_command_line(fields, *commands)
     parsed, here, environment = call.parsed, call.directory, call.child_env.environment
     config_file, pid_file = parsed.text("config"), parsed.text("pid-file")
     console = parsed.text("console-socket")
@@ -146,32 +146,32 @@ def read_order(fields: Sequence[bytes], *commands: str) -> CreateRequest:
     )
 
 
-def own_order(argv: Sequence[str], command: str) -> CreateRequest:
-    """Make what a `create` would send that is called as this process was.
+def own_create_request(argv: Sequence[str], command: str) -> CreateRequest:
+    """Return the request that a `create` called like this process would send.
 
     Raises:
-        UsageError: The command line cannot be meant like this.
-        SettingsError: The settings cannot.
+        UsageError: The command line is wrong.
+        SettingsError: The settings are wrong.
     """
     umask = os.umask(0o077)
     os.umask(umask)
     fields = [b"%d" % os.getpid(), b"%o" % umask, os.fsencode(os.getcwd()), b"%d" % len(argv)]
     fields += [os.fsencode(argument) for argument in argv]
     fields += [name + b"=" + value for name, value in os.environb.items()]
-    return read_order(fields, command)
+    return read_create_request(fields, command)
 
 
 def _settings_file(parsed: Parsed, environment: Mapping[str, str], here: str) -> str:
-    """Return the one settings file that a call has named, absolute; "" for the usual ones."""
+    """Return the settings file that a call names, absolute; "" for the usual ones."""
     named = parsed.text("config-file") or environment.get("SCRUN_CONFIG")
     return os.path.join(here, named) if named else ""
 
 
 def settings_of(parsed: Parsed, environment: Mapping[str, str], here: str) -> Settings:
-    """Read the settings that hold for a command line.
+    """Read the settings that apply to a command line.
 
     Args:
-        parsed: What it says.
+        parsed: The command line.
         environment: The caller's environment.
         here: The caller's working directory.
 
@@ -201,7 +201,7 @@ def typed_settings(parsed: Parsed, here: str) -> dict[str, str]:
 
 
 def _typed_level(parsed: Parsed) -> str | None:
-    """Return the level that the command line asks for."""
+    """Return the level that the command line requests."""
     if parsed.options.get("debug"):
         return "debug"
     if louder := parsed.count("verbose"):
@@ -211,22 +211,23 @@ def _typed_level(parsed: Parsed) -> str | None:
 
 
 def _shown(parsed: Parsed, environment: Mapping[str, str], log: Log) -> Shown:
-    """Tell what `create` writes itself.
+    """Return which messages `create` writes itself.
 
-    Engines always give `--log`, and their `create` has the container's standard error: so what
-    is typed shows there only without it, as with runc. To `--log` more than the error goes only
-    if this very call asks for that, and not the settings' files: podman expects one line.
+    Engines always give `--log`, and their `create` has the container's standard error. So the
+    level of the command line applies to standard error only without `--log`, as in runc. `--log`
+    gets more than the error only if this call requests it, not if the settings files do: podman
+    expects one line.
     """
     typed = _typed_level(parsed)
     to_log = parsed.text("log") is not None
-    asked = typed or environment.get("SCRUN_DEBUG") or environment.get("SCRUN_FILE_DEBUG")
+    wanted = typed or environment.get("SCRUN_DEBUG") or environment.get("SCRUN_FILE_DEBUG")
     stderr = log.stderr_level
     everywhere = environment.get("SCRUN_DEBUG") and not environment.get("SCRUN_STDERR_DEBUG")
     if (typed or everywhere) and not to_log:
         stderr = max(stderr, log.level, key=LEVELS.index)
     return Shown(
         stderr=stderr,
-        log=(log.file_level or log.level) if to_log and asked else "quiet",
+        log=(log.file_level or log.level) if to_log and wanted else "quiet",
         failure_in_file=bool(environment.get("SCRUN_LOG_FILE")),
         live=parsed.command == "run" and stderr == "quiet",
     )

@@ -1,8 +1,7 @@
-"""What an engine is: where a container runs.
+"""The interface of engines, which run containers.
 
-The supervisor knows engines by these protocols only. Levels are context managers: leaving one
-undoes it, in order, with a deadline. An engine tells by `lost` when the place was taken away
-while somebody was in it.
+The supervisor uses engines only through these protocols. Levels are context managers: leaving one
+undoes it, in order, with a deadline. An engine calls `lost` when a job is taken away meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,48 +18,48 @@ from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.log.journal import Journal
 
 
-def _nobody(waiting: Waiting | None) -> None:
-    """Tell nobody."""
+def _ignore_waiting(waiting: Waiting | None) -> None:
+    """Ignore it."""
 
 
-def _nothing(suspended: bool) -> None:
-    """Do nothing about it."""
+def _ignore_suspended(suspended: bool) -> None:
+    """Ignore it."""
 
 
-def _nothing_more() -> None:
-    """Do nothing about it."""
+def _ignore() -> None:
+    """Ignore it."""
 
 
-def _not_known() -> Ending | None:
-    """Know no ending."""
+def _unknown_ending() -> Ending | None:
+    """Return no ending."""
     return None
 
 
 class JobRequest(msgspec.Struct, frozen=True):
-    """What an allocation is asked for.
+    """The request for an allocation.
 
     Attributes:
         container: The container's id.
-        child_env: The surroundings of the children: the environment and umask of `create`.
+        child_env: The environment and umask of `create`, for child processes.
         directory: `create`'s working directory.
         record: The container's record directory.
         journal: Where messages go.
-        known: Called with the job's id as soon as there is one, pending ones included, and
-            whether the job ends with the container; both are on disk before the engine goes on.
+        known: Called with the job's id as soon as it is known, even if the job is pending, and
+            whether the job ends with the container; both are on disk when it returns.
         lost: Called at most once, when the job is taken away.
-        ending: Tells how the container has ended, for a job that has an exit status itself; None
-            while nobody knows. To be called when the job is given back.
-        asked: What config.json asks for, by SCRUN_* variable; an image may have written it
+        ending: Returns how the container ended, for a job that has an exit status itself; None
+            if unknown. To be called when the job is released.
+        asked: The requests of config.json, by SCRUN_* variable; an image may have written them
             (`scrun.settings.slurm.request_sources`).
-        flags: What the engine's flags ask for (`scrun.settings.slurm.engine_flags`).
+        flags: The requests of the engine's flags (`scrun.settings.slurm.engine_flags`).
         waiting: Called with what a pending job waits for, whenever that changes; with None when
-            it does not wait any more, if it was called before.
-        suspended: Called with whether the job's processes stand still, when somebody else than the
-            container's user stops them and lets them go on.
-        stays: Called when the container has ended, if `Engine.release` is to be called when it is
-            deleted, and not before.
-        plugin_options: Options of Slurm's own plugins, for the tool that asks for the job.
-        on_first_node: Whether a container in somebody else's job runs on that one's first node, as
+            the wait is over, if it was called before.
+        suspended: Called with True when somebody other than the container's user suspends the
+            job's processes, and with False when they resume.
+        stays: Called when the container has ended, if `Engine.release` has to wait until the
+            container is deleted.
+        plugin_options: Options of Slurm's own plugins, for the tool that requests the job.
+        on_first_node: Whether a container in an existing job runs on the first node of that, as
             the members of a pod do.
     """
 
@@ -71,30 +70,30 @@ class JobRequest(msgspec.Struct, frozen=True):
     journal: Journal
     known: Callable[[str, bool], None]
     lost: Callable[[Ending], None]
-    ending: Callable[[], Ending | None] = _not_known
+    ending: Callable[[], Ending | None] = _unknown_ending
     asked: Mapping[str, str] = {}
     flags: Flags = NO_FLAGS
-    waiting: Callable[[Waiting | None], None] = _nobody
-    suspended: Callable[[bool], None] = _nothing
-    stays: Callable[[], None] = _nothing_more
+    waiting: Callable[[Waiting | None], None] = _ignore_waiting
+    suspended: Callable[[bool], None] = _ignore_suspended
+    stays: Callable[[], None] = _ignore
     plugin_options: Sequence[str] = ()
     on_first_node: bool = False
 
 
 class Step(msgspec.Struct, frozen=True):
-    """The container, ready to run.
+    """A container that is ready to run.
 
     Attributes:
         bundle: The staged bundle.
         arguments: config.json's process.args.
-        stdio: Descriptors for standard input, output and error, the same three if a terminal.
+        stdio: Descriptors for standard input, output and error; all the same for a terminal.
         terminal: Whether those are a terminal.
-        program: The absolute path in the container of what arguments[0] names, "" if it is a
-            bare name and could not be looked up.
-        program_is_known: Whether the program was seen in the bundle; else the engine should
-            look out for the runtime's word that there is none.
+        program: The absolute path of arguments[0] in the container; "" if it is a bare name and
+            could not be looked up.
+        program_is_known: Whether the program was found in the bundle; if not, the engine should
+            watch for the runtime's error that it does not exist.
         running: Called when the engine knows that the task runs.
-        variables: What is added to its environment, config.json's `process.env`; None: taken out.
+        variables: Added to its environment, config.json's `process.env`; None removes one.
         submitted: The bundle as its caller knows it, which may be another directory.
     """
 
@@ -113,10 +112,10 @@ class Program(msgspec.Struct, frozen=True):
     """One more program for a running container.
 
     Attributes:
-        process: It, as `process` in config.json.
-        stdio: Descriptors for standard input, output and error, the same three if a terminal.
+        process: The program, as `process` of config.json.
+        stdio: Descriptors for standard input, output and error; all the same for a terminal.
         terminal: Whether those are a terminal.
-        program_is_known: Whether it was seen in the bundle (see `Step`).
+        program_is_known: Whether it was found in the bundle (see `Step`).
         running: Called when the engine knows that it runs.
     """
 
@@ -128,7 +127,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class NodeAnswer(msgspec.Struct, frozen=True):
-    """What a script on a node has printed.
+    """The output of a script on a node.
 
     Attributes:
         node: The node's name.
@@ -145,7 +144,7 @@ class Session(Protocol):
     """One more program in a running container."""
 
     async def run(self) -> Ending:
-        """Run it to its end; once. Cancelling it ends the program."""
+        """Run it to its end; call this once. A cancellation ends the program."""
         ...
 
     async def signal(self, number: int) -> None:
@@ -157,13 +156,13 @@ class Session(Protocol):
         ...
 
     def resized(self) -> None:
-        """Take notice of a new size of the terminal."""
+        """Pass on a new size of the terminal."""
         ...
 
 
 Call = Callable[[Sequence[str]], Awaitable[int]]
-"""Has the `create` that waits carry out a command; returns the exit status, or the negative number
-of the signal that ended it."""
+"""Makes the waiting `create` run a command; returns the exit status, or the negative number of the
+signal that killed it."""
 
 
 class FirstProcess(Protocol):
@@ -177,19 +176,19 @@ class FirstProcess(Protocol):
 
     @property
     def ending(self) -> Ending | None:
-        """How it has ended; a status of -1 is known only to the one who reaped it."""
+        """How it ended; -1 stands for a status that only its parent knows."""
         ...
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, noticed or not: the engine may know first."""
+        """Whether it has ended, even if we have not noticed: the engine may know first."""
         ...
 
     async def start(self) -> None:
-        """Let it run the container's program.
+        """Start the container's program.
 
         Raises:
-            EngineError: The runtime did not; with its reason.
+            EngineError: The runtime failed; with its reason.
         """
         ...
 
@@ -199,28 +198,28 @@ class FirstProcess(Protocol):
 
 
 @runtime_checkable
-class Makes(Protocol):
-    """What a job has that can make a container without starting its program."""
+class CreatesFirst(Protocol):
+    """A job that can create a container without starting its program."""
 
-    def made(
+    def created(
         self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AbstractAsyncContextManager[FirstProcess]:
-        """Make the container; in the place of `run`. It is ended when the block is left.
+        """Create the container, instead of `run`. It is ended when the block is left.
 
         Args:
-            step: It; its descriptors are those of `call`, if there is one.
-            call: Makes the runtime a descendant of the engine's monitor, which will be the
-                parent of the container's first process; None: that will be ours.
+            step: The container; its descriptors are those of `call`, if there is one.
+            call: Runs the runtime below the engine's monitor, which becomes the parent of the
+                container's first process; None: that will be our child.
             console: The engine's socket for the terminal, if it has one.
 
         Raises:
-            EngineError: The runtime did not; with its reason.
+            EngineError: The runtime failed; with its reason.
         """
         ...
 
 
 class Job(Protocol):
-    """An allocation that is held."""
+    """An allocation."""
 
     @property
     def id(self) -> str:
@@ -233,10 +232,7 @@ class Job(Protocol):
         ...
 
     async def run(self, step: Step) -> Ending:
-        """Run the container to its end; once per job.
-
-        Cancelling it ends the container.
-        """
+        """Run the container to its end; once per job. A cancellation ends the container."""
         ...
 
     async def signal(self, number: int) -> None:
@@ -248,7 +244,7 @@ class Job(Protocol):
         ...
 
     def resized(self) -> None:
-        """Take notice of a new size of the terminal."""
+        """Pass on a new size of the terminal."""
         ...
 
     async def session(self, program: Program) -> Session:
@@ -261,11 +257,11 @@ class Job(Protocol):
         ...
 
     async def pause(self, *, resume: bool) -> None:
-        """Stop all processes of the running container, or let them go on.
+        """Pause or resume all processes of the running container.
 
         Raises:
             StateError: The container does not run.
-            EngineError: It was not done.
+            EngineError: It could not be done.
         """
         ...
 
@@ -273,8 +269,8 @@ class Job(Protocol):
         """Run a shell script for each task of the running container, on its node.
 
         Args:
-            script: Makes the script, from the runtime's command that prints the container's
-                state; that is "" where it is not known.
+            script: Returns the script, given the runtime's command that prints the container's
+                state, or "" if that is unknown.
 
         Raises:
             StateError: The container does not run.
@@ -287,11 +283,11 @@ class Job(Protocol):
 
         Args:
             resources: `linux.resources`, as JSON.
-            wanted: What of it is not so already, for messages: `memory.limit=1024`.
-            limit: The job's time limit, as salloc(1) takes it for `--time`; "" leaves it.
+            wanted: The actual changes, for messages: `memory.limit=1024`.
+            limit: The job's time limit, in the format of salloc's `--time`; "" keeps it.
 
         Raises:
-            EngineError: They cannot be changed; nothing was.
+            EngineError: They cannot be changed; none was.
         """
         ...
 
@@ -300,12 +296,12 @@ class Job(Protocol):
     ) -> int:
         """Run a shell script beside the container, on all nodes of the job.
 
-        It runs in the directory of `create`, where the node has that.
+        It runs in the directory of `create`, if the node has that.
 
         Args:
             script: For `sh -c`.
-            output: The descriptor that gets its standard output and error.
-            variables: More of its environment, besides the job's.
+            output: The descriptor for its standard output and error.
+            variables: Environment variables in addition to the job's.
 
         Returns:
             The highest exit status; 128+n for a signal.
@@ -317,10 +313,10 @@ class Job(Protocol):
 
 
 class Engine(Protocol):
-    """A place where containers can run."""
+    """Runs containers."""
 
     def tidy(self) -> None:
-        """Remove what is only of use while there are containers; the supervisor goes."""
+        """Remove files that are useful only while the supervisor runs: it is about to end."""
         ...
 
     @property
@@ -329,11 +325,11 @@ class Engine(Protocol):
         ...
 
     async def target(self, child_env: ChildEnv) -> Target:
-        """Tell what a staged bundle has to look like for this engine."""
+        """Describe where containers will run, for staging."""
         ...
 
     def allocate(self, request: JobRequest) -> AbstractAsyncContextManager[Job]:
-        """Get a job; give it back when the block is left.
+        """Get a job; release it when the block is left.
 
         Raises:
             AllocationRefused: With the engine's reason.
@@ -341,26 +337,24 @@ class Engine(Protocol):
         ...
 
     async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
-        """End a job by its id: one whose supervisor died.
-
-        A job that is gone already is fine.
+        """End a job by its id, because its supervisor died. A job that has ended is no error.
 
         Raises:
-            EngineError: The engine cannot be asked; the job may still be there.
+            EngineError: The engine cannot be reached; the job may still exist.
         """
         ...
 
 
 @runtime_checkable
 class RemembersJobs(Protocol):
-    """What an engine may have beside the rest: its jobs can be found without a record."""
+    """An engine whose jobs can be found without a record; optional."""
 
     async def jobs_of_the_dead(self, child_env: ChildEnv, root: str) -> list[str]:
-        """Find the jobs of supervisors that are known to be dead.
+        """Return the jobs of supervisors that are known to be dead.
 
         Args:
-            child_env: The surroundings of children.
-            root: The root directory that was theirs, on this machine.
+            child_env: For child processes.
+            root: Their root directory, on this machine.
 
         Returns:
             The ids of the jobs, for `Engine.release`.

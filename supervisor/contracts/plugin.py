@@ -1,16 +1,15 @@
-"""What a plugin is: a module that says what it is, and has the functions of its kind.
+"""The interface of plugins: a module that identifies itself and has the functions of its type.
 
-Its type is `major/minor`: the major type names the functions (`engine`, `stage`), the minor one
-tells it from others that have the same. docs/howto/plugins.md is for people who write one, and has
-a whole example.
+A type is `major/minor`: the major type (`engine`, `stage`) determines the functions, the minor one
+is the plugin's name. docs/howto/plugins.md explains how to write one, with a complete example.
 
 All plugins have::
 
-    plugin_type = "engine/slurm"       as it is installed, `NAME` in `--engine NAME`
+    plugin_type = "engine/slurm"       as installed; `slurm` is the NAME of `--engine NAME`
     plugin_name = "Slurm's commands"   for people
-    plugin_version = "1.0.0"           of this API, as the plugin was written for it
+    plugin_version = "1.0.0"           the version of this API that it was written for
 
-and may have `init()`, called when it was loaded, and `fini()`, when the supervisor goes. An
+and may have `init()`, called after loading, and `fini()`, called when the supervisor ends. An
 exception of `init` says why the plugin cannot be used. Both run in a worker thread, one at a time.
 """
 
@@ -25,11 +24,11 @@ from scrun.supervisor.contracts.stager import Leftover, Stager, Submission
 Configuration = TypeVar("Configuration", bound=Hashable)
 
 VERSION = "1.0.0"
-"""Of this API. What was written for another major or minor one is not used."""
+"""The version of this API. Plugins for another major or minor version are refused."""
 
 
 class Plugin(Protocol):
-    """What all plugins have."""
+    """The attributes of all plugins."""
 
     plugin_type: str
     plugin_name: str
@@ -40,9 +39,9 @@ class EnginePlugin(Plugin, Protocol[Configuration]):
     """The functions of `engine/NAME`."""
 
     def configure(self, settings: Settings, environment: Mapping[str, str]) -> Configuration:
-        """Take from a call what the engine is made from. In a worker thread: it may block.
+        """Return what the engine needs to know from a call. In a worker thread: may block.
 
-        Containers for which this is equal share one engine.
+        Containers with equal configurations share one engine.
 
         Args:
             settings: The container's; those of `[plugins.NAME]` are `settings.plugins["NAME"]`.
@@ -54,11 +53,11 @@ class EnginePlugin(Plugin, Protocol[Configuration]):
         ...
 
     def engine(self, root: str, configuration: Configuration) -> Engine:
-        """Make the engine; it must not block.
+        """Make the engine. In the event loop: must not block, so `configure` reads all files.
 
         Args:
             root: The directory of the records.
-            configuration: What `configure` has returned.
+            configuration: The result of `configure`.
         """
         ...
 
@@ -67,7 +66,7 @@ class StagePlugin(Plugin, Protocol[Configuration]):
     """The functions of `stage/NAME`."""
 
     def configure(self, settings: Settings, environment: Mapping[str, str]) -> Configuration:
-        """Take from a call what the stager is made from. In a worker thread: it may block.
+        """Return what the stager needs to know from a call. In a worker thread: may block.
 
         Raises:
             PluginUnavailable: It cannot be used here; with the reason.
@@ -77,7 +76,7 @@ class StagePlugin(Plugin, Protocol[Configuration]):
     def stager(
         self, configuration: Configuration, submission: Submission
     ) -> AbstractAsyncContextManager[Stager]:
-        """Have a stager ready for one container. There is no job yet.
+        """Prepare a stager for one container. There is no job yet.
 
         Raises:
             StagingError: It cannot stage this bundle.
@@ -85,13 +84,13 @@ class StagePlugin(Plugin, Protocol[Configuration]):
         ...
 
     async def undo(self, left: Leftover) -> None:
-        """Undo what is left of a staging whose supervisor died; there may be nothing.
+        """Remove what is left of a staging whose supervisor died, if anything.
 
         Raises:
-            StagingError: It cannot be undone; the container's record stays.
+            StagingError: It cannot be removed; the container's record stays.
         """
         ...
 
 
 FUNCTIONS = {"engine": ("configure", "engine"), "stage": ("configure", "stager", "undo")}
-"""The functions that a plugin must have, by its major type."""
+"""The required functions of a plugin, by major type."""

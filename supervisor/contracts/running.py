@@ -1,4 +1,4 @@
-"""What is needed to do something with a container while it runs."""
+"""What operations on a running container need."""
 
 from typing import NamedTuple
 
@@ -10,14 +10,14 @@ from scrun.supervisor.log.journal import Journal
 
 
 class RunningContainer(NamedTuple):
-    """A running container, seen by those who do something with it.
+    """A running container.
 
     Attributes:
         job: Its job.
         bundle: The submitted bundle.
-        place: The staged one.
+        place: The staged bundle.
         journal: Its log.
-        beside: What ends with the container.
+        beside: Tasks that end with the container.
     """
 
     job: Job

@@ -1,4 +1,4 @@
-"""A staged bundle: what staging promises to whoever runs it."""
+"""The result of staging."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from scrun.model.record import Moved
 
 
 class ShownMount(msgspec.Struct, frozen=True):
-    """Where something is mounted.
+    """A mount of the container.
 
     Attributes:
-        path: In the container; no link in it has been resolved yet.
-        source: What is mounted there, by its name on this machine; "": no file or directory.
-        read_only: Whether the container may not write to it.
-        own: Whether each machine has one of its own, so that this one's is not to be seen.
+        path: The path in the container; its links are not resolved.
+        source: The source on this machine; "" if it is neither a file nor a directory.
+        read_only: Whether the container cannot write to it.
+        own: Whether each machine has its own, so that this one's must not be shown.
     """
 
     path: str
@@ -24,16 +24,16 @@ class ShownMount(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """What is to be shown.
+    """The files of a container, as engines should see them here.
 
     Attributes:
-        rootfs: The root file system that the container uses, on this machine.
-        bundle: The bundle that runs. What is on the file systems of these two is the same on the
-            nodes, or the container could not run there.
-        elsewhere: Whether the container is on another machine, where what is on other file systems
-            may be something else.
-        read_only: Whether the container may not write to its root file system.
-        places: The mounts over it, in their order.
+        rootfs: The container's root file system, on this machine.
+        bundle: The bundle that runs. The file systems of these two are the same on the nodes,
+            otherwise the container could not run there.
+        elsewhere: Whether the container is on another machine, where other file systems may have
+            different content.
+        read_only: Whether the container cannot write to its root file system.
+        places: The mounts over it, in order.
     """
 
     rootfs: str
@@ -50,13 +50,13 @@ class Staged(msgspec.Struct, frozen=True):
         bundle: Its directory.
         rootfs: Its root file system.
         notes: Lines for the log.
-        missed: Options of the engine's that have no effect, for its user.
         arguments: The command that it runs: process.args.
-        moved: What a script's stage_out has to know, if there is one.
-        copied_from: What `rootfs` was copied from, "" if it was not: at the end the changes go
-            back there.
-        view: What engines can be shown of the container's files here; None if it is not known
-            here where they are.
+        moved: What a script's stage_out needs, if there is one.
+        copied_from: What `rootfs` was copied from; changes go back there at the end. "" if it was
+            not copied.
+        view: What to show engines of the container's files; None if this machine does not know
+            where they are.
+        missed: The engine's options that have no effect, for its user.
     """
 
     bundle: str

@@ -1,7 +1,7 @@
-"""What a stager is: who makes a bundle ready for the nodes of a job, and cleans up after it.
+"""The interface of stagers, which prepare bundles for the nodes of a job and clean up afterwards.
 
-The supervisor knows stagers by these protocols only. Stage in, and when the block is left stage
-out, whatever happened.
+The supervisor uses stagers only through these protocols. They stage in, and stage out when the
+block is left, whatever happened.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,20 +20,20 @@ from scrun.supervisor.contracts.staged import Staged
 
 
 def _nothing() -> None:
-    """Tell nobody."""
+    """Do nothing."""
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """A bundle that is to be staged.
+    """A bundle to be staged.
 
     Attributes:
-        bundle: It; never to be changed.
+        bundle: The bundle; must not be changed.
         settings: The container's.
         engine: Where it will run.
-        request: What the job is asked for with.
-        hurry: Set when nobody wants to wait for the end of a stage out.
-        staged_out: To be called when a script's stage out has come to its end, however that was:
-            what has not is done again by whoever finds the record.
+        request: The request for the job.
+        skip_stage_out: Set when the user does not want to wait for the stage out.
+        staged_out: To be called when a script's stage out has ended, successfully or not: until
+            then, whoever finds the record repeats it.
     """
 
     bundle: Bundle
@@ -48,10 +48,10 @@ class Leftover(msgspec.Struct, frozen=True):
     """A container whose supervisor died.
 
     Attributes:
-        record: What is known of it. `record.staged` is the directory of its staged bundle.
-        directory: The record's directory: what a stager has put there is there still.
-        settings: As the supervisor that cleans up reads them.
-        child_env: The surroundings for children.
+        record: Its record. `record.staged` is the directory of its staged bundle.
+        directory: The record's directory, with all that a stager has put there.
+        settings: The settings, as read by the supervisor that cleans up.
+        child_env: For child processes.
     """
 
     record: Record
@@ -61,18 +61,18 @@ class Leftover(msgspec.Struct, frozen=True):
 
 
 class Stager(Protocol):
-    """Makes one bundle ready for the nodes of a job."""
+    """Prepares one bundle for the nodes of a job."""
 
     def staged(
         self, job: Job, environment: Mapping[str, str]
     ) -> AbstractAsyncContextManager[Staged]:
-        """Make a bundle that the job's nodes can run, for as long as the block lasts.
+        """Provide a bundle that the job's nodes can run while the block runs.
 
         Args:
             job: The job.
             environment: The variables for scripts: the job's, and SCRUN_*.
 
         Raises:
-            StagingError: It cannot be done, took too long, or could not be undone.
+            StagingError: Staging in or out failed, or took too long.
         """
         ...

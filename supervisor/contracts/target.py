@@ -1,4 +1,4 @@
-"""Where a container will run, as far as staging has to know."""
+"""What staging has to know about where a container will run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from scrun.oci.userns import BothIds
 
-# Where engines keep what they make for one container. None of it exists on another machine.
+# Where engines keep files of single containers. None of them exist on another machine.
 HOST_ONLY = (
     "/run/buildah",
     "/run/containerd",
@@ -24,31 +24,30 @@ HOST_ONLY = (
 
 
 SLURM = "22.05.8"
-"""The version of Slurm whose ways this machine follows."""
+"""The version of Slurm that the local engine imitates."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the container will run, as far as config.json has to know.
+    """Where the container will run, as far as config.json depends on it.
 
     Attributes:
         elsewhere: It is another machine: paths, processes and profiles of this one mean nothing
             there.
-        uid: The user that calls the OCI runtime there, as the initial user namespace there
-            counts users.
+        uid: The user that calls the OCI runtime there, in the initial user namespace there.
         gid: Its group, likewise.
         rootless: That user is not privileged there: the container needs a user namespace, and
-            what only the node's root may do has to go.
-        cgroups: The runtime there may make cgroups. Under Slurm the limits are Slurm's.
-        ids: More users and groups that the container may have, if it is rootless; None: one each.
-        maps_root: The runtime there takes only maps that have user 0 in them, as runc does.
+            what only the node's root may do is removed.
+        cgroups: The runtime there may create cgroups. Under Slurm the limits are Slurm's.
+        ids: Further users and groups for a rootless container; None: one each.
+        maps_root: The runtime there accepts only id maps with user 0, as runc does.
         link_rootfs: slurmstepd 22.05 sets root.path to BUNDLE/rootfs whatever config.json says,
-            so the root file system has to be found under that name.
+            so the root file system must have that name.
         host_only: Mount sources below these directories exist only here. The directories
-            themselves (/run/user, say) are everywhere.
+            themselves (such as /run/user) exist everywhere.
         rlimits: Hard limits that cannot be raised there, by the runtime-spec's names;
-            None: unknown, or no limit on raising.
-        capabilities: What a process there can have at most; None: everything.
-        slurm: The version of Slurm that is there, or whose ways this machine follows.
+            None: unknown, or they can be raised.
+        capabilities: The most that a process there can have; None: all.
+        slurm: The version of Slurm that runs there, or that the local engine imitates.
     """
 
     elsewhere: bool

@@ -1,1 +1,1 @@
-"""What all of the supervisor may use: nurseries, threads, names, locks and limits."""
+"""Used by all of the supervisor: nurseries, threads, user names, locks and limits."""

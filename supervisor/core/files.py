@@ -1,4 +1,4 @@
-"""Small files and whole trees: written, copied and removed so that no name leads astray."""
+"""Writes, copies and removes files and trees without following links."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _DEPTH = 200
 
 
 def write(path: str, content: bytes, folder: int | None = None) -> None:
-    """Write a new file that only its owner reads."""
+    """Write a new file that only its owner can read."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with open(os.open(path, flags, 0o600, dir_fd=folder), "wb") as file:
         file.write(content)
 
 
 def copy(source: str, destination: str) -> None:
-    """Copy a file, or a directory, none of them large.
+    """Copy a small file or directory.
 
     Raises:
-        StagingError: It is too large by now, or too deep.
+        StagingError: It is too large or too deep.
     """
     try:
         folder = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -50,13 +50,12 @@ def copy(source: str, destination: str) -> None:
 
 
 def _copy_directory(source: int, target: int, path: str, left: int, depth: int) -> int:
-    """Copy what a directory has of directories, links and files; nothing else can be copied.
+    """Copy the directories, links and files in a directory, and nothing else.
 
-    A container may write to it meanwhile: what was a directory or a file and is a link now is not
-    followed.
+    A container may replace entries by links meanwhile; those are not followed.
 
     Returns:
-        How many bytes of files may still be copied.
+        How many more bytes may be copied.
     """
     if not depth:
         raise StagingError(f"{path}: more than {_DEPTH} directories within each other")
@@ -71,7 +70,7 @@ def _copy_directory(source: int, target: int, path: str, left: int, depth: int) 
         elif stat.S_ISDIR(mode):
             try:
                 folder = os.open(name, OPEN_FOLDER | os.O_CLOEXEC, dir_fd=source)
-            except PermissionError:  # nor could it be read where it is
+            except PermissionError:  # the container cannot read it either
                 continue
             try:
                 os.mkdir(name, dir_fd=target)
@@ -82,19 +81,19 @@ def _copy_directory(source: int, target: int, path: str, left: int, depth: int) 
                     os.close(into)
             finally:
                 os.close(folder)
-    os.fchmod(target, stat.S_IMODE(os.fstat(source).st_mode))  # when it is filled
+    os.fchmod(target, stat.S_IMODE(os.fstat(source).st_mode))  # last: it may forbid writing
     return left
 
 
 def _copy_file(reading: int, source: str, name: str, folder: int | None, limit: int) -> int:
-    """Copy a regular file; it may have grown, or become a FIFO, since it was looked at.
+    """Copy a regular file, which may have grown, or become a FIFO, meanwhile.
 
     Args:
-        reading: It, open; closed here.
-        source: What to call it.
+        reading: The open file; closed here.
+        source: Its name for messages.
         name: The copy's name.
-        folder: The directory of that.
-        limit: How large it may be.
+        folder: The copy's directory.
+        limit: The most bytes to copy.
     """
     with open(reading, "rb") as file:
         status = os.fstat(file.fileno())
@@ -107,7 +106,7 @@ def _copy_file(reading: int, source: str, name: str, folder: int | None, limit: 
 
 
 def everything_below(directory: str) -> Iterator[os.stat_result]:
-    """Look at all that is below a directory, however deep; what cannot be seen is left out."""
+    """Yield the status of everything below a directory; skips what cannot be read."""
     todo = [directory]
     while todo:
         with contextlib.suppress(OSError), os.scandir(todo.pop()) as found:
@@ -119,17 +118,17 @@ def everything_below(directory: str) -> Iterator[os.stat_result]:
 
 
 def mebibytes(directory: str) -> int:
-    """Return what a tree takes on the disk, in MiB and at least 1."""
+    """Return the disk usage of a tree in MiB, at least 1."""
     return max(1, sum(status.st_blocks for status in everything_below(directory)) >> 11)
 
 
 class _Level(NamedTuple):
-    """A directory on the way down into what is removed.
+    """A directory on the path to the current one.
 
     Attributes:
         name: Its name.
-        above: What the one is that it is in.
-        todo: What is still to be removed there.
+        above: The identity of its parent.
+        todo: The remaining entries of its parent.
     """
 
     name: str
@@ -138,11 +137,11 @@ class _Level(NamedTuple):
 
 
 def remove_tree(path: str) -> None:
-    """Remove a path as `remove` does; its directory is no link.
+    """Remove a path as `remove` does; its directory must not be a link.
 
     Raises:
         StagingError: See `remove`.
-        OSError: Likewise; or its directory is not there.
+        OSError: Likewise; or its directory does not exist.
     """
     directory, name = os.path.split(path)
     parent = os.open(directory, OPEN_FOLDER | os.O_CLOEXEC)
@@ -153,14 +152,14 @@ def remove_tree(path: str) -> None:
 
 
 def remove(parent: int, name: str, device: int) -> None:
-    """Remove a name and all below it: no link is followed, no other file system entered.
+    """Remove an entry and all below it, without following links or entering other file systems.
 
-    It takes two descriptors and no stack, however deep that is: a container can nest directories
-    by the ten thousand.
+    It takes two descriptors and no recursion at any depth: a container can nest ten thousands of
+    directories.
 
     Args:
-        parent: The directory that the name is in.
-        name: It; nothing happens if it is not there.
+        parent: The directory of the entry.
+        name: The entry; nothing happens if it does not exist.
         device: The file system.
 
     Raises:
@@ -195,7 +194,7 @@ def remove(parent: int, name: str, device: int) -> None:
 
 
 def _unless_folder(parent: int, name: str, device: int, way: list[_Level]) -> int:
-    """Remove what is no directory; open one, or return -1."""
+    """Open a directory; remove anything else, and return -1."""
     try:
         status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -220,10 +219,10 @@ def _path(way: list[_Level], name: str) -> str:
 
 
 def _open_up(parent: int, name: str) -> None:
-    """Permit everything in a directory: images have some that their owner cannot change.
+    """Give the owner all permissions for a directory: images have some without.
 
-    There is no chmod(2) that does not follow links, so it goes by a descriptor that cannot be
-    of a link, in case something exchanges the directory now.
+    chmod(2) follows links, so this uses a descriptor that cannot be of a link, in case somebody
+    replaces the directory meanwhile.
     """
     folder = os.open(name, OPEN_FOLDER | os.O_PATH, dir_fd=parent)
     try:

@@ -1,4 +1,4 @@
-"""Which process this is, for those who look for us when we are dead."""
+"""Identifies this process, so that others can tell later whether it is dead."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ from scrun.model.record import ProcessIdentity
 
 @functools.cache
 def myself() -> ProcessIdentity:
-    """Return this process."""
+    """Return the identity of this process."""
     return ProcessIdentity(
         pid=os.getpid(),
         started=_started("self") or 0,
@@ -22,7 +22,7 @@ def myself() -> ProcessIdentity:
 
 
 def is_dead(process: ProcessIdentity) -> bool:
-    """Tell whether a process is known to be dead; one that cannot be seen from here is not."""
+    """Return whether a process is known to be dead; if it cannot be checked from here, False."""
     if process.host != socket.gethostname() or not process.boot:
         return False
     if process.boot != boot():
@@ -34,7 +34,7 @@ def is_dead(process: ProcessIdentity) -> bool:
 
 @functools.cache
 def boot() -> str:
-    """Return what tells this start of the machine from all others."""
+    """Return the id of this boot of the machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -51,7 +51,7 @@ def _namespace() -> int:
 
 
 def _started(pid: str) -> int | None:
-    """Return when a process began; None when there is none, or nothing but its status."""
+    """Return when a process started; None if it does not exist or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -64,30 +64,30 @@ _MARK = "scrun"
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-")
 
 
-def place(root: str) -> str:
-    """Name a root directory of this machine, for places that other machines share: `HOST-DIGEST`.
+def root_name(root: str) -> str:
+    """Return a unique name of a root directory, for shared directories: `HOST-DIGEST`.
 
-    The digest is of the machine and the directory, which is one user's. So two hosts that share a
-    scratch directory, or two root directories with the same one, never take each other's for
-    theirs, and the same one is known again after a restart.
+    The digest is of the machine and the directory, which is one user's. So hosts or root
+    directories that share a scratch directory never mistake each other's files for their own, and
+    the name stays the same after a reboot.
     """
     return f"{_host()}-{_digest(os.path.realpath(root))}"
 
 
 def mark(root: str) -> str:
-    """Return what says of a thing in a place that others share that it is ours."""
+    """Return a text that identifies something in a shared place as this supervisor's."""
     us = myself()
-    return f"{_MARK}:{place(root)}:{us.boot}:{us.pid_namespace}:{us.pid}:{us.started}"
+    return f"{_MARK}:{root_name(root)}:{us.boot}:{us.pid_namespace}:{us.pid}:{us.started}"
 
 
 def read_mark(text: str, root: str) -> ProcessIdentity | None:
-    """Return whose a mark is, if that was a supervisor of this machine and root directory."""
+    """Return the owner of a mark, if it is a supervisor of this machine and root directory."""
     name, _, rest = text.strip().partition(":")
     where, _, rest = rest.partition(":")
     boot_id, *numbers = rest.split(":")
-    if name != _MARK or where != place(root) or not all(number.isdigit() for number in numbers):
+    if name != _MARK or where != root_name(root):
         return None
-    if len(numbers) != 3:
+    if len(numbers) != 3 or not all(number.isdigit() for number in numbers):
         return None
     pid_namespace, pid, started = map(int, numbers)
     return ProcessIdentity(pid, started, pid_namespace, boot_id, socket.gethostname())
@@ -95,7 +95,7 @@ def read_mark(text: str, root: str) -> ProcessIdentity | None:
 
 @functools.cache
 def _host() -> str:
-    """Return the machine's name as it may stand in a file's name, and not too long."""
+    """Return the machine's name, shortened, with only characters that file names allow."""
     return "".join(c if c in _SAFE else "-" for c in socket.gethostname())[:64]
 
 

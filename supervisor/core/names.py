@@ -1,7 +1,6 @@
 """Names of users and groups, from a name service that may hang (nsswitch.conf(5)).
 
-Each `create` has those of its user looked up once, in a thread (`learn`). The event loop asks
-for what is known.
+Each `create` looks up its user in a thread (`learn`); the event loop uses the cached entries.
 """
 
 import grp
@@ -19,8 +18,8 @@ class UserEntry(msgspec.Struct, frozen=True):
 
     Attributes:
         name: The user's name.
-        gid: His first group.
-        group: Its name, or its number.
+        gid: The user's primary group.
+        group: The name of that group, or its number.
     """
 
     name: str
@@ -32,7 +31,7 @@ _known: dict[int, UserEntry] = {}
 
 
 def learn() -> None:
-    """Look up who this supervisor works for; in a thread. Who has no entry is asked for again."""
+    """Look up the users of this supervisor; in a thread. Missing entries are not cached."""
     outer = real_id("uid")
     for uid in {os.getuid(), os.geteuid(), outer, real_uid(os.environ)}:
         if uid not in _known:
@@ -44,17 +43,17 @@ def learn() -> None:
 
 
 def user_of(uid: int) -> UserEntry | None:
-    """Return the entry of one that `learn` has looked up, or None if there is no entry."""
+    """Return the entry of a user that `learn` has looked up; None if there is no entry."""
     return _known.get(uid)
 
 
 def user_name(uid: int) -> str:
-    """Return the name of one that `learn` has looked up, or the number."""
+    """Return the name of a user that `learn` has looked up, or the number."""
     return user.name if (user := user_of(uid)) else str(uid)
 
 
 def group_name(gid: int) -> str:
-    """Look up the name of a group; the number, if it has none. In a thread."""
+    """Look up the name of a group, or return the number; in a thread."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:

@@ -1,10 +1,10 @@
-"""Nurseries that nobody sees from outside, and walls between those who share a supervisor.
+"""Nurseries as implementation details, and isolation of containers that share a supervisor.
 
-A nursery raises a group, even of one error (trio's strict exception groups). Whoever calls a
-context manager that has one inside does not know of it, and catches the error by its type.
+A nursery raises a group, even of one error (trio's strict exception groups). Callers of a context
+manager with a nursery inside do not know of that, and catch errors by their type.
 
-And an error of one task cancels all others of its nursery, so a fault in one container or
-connection must not get as far as the supervisor's.
+An error in one task cancels all others of its nursery, so an error in one container or connection
+must not reach the supervisor's nursery.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,10 +19,10 @@ from scrun.supervisor.log.supervisor_log import fault
 
 @asynccontextmanager
 async def unwrapped() -> AsyncIterator[trio.Nursery]:
-    """Open a nursery whose only error is raised as itself, and not as a group of one.
+    """Open a nursery that raises a single error as itself, not as a group of one.
 
-    A cancellation beside that error goes with it: an error that comes out of a cancelled block
-    does so without any nursery. Several errors stay a group.
+    A cancellation beside that error is dropped, as when an error leaves a cancelled block without
+    a nursery. Several errors stay a group.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -36,19 +36,17 @@ async def unwrapped() -> AsyncIterator[trio.Nursery]:
         try:
             raise error
         finally:
-            # else a traceback would show the group, which has this very error in it
+            # else a traceback would show the group, too, with the same error in it
             error.__context__ = context
             del error, errors
 
 
 async def bulkhead(what: str, task: Callable[[], Awaitable[object]]) -> None:
-    """Run a task whose faults are nobody else's: they go to the supervisor's log.
-
-    Nor are the threads that it waits for.
+    """Run a task in isolation: its errors go to the supervisor's log, and it has own threads.
 
     Args:
-        what: Whose task it is, for the log.
-        task: It.
+        what: What the task belongs to, for the log.
+        task: The task.
     """
     own_threads()
     try:
@@ -58,24 +56,23 @@ async def bulkhead(what: str, task: Callable[[], Awaitable[object]]) -> None:
 
 
 class Tasks:
-    """What goes on beside a container, such as the programs of `exec`.
+    """Tasks beside a container, such as the programs of `exec`.
 
-    None of it ends the container by a fault of its own, and nothing begins any more when the
-    container is over.
+    Their errors do not end the container, and no task starts any more once it has ended.
     """
 
     def __init__(self, what: str) -> None:
-        """Nothing can begin yet.
+        """Prepare; no task can start yet.
 
         Args:
-            what: Whose tasks they are, for the log.
+            what: What the tasks belong to, for the log.
         """
         self._what = what
         self._nursery: trio.Nursery | None = None
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Let tasks begin as long as the block lasts; those that are left then are cancelled."""
+        """Permit tasks while the block runs; cancel the remaining ones at its end."""
         async with unwrapped() as nursery:
             self._nursery = nursery
             try:
@@ -84,14 +81,14 @@ class Tasks:
                 self.end()
 
     def begin(self, task: Callable[[], Awaitable[object]]) -> bool:
-        """Begin a task; return whether that is possible."""
+        """Start a task; return whether that was possible."""
         if self._nursery is None:
             return False
         self._nursery.start_soon(bulkhead, self._what, task)
         return True
 
     def end(self) -> None:
-        """Cancel them, and let none begin any more."""
+        """Cancel the tasks, and permit no more."""
         nursery, self._nursery = self._nursery, None
         if nursery is not None:
             nursery.cancel_scope.cancel()

@@ -1,10 +1,9 @@
-"""Who works on a container's record: one supervisor at a time.
+"""Ownership of records: one supervisor at a time works on a container.
 
-Whoever serves a container, or undoes what a dead supervisor has left of it, holds the lock of its
-record: flock(2) on the file `lock` in it. The kernel releases it when its holder dies, however
-that happens. So a free lock means that nobody works there; a held one, that somebody does,
-whether or not that supervisor can be reached. The lock is on a file, not on the directory itself:
-NFS locks only what is open for writing.
+A supervisor that serves a container or cleans up after a dead one holds the lock of the record:
+flock(2) on the file `lock` in it. The kernel releases it when the holder dies. So a free lock
+means that nobody works there; a held one, that somebody does, even if it cannot be reached.
+The lock is on a file, not on the directory: NFS locks only what is open for writing.
 """
 
 import fcntl
@@ -22,27 +21,27 @@ LOCK = "lock"
 _STAGE_OUT = "stage_out.lock"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _PATIENCE = 20.0
-_PAUSE = 0.2  # flock(2) that waits could not be given up, and would take the lock for nobody
+_PAUSE = 0.2  # a blocking flock(2) cannot be cancelled, and might take the lock afterwards
 
 
 def own(directory: str, name: str = LOCK) -> int | None:
-    """Take the lock of a record that nobody holds.
+    """Take the lock of a record, if it is free.
 
     Args:
         directory: The record.
-        name: Of the lock's file in it.
+        name: The name of the lock file in it.
 
     Returns:
-        A descriptor that holds it, close-on-exec; None when somebody else does.
+        A descriptor that holds it, close-on-exec; None if somebody else does.
 
     Raises:
-        OSError: The record is gone, or there can be no lock.
+        OSError: The record is gone, or cannot be locked.
     """
     path = os.path.join(directory, name)
     lock = os.open(path, _FLAGS, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # whoever held it may have removed the record, and another one have its name
+        # its last holder may have removed the record, and another one may have its name
         if os.path.samestat(os.fstat(lock), os.stat(path)):
             return lock
     except BlockingIOError:
@@ -54,45 +53,45 @@ def own(directory: str, name: str = LOCK) -> int | None:
     return None
 
 
-async def succeed(directory: str, patience: float = _PATIENCE) -> int:
+async def take_over(directory: str, patience: float = _PATIENCE) -> int:
     """Become the owner of a record whose supervisor does not answer.
 
-    It may not be dead: its socket may have been removed, or another supervisor tidies up at this
-    moment. Two of them must never undo the same container, so the one that comes later waits.
+    That one may be alive without its socket, or another one may be cleaning up. Two supervisors
+    must never clean up the same container, so the later one waits.
 
     Args:
         directory: The record.
-        patience: Seconds to wait for whoever works on it.
+        patience: Seconds to wait for the current owner.
 
     Returns:
         A descriptor that holds the lock.
 
     Raises:
-        StateError: Somebody is still at it.
-        OSError: The record is gone, or there can be no lock.
+        StateError: Another supervisor still works on it.
+        OSError: The record is gone, or cannot be locked.
     """
     with trio.move_on_after(patience):
-        return await _taken(directory, LOCK)
-    raise StateError(await in_thread(_who, directory))
+        return await _wait_for_lock(directory, LOCK)
+    raise StateError(await in_thread(_describe_owner, directory))
 
 
 @asynccontextmanager
 async def staging_out(directory: str) -> AsyncIterator[tuple[int, ...]]:
-    """Wait until nobody stages a container out any more, and keep others from it.
+    """Hold the lock for staging a container out; wait until nobody else has it.
 
-    When a supervisor is killed, what a command of its script has started goes on: two `rsync
-    --delete` at the same time lose data. So the commands inherit this lock, and whoever comes next
-    waits until the last of them has ended.
+    When a supervisor is killed, the commands of its script go on: two `rsync --delete` at the same
+    time lose data. So the commands inherit this lock, and the next supervisor waits until the last
+    of them has ended.
 
     Args:
         directory: The record.
 
     Yields:
-        The descriptors that the commands have to inherit; none if there can be no lock, as in a
+        The descriptors for the commands to inherit; none if the record cannot be locked, as in a
         root directory that was removed.
     """
     try:
-        lock = await _taken(directory, _STAGE_OUT)
+        lock = await _wait_for_lock(directory, _STAGE_OUT)
     except OSError:
         yield ()
         return
@@ -102,7 +101,7 @@ async def staging_out(directory: str) -> AsyncIterator[tuple[int, ...]]:
         os.close(lock)
 
 
-async def _taken(directory: str, name: str) -> int:
+async def _wait_for_lock(directory: str, name: str) -> int:
     while True:
         lock = await in_thread(own, directory, name)
         if lock is not None:
@@ -110,7 +109,7 @@ async def _taken(directory: str, name: str) -> int:
         await trio.sleep(_PAUSE)
 
 
-def _who(directory: str) -> str:
+def _describe_owner(directory: str) -> str:
     """Say who works on a record, and on what."""
     container = os.path.basename(directory)
     try:
@@ -118,4 +117,5 @@ def _who(directory: str) -> str:
     except (StateError, OSError):
         record = Record(id=container)
     who = f"supervisor {record.supervisor.pid}" if record.supervisor else "another supervisor"
-    return f"container {container}: {who} is still undoing it ({undone(record)}); try again later"
+    what = undone(record)
+    return f"container {container}: {who} is still cleaning it up ({what}); try again later"

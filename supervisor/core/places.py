@@ -1,4 +1,4 @@
-"""Where the supervisor's own files are, for programs that are run by their path."""
+"""Paths of the supervisor's programs."""
 
 import os
 
@@ -6,5 +6,5 @@ _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def program(folder: str, name: str) -> str:
-    """Return the path of a program, such as `reapers`, `runtime`."""
+    """Return the path of a program, such as `reapers/runtime.py`."""
     return f"{_FOLDER}/{folder}/{name}.py"

@@ -1,8 +1,8 @@
-"""Whatever may hang runs in a thread: file systems of users and sites, and the name service.
+"""Threads for all that may hang: file systems of users and sites, and the name service.
 
-A thread that hangs cannot be ended, it can only be abandoned. So each container and each
-connection has threads of its own (`own_threads`): those that hang for one take none away from
-the others. trio's own forty for everybody were all gone after forty creates on a hung file system.
+A hung thread cannot be ended, only abandoned. So each container and each connection has threads of
+its own (`own_threads`), and hung ones take none away from the others. trio's forty shared threads
+were used up after forty creates on a hung file system.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import trio
 
 from scrun.core.errors import ScrunError
 
-_MOST = 8  # at a time, for one container or connection
+_MOST = 8  # for one container or connection
 _PATIENCE = 30.0
 _limiter: ContextVar[trio.CapacityLimiter | None] = ContextVar("threads", default=None)
 
@@ -22,7 +22,7 @@ Ts = TypeVarTuple("Ts")
 
 
 def own_threads() -> None:
-    """Give the task that calls, and those that it starts from now on, threads of their own."""
+    """Give the calling task, and tasks that it starts from now on, threads of their own."""
     _limiter.set(trio.CapacityLimiter(_MOST))
 
 
@@ -30,10 +30,10 @@ async def in_thread(call: Callable[[*Ts], T], *args: *Ts, abandon: bool = False)
     """Call a function in a thread.
 
     Args:
-        call: It.
+        call: The function.
         args: Its arguments.
-        abandon: Whether a cancellation leaves it alone with its work: for what only looks. What
-            makes or removes something has to come to its end, because nobody would undo it.
+        abandon: Whether a cancellation abandons the thread: only for functions that just read.
+            Those that make or remove something must finish, because nobody would undo that.
     """
     return await trio.to_thread.run_sync(
         call, *args, abandon_on_cancel=abandon, limiter=_limiter.get()
@@ -47,17 +47,17 @@ async def look(
     failure: type[ScrunError] = ScrunError,
     patience: float | None = None,
 ) -> T:
-    """Call a function that only looks at something, and wait for it for a limited time.
+    """Call a function that only reads, in a thread, and wait for it for a limited time.
 
     Args:
-        what: What it looks at, for the error.
-        call: It.
+        what: What it reads, for the error message.
+        call: The function.
         args: Its arguments.
-        failure: The error of one that does not answer.
-        patience: Seconds.
+        failure: The type of the error after a timeout.
+        patience: The timeout, in seconds.
 
     Raises:
-        ScrunError: There was no answer in time.
+        ScrunError: It did not return in time.
     """
     patience = _PATIENCE if patience is None else patience
     with trio.move_on_after(patience):

@@ -1,1 +1,1 @@
-"""The supervisor as a server: its process, its socket, its requests."""
+"""The supervisor as a server: process, socket, requests."""

@@ -1,4 +1,4 @@
-"""Become nobody's container: python-daemon, with the settings that conmon and srun need."""
+"""Detaches the supervisor: python-daemon, with the settings that conmon and srun need."""
 
 import contextlib
 import os
@@ -8,10 +8,10 @@ _CGROUP = "supervisor-"
 
 
 def daemonize(kept: Sequence[int]) -> None:
-    """Detach from whoever called: session, process group, directory, descriptors.
+    """Detach from the caller: session, process group, directory, descriptors.
 
-    Returns in the grandchild only; the process that called is gone then. Call it before
-    anything has threads or an event loop.
+    Returns in the grandchild only; the calling process exits. Call it before there are threads or
+    an event loop.
 
     Args:
         kept: Descriptors that stay open.
@@ -19,9 +19,9 @@ def daemonize(kept: Sequence[int]) -> None:
     import daemon
 
     daemon.DaemonContext(
-        # It would guess from the parent and from standard input, and not detach in silence.
+        # By default it guesses from the parent and from standard input, and may not detach.
         detach_process=True,
-        # The default is a hard limit of 0, which srun hands on to the job.
+        # The default sets a hard limit of 0, which srun propagates to the job.
         prevent_core=False,
         # The default ignores TTIN, TTOU and TSTP, which children inherit, and raises SystemExit
         # from SIGTERM in the middle of the event loop.
@@ -37,13 +37,13 @@ def daemonize(kept: Sequence[int]) -> None:
 
 
 def leave_cgroup() -> str:
-    """Leave the control group of the engine call that happened to start us, where we may.
+    """Leave the cgroup of the engine call that happened to start us, if permitted.
 
-    Engines and service managers end those as a whole. Under systemd's delegation an ordinary
-    user may move a process within user@UID.service; nothing is done where that is not so.
+    Engines and service managers kill whole cgroups. Under systemd's delegation an ordinary user
+    may move a process within user@UID.service; elsewhere this does nothing.
 
     Returns:
-        The control group that we are in now, for `remove_cgroup`; "" if it is the same.
+        Our new cgroup, for `remove_cgroup`; "" if we stay where we are.
     """
     try:
         with open("/proc/self/cgroup", encoding="ascii") as file:
@@ -58,10 +58,10 @@ def leave_cgroup() -> str:
 
 
 def move_into_slice(parent: str) -> str:
-    """Move to a control group of our own below another one, and remove those of the dead there.
+    """Move to a cgroup of our own below another one; remove those of dead supervisors there.
 
     Returns:
-        Ours; "" where we may not: it is a service without delegation.
+        Our cgroup; "" if that is not permitted: the service has no delegation.
     """
     place = f"{parent}/{_CGROUP}{os.getpid()}"
     try:
@@ -72,14 +72,14 @@ def move_into_slice(parent: str) -> str:
         return ""
     for name in names:
         if name.startswith(_CGROUP):
-            with contextlib.suppress(OSError):  # somebody is in it
+            with contextlib.suppress(OSError):  # it is in use
                 os.rmdir(f"{parent}/{name}")
     return place
 
 
 def remove_cgroup(place: str) -> None:
-    """Remove our control group when we go: the slice above it takes us for our last moment."""
-    with contextlib.suppress(OSError):  # children that outlast us are in it: the next one does it
+    """Remove our cgroup before we exit, from within the slice above it."""
+    with contextlib.suppress(OSError):  # used by children that outlive us: the next one removes it
         _enter(os.path.dirname(place))
         os.rmdir(place)
 

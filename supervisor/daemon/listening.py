@@ -1,4 +1,4 @@
-"""The supervisor's name: a socket in the root directory."""
+"""The supervisor's socket in the root directory."""
 
 import fcntl
 import os
@@ -9,7 +9,7 @@ from scrun.protocol import wire
 
 
 def listen(root: str, name: str) -> socket.socket:
-    """Bind the socket. Whoever started us holds the lock of the name, so an old one is dead.
+    """Bind the socket. Our starter holds the lock of the name, so an old socket is dead.
 
     Raises:
         OSError: It cannot be made there.
@@ -31,13 +31,13 @@ def listen(root: str, name: str) -> socket.socket:
 
 
 def listen_again(root: str, name: str) -> tuple[str, socket.socket]:
-    """Bind a socket in a root directory that was removed, and is made again.
+    """Make a removed root directory again, and bind a socket in it.
 
     Returns:
-        Its name, another one if somebody has taken ours; and the socket.
+        The socket's name, a new one if another supervisor has ours; and the socket.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: They cannot be made.
         SettingsError: Likewise.
     """
     own_directory(root)
@@ -63,21 +63,21 @@ def _somebody_listens(root: str, name: str) -> bool:
         wire.connect(root, name, 1).close()
     except wire.NOBODY:
         return False
-    except OSError:  # that cannot be known
+    except OSError:  # unknown: assume so
         pass
     return True
 
 
 def watch_removals(root: str) -> int:
-    """Have SIGIO sent to us whenever something in the root directory is removed.
+    """Request SIGIO for each removal in the root directory.
 
-    This is dnotify, of which the standard library has all that it takes; inotify it has not.
+    This uses dnotify: the standard library supports it, but not inotify.
 
     Returns:
-        The descriptor that it lasts as long as.
+        A descriptor; closing it ends the watch.
 
     Raises:
-        OSError: It cannot be watched.
+        OSError: The directory cannot be watched.
     """
     directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

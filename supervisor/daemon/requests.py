@@ -1,4 +1,4 @@
-"""What each request to the supervisor does (see `scrun.protocol.wire`, and `scrun.commands`)."""
+"""Handles the requests to the supervisor (see `scrun.protocol.wire`, and `scrun.commands`)."""
 
 import json
 import os
@@ -16,24 +16,28 @@ from scrun.oci.resources import changes, read_resources
 from scrun.oci.signals import parse_signal
 from scrun.protocol.progress import REASON_SHOWN
 from scrun.supervisor.containers.anchors import Anchor
-from scrun.supervisor.containers.caller import Caller, hang_up, send, told
+from scrun.supervisor.containers.caller import Caller, hang_up, send, send_progress
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.containers.stdio import Stdio
-from scrun.supervisor.contracts.create_request import CreateRequest, read_call, read_order
+from scrun.supervisor.contracts.create_request import (
+    CreateRequest,
+    read_command_line,
+    read_create_request,
+)
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.log.supervisor_log import fault
 from scrun.supervisor.sessions.inspection import processes, statistics
 from scrun.supervisor.sessions.operations import execute, pause
-from scrun.supervisor.sessions.viewers import attach, follow, kept_output
+from scrun.supervisor.sessions.viewers import attach, captured_output, follow
 
 DESCRIPTORS = 4
-"""How many a request brings that starts something: three, and the anchor's socket."""
+"""The number of descriptors with `create` and `exec`: three, and the anchor's socket."""
 
 DONE = b"\0"
-"""What an answer begins with when all went well: the exit status."""
+"""The first byte of an answer, the exit status, on success."""
 
 
 class ClientRequest:
@@ -45,27 +49,27 @@ class ClientRequest:
         connection: trio.socket.SocketType,
         fields: list[bytes],
         fds: list[int],
-        said: bytes = b"",
+        unread: bytes = b"",
     ) -> None:
-        """Take one.
+        """Prepare to handle a request.
 
         Args:
             containers: Those of the supervisor.
-            connection: Who asks.
+            connection: The caller's connection.
             fields: The request.
-            fds: The descriptors beside it; what is taken over is removed from the list.
-            said: What has come after it.
+            fds: The descriptors beside it; those taken over are removed from the list.
+            unread: What was received after it.
         """
         self._containers = containers
         self._connection = connection
         self._operation, *self._arguments = fields
-        self._said = said
+        self._unread = unread
         self._fds = fds
         self._afterwards: Callable[[], None] = lambda: None
         self._created: Container | None = None
 
     async def answer(self) -> bytes:
-        """Carry it out; the reply's first byte is the exit status."""
+        """Carry it out, and return the reply; its first byte is the exit status."""
         handlers: dict[bytes, tuple[int, Callable[[], Awaitable[bytes]]]] = {
             b"state": (1, self._state),
             b"start": (1, self._start),
@@ -85,25 +89,27 @@ class ClientRequest:
         try:
             count, handler = handlers.get(self._operation, (0, self._unknown))
             if len(self._arguments) < count:
-                raise UsageError("a request with too few fields; is another scrun installed?")
+                raise UsageError(
+                    "the request has too few fields: does it come from another scrun?"
+                )
             return await handler()
         except ScrunError as error:
             return bytes([error.exit_code]) + str(error).encode(errors="replace")
         except trio.BrokenResourceError:
             return b""  # the caller is gone
-        except Exception as error:  # perhaps a fault of ours, and this request's matter alone
+        except Exception as error:  # an internal error, which must not end other requests
             fault(f"request {self._operation.decode(errors='replace')}", error)
             return b"\1" + described(error).encode(errors="replace")
 
     async def _unknown(self) -> bytes:
-        raise UsageError(f"unknown request {self._operation!r}; is another scrun installed?")
+        raise UsageError(f"unknown request {self._operation!r}: does it come from another scrun?")
 
     def answered(self) -> None:
-        """Begin what the caller does not wait for."""
+        """Start what the caller does not wait for."""
         self._afterwards()
 
     async def confirmed(self) -> None:
-        """Wait until a `create` has taken its answer; one that dies instead had no container."""
+        """Wait until `create` has read its answer; if it dies instead, end the container."""
         container = self._created
         if container is None:
             if self._operation == b"create":
@@ -133,7 +139,7 @@ class ClientRequest:
 
     async def _start(self) -> bytes:
         container = self._live("start")
-        await container.shown.wait()
+        await container.files_shown.wait()
         self._afterwards = await container.start()
         return DONE
 
@@ -143,10 +149,10 @@ class ClientRequest:
         if isinstance(found, Container):
             await found.notice()
         if isinstance(found, Record) or found.phase is Phase.STOPPED:
-            if self._arguments[2:] != [b"1"]:  # with --all: whatever may be left of it
+            if self._arguments[2:] != [b"1"]:  # kill --all succeeds without a process
                 raise StateError(not_running(self._id))
         elif number == SIGKILL and found.can_be_killed:
-            # nothing can be said against it, and kill(2) does not wait for the end either
+            # it cannot be refused, and kill(2) does not wait for the end either
             self._afterwards = found.begin_to_kill
         else:
             await found.kill(number)
@@ -157,7 +163,7 @@ class ClientRequest:
         return DONE
 
     async def _tidy(self) -> bytes:
-        self._containers.look_for_the_dead()
+        self._containers.look_for_leftovers()
         return DONE
 
     async def _pause(self, *, resume: bool) -> bytes:
@@ -185,12 +191,12 @@ class ClientRequest:
         return DONE
 
     async def _create(self) -> bytes:
-        """Answer when the container is created; whoever goes before that ends it."""
+        """Answer when the container is created; end it if the caller goes before that."""
         create_request = await look("the settings", _read, self._arguments)
         self._check_descriptors()
-        caller = Caller(self._connection, self._said)
+        caller = Caller(self._connection, self._unread)
         container = await self._containers.create(create_request, self._fds, caller)
-        async with told(container.journal, caller.send):
+        async with send_progress(container.journal, caller.send):
             async with unwrapped() as nursery:
                 nursery.start_soon(_end_with_caller, caller, container)
                 await container.settled.wait()
@@ -201,18 +207,18 @@ class ClientRequest:
             self._created = container
             return DONE + (b"%d" % container.pid if container.process else b"")
         await self._containers.forget(container)
-        if container.told:
+        if container.failure_shown:
             await caller.send(REASON_SHOWN + b"\0")
         raise container.failure
 
     async def _exec(self) -> bytes:
-        """Answer when the program runs; its anchor, and not the caller, is what it needs."""
-        call = read_call(self._arguments, "exec", "shell")
+        """Answer when the program runs; from then on it needs its anchor, not the caller."""
+        call = read_command_line(self._arguments, "exec", "shell")
         self._check_descriptors()
         container = self._containers.live(call.parsed.id or "", "exec")
         *stdio, anchor = self._fds
-        asked = ("tty", "console-socket")  # docker gives the socket alone
-        terminal = call.parsed.command == "shell" or any(map(call.parsed.options.get, asked))
+        options = ("tty", "console-socket")  # docker gives only the socket
+        terminal = call.parsed.command == "shell" or any(map(call.parsed.options.get, options))
         self._fds.clear()  # they are the session's now
         streams = Stdio(stdio, terminal=terminal)
         await execute(container, call, Anchor(anchor), streams)
@@ -221,13 +227,15 @@ class ClientRequest:
     def _check_descriptors(self) -> None:
         if len(self._fds) != DESCRIPTORS:
             what = self._operation.decode()
-            raise UsageError(f"{what}: standard input, output, error and the anchor are missing")
+            raise UsageError(
+                f"{what}: the request lacks descriptors: does it come from another scrun?"
+            )
 
     async def _follow(self) -> bytes:
-        """Send what a container has written, or what was said about it, as it comes."""
+        """Send a container's output or log as it grows."""
         container = self._live("logs --follow")
         output = self._arguments[1] == b"output"
-        followed = kept_output(container).output if output else container.log
+        followed = captured_output(container).output if output else container.log
         await follow(followed, partial(send, self._connection))
         return b""
 
@@ -238,13 +246,13 @@ class ClientRequest:
 
 def _read(fields: list[bytes]) -> CreateRequest:
     learn()
-    return read_order(fields, "create", "run")
+    return read_create_request(fields, "create", "run")
 
 
 async def _end_with_caller(caller: Caller, container: Container) -> None:
-    """End a container whose `create` is killed, and leave no record: nobody knows of it.
+    """End a container whose `create` is killed, and delete its record: nobody knows of it.
 
-    It may have become created at this very moment.
+    It may have become created in the same moment.
     """
     await caller.listen()
     container.delete_requested = True

@@ -1,4 +1,4 @@
-"""The supervisor's outermost scope: its socket and its signals."""
+"""The supervisor's main function: its socket and its signals."""
 
 import os
 import signal
@@ -17,13 +17,13 @@ _LAST_WORDS = 2.0
 
 
 def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> None:
-    """Serve the socket ROOT/NAME until nobody needs it any more.
+    """Serve the socket ROOT/NAME until it is no longer needed.
 
     Args:
         root: The directory of the records.
         name: The socket's name in it.
-        starter: Who is told `ready` once callers can connect.
-        idle: Seconds to stay without a container; None leaves that to the settings.
+        starter: Is told `ready` once callers can connect.
+        idle: Seconds to stay without a container; None: the settings decide.
 
     Raises:
         SettingsError: The socket cannot be made there.
@@ -46,18 +46,18 @@ async def _serve(server: Server, starter: Starter) -> None:
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
 
-            async def obey() -> None:
-                asked = await anext(signals)
+            async def handle_signals() -> None:
+                first = await anext(signals)
                 nursery.start_soon(server.stop)
-                # at the end of a session systemd sends both, and means one
-                told = int(asked != signal.SIGHUP)
-                while told < 2:
-                    told += await anext(signals) != signal.SIGHUP
-                server.leave()
+                # at the end of a session systemd sends SIGHUP as well, and means one signal
+                count = int(first != signal.SIGHUP)
+                while count < 2:
+                    count += await anext(signals) != signal.SIGHUP
+                server.exit_now()
 
             def serving() -> None:
-                nursery.start_soon(obey)
-                # not before: until here SIGTERM ends us with our socket's name left behind
+                nursery.start_soon(handle_signals)
+                # not before: until here SIGTERM ends us and leaves our socket behind
                 starter.tell("ready")
 
             await server.serve(serving)

@@ -1,4 +1,4 @@
-"""The supervisor's socket: who calls, and how long somebody is needed."""
+"""The supervisor's server: accepts requests, and ends when it is no longer needed."""
 
 import contextlib
 import fcntl
@@ -25,7 +25,7 @@ from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.registry import plugins
 
 _REQUEST_DEADLINE = 10.0
-# Arguments and variables of a call have 6 MiB at most, and each takes nine bytes of that or more
+# Arguments and variables of a call take at most 6 MiB, each of them at least nine bytes
 _FIELDS = 1 << 20
 _ACCEPT_PAUSE = 0.1
 _NOBODY = 65534
@@ -51,7 +51,7 @@ class Server:
             root: The directory of the records.
             name: The socket's name in it.
             listener: The socket, listening.
-            idle_timeout: Seconds without a container after which the supervisor goes.
+            idle_timeout: Seconds without a container after which the supervisor ends.
             stop_timeout: Seconds that `stop` may take.
         """
         self._root = root
@@ -69,41 +69,42 @@ class Server:
         """Serve until there is nothing to do, or `stop` was called.
 
         Args:
-            serving: Called once, as soon as `stop` may be.
+            serving: Called once, as soon as `stop` may be called.
         """
         async with plugins() as loaded, trio.open_nursery() as self._nursery:
             self._containers = Containers(
                 self._root, self._name, loaded, self._nursery, self._has_changed
             )
             self._nursery.start_soon(self._accept, self._listener)
-            self._nursery.start_soon(self._mind_the_root)
-            self._nursery.start_soon(self._containers.succeed)
+            self._nursery.start_soon(self._watch_root)
+            self._nursery.start_soon(self._containers.release_leftovers)
             serving()
             await self._wait_until_idle()
             self._nursery.cancel_scope.cancel()
 
     async def stop(self) -> None:
-        """End all containers, and the serving.
+        """End all containers, then stop serving.
 
-        The name stays until then: who asks for a container is told about it by whoever undoes it.
-        What is not undone in time is left to others, because Slurm or a script may take for ever.
+        The socket stays until then, so that callers reach the supervisor that ends their
+        containers. What takes longer than the timeout is left to others: Slurm or a script may
+        hang.
         """
         with trio.move_on_after(self._stop_timeout) as patience:
             await self._containers.end_all()
         if patience.cancelled_caught:
-            self.leave()
-        with trio.move_on_after(_LAST_ANSWERS):  # who waits for a container's end is told of it
+            self.exit_now()
+        with trio.move_on_after(_LAST_ANSWERS):  # callers that wait for an end get their answer
             while self._busy:
                 await self._changed.wait()
-        if not self._leave():
+        if not self._withdraw():
             self._unlink()
         self._nursery.cancel_scope.cancel()
 
-    def leave(self) -> NoReturn:
-        """End this process at once, with what is not undone in the records.
+    def exit_now(self) -> NoReturn:
+        """Exit at once; the records describe what is left to clean up.
 
-        Children end with us: salloc reads end of file and gives its job back, and what a script
-        has started must not go on beside whoever does it again.
+        Children end with us: salloc reads end of file and releases its job, and a script's
+        commands must not go on beside the supervisor that repeats them.
         """
         self._containers.abandon()
         end_children()
@@ -111,23 +112,23 @@ class Server:
         os._exit(0)
 
     def _has_changed(self) -> None:
-        """Wake those who wait for nobody to need us."""
+        """Wake those who wait for us to become idle."""
         self._changed.set()
         self._changed = trio.Event()
 
-    async def _mind_the_root(self) -> None:
-        """Come back when the root directory is removed beneath us.
+    async def _watch_root(self) -> None:
+        """Restore the root directory when it is removed.
 
-        The end of a session removes all that is in /run/user/UID and then that, and its next
-        beginning makes another one.
+        The end of a session removes /run/user/UID with all its content; the next session makes a
+        new one.
         """
-        # What comes after our last look is raised anew when the receiver goes, and by default
-        # SIGIO ends a process. To ignore it would be passed on to children.
+        # A signal that the receiver did not handle is raised again when it is closed, and by
+        # default SIGIO ends the process. Children would inherit SIG_IGN.
         signal.signal(signal.SIGIO, lambda *_: None)
         with trio.open_signal_receiver(signal.SIGIO) as removals:
             try:
                 watched = watch_removals(self._root)
-            except OSError:  # it is gone already, or this kernel cannot tell
+            except OSError:  # it is gone already, or this kernel has no dnotify
                 return
             try:
                 async for _ in removals:
@@ -136,19 +137,19 @@ class Server:
             finally:
                 os.close(watched)
         while self._containers.any:
-            # whoever removes it may not be done, and nothing tells when it can be made again
+            # its removal may not be complete, and no event tells when it can be made again
             await trio.sleep(_ROOT_INTERVAL)
             try:
-                await self._come_back()
+                await self._restore_root()
             except (OSError, ScrunError):
                 continue
-            self._nursery.start_soon(self._mind_the_root)
+            self._nursery.start_soon(self._watch_root)
             return
 
-    async def _come_back(self) -> None:
-        """Make the root directory again, and in it a socket and the records.
+    async def _restore_root(self) -> None:
+        """Make the root directory again, with a socket and the records.
 
-        Another supervisor may have our name there by now: then we take one that nobody has.
+        If another supervisor has our name there by now, we use a new one.
 
         Raises:
             OSError: They cannot be made.
@@ -159,40 +160,40 @@ class Server:
         self._bound = os.lstat(self._path)
         self._listener = trio.socket.from_stdlib_socket(listener)
         self._nursery.start_soon(self._accept, self._listener)
-        log.warning("%s was removed: made again, with the records of containers", self._root)
-        self._containers.come_back(name)
+        log.warning("%s was removed: restored it, with the records of containers", self._root)
+        self._containers.restore_records(name)
 
     async def _accept(self, listener: trio.socket.SocketType) -> None:
         while True:
             try:
                 connection, _ = await listener.accept()
-            except OSError:  # no descriptor is left; the caller waits in the queue
+            except OSError:  # out of descriptors; the caller waits in the queue
                 await trio.sleep(_ACCEPT_PAUSE)
                 continue
-            self._nursery.start_soon(self._converse, connection)
+            self._nursery.start_soon(self._handle, connection)
 
     async def _wait_until_idle(self) -> None:
-        """Return when nobody has needed us for the idle time, with the socket's name removed."""
+        """Wait until we have been idle for the idle time, and remove the socket."""
         while True:
             if self._busy or self._containers.alive:
                 await self._changed.wait()
                 continue
-            # whoever has started us is about to call
+            # our starter is about to call
             patience = self._idle_timeout if self._called else max(self._idle_timeout, _FIRST_CALL)
             with trio.move_on_after(patience):
                 await self._changed.wait()
                 continue
-            if self._leave():
+            if self._withdraw():
                 return
 
-    def _leave(self) -> bool:
-        """Remove the socket's name, unless somebody is about to start us or has just called."""
+    def _withdraw(self) -> bool:
+        """Remove the socket, unless somebody holds its lock to start us; return whether we did."""
         if not self._is_there():
             return True
         path = self._path + ".lock"
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError:  # there is none, and no space to make it: then nobody holds it
+        except OSError:  # it does not exist and cannot be made: then nobody holds it
             self._tidy()
             return True
         try:
@@ -212,7 +213,7 @@ class Server:
         self._unlink()
 
     def _is_there(self) -> bool:
-        """Tell whether callers still find us.
+        """Return whether callers still reach us.
 
         The root directory may have been removed, and made again for another supervisor.
         """
@@ -226,8 +227,8 @@ class Server:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
 
-    async def _converse(self, connection: trio.socket.SocketType) -> None:
-        """Answer one request. Whatever comes, it is this connection's matter alone."""
+    async def _handle(self, connection: trio.socket.SocketType) -> None:
+        """Answer one request. An error in it ends this connection only."""
         own_threads()
         self._busy += 1
         self._called = True
@@ -239,20 +240,20 @@ class Server:
                     return
                 try:
                     with trio.fail_after(_REQUEST_DEADLINE):
-                        fields, said = await _receive(connection, fds)
+                        fields, unread = await _receive(connection, fds)
                 except StateError as error:
                     await send(connection, b"\1" + str(error).encode())
                     await hang_up(connection)
                     return
                 keep_descriptors_free(connection.fileno())
-                request = ClientRequest(self._containers, connection, fields, fds, said)
+                request = ClientRequest(self._containers, connection, fields, fds, unread)
                 stack.callback(request.answered)
                 answer = await request.answer()
                 with contextlib.suppress(OSError):  # the caller is gone
                     await send(connection, answer)
                 await request.confirmed()
         except (OSError, UsageError, trio.TooSlowError):
-            pass  # the caller is gone, or no caller of ours
+            pass  # the caller is gone, or not one of ours
         except Exception as error:
             fault("a connection", error)
         finally:
@@ -263,11 +264,11 @@ class Server:
 
 
 def _may_call(connection: trio.socket.SocketType) -> bool:
-    """Tell whether the caller is this user, or root (unix(7), SO_PEERCRED)."""
+    """Return whether the caller is this user, or root (unix(7), SO_PEERCRED)."""
     size = struct.calcsize("3i")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     _, uid, _ = map(int, struct.unpack("3i", credentials))
-    if uid == _NOBODY:  # in a user namespace that is whoever it does not have
+    if uid == _NOBODY:  # in a user namespace, this stands for every unmapped user
         return uid == os.geteuid() == outer_id("uid", uid)
     return uid in (0, os.geteuid())
 
@@ -278,11 +279,11 @@ async def _receive(
     """Read one request, and the descriptors beside it into `fds`.
 
     Returns:
-        Its fields; and what has come after it.
+        Its fields; and what was received after it.
 
     Raises:
-        UsageError: It is none.
-        StateError: There is no room for its descriptors.
+        UsageError: It is not a request.
+        StateError: The supervisor is out of descriptors.
     """
     space = socket.CMSG_SPACE(DESCRIPTORS * 4)
     data = bytearray()
@@ -294,24 +295,24 @@ async def _receive(
                 whole = len(content) // 4 * 4
                 fds.extend(struct.unpack(f"{whole // 4}i", content[:whole]))
         if flags & socket.MSG_CTRUNC and len(fds) < DESCRIPTORS:
-            raise StateError("the supervisor has no descriptor left for it (ulimit -n)")
+            raise StateError("the supervisor is out of file descriptors: raise ulimit -n")
         if not part or flags & socket.MSG_CTRUNC or len(fds) > DESCRIPTORS:
-            raise UsageError("not a request")
+            raise UsageError("this is not a request")
         data += part
         if length is None and len(data) >= 4:
             length = 4 + int.from_bytes(data[:4], "big")
             if length > wire.LIMIT:
-                raise UsageError("a request that is too long")
-    request, said = bytes(data[4:length]), bytes(data[length:])
+                raise UsageError("the request is too long")
+    request, unread = bytes(data[4:length]), bytes(data[length:])
     if request.count(0) > _FIELDS:
-        raise UsageError("a request with too many fields")
-    return request.split(b"\0"), said
+        raise UsageError("the request has too many fields")
+    return request.split(b"\0"), unread
 
 
 def own_settings() -> Settings:
-    """Return the settings that are the supervisor's own; the defaults when they are wrong.
+    """Return the supervisor's own settings; the defaults if they are wrong.
 
-    (What is wrong with them is told by the `create` that follows.)
+    The `create` that follows reports what is wrong with them.
     """
     try:
         return load(os.environ)

@@ -1,1 +1,1 @@
-"""Logs: one for each container, and one of the supervisor itself."""
+"""Logs: one for each container, and the supervisor's own."""

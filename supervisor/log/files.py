@@ -1,7 +1,7 @@
-"""Files that messages go to and that others own: the `[log] file`, which may hang.
+"""Log files on any file system, which may hang: the `[log] file`.
 
-Each has a thread that opens and writes it, and a queue of bounded size; nobody waits for either.
-What does not fit is lost, counted, and told as soon as the file takes something again.
+Each has a thread that opens and writes it, and a bounded queue; nobody waits for either. Messages
+that do not fit are dropped and counted; the count is logged once the file accepts writes again.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ class LogFile:
     """One file, for all containers that write to it.
 
     Attributes:
-        path: It.
-        users: How many write to it.
-        opened: Set when it is open, or cannot be.
-        failure: Why it cannot be.
+        path: Its path.
+        users: The number of containers.
+        opened: Set when it is open, or could not be opened.
+        failure: Why it could not be opened.
     """
 
     def __init__(self, path: str) -> None:
-        """Begin to open it; in the event loop."""
+        """Start opening the file; in the event loop."""
         self.path = path
         self.users = 0
         self.opened = trio.Event()
@@ -47,16 +47,16 @@ class LogFile:
         self._lost = 0
         self._ends = False
         self._changed = threading.Condition()
-        # a daemon: one that hangs must not keep the supervisor
+        # a daemon: a hung thread must not keep the supervisor alive
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def put(self, line: bytes) -> None:
-        """Have a line written, if there is room for it."""
+        """Queue a line, if there is room for it."""
         with self._changed:
             if self._room < len(line):
                 if not self._lost:
-                    log.warning("log.file: %s takes nothing; messages are dropped", self.path)
+                    log.warning("log.file: %s accepts no writes; dropping messages", self.path)
                 self._lost += 1
                 return
             self._room -= len(line)
@@ -64,7 +64,7 @@ class LogFile:
             self._changed.notify()
 
     def close(self) -> None:
-        """Let one user go; the last one ends the thread, when all is written."""
+        """Remove a user; the last one ends the thread, once all is written."""
         self.users -= 1
         if not self.users:
             del _open[self.path]
@@ -75,11 +75,11 @@ class LogFile:
 
     @property
     def lives(self) -> bool:
-        """Whether something may still be written."""
+        """Whether the thread may still write."""
         return self._thread.is_alive()
 
     def join(self, patience: float) -> None:
-        """Wait until all is written, but not for long."""
+        """Wait up to `patience` seconds until all is written."""
         self._thread.join(patience)
 
     def _run(self) -> None:
@@ -92,19 +92,19 @@ class LogFile:
             self._token.run_sync_soon(self.opened.set)
         while fd >= 0 and (part := self._next()):
             fd = self._renewed(fd)
-            # one call for each, so that the lines of several writers stay whole; on a full disk
-            # they are lost, which is no reason to end a container
+            # one call per line, so that lines of several writers stay whole; on a full disk they
+            # are lost, which is no reason to end a container
             with contextlib.suppress(OSError):
                 os.write(fd, part)
         if fd >= 0:
             os.close(fd)
 
     def _next(self) -> bytes:
-        """Wait for the next line; b"" when there will be none."""
+        """Wait for the next line; b"" at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._lost or self._ends)
             if self._lost and not self._queue:
-                text = f"{self._lost} messages were lost: {self.path} did not take them in time"
+                text = f"{self._lost} messages were lost: {self.path} did not accept them in time"
                 self._lost = 0
                 return log_line("warning", text, time.time(), "text").encode() + b"\n"
             if not self._queue:
@@ -114,7 +114,7 @@ class LogFile:
             return line
 
     def _renewed(self, fd: int) -> int:
-        """Open the file again when it was renamed, as logrotate does."""
+        """Reopen the file if it was renamed, as logrotate does."""
         with contextlib.suppress(OSError):
             try:
                 if os.path.samestat(os.fstat(fd), os.lstat(self.path)):
@@ -128,9 +128,9 @@ class LogFile:
 
 
 async def open_file(settings: Log) -> LogFile | None:
-    """Open the file of the settings, if they name one; a journal closes it.
+    """Return the file of the settings, if they name one; the journal closes it.
 
-    It need not be open already: what is written to a file system that does not answer may be lost.
+    It may not be open yet: if its file system hangs, messages may be lost.
 
     Raises:
         SettingsError: It cannot be opened.
@@ -155,7 +155,7 @@ async def open_file(settings: Log) -> LogFile | None:
 
 
 def finish(patience: float) -> None:
-    """Let what is said be written, before the process ends; the event loop is gone by then."""
+    """Wait until all messages are written, before the process ends; without an event loop."""
     until = time.monotonic() + patience
     for file in (*_closing, *_open.values()):
         file.join(max(0, until - time.monotonic()))

@@ -1,12 +1,12 @@
-"""What is said about one container, and where that is written.
+"""The messages about one container, and where they are written.
 
-Everything goes through its journal: our own messages, those of salloc and srun, of the OCI
-runtime, and what staging changed. From there each goes, by the level of the place, to
+All messages go through its journal: our own, those of salloc, srun and the OCI runtime, and what
+staging changed. Depending on the level of each destination, they go to
 
 * ROOT/ID/log, always;
-* the file of `[log]` or SCRUN_LOG_FILE, and syslog, if the settings ask for them;
-* `create`, for its standard error and its `--log`, if the call asked for that, and until it is
-  answered: from then on its standard error is the container's alone.
+* the file of `[log]` or SCRUN_LOG_FILE, and syslog, if the settings request it;
+* `create`, for its standard error and its `--log`, if the call requests it, until `create` gets
+  its answer: from then on its standard error is the container's alone.
 
 Nothing here waits, or fails a container: what cannot be written is lost. The root directory is
 scrun's own; the file of the settings may be on any file system, and has a thread of its own.
@@ -32,14 +32,14 @@ _AS_RUNC = {"fatal": "fatal", "error": "error", "info": "info", "verbose": "info
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What `create` writes itself, of the messages about its container.
+    """Which messages about its container `create` writes itself.
 
     Attributes:
         stderr: The level for its standard error.
-        log: The level for its `--log`; the failure it ends with is there whatever this is.
-        failure_in_file: Whether it writes that failure to the file of `[log]`, too: it does when
-            the file is SCRUN_LOG_FILE.
-        live: Whether it shows on its terminal, in one line that changes, what is waited for.
+        log: The level for its `--log`, which gets its final error in any case.
+        failure_in_file: Whether it writes that error to the file of `[log]`, too: if the file is
+            SCRUN_LOG_FILE.
+        live: Whether it shows what it waits for on its terminal, in one line that changes.
     """
 
     stderr: Level = "quiet"
@@ -49,7 +49,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class _Sink(msgspec.Struct, frozen=True):
-    """Where messages go: those up to a level, and perhaps not what `create` writes there."""
+    """A destination: gets messages up to a level; perhaps not errors that `create` writes."""
 
     least: int
     put: Put
@@ -57,11 +57,11 @@ class _Sink(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """The open places.
+    """The open destinations of one container's messages.
 
     Attributes:
-        path: The container's own log.
-        own: That.
+        path: The path of the container's own log.
+        own: That log.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Journal:
         """Open them.
 
         Args:
-            path: The container's own log.
+            path: The path of the container's own log.
             settings: The section [log] of the settings.
-            container: The container's id, for the places that others write to, too.
-            shown: What `create` is to be told, see `show_to`.
+            container: The container's id, for destinations that are shared.
+            shown: Which messages `create` gets, see `show_to`.
             file: The settings' file (`supervisor.log.files.open_file`); closed with the journal.
         """
         self.path = path
@@ -88,39 +88,39 @@ class Journal:
         self._form = settings.format
         self.own = LimitedFile(path, settings.limit << 20)
         self._file = file
-        self._places = [_Sink(LEVELS.index(settings.level), self._append)]
+        self._sinks = [_Sink(LEVELS.index(settings.level), self._append)]
         self._caller: _Sink | None = None
         self._live: Callable[[str], None] | None = None
         self._syslog: Syslog | None = None
         if file is not None:
             least = LEVELS.index(settings.file_level or settings.level)
-            self._places.append(_Sink(least, self._to_file, not self._shown.failure_in_file))
+            self._sinks.append(_Sink(least, self._to_file, not self._shown.failure_in_file))
         self._syslog = _syslog(settings)
         if self._syslog is not None:
             put = self._to_syslog(self._syslog)
-            self._places.append(_Sink(LEVELS.index(settings.syslog_level), put))
+            self._sinks.append(_Sink(LEVELS.index(settings.syslog_level), put))
         if file is not None and not file.opened.is_set():
             self.write("error", f"log.file: {file.path} does not answer; messages may be lost")
 
     @property
     def shown(self) -> Shown:
-        """What `create` is to be told."""
+        """Which messages `create` gets."""
         return self._shown
 
     def show_live(self, caller: Callable[[str], None] | None) -> None:
-        """Tell `run` what is waited for from now on; None: not any more."""
+        """Show `run` from now on what it waits for; None: no longer."""
         self._live = caller
 
     def live(self, text: str) -> None:
-        """Say what is waited for, in one line; "" is nothing."""
+        """Show in one line what `run` waits for; "" for nothing."""
         if self._live is not None:
             self._live(text)
 
     def show_to(self, caller: Put | None) -> None:
-        """Tell `create` from now on; None: not any more.
+        """Send messages to `create` from now on; None: no longer.
 
-        It gets what one of its two levels lets through, to choose from. It is called in the
-        thread of `write`, which then has to be the event loop's.
+        It gets what one of its two levels lets through. It is called in the thread of `write`,
+        which must be the event loop's then.
         """
         least = max(LEVELS.index(self._shown.stderr), LEVELS.index(self._shown.log))
         self._caller = None if caller is None else _Sink(least, caller, gets_failures=False)
@@ -129,19 +129,19 @@ class Journal:
         """Write one message.
 
         Args:
-            level: How much it matters.
-            text: The message; more than one line if it is a traceback.
-            reported: Whether `create` ends with these very words: then it writes them itself.
+            level: Its level.
+            text: The message; several lines for a traceback.
+            reported: Whether `create` fails with this message, and so writes it itself.
         """
         number = LEVELS.index(level)
-        for place in (*self._places, *([self._caller] if self._caller else ())):
-            if number <= place.least and (place.gets_failures or not reported):
-                place.put(level, text)
+        for sink in (*self._sinks, *([self._caller] if self._caller else ())):
+            if number <= sink.least and (sink.gets_failures or not reported):
+                sink.put(level, text)
         if self._when_written is not None:
             self._when_written()
 
     def when_written(self, call: Callable[[], None]) -> None:
-        """Call somebody whenever something was written."""
+        """Set a function to call after each message."""
         self._when_written = call
 
     def _line(self, level: Level, text: str) -> bytes:
@@ -159,8 +159,8 @@ class Journal:
         return lambda level, text: syslog.send(level, self._about + text)
 
     def close(self) -> None:
-        """Close what is open; later messages are dropped."""
-        self._places.clear()
+        """Close the destinations; later messages are dropped."""
+        self._sinks.clear()
         if self._syslog is not None:
             self._syslog.close()
         if self._file is not None:
@@ -170,13 +170,13 @@ class Journal:
 
 
 def as_runc(level: Level) -> str:
-    """Name a level as logrus does, for those who read runc's logs."""
+    """Return the name of a level in logrus, for readers of runc's logs."""
     return _AS_RUNC.get(level, "debug")
 
 
 def _syslog(settings: Log) -> "Syslog | None":
     if settings.syslog_level == "quiet":
         return None
-    from scrun.cli.syslog import Syslog  # hardly anybody has it on
+    from scrun.cli.syslog import Syslog  # rarely used
 
     return Syslog(settings.syslog)

@@ -1,9 +1,9 @@
-"""Files that grow to a limit: a container's output, and what is said about it.
+"""Files that grow to a limit: a container's output and its log.
 
-There are two files of half the limit each, the older one with `.1` at its end; when the younger is
-full the older goes. They lie in the root directory, which may be in memory and is shared by all
-containers of the user, so on a full file system the older one goes at once, and the limit of this
-file is halved: others need the space for their records.
+Each consists of two files of half the limit; the older one has the suffix `.1`, and is discarded
+when the newer one is full. They are in the root directory, which may be in memory and is shared by
+all containers of the user. So on a full file system the older one is discarded at once, and the
+limit is halved: others need the space for their records.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import os
 import stat
 
 LOST = ".lost"
-"""Ends the name of a file that says how many bytes are gone."""
+"""The suffix of a file with the number of discarded bytes."""
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LEAST = 64 << 10
@@ -22,16 +22,16 @@ class LimitedFile:
 
     Attributes:
         path: Its path.
-        generation: How often a new one was begun.
-        lost: How many bytes of it are gone.
+        generation: How often a new file was begun.
+        lost: The number of discarded bytes.
     """
 
     def __init__(self, path: str, limit: int) -> None:
         """Open it.
 
         Args:
-            path: Its path; it goes on where there is one.
-            limit: How many bytes it may take.
+            path: Its path; appends to an existing file.
+            limit: The most bytes that it may take.
 
         Raises:
             OSError: It cannot be opened.
@@ -47,15 +47,15 @@ class LimitedFile:
         self._is_device = not stat.S_ISREG(status.st_mode)  # /dev/null has no limit
 
     @property
-    def place(self) -> int:
-        """Where the next byte goes, those that are gone counted."""
+    def offset(self) -> int:
+        """The position of the next byte, counting discarded ones."""
         return self.lost + self._older + self._size
 
     def write(self, data: bytes | bytearray) -> OSError | None:
-        """Append something; never wait, and never fail.
+        """Append something, without waiting or raising an error.
 
         Returns:
-            Why some of it, or of what was there, was lost for want of space; else None.
+            The error if some of it, or older content, was lost for lack of space; else None.
         """
         if self._fd < 0:
             return None
@@ -74,40 +74,40 @@ class LimitedFile:
                     return error
                 if attempt == 0:
                     self._make_space()
-        self._lose(len(data))
+        self._count_lost(len(data))
         return error
 
     def close(self) -> None:
-        """Close it; what is written later is dropped."""
+        """Close it; later writes are dropped."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _turn(self) -> None:
-        """Begin a new file; the one before the last is gone."""
+        """Begin a new file, and discard the older one."""
         try:
             os.rename(self.path, self.path + ".1")
             fd = os.open(self.path, _FLAGS, 0o600)
-        except OSError:  # no descriptor is left, or somebody has removed the directory
+        except OSError:  # out of descriptors, or somebody has removed the directory
             return
         os.close(self._fd)
         self._fd = fd
         self.generation += 1
-        gone, self._older, self._size = self._older, self._size, 0
-        self._lose(gone)
+        lost, self._older, self._size = self._older, self._size, 0
+        self._count_lost(lost)
 
     def _make_space(self) -> None:
         self._half = max(min(self._half, self._size + self._older) // 2, _LEAST)
-        gone, self._older = self._older, 0
+        lost, self._older = self._older, 0
         with contextlib.suppress(OSError):
             os.unlink(self.path + ".1")
-        if not gone:
-            gone, self._size = self._size, 0
+        if not lost:
+            lost, self._size = self._size, 0
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, 0)
-        self._lose(gone)
+        self._count_lost(lost)
 
-    def _lose(self, count: int) -> None:
+    def _count_lost(self, count: int) -> None:
         if count:
             self.lost += count
             with contextlib.suppress(OSError):

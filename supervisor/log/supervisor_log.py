@@ -1,11 +1,11 @@
-"""The supervisor's own log: ROOT/@supervisor.log, which is its standard error as well.
+"""The supervisor's own log: ROOT/@supervisor.log, which is also its standard error.
 
-What is about one container goes to that container's journal. Here is what nobody else would be
-told: tracebacks of scrun's own faults, and why a supervisor ended. All supervisors of a root
-directory write to one file, so whoever looks for a reason need not know their names
-(`scrun logs --supervisor`); it is limited to two files of one MiB.
+Messages about one container go to that container's journal. This log has what would be seen by
+nobody else: tracebacks of internal errors, and why a supervisor ended. All supervisors of a root
+directory write to one file, so readers need not know their names (`scrun logs --supervisor`); it
+is limited to two files of one MiB.
 
-The interpreter's and the C library's last words go to descriptor 2, so that is the file itself.
+The interpreter and the C library write fatal errors to descriptor 2, so that is the file itself.
 """
 
 import contextlib
@@ -26,22 +26,22 @@ log = logging.getLogger("scrun")
 
 
 def begin(root: str, name: str, *, detached: bool) -> None:
-    """Begin to log, and let descriptor 2 be the log.
+    """Begin to log, and make descriptor 2 the log.
 
     Args:
         root: The directory of the records.
-        name: The supervisor's, to be found in each line.
-        detached: Whether nobody watches: else standard error stays what it is.
+        name: The supervisor's name, for each line.
+        detached: Whether the process is detached; if not, standard error stays what it is.
     """
     handler = _Handler(os.path.join(root, OWN_LOG) if detached else None, name)
-    # warnings of libraries come here as well: trio reports asynchronous generators so
+    # warnings of libraries come here, too, such as trio's about asynchronous generators
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     logging.raiseExceptions = False
     faulthandler.enable(2)
 
 
 def end(root: str) -> None:
-    """Remove the log if there is nothing in it."""
+    """Remove the log if it is empty."""
     path = os.path.join(root, OWN_LOG)
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(2), os.lstat(path)) and not os.fstat(2).st_size:
@@ -49,11 +49,11 @@ def end(root: str) -> None:
 
 
 def fault(what: str, error: BaseException) -> None:
-    """Write down what went wrong; a fault of scrun's with its traceback.
+    """Log an error; an internal one with its traceback.
 
     Args:
-        what: Whose matter it is.
-        error: It; of a group, all that is in it.
+        what: The container, request or task that it belongs to.
+        error: The error; all errors of a group.
     """
     for leaf in leaves(error):
         expected = isinstance(leaf, ScrunError)
@@ -61,7 +61,7 @@ def fault(what: str, error: BaseException) -> None:
 
 
 class _Handler(logging.Handler):
-    """Writes to descriptor 2, and takes care that this is the file.
+    """Writes to descriptor 2, after making sure that it is the current file.
 
     Another supervisor may have rotated the file meanwhile, or removed an empty one.
     """

@@ -27,7 +27,7 @@ from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.slurm.request_sources import asked_by
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.caller import stderr_lines
-from scrun.supervisor.contracts.create_request import CreateRequest, own_order
+from scrun.supervisor.contracts.create_request import CreateRequest, own_create_request
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Submission
@@ -68,7 +68,7 @@ async def _try(order: CreateRequest, action: str, stage_out: bool) -> None:
 
 def _order(argv: list[str], script: str) -> CreateRequest:
     """Return the request of a `create` with these options and this script."""
-    order = own_order(argv, "lua")
+    order = own_create_request(argv, "lua")
     os.umask(0o077)
     settings = order.settings
     lua = msgspec.structs.replace(settings.lua, script=script)

@@ -15,7 +15,7 @@ from scrun.cli.parse import Parsed
 from scrun.core.errors import described
 from scrun.core.output import say
 from scrun.settings.file.load import Settings
-from scrun.supervisor.contracts.create_request import CreateRequest, own_order
+from scrun.supervisor.contracts.create_request import CreateRequest, own_create_request
 from scrun.supervisor.plugins.installed import Installed, built_in, others
 from scrun.supervisor.plugins.registry import Plugins, configured
 
@@ -44,7 +44,7 @@ class Row(msgspec.Struct, frozen=True):
 
 def run(parsed: Parsed, argv: list[str]) -> int:
     """List them."""
-    found = trio.run(rows, own_order(argv, "plugins"))
+    found = trio.run(rows, own_create_request(argv, "plugins"))
     as_json = parsed.text("format") == "json"
     text = _json(found) if as_json else columns(HEAD, map(_cells, found))
     say(text.encode("utf-8", "replace"))

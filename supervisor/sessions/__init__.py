@@ -1,1 +1,1 @@
-"""What is done with a container while it runs: exec, pause, ps, attach, logs."""
+"""Operations on running containers: exec, pause, ps, attach, logs."""

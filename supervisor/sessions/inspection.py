@@ -1,7 +1,7 @@
-"""What the processes of a running container are, and what they use: `ps` and `events`.
+"""The processes of a running container and their resource usage: `ps` and `events`.
 
-The nodes tell, by the scripts of `supervisor.children.node_scripts`; nobody there has cgroups of
-the container's own, so the processes' own accounts are added up (proc(5)).
+The scripts of `supervisor.children.node_scripts` report from the nodes. The container has no
+cgroups of its own there, so we add up the figures of its processes (proc(5)).
 """
 
 import json
@@ -17,19 +17,19 @@ from scrun.core.errors import EngineError
 from scrun.supervisor.children.node_scripts import list_script, stats_script
 from scrun.supervisor.contracts.engine import Job, NodeAnswer
 
-_FORMER_CHILDREN, _THREADS, _RSS = (13, 14), 17, 21  # counted from field 3 of `stat`, the state
-_OWN = (11, 12)
+_OWN, _WAITED_CHILDREN = (11, 12), (13, 14)  # processor times; counted from field 3 of `stat`
+_THREADS, _RSS = 17, 21
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What processes use.
+    """The resource usage of processes.
 
     Attributes:
-        user: Nanoseconds of processor time in user mode, of children that have ended too.
-        kernel: In the kernel.
-        memory: Bytes of resident memory, what is shared counted for each.
-        processes: How many.
-        threads: How many.
+        user: Nanoseconds of processor time in user mode, including waited-for children.
+        kernel: Nanoseconds in the kernel, likewise.
+        memory: Bytes of resident memory; shared pages count for each process.
+        processes: Number of processes.
+        threads: Number of threads.
     """
 
     user: int = 0
@@ -45,12 +45,12 @@ async def processes(job: Job, anchor: int, form: str, words: Sequence[str]) -> b
     Args:
         job: The container's.
         anchor: The pid of its anchor.
-        form: "json" for a list of pids as they are on this host: where the container runs
-            elsewhere that is its anchor. Else what ps(1) prints on the nodes.
-        words: Options of ps; without any, `-ef`, as runc has it.
+        form: "json" for a list of pids on this host: only the anchor's if the container runs
+            elsewhere. Otherwise the output of ps(1) on the nodes.
+        words: Options of ps; `-ef` without any, as in runc.
 
     Raises:
-        EngineError: The nodes do not tell.
+        EngineError: The nodes cannot be asked.
     """
     table = form != "json"
     command = shlex.join(["ps", *(words or ["-ef"])]) if table else ""
@@ -76,7 +76,7 @@ async def processes(job: Job, anchor: int, form: str, words: Sequence[str]) -> b
 
 
 class ProcessList(msgspec.Struct, frozen=True):
-    """What `list_script` has printed: the host, the pids there, and ps' table."""
+    """The output of `list_script`: the host, the pids there, and ps' table."""
 
     host: str
     pids: frozenset[int]
@@ -91,41 +91,41 @@ def read_list(answer: NodeAnswer) -> ProcessList:
     """
     found = re.match(r"host (.*)\npids\n((?:[0-9]{1,10}\n)*)table\n", answer.text)
     if not found:
-        raise _not_told(answer, "listed")
+        raise _no_answer(answer, "listed")
     pids = frozenset(int(pid) for pid in found[2].split())
     return ProcessList(found[1], pids, answer.text[found.end() :])
 
 
 def rows_of(table: str, pids: frozenset[int]) -> list[str]:
-    """Take the heading and the rows of some processes out of a table of ps.
+    """Return the heading, and the rows of some processes, of a table of ps.
 
     Raises:
-        EngineError: It has no column PID.
+        EngineError: The table has no column PID.
     """
-    lines = table.removesuffix("\n").split("\n")  # and not where a program's name has a form feed
+    lines = table.removesuffix("\n").split("\n")  # splitlines would split names with a form feed
     heading = lines[0].split()
     if "PID" not in heading:
         raise EngineError(f"ps printed no column PID: {lines[0].strip()[:80]!r}")
     column = heading.index("PID")
-    kept = [lines[0]]
-    wanted = frozenset(map(str, pids))  # text, because an argument before it may be any number
+    rows = [lines[0]]
+    wanted = frozenset(map(str, pids))  # as text: the column may hold anything
     for line in lines[1:]:
         fields = line.split(None, column + 1)
         if len(fields) > column and fields[column] in wanted:
-            kept.append(line)
-    return kept
+            rows.append(line)
+    return rows
 
 
 async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> bytes:
-    """Tell what a container uses, in the form of `runc events --stats`.
+    """Return a container's resource usage in the format of `runc events --stats`.
 
     Args:
         job: The container's.
         container: Its id.
-        resources: linux.resources of its config.json, for the limit of memory.
+        resources: linux.resources of its config.json, for the memory limit.
 
     Raises:
-        EngineError: The nodes do not tell.
+        EngineError: The nodes cannot be asked.
     """
     usage = total(await job.inspect(stats_script))
     limit = resources.get("memory")
@@ -148,7 +148,7 @@ async def statistics(job: Job, container: str, resources: Mapping[str, Any]) -> 
 
 
 def total(answers: Sequence[NodeAnswer]) -> Usage:
-    """Add up what `stats_script` has printed.
+    """Add up the output of `stats_script`.
 
     Raises:
         EngineError: A node does not know the container.
@@ -157,13 +157,13 @@ def total(answers: Sequence[NodeAnswer]) -> Usage:
     for answer in answers:
         found = re.match(r"units ([1-9][0-9]{0,9}) ([0-9]{1,10})\n", answer.text)
         if not found:
-            raise _not_told(answer, "looked at")
+            raise _no_answer(answer, "inspected")
         tick, page = 1_000_000_000 // int(found[1]), int(found[2])
         for line in answer.text[found.end() :].split("\n"):
             fields = line.rpartition(")")[2].split()  # a name may contain anything
             if len(fields) <= _RSS:
                 continue
-            numbers = [_number(fields[place]) for place in (*_OWN, *_FORMER_CHILDREN)]
+            numbers = [_number(fields[index]) for index in (*_OWN, *_WAITED_CHILDREN)]
             user += (numbers[0] + numbers[2]) * tick
             kernel += (numbers[1] + numbers[3]) * tick
             memory += _number(fields[_RSS]) * page
@@ -176,9 +176,9 @@ def _number(field: str) -> int:
     return int(field) if field.isascii() and field.isdigit() and len(field) <= 20 else 0
 
 
-def _not_told(answer: NodeAnswer, purpose: str) -> EngineError:
-    said = answer.text.strip().splitlines()
-    reason = said[-1] if said else "its runtime does not know the container"
+def _no_answer(answer: NodeAnswer, purpose: str) -> EngineError:
+    lines = answer.text.strip().splitlines()
+    reason = lines[-1] if lines else "its runtime does not know the container"
     return EngineError(f"the processes on {answer.node} cannot be {purpose}: {reason}")
 
 

@@ -1,4 +1,4 @@
-"""What can be done with a container while it runs, besides signals: exec, pause, resume."""
+"""Operations on a running container besides signals: exec, pause, resume."""
 
 from functools import partial
 
@@ -17,10 +17,10 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
     """Run one more program in a container; returns as soon as it runs.
 
     Args:
-        container: Where.
-        call: What is asked for.
-        anchor: Who is told its status; taken over.
-        stdio: Its descriptors; taken over.
+        container: The container.
+        call: The command line of `exec`.
+        anchor: Gets the program's status; taken over.
+        stdio: The program's descriptors; taken over.
 
     Raises:
         StateError: The container does not run.
@@ -30,7 +30,9 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
         running = await container.running("exec")
         _check_goes_on(container, "exec")
         if container.paused:
-            raise StateError(f"container {container.id} is paused: resume it before you do that")
+            raise StateError(
+                f"container {container.id}: exec is not possible: it is paused; resume it"
+            )
         prepared = await look(
             "the bundle", prepare, call, running.bundle, running.place, stdio.terminal
         )
@@ -48,7 +50,7 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
 
 
 def _check_goes_on(container: Container, purpose: str) -> None:
-    """Refuse what needs a step, and would wait for it.
+    """Refuse operations that need a step, which a suspended job would delay.
 
     Raises:
         StateError: The job is suspended.
@@ -61,17 +63,17 @@ def _check_goes_on(container: Container, purpose: str) -> None:
 
 
 async def pause(container: Container, *, resume: bool) -> None:
-    """Pause a container, or let it go on.
+    """Pause or resume a container.
 
     Raises:
-        StateError: It does not run, or is so already.
-        EngineError: It was not done.
+        StateError: It does not run, or there is nothing to do.
+        EngineError: It could not be done.
     """
     purpose = "resume" if resume else "pause"
     running = await container.running(purpose)
     _check_goes_on(container, purpose)
     if container.paused is not resume:
-        word = "is not paused" if resume else "is paused already"
+        word = "is not paused" if resume else "is already paused"
         raise StateError(f"container {container.id} {word}")
     await running.job.pause(resume=resume)
     container.set_paused(not resume)

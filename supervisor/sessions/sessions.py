@@ -1,4 +1,4 @@
-"""One more program in a running container: what `exec` asks for, from its request to its end."""
+"""One more program in a running container, for `exec`: from the request to its end."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ _SHELLS = ("bash", "zsh", "fish", "ash", "dash", "sh")
 
 
 class NotRunnableError(BundleError):
-    """The program is not in the container, or cannot be executed; with a shell's exit status."""
+    """The program is not in the container or not executable; has a shell's exit status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -45,8 +45,8 @@ class Prepared(msgspec.Struct, frozen=True):
     """A program that can be run.
 
     Attributes:
-        process: It, as `process` in config.json.
-        is_known: Whether its file was seen.
+        process: The program, as `process` of config.json.
+        is_known: Whether its file was found.
     """
 
     process: Mapping[str, Any]
@@ -54,17 +54,17 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 def prepare(call: CommandLine, bundle: Bundle, place: Staged, terminal: int | None) -> Prepared:
-    """Read what is asked for, and check what can be known. It touches the user's files.
+    """Read and check the request. Reads the user's files, which may hang.
 
     Args:
         call: The `exec` or `shell`.
-        bundle: The container's, as it was submitted.
-        place: And as it runs.
+        bundle: The container's bundle, as it was submitted.
+        place: The staged bundle.
         terminal: A descriptor of the program's terminal, if it gets one.
 
     Raises:
-        UsageError: Nothing, or nonsense, is asked for.
-        BundleError: The file of `--process` is wrong, or there is no such program.
+        UsageError: The command is missing or malformed.
+        BundleError: The file of `--process` is wrong, or the program does not exist.
         StateError: The container has no such user.
     """
     parsed = call.parsed
@@ -79,7 +79,7 @@ def prepare(call: CommandLine, bundle: Bundle, place: Staged, terminal: int | No
         typed = checked(process, f"{parsed.command} {parsed.id}")
     for unwanted in ("rlimits", "apparmorProfile", "selinuxLabel", "oomScoreAdj"):
         if unwanted not in (running.get("process") or {}):
-            process.pop(unwanted, None)  # staging has found that the node cannot have it
+            process.pop(unwanted, None)  # staging removed it: the node does not support it
     fitting_user(process, running)
     if terminal is not None:
         columns, rows = os.get_terminal_size(terminal)
@@ -93,8 +93,7 @@ def prepare(call: CommandLine, bundle: Bundle, place: Staged, terminal: int | No
 def _as_it_runs(bundle: Bundle, place: Staged) -> Mapping[str, Any]:
     """Return the config.json that the container runs with.
 
-    A script may have put the bundle where only the nodes see it; then the submitted one is all
-    that can be known of it.
+    If a script staged the bundle where only the nodes see it, returns the submitted one.
     """
     name = os.path.join(place.bundle, "config.json")
     if not os.path.exists(name):
@@ -127,10 +126,10 @@ def _wish(parsed: Parsed, bundle: Bundle, place: Staged, *, terminal: bool) -> E
 
 
 def _best_shell(bundle: Bundle, place: Staged) -> str:
-    """Find the most comfortable shell of a container.
+    """Return the name of the most comfortable shell in a container.
 
     Raises:
-        BundleError: It has none.
+        BundleError: It has no shell.
     """
     for name in _SHELLS:
         process = msgspec.structs.replace(bundle.config.process, args=[name])
@@ -142,7 +141,7 @@ def _best_shell(bundle: Bundle, place: Staged) -> str:
 
 
 class LiveSession:
-    """A program that runs, with its anchor and its descriptors.
+    """A program with its anchor and its descriptors.
 
     Attributes:
         settled: Set when it runs, or never will.
@@ -150,10 +149,10 @@ class LiveSession:
     """
 
     def __init__(self, name: str, journal: Journal, anchor: Anchor, stdio: Stdio) -> None:
-        """Take over what belongs to it.
+        """Prepare; nothing runs yet.
 
         Args:
-            name: What to call it in the log.
+            name: Its name in the log.
             journal: The container's.
             anchor: Owned from now on.
             stdio: Owned from now on.
@@ -178,7 +177,7 @@ class LiveSession:
         return ScrunError(self.ending.text or f"it ended with {self.ending.status}")
 
     async def run(self, job: Job, prepared: Prepared) -> None:
-        """Run it to its end. Never raises."""
+        """Run it to its end. An error becomes its ending; only a cancellation is raised."""
         try:
             async with unwrapped() as nursery:
                 program = Program(
@@ -186,10 +185,10 @@ class LiveSession:
                     stdio=self._stdio.fds,
                     terminal=bool(prepared.process.get("terminal")),
                     program_is_known=prepared.is_known,
-                    running=self._begins,
+                    running=self._runs_now,
                 )
                 session = await job.session(program)
-                nursery.start_soon(self._obey_anchor, session, nursery)
+                nursery.start_soon(self._forward_signals, session, nursery)
                 with self._scope:
                     self.ending = await session.run()
                 nursery.cancel_scope.cancel()
@@ -198,7 +197,7 @@ class LiveSession:
             self._journal.write("error", f"{self._name}: {text}")
             self.ending = self.ending or taken("scrun-failure", text)
         finally:
-            # cancelled with its container: so were its processes
+            # cancelled with its container, whose processes were killed
             self.ending = self.ending or killed(signal.SIGKILL)
             self._journal.write("verbose", f"{self._name} ended with {self.ending.status}")
             self._stdio.close()
@@ -207,23 +206,23 @@ class LiveSession:
                 await self._anchor.close()
             self.settled.set()
 
-    def _begins(self) -> None:
+    def _runs_now(self) -> None:
         self._runs = True
         self._stdio.close()  # the engine has its own by now
         self._journal.write("verbose", f"{self._name} runs")
         self.settled.set()
 
-    async def _obey_anchor(self, session: Session, nursery: trio.Nursery) -> None:
-        """Pass signals on; who asks for an end twice, or goes, ends it."""
-        asked = False
+    async def _forward_signals(self, session: Session, nursery: trio.Nursery) -> None:
+        """Forward signals; a second fatal one, or the anchor's death, ends the program."""
+        end_requested = False
         async for number in self._anchor.signals():
             if number == signal.SIGWINCH:
                 session.resized()
-            elif number in FATAL and asked:
+            elif number in FATAL and end_requested:
                 self._end(killed(number))
             else:
                 nursery.start_soon(self._pass_on, session, number)
-            asked = asked or number in FATAL
+            end_requested = end_requested or number in FATAL
         self._end(killed(signal.SIGKILL))
 
     async def _pass_on(self, session: Session, number: signal.Signals) -> None:

@@ -1,6 +1,6 @@
-"""Those who watch a container: `logs --follow` and `attach`.
+"""Clients that watch a container: `logs --follow` and `attach`.
 
-See `scrun.commands.attach` for what is on the wire.
+`scrun.protocol.attach` describes the protocol.
 """
 
 import signal
@@ -21,7 +21,7 @@ _LONGEST = 1 << 20
 
 
 async def follow(followed: Followed, send: Send) -> None:
-    """Send a file, and what is added to it, until it ends or nobody listens."""
+    """Send a file and all that is added to it, until its end."""
     await send(b"\0")
     async with aclosing(followed.read(from_now=False)) as pieces:
         async for piece in pieces:
@@ -29,54 +29,56 @@ async def follow(followed: Followed, send: Send) -> None:
 
 
 async def attach(container: Container, connection: trio.SocketStream) -> None:
-    """Connect a terminal to a container, until the container ends or the other side goes.
+    """Connect a terminal to a container, until the container ends or the peer goes away.
 
     Raises:
-        StateError: Its output is not ours.
-        OSError: The other side is gone.
+        StateError: Its output is not captured.
+        OSError: The peer is gone.
     """
-    kept = kept_output(container)
-    await connection.send_all(b"\0" + bytes([kept.terminal]))
+    captured = captured_output(container)
+    await connection.send_all(b"\0" + bytes([captured.terminal]))
     async with unwrapped() as nursery:
 
         @nursery.start_soon
         async def show() -> None:
-            async with aclosing(kept.output.read(from_now=True)) as pieces:
+            async with aclosing(captured.output.read(from_now=True)) as pieces:
                 async for piece in pieces:
                     await connection.send_all(frame(DATA, piece))
             await container.ended.wait()
             await connection.send_all(frame(SIGNAL, bytes([container.exit_status])))
             nursery.cancel_scope.cancel()
 
-        await _obey(container, kept, connection)
+        await _handle_frames(container, captured, connection)
         nursery.cancel_scope.cancel()
 
 
-def kept_output(container: Container) -> CapturedOutput:
-    """Return a container's output, if it goes through us.
+def captured_output(container: Container) -> CapturedOutput:
+    """Return a container's output, if we capture it.
 
     Raises:
-        StateError: It does not.
+        StateError: It goes elsewhere.
     """
-    if container.kept is None:
+    if container.captured is None:
         raise StateError(
             f"container {container.id}: its output is not kept here: it goes where `scrun run` "
             "was redirected to, or to the engine that created it (podman attach, ...)"
         )
-    return container.kept
+    return container.captured
 
 
-async def _obey(container: Container, kept: CapturedOutput, connection: trio.SocketStream) -> None:
-    """Do what the other side says, until it has said all."""
+async def _handle_frames(
+    container: Container, captured: CapturedOutput, connection: trio.SocketStream
+) -> None:
+    """Handle what the peer sends, until its end."""
     data = b""
     async for piece in connection:
         frames, data = take_frames(data + piece)
         for kind, content in frames:
             if kind == DATA:
-                await kept.write(content)
+                await captured.write(content)
             elif kind == SIZE and len(content) == 4:
                 rows, columns = (int.from_bytes(content[i : i + 2], "big") for i in (0, 2))
-                kept.resize(rows, columns)
+                captured.resize(rows, columns)
                 container.resized()
             elif kind == SIGNAL and len(content) == 1:
                 await _signal(container, content[0])
@@ -90,4 +92,4 @@ async def _signal(container: Container, number: int) -> None:
     try:
         await container.kill(number)
     except (ScrunError, OSError):
-        pass  # it ends, or will be told by its own log
+        pass  # the container is ending, or its log has the reason

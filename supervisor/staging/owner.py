@@ -15,7 +15,7 @@ from scrun.core.errors import StagingError
 from scrun.core.paths import read_regular
 from scrun.model.record import ProcessIdentity
 from scrun.settings.oci_conf.patterns import substitute
-from scrun.supervisor.core.identity import myself, place
+from scrun.supervisor.core.identity import myself, root_name
 from scrun.supervisor.core.names import user_of
 
 OWNER = "owner.json"
@@ -79,7 +79,7 @@ def scratch_of(pattern: str) -> str:
 
 def beginning(root: str) -> str:
     """Return the prefix of the names of this root directory's bundles."""
-    return f"scrun-{place(root)}-"
+    return f"scrun-{root_name(root)}-"
 
 
 def name_in_scratch(root: str, container: str) -> str:

@@ -33,7 +33,7 @@ POINTS = {
     "staged": ("scrun.supervisor.staging.place:stage_in", "after"),
     "unstaged": ("scrun.supervisor.staging.place:stage_out", "before"),
     "anchor-told": ("scrun.supervisor.containers.anchors:Anchor.end", "after"),
-    "name-left": ("scrun.supervisor.daemon.server:Server._leave", "after"),
+    "name-left": ("scrun.supervisor.daemon.server:Server._withdraw", "after"),
     "child-started": ("scrun.supervisor.children.processes:Child.__init__", "after"),
 }
 """The points by their names: a function of the product, and the side of its call."""

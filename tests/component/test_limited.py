@@ -146,7 +146,7 @@ async def test_output_that_is_too_long_is_told_once(tmp_path: Path) -> None:
     os.close(master)
     os.close(slave)
     assert len(said) == 1
-    assert "the oldest of it goes" in said[0]
+    assert "its oldest part is discarded" in said[0]
     assert kept(tmp_path / "output").endswith(b"000099999\n")
 
 

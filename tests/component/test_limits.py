@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scrun.supervisor.children.processes import ChildEnv, child, output_of
-from scrun.supervisor.contracts.create_request import read_call
+from scrun.supervisor.contracts.create_request import read_command_line
 from scrun.supervisor.core.limits import AT_START, soft_limits, words_for
 from tests.harness import users
 
@@ -79,7 +79,7 @@ async def test_children_have_the_limits_of_their_caller(
     caller: "subprocess.Popen[bytes]",
 ) -> None:
     fields = [b"%d" % caller.pid, b"22", b"/", b"2", b"create", b"c1", b"PATH=/usr/bin:/bin"]
-    setting = read_call(fields, "create").child_env
+    setting = read_command_line(fields, "create").child_env
     assert dict(setting.limits)["core"] == 7000
     assert sorted(words_for(setting.limits)) == ["--core=7000:", "--stack=4194304:"]
     said = await output_of(["sh", "-c", "ulimit -Ss; ulimit -Sn; ulimit -Sc"], setting)

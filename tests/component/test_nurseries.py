@@ -16,7 +16,7 @@ from scrun.model.states import Ending, Phase
 from scrun.oci.config import Bundle
 from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv, child
-from scrun.supervisor.children.pumps import messages, overheard
+from scrun.supervisor.children.pumps import messages, tee
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.stdio import Stdio
@@ -94,7 +94,7 @@ async def test_a_cancellation_stays_one() -> None:
 async def test_what_listens_to_a_container_that_cannot_be_started(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file, pytest.raises(FileNotFoundError):
         async with (
-            overheard(file.fileno(), ChildEnv({}), print) as pipe,
+            tee(file.fileno(), ChildEnv({}), print) as pipe,
             child(["/nonexistent"], SETTING, stderr=pipe, dies_with_us=False),
         ):
             pass

@@ -16,10 +16,10 @@ from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import (
     LINE_LIMIT,
     can_be_opened_again,
-    carried,
+    cat_to,
     lines,
     messages,
-    overheard,
+    tee,
 )
 from tests.harness import users
 
@@ -252,7 +252,7 @@ def test_can_another_users_stream_be_opened_again() -> None:
         os.close(fd)
 
 
-@pytest.mark.parametrize("way", ["carried", "overheard"])
+@pytest.mark.parametrize("way", ["cat_to", "tee"])
 async def test_one_that_cannot_be_started_leaves_no_descriptor(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -261,7 +261,7 @@ async def test_one_that_cannot_be_started_leaves_no_descriptor(
 
     monkeypatch.setattr("subprocess.Popen", refuse)
     for _ in range(5):
-        context = carried(1, SETTING) if way == "carried" else overheard(1, SETTING, print)
+        context = cat_to(1, SETTING) if way == "cat_to" else tee(1, SETTING, print)
         with pytest.raises(BlockingIOError):
             await context.__aenter__()
 
@@ -280,16 +280,16 @@ def write_all(fd: int, content: bytes) -> None:
             done += os.write(fd, rest[done:])
 
 
-@pytest.mark.parametrize("way", ["carried", "overheard"])
+@pytest.mark.parametrize("way", ["cat_to", "tee"])
 async def test_to_a_regular_file(tmp_path: Path, way: str) -> None:
     heard = bytearray()
     with (tmp_path / "file").open("wb", buffering=0) as file:
         file.write(b"before|")
-        if way == "carried":
-            async with carried(file.fileno(), SETTING) as pipe:
+        if way == "cat_to":
+            async with cat_to(file.fileno(), SETTING) as pipe:
                 await trio.to_thread.run_sync(write_all, pipe, CONTENT)
         else:
-            async with overheard(file.fileno(), SETTING, heard.extend) as pipe:
+            async with tee(file.fileno(), SETTING, heard.extend) as pipe:
                 await trio.to_thread.run_sync(write_all, pipe, CONTENT)
             assert heard == CONTENT
         assert not is_nonblocking(file.fileno())
@@ -297,7 +297,7 @@ async def test_to_a_regular_file(tmp_path: Path, way: str) -> None:
     assert (tmp_path / "file").read_bytes() == b"before|" + CONTENT + b"|after"
 
 
-@pytest.mark.parametrize("way", ["carried", "overheard"])
+@pytest.mark.parametrize("way", ["cat_to", "tee"])
 @pytest.mark.parametrize("kind", ["socket", "pipe"])
 async def test_to_somebody_who_reads(kind: str, way: str) -> None:
     if kind == "socket":
@@ -316,9 +316,7 @@ async def test_to_somebody_who_reads(kind: str, way: str) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, read)
         context = (
-            carried(target, SETTING)
-            if way == "carried"
-            else overheard(target, SETTING, heard.extend)
+            cat_to(target, SETTING) if way == "cat_to" else tee(target, SETTING, heard.extend)
         )
         async with context as pipe:
             await trio.to_thread.run_sync(write_all, pipe, CONTENT)
@@ -326,21 +324,19 @@ async def test_to_somebody_who_reads(kind: str, way: str) -> None:
         nonblocking.append(is_nonblocking(target))
         os.close(target)
     assert bytes(got) == CONTENT
-    assert heard == (b"" if way == "carried" else CONTENT)
+    assert heard == (b"" if way == "cat_to" else CONTENT)
     assert nonblocking == [False, False]
     os.close(readable)
 
 
-@pytest.mark.parametrize("way", ["carried", "overheard"])
+@pytest.mark.parametrize("way", ["cat_to", "tee"])
 async def test_to_a_reader_that_is_gone(way: str) -> None:
     """The container hears of it as it would without us: its next write fails."""
     readable, target = os.pipe()
     os.close(readable)
     with trio.fail_after(10):
         context = (
-            carried(target, SETTING)
-            if way == "carried"
-            else overheard(target, SETTING, lambda data: None)
+            cat_to(target, SETTING) if way == "cat_to" else tee(target, SETTING, lambda data: None)
         )
         async with context as pipe:
 
@@ -360,9 +356,7 @@ async def left_within(way: str, target: int, *, cancel: bool, content: bytes) ->
     began = 0.0
     with trio.CancelScope() as scope:
         context = (
-            carried(target, SETTING)
-            if way == "carried"
-            else overheard(target, SETTING, lambda data: None)
+            cat_to(target, SETTING) if way == "cat_to" else tee(target, SETTING, lambda data: None)
         )
         async with context as pipe:
             duplicate = os.dup(pipe)
@@ -384,7 +378,7 @@ async def left_within(way: str, target: int, *, cancel: bool, content: bytes) ->
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize("way", ["carried", "overheard"])
+@pytest.mark.parametrize("way", ["cat_to", "tee"])
 async def test_a_reader_that_does_not_read_stops_nobody(way: str) -> None:
     """A container can be ended even when its engine does not take its standard error."""
     readable, target = os.pipe()
@@ -420,7 +414,7 @@ async def test_a_slow_reader_gets_all() -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, read)
-        await left_within("carried", target, cancel=False, content=content)
+        await left_within("cat_to", target, cancel=False, content=content)
         os.close(target)
     os.close(readable)
     assert bytes(got) == content
@@ -430,7 +424,7 @@ async def test_carried_to_what_could_not_be_opened(tmp_path: Path) -> None:
     """Written through the descriptor, whose path is gone."""
     with (tmp_path / "file").open("w+b") as file:
         (tmp_path / "file").unlink()
-        async with carried(file.fileno(), SETTING) as pipe:
+        async with cat_to(file.fileno(), SETTING) as pipe:
             os.write(pipe, b"through")
         file.seek(0)
         assert file.read() == b"through"

@@ -23,8 +23,8 @@ class Attached:
 
     def __init__(self, path: Path, unkillable: Exception | None = None) -> None:
         self.stdio = Stdio([os.open("/dev/null", os.O_RDWR) for _ in range(3)], terminal=False)
-        self.kept = CapturedOutput(str(path), 16 << 20, print)
-        self.kept.connect(self.stdio, terminal=True)
+        self.captured = CapturedOutput(str(path), 16 << 20, print)
+        self.captured.connect(self.stdio, terminal=True)
         self.end = self.stdio.fds[0]
         tty.setraw(self.end)
         self.ended = trio.Event()
@@ -40,7 +40,12 @@ class Attached:
             self.resizes += 1
 
         container = SimpleNamespace(
-            id="box", kept=self.kept, ended=self.ended, exit_status=7, kill=kill, resized=resized
+            id="box",
+            captured=self.captured,
+            ended=self.ended,
+            exit_status=7,
+            kill=kill,
+            resized=resized,
         )
         self.container = cast(Container, container)
 
@@ -56,7 +61,7 @@ async def test_frames_of_somebody_attached(tmp_path: Path, unkillable: Exception
     theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery, theirs:
-            nursery.start_soon(box.kept.capture)
+            nursery.start_soon(box.captured.capture)
             nursery.start_soon(serve, box, ours)
             assert await theirs.receive_some(2) == b"\0\1"  # granted; it has a terminal
             odd = frame(b"?", b"x") + frame(SIZE, b"x") + frame(SIGNAL, b"") + frame(DATA, b"")
@@ -82,7 +87,7 @@ async def test_a_frame_is_bounded(tmp_path: Path, length: int) -> None:
     theirs, ours = (trio.SocketStream(end) for end in trio.socket.socketpair())
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery, theirs:
-            nursery.start_soon(box.kept.capture)
+            nursery.start_soon(box.captured.capture)
             nursery.start_soon(serve, box, ours)
             assert await theirs.receive_some(2) == b"\0\1"  # granted; it has a terminal
             await theirs.send_all(DATA + length.to_bytes(4, "big"))
@@ -92,6 +97,6 @@ async def test_a_frame_is_bounded(tmp_path: Path, length: int) -> None:
 
 
 async def test_a_container_whose_output_is_not_ours(tmp_path: Path) -> None:
-    container: Any = SimpleNamespace(id="box", kept=None)
+    container: Any = SimpleNamespace(id="box", captured=None)
     with pytest.raises(StateError, match="its output is not kept here"):
         await attach(container, cast(trio.SocketStream, None))

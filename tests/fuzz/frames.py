@@ -20,7 +20,7 @@ from scrun.protocol import wire
 from scrun.protocol.attach import DATA, frame, take_frames
 from scrun.supervisor.containers.anchors import read_signals
 from scrun.supervisor.containers.containers import Containers
-from scrun.supervisor.contracts.create_request import read_call
+from scrun.supervisor.contracts.create_request import read_command_line
 from scrun.supervisor.daemon.requests import ClientRequest
 from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.scripts.channel import Channel, Hangup
@@ -45,7 +45,7 @@ def argv(data: bytes) -> None:
         fields = build_request(parsed, parsed.id or "")
         assert wire.frame(fields)[4:].split(b"\0") == fields
     if parsed.command in ("create", "exec"):  # the supervisor reads the same out of it
-        call = read_call(build_call(parsed.command, 1, words)[1:], parsed.command)
+        call = read_command_line(build_call(parsed.command, 1, words)[1:], parsed.command)
         assert repr(call.parsed) == repr(parsed)
         supervisor_name("container", parsed)
 
@@ -64,7 +64,7 @@ def signals(data: bytes) -> None:
 def call(data: bytes) -> None:
     """A request that carries a command line: what follows its name."""
     try:
-        found = read_call(data.split(b"\0"), "create", "run", "exec", "shell")
+        found = read_command_line(data.split(b"\0"), "create", "run", "exec", "shell")
     except UsageError as error:
         said(error)
         return

@@ -249,7 +249,7 @@ def test_an_id_that_was_taken_meanwhile_stays_with_who_has_it(make_site: MakeSit
     shutil.rmtree(site.base / "l" / "c")
     second = site.life("sleep", "601", container="c").created(60).start()
     assert first.wait(30) == 125
-    assert "its id is another one's now" in first.errors()
+    assert "another one has its id now" in first.errors()
     wait_until("one job", lambda: len(jobs(site)) == 1, 20)
     assert second.status == "running"
     second.delete()

@@ -111,6 +111,6 @@ def test_an_option_without_effect_is_told(site: Site) -> None:
     config["linux"]["resources"] = {"pids": {"limit": 10}}
     life = site.life(config=config).created().start()
     assert life.wait() == 0
-    said = "scrun: without effect in a job: --pids-limit, --sysctl net.core.somaxconn\n"
+    said = "scrun: no effect in a job: --pids-limit, --sysctl net.core.somaxconn\n"
     assert life.errors() == said
     life.delete()

@@ -68,7 +68,7 @@ def test_it_keeps_its_name_until_everything_is_undone(make_site: MakeSite) -> No
     assert "ending since" in site.must("list")
     assert "it is being ended" in site.fails("start", life.id)
     assert "it is being ended, not running" in site.fails("exec", life.id, "true")
-    assert f"supervisor {supervisor} has been told to stop" in site.life("true").refused()
+    assert f"supervisor {supervisor} is stopping" in site.life("true").refused()
     life.delete()
     assert marks(site) == ["begin", "end"]
     wait_while("its end", site.supervisors)
@@ -140,7 +140,8 @@ def test_who_undoes_it_is_told(make_site: MakeSite) -> None:
         socket.unlink()
     said = site.fails("delete", life.id, timeout=60)
     assert (
-        f"supervisor {supervisor} is still undoing it (stage_out of {site.base}/site.lua" in said
+        f"supervisor {supervisor} is still cleaning it up (stage_out of {site.base}/site.lua"
+        in said
     )
     os.kill(supervisor, signal.SIGTERM)
     wait_while("its end", lambda: supervisor in site.supervisors())

@@ -113,7 +113,8 @@ def test_a_staged_bundle_that_could_not_be_removed(make_site: MakeSite) -> None:
         life.close_stdin()
         life.wait_for("stopped")
         wait_until(
-            "it is said", lambda: "is not removed yet" in site.must("logs", "--messages", life.id)
+            "it is said",
+            lambda: "could not be removed" in site.must("logs", "--messages", life.id),
         )
         found = record(site, life.id)
         assert (found["staged"], found["stager"]) == (str(staged), "builtin")

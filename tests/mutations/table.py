@@ -304,8 +304,8 @@ def _anchors() -> Iterator[Mutation]:
     )
     yield anchors(
         "a-second-term-is-no-other",
-        "elif number in FATAL and (asked or not _hears(container)):",
-        "elif number in FATAL and not _hears(container):",
+        "elif number in FATAL and (end_requested or not _takes_signals(container)):",
+        "elif number in FATAL and not _takes_signals(container):",
         scenario + "test_a_second_signal_to_the_anchor_is_not_waited_for",
     )
     yield anchors(

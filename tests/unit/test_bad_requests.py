@@ -7,7 +7,7 @@ from scrun.core.errors import UsageError
 from scrun.protocol.anchor import LOST
 from scrun.protocol.attach import DATA, SIGNAL, frame, take_frames
 from scrun.supervisor.containers.anchors import read_signals
-from scrun.supervisor.contracts.create_request import read_call
+from scrun.supervisor.contracts.create_request import read_command_line
 from scrun.supervisor.scripts.channel import Hangup
 from scrun.supervisor.scripts.process import understood
 
@@ -24,7 +24,7 @@ CALL = [b"4711", b"22", b"/b", b"2", b"create", b"c1", b"A=b"]
 )  # fmt: skip
 def test_a_call_that_makes_no_sense(changed: dict[int, bytes]) -> None:
     with pytest.raises(UsageError):
-        read_call([changed.get(i, field) for i, field in enumerate(CALL)], "create")
+        read_command_line([changed.get(i, field) for i, field in enumerate(CALL)], "create")
 
 
 @pytest.mark.parametrize(

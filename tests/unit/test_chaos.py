@@ -290,7 +290,7 @@ def test_what_may_stay_in_a_root_directory(tmp_path: Path) -> None:
     (tmp_path / "@looked").touch()
     log = tmp_path / "@supervisor.log"
     log.write_text(
-        'level=warning msg="job 7 is of a dead supervisor: it is given back"\n'
+        'level=warning msg="job 7 belongs to a dead supervisor: releasing it"\n'
         'level=error msg="RuntimeError: can\'t start new thread"\n'
         'level=error msg="OSError: [Errno 28] No space left on device"\n'
     )

@@ -65,7 +65,7 @@ def test_the_program_arrives_whole(shell: list[str], length: int, tmp_path: Path
 
 
 def test_too_long_a_program_is_refused() -> None:
-    with pytest.raises(BundleError, match=r"process: 15000.. bytes are too many"):
+    with pytest.raises(BundleError, match=r"process: its 15000.. bytes exceed the limit"):
         process_variables({"args": ["x" * 1_500_000]})
 
 

@@ -78,9 +78,9 @@ def test_what_is_no_request_in_pieces(case: tuple[bytes, list[bytes]]) -> None:
     found = trio.run(_through, pieces, _request)
     length = 4 + int.from_bytes(data[:4], "big")
     if len(data) >= 4 and length > wire.LIMIT:
-        assert found == "a request that is too long"
+        assert found == "the request is too long"
     elif len(data) < 4 or len(data) < length:
-        assert found == "not a request"
+        assert found == "this is not a request"
     else:
         assert isinstance(found, tuple)
         request, said = found

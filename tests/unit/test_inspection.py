@@ -176,7 +176,7 @@ def test_each_node_has_units_of_its_own() -> None:
     "text", ["", "sh: getconf: not found\n", "units 0 4096\n", "units  \n", "units ² 1\n"]
 )
 def test_a_node_that_does_not_tell(text: str) -> None:
-    with pytest.raises(EngineError, match=r"^the processes on n1 cannot be looked at: "):
+    with pytest.raises(EngineError, match=r"^the processes on n1 cannot be inspected: "):
         total([NodeAnswer("n1", 3, text)])
 
 

@@ -12,8 +12,8 @@ import trio
 from scrun.cli.parse import Parsed, parse
 from scrun.client import progress, submit
 from scrun.settings.file.load import Level, Log
-from scrun.supervisor.containers.caller import frames, told
-from scrun.supervisor.contracts.create_request import read_order
+from scrun.supervisor.containers.caller import frames, send_progress
+from scrun.supervisor.contracts.create_request import read_create_request
 from scrun.supervisor.log.journal import Journal, Shown
 
 
@@ -108,7 +108,7 @@ async def tell_all(
 ) -> None:
     journal = Journal(str(tmp_path / "log"), Log(), "c1", shown)
     try:
-        async with told(journal, send):
+        async with send_progress(journal, send):
             for number in range(count):
                 journal.write("error", f"{number}")
         journal.write("error", "afterwards")
@@ -189,7 +189,7 @@ LOG = ["--log", "/l"]
 def test_levels_asked_for(
     tmp_path: Path, words: list[str], variables: dict[str, str], expected: tuple[str | None, ...]
 ) -> None:
-    order = read_order(request(tmp_path, "", words, variables), "create")
+    order = read_create_request(request(tmp_path, "", words, variables), "create")
     log = order.settings.log
     found = (log.level, log.file_level, order.shown.stderr, order.shown.log, log.syslog_level)
     assert found == expected
@@ -197,15 +197,17 @@ def test_levels_asked_for(
 
 def test_levels_of_the_settings_file(tmp_path: Path) -> None:
     text = '[log]\nlevel = "debug"\nfile_level = "error"\nstderr_level = "info"\n'
-    order = read_order(request(tmp_path, text, LOG, {}), "create")
+    order = read_create_request(request(tmp_path, text, LOG, {}), "create")
     assert order.shown == Shown(stderr="info")
     assert order.settings.log.file_level == "error"
-    order = read_order(request(tmp_path, text, LOG, {"SCRUN_FILE_DEBUG": "verbose"}), "create")
+    order = read_create_request(
+        request(tmp_path, text, LOG, {"SCRUN_FILE_DEBUG": "verbose"}), "create"
+    )
     assert order.shown == Shown(stderr="info", log="verbose")
 
 
 def test_the_file_of_the_environment(tmp_path: Path) -> None:
-    order = read_order(request(tmp_path, "", [], {"SCRUN_LOG_FILE": "/f"}), "create")
+    order = read_create_request(request(tmp_path, "", [], {"SCRUN_LOG_FILE": "/f"}), "create")
     assert order.settings.log.file == "/f"
     assert order.shown == Shown(failure_in_file=True)
 
@@ -221,7 +223,9 @@ def test_the_file_of_the_environment(tmp_path: Path) -> None:
 def test_the_format_is_that_of_log_where_there_is_one(
     tmp_path: Path, words: list[str], form: str
 ) -> None:
-    assert read_order(request(tmp_path, "", words, {}), "create").settings.log.format == form
+    assert (
+        read_create_request(request(tmp_path, "", words, {}), "create").settings.log.format == form
+    )
 
 
 def request(

@@ -9,7 +9,7 @@ from scrun.client import launch
 from scrun.model.record import Record
 from scrun.supervisor.containers import orphans
 from scrun.supervisor.containers.ledger import first_record
-from scrun.supervisor.contracts.create_request import read_order
+from scrun.supervisor.contracts.create_request import read_create_request
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def record_of(words: list[str], variables: dict[str, str]) -> Record:
     command = [*words, "create", "c1"]
     fields = [b"1", b"22", b"/", b"%d" % len(command), *map(str.encode, command)]
     fields += [f"{name}={text}".encode() for name, text in variables.items()]
-    return first_record(read_order(fields, "create"), "slurm")
+    return first_record(read_create_request(fields, "create"), "slurm")
 
 
 @pytest.mark.parametrize("way", ["option", "variable"])

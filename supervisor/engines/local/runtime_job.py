@@ -28,7 +28,7 @@ _PATIENCE = 5.0
 
 
 class RuntimeJob(LocalJob):
-    """A job that first creates its container (see `supervisor.contracts.engine.Makes`)."""
+    """A job that first creates its container (see `supervisor.contracts.engine.CreatesFirst`)."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RuntimeJob(LocalJob):
     async def run(self, step: Step) -> Ending:
         """Create the container, start it, and wait for its end."""
         try:
-            async with self.made(step) as process:
+            async with self.created(step) as process:
                 await process.start()
                 step.running()
                 return await process.ended()
@@ -63,10 +63,10 @@ class RuntimeJob(LocalJob):
             return not_started(error.words, told=error.told)
 
     @asynccontextmanager
-    async def made(
+    async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
     ) -> AsyncIterator["RuntimeProcess"]:
-        """See `supervisor.contracts.engine.Makes`."""
+        """See `supervisor.contracts.engine.CreatesFirst`."""
         record = self._request.record
         pid_file = os.path.join(record, "runtime.pid")
         async with AsyncExitStack() as stack:

@@ -10,7 +10,7 @@ from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited
 from scrun.supervisor.children.node_scripts import exec_script, process_variables
 from scrun.supervisor.children.processes import Child, ChildEnv, child, shell_status
-from scrun.supervisor.children.pumps import overheard
+from scrun.supervisor.children.pumps import tee
 from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.engines.local.runtimes import program_failure
 
@@ -51,7 +51,7 @@ class LocalSession:
             if (status := program_failure(content.decode(errors="replace"))) is not None:
                 heard.append(status)
 
-        async with overheard(stderr, self._child_env, hear) as pipe:
+        async with tee(stderr, self._child_env, hear) as pipe:
             status = await self._run(stdin, stdout, pipe)
         if status and heard:
             return Ending(heard[0], "not-found" if heard[0] == 127 else "not-executable")

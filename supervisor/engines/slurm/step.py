@@ -10,7 +10,7 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import Level
 from scrun.supervisor.children.processes import Child, ChildEnv, child
-from scrun.supervisor.children.pumps import can_be_opened_again, carried, messages, overheard
+from scrun.supervisor.children.pumps import can_be_opened_again, cat_to, messages, tee
 from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.cancel import signal_step
@@ -147,12 +147,12 @@ class SrunStep:
         if streams.terminal:
             yield None
         elif streams.listen:
-            async with overheard(error, self._child_env, self.heard.hear_runtime) as pipe:
+            async with tee(error, self._child_env, self.heard.hear_runtime) as pipe:
                 yield pipe
         elif can_be_opened_again(error):
             yield error
         else:
-            async with carried(error, self._child_env) as pipe:
+            async with cat_to(error, self._child_env) as pipe:
                 yield pipe
 
     async def _tell_the_size(self, far_terminal: bool) -> None:

@@ -16,7 +16,7 @@ from scrun.core.version import VERSION
 from scrun.settings.file import quick
 from scrun.settings.slurm.versions import features
 from scrun.supervisor.children.processes import own_program
-from scrun.supervisor.containers.successor import of_the_dead
+from scrun.supervisor.containers.successor import abandoned_records
 from scrun.supervisor.core.limits import still_limited
 from scrun.supervisor.programs.doctor.findings import Finding
 from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell, run_tool, slurm_version
@@ -274,7 +274,7 @@ async def _left_behind(place: DoctorCall, tell: Tell) -> None:
     if not place.root or place.root_is_new:
         tell(Finding(name, "ok", "nothing"))
         return
-    found = await trio.to_thread.run_sync(of_the_dead, place.root, abandon_on_cancel=True)
+    found = await trio.to_thread.run_sync(abandoned_records, place.root, abandon_on_cancel=True)
     if not found:
         tell(Finding(name, "ok", "nothing"))
         return

@@ -15,7 +15,7 @@ from scrun.settings.slurm.versions import SlurmVersion, parse_version
 from scrun.settings.slurm_conf import find_slurm_conf
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, child
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.create_request import own_order, typed_settings
+from scrun.supervisor.contracts.create_request import own_create_request, typed_settings
 from scrun.supervisor.contracts.engine import Engine
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.engines.slurm.engine import SlurmEngine
@@ -219,7 +219,7 @@ def _settings(
 ) -> tuple[Settings, str]:
     """Return the settings as `create` reads them; or those without the files, and the error."""
     try:
-        return own_order(argv, "doctor").settings, ""
+        return own_create_request(argv, "doctor").settings, ""
     except ScrunError as error:
         reason = str(error)
     try:
