@@ -103,5 +103,5 @@ def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
     assert os.path.dirname(directory_for(Staging(scratch="/s/%U"), request)) == "/s/54321"
     assert os.path.dirname(directory_for(Staging(scratch="/s/%%u"), request)) == "/s/%u"
-    with pytest.raises(StagingError, match="uid 54321 has no name"):
+    with pytest.raises(StagingError, match="uid 54321 has no user name"):
         directory_for(Staging(scratch="/s/%u"), request)
