@@ -1,6 +1,7 @@
 """scrun completion: print the script for command-line completion in a shell.
 
-scrun(1) says where to put it. The script asks the scrun on the command line (`scrun.commands.complete`).
+scrun(1) says where to put it. The script calls the scrun that is being typed
+(`scrun.commands.complete`).
 
 Errors: UsageError, for an unknown shell.
 """
