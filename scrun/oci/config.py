@@ -1,10 +1,9 @@
-"""The bundle as an engine hands it over: config.json, read and checked.
+"""Read and check a bundle: config.json of the OCI runtime spec 1.2 (config.md, config-linux.md).
 
-After the OCI runtime spec 1.2, config.md and config-linux.md. The members that scrun looks at
-have types here; everything else is kept as it came (`Bundle.raw`), because what scrun does not
-know the runtime on the node may. What runc and crun take as absent, `null`, is absent here.
+The members that scrun uses have types here; all others are preserved (`Bundle.raw`), because the
+runtime on the node may know them. Members that are `null` count as absent, as in runc and crun.
 
-Nothing is trusted: the file may be anything, and a container may have written to the bundle.
+The file is untrusted: it may contain anything, and a container may have written to the bundle.
 """
 
 import os
@@ -18,26 +17,26 @@ from scrun.core.errors import BundleError
 from scrun.oci.document import decode, place_of, read_file
 
 ANNOTATIONS_LIMIT = 1 << 20
-"""All annotations together, in bytes: they are in the record, and that has to stay readable."""
+"""The most bytes of all annotations: they are in the record, which has to stay readable."""
 
 ARGUMENTS_LIMIT = 1_500_000
-"""All arguments together, in bytes: they are srun's too, and a command line has 2 MiB at most."""
+"""The most bytes of all arguments: srun gets them too, and a command line has at most 2 MiB."""
 
 MOST_VARIABLES = 10_000
-"""So many variables, and so many annotations, which become variables of scripts.
+"""The most variables, and the most annotations, which become variables of scripts.
 
-Slurm looks each one up among all others: 90,000 took it 20 s, after which it refused the step.
+Slurm looks each one up among all others: with 90,000 it took 20 s and then refused the step.
 """
 
 LONGEST_WORD = 32 * os.sysconf("SC_PAGESIZE") - 1
-"""The longest argument or variable, in bytes, that execve(2) takes (MAX_ARG_STRLEN)."""
+"""The longest argument or variable, in bytes, for execve(2) (MAX_ARG_STRLEN)."""
 
 _Id = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 _Limit = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _Part(msgspec.Struct, frozen=True, rename="camel"):
-    """A part of config.json; its members have their names of there, in snake case."""
+    """A part of config.json; members have the same names, in snake case."""
 
 
 class Root(_Part, frozen=True):
@@ -97,7 +96,7 @@ class Process(_Part, frozen=True):
 
 
 class IdMapping(_Part, frozen=True):
-    """A range of ids, and what it is outside of the user namespace."""
+    """A range of ids inside and outside a user namespace."""
 
     container_id: _Id = msgspec.field(name="containerID")
     host_id: _Id = msgspec.field(name="hostID")
@@ -167,7 +166,7 @@ class Linux(_Part, frozen=True):
 
 
 class Config(_Part, frozen=True):
-    """What scrun looks at in config.json."""
+    """The members of config.json that scrun uses."""
 
     oci_version: str
     process: Process
@@ -186,8 +185,8 @@ class Bundle(msgspec.Struct, frozen=True):
         path: The bundle's directory, absolute.
         config_file: The file that was read.
         config: The typed parts.
-        raw: All of config.json but what is null, members in their order, integers exact. Copy
-            before changing.
+        raw: All of config.json without null members, in order, with exact integers. Copy it
+            before changing it.
         rootfs: The directory with the container's files, absolute.
     """
 
@@ -199,11 +198,11 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 def load_bundle(bundle: str, config_file: str | None = None) -> Bundle:
-    """Read and check a bundle; it may lie on a file system that hangs, so do it in a thread.
+    """Read and check a bundle. Its file system may hang: call it in a thread.
 
     Args:
         bundle: The bundle's directory, absolute.
-        config_file: What to read instead of `config.json` in it (crun's `create --config`).
+        config_file: The file to read instead of its `config.json` (crun's `create --config`).
 
     Raises:
         BundleError: It cannot be run; the message names the file, the member and the reason.
@@ -227,19 +226,19 @@ def read_config(name: str) -> tuple[dict[str, Any], Config]:
     """Read and check a config.json, as `parse` does.
 
     Raises:
-        BundleError: It cannot be read, or is wrong.
+        BundleError: It cannot be read, or is invalid.
     """
     return parse(read_file(name), name)
 
 
 def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Config]:
-    """Read and check the text of a config.json; `name` is for the errors.
+    """Parse and check the text of a config.json; `name` is for the errors.
 
     Returns:
         All of it, and the typed parts.
 
     Raises:
-        BundleError: It is not JSON, a member has the wrong type, or cannot be what it says.
+        BundleError: It is not JSON, or a member has the wrong type or an invalid value.
     """
     raw = decode(content, name)
     try:
@@ -252,11 +251,11 @@ def parse(content: bytes, name: str = "config.json") -> tuple[dict[str, Any], Co
 
 
 def explain(error: msgspec.ValidationError, document: object = None) -> str:
-    """Say what msgspec says as `process.args[0]: expected string, got int`.
+    """Reword an error of msgspec: `process.args[0]: expected string, got int`.
 
     Args:
-        error: What it says.
-        document: What it was said of: msgspec tells no keys of tables with texts (`[...]`).
+        error: The error.
+        document: The document: msgspec does not name keys of tables of strings (`[...]`).
     """
     reason, _, path = str(error).partition(" - at `$")
     member = path.removesuffix("`").removeprefix(".")
@@ -274,7 +273,7 @@ def explain(error: msgspec.ValidationError, document: object = None) -> str:
 
 
 def _complaints(config: Config) -> list[tuple[str, str]]:
-    """List what is wrong although its type is right, as member and reason."""
+    """List members with an invalid value of the right type, each with the reason."""
     process = config.process
     found = []
     if not re.fullmatch(r"1\.\d+(\.\d+)?([-+].*)?", config.oci_version, re.ASCII):
@@ -301,7 +300,7 @@ def _complaints(config: Config) -> list[tuple[str, str]]:
         ("annotations", len(config.annotations), "annotations"),
     ):
         if found_there > MOST_VARIABLES:
-            reason = f"has {found_there} {what}, {MOST_VARIABLES} are possible"
+            reason = f"has {found_there} {what}, at most {MOST_VARIABLES} are possible"
             found.append((member, reason))
     if sum(len(text.encode()) for text in process.env) > ARGUMENTS_LIMIT:
         found.append(("process.env", f"is longer than {ARGUMENTS_LIMIT} bytes together"))
@@ -312,7 +311,7 @@ def _complaints(config: Config) -> list[tuple[str, str]]:
 
 
 def _key_of_no_text(document: object, table: str) -> str:
-    """Find what makes a table (`annotations`, `linux.sysctl`) none of texts."""
+    """Find the key in a table of strings (`annotations`, `linux.sysctl`) whose value is none."""
     for name in table.split("."):
         document = document.get(name) if isinstance(document, dict) else None
     members = document.items() if isinstance(document, dict) else ()

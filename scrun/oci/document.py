@@ -1,8 +1,8 @@
-"""JSON that comes from outside, read within bounds.
+"""Read untrusted JSON within bounds.
 
-A document costs many times its size once it is read: sixteen MiB of `[],` become some 800 MiB of
-lists, in a supervisor that serves other containers too. And what is nested deeply ends whoever
-goes through it recursively, long after it was read. So both are bounded, far above what engines
+A parsed document takes many times its size in memory: sixteen MiB of `[],` become some 800 MiB of
+lists, in a supervisor that serves other containers too. Deep nesting exhausts the stack of any
+recursive function, long after the document was read. So both are bounded, far above what engines
 write.
 """
 
@@ -15,17 +15,17 @@ from scrun.core.errors import BundleError
 from scrun.core.paths import read_regular
 
 VALUES = 100_000
-"""Nor does one have more values; one of podman's has some 1,500."""
+"""The most values in a document; podman's config.json has some 1,500."""
 
 LEVELS = 100
-"""Nor more levels; the deepest that the runtime specification knows is the eighth."""
+"""The deepest nesting; the runtime specification has eight levels."""
 
 
 def read_file(name: str) -> bytes:
     """Read a regular file of bounded size; never wait for a FIFO's writer.
 
     Raises:
-        BundleError: It cannot be read, is no regular file, or too large.
+        BundleError: It cannot be read, is not a regular file, or is too large.
     """
     try:
         return read_regular(name)
@@ -36,18 +36,18 @@ def read_file(name: str) -> bytes:
 
 
 def decode(content: bytes, name: str) -> Any:  # noqa: ANN401
-    """Read JSON, without the members that are null: runc and crun take those for absent.
+    """Parse JSON, without the members that are null: runc and crun treat those as absent.
 
     Of members with the same name the last counts, as with runc.
 
     Args:
-        content: Its text.
-        name: What the errors call it.
+        content: The text.
+        name: Its name in errors.
 
     Raises:
-        BundleError: It is not JSON, or beyond the bounds.
+        BundleError: It is not JSON, or exceeds the bounds.
     """
-    # each value but the first follows one of these; in texts they may be as well
+    # each value but the first follows one of these; strings may contain them too
     if sum(map(content.count, (b",", b"[", b"{"))) > VALUES:
         raise BundleError(f"{name}: has more than {VALUES} values")
     try:
@@ -55,7 +55,7 @@ def decode(content: bytes, name: str) -> Any:  # noqa: ANN401
     except RecursionError as error:
         raise BundleError(f"{name}: is nested more than {LEVELS} levels deep") from error
     except msgspec.ValidationError as error:
-        number = re.search(rb"[0-9]{4301}", content)  # more than Python makes an integer of
+        number = re.search(rb"[0-9]{4301}", content)  # Python converts at most 4300 digits
         where = f" (byte {number.start()})" if number else ""
         raise BundleError(f"{name}: has an integer that is too large{where}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -71,14 +71,14 @@ def decode(content: bytes, name: str) -> Any:  # noqa: ANN401
 
 
 def place_of(parent: str, key: "str | int") -> str:
-    """Name a member as errors do: `process.args[0]`."""
+    """Return a member's path in the form of errors: `process.args[0]`."""
     if isinstance(key, int):
         return f"{parent}[{key}]"
     return f"{parent}.{key}" if parent else key
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    """Tell whether so many objects and arrays are not enough on the way to the innermost one."""
+    """Tell whether objects and arrays are nested deeper than so many levels."""
     layer = [value]
     for _ in range(levels):
         layer = [
@@ -99,7 +99,7 @@ def _without_nulls(value: object) -> object:
 
 
 def _with_nul(value: object, place: str) -> str | None:
-    """Find a text with a NUL, which is its end for the kernel and for programs in C."""
+    """Find a string with a NUL, which ends it for the kernel and for programs in C."""
     if isinstance(value, str):
         return place if "\0" in value else None
     members: list[tuple[str | int, object]] = []

@@ -1,6 +1,6 @@
-"""Which container ids there may be.
+"""Check container ids.
 
-The runtime specification leaves the form to the runtime; this is runc's
+The runtime specification leaves their form to the runtime; this is runc's
 (libcontainer/factory_linux.go, validateID), with the length of a directory's name.
 """
 
@@ -13,10 +13,10 @@ _LONGEST = 255  # NAME_MAX: the id becomes a directory
 
 
 def check_id(text: str) -> str:
-    """Return the id when it is one, so that nothing else ever becomes part of a path.
+    """Return the id if it is valid, so that nothing else ever becomes part of a path.
 
     Args:
-        text: What the command line has in the id's place.
+        text: The operand of the command line.
 
     Raises:
         UsageError: The text is not a valid id.
@@ -27,7 +27,7 @@ def check_id(text: str) -> str:
         raise _wrong(
             f"invalid container id of {len(text)} characters: at most {_LONGEST} are possible"
         )
-    # strip() takes allowed characters from both ends: what it leaves is not allowed
+    # strip() removes allowed characters from both ends: if any are left, some are not allowed
     if text.strip(_ALLOWED) or text in (".", ".."):
         raise _wrong(
             f"invalid container id {text!r}: use letters, digits and _ + . -, not . or .. alone"
@@ -36,7 +36,7 @@ def check_id(text: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Tell an id from what else is in a root directory: `@` begins none."""
+    """Tell an id from other names in a root directory, which begin with `@`."""
     from scrun.core.errors import UsageError
 
     try:

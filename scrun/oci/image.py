@@ -1,6 +1,6 @@
-"""Images on disk, as the OCI image specification lays them out (image-layout.md).
+"""Find images on disk in an OCI image layout (image-layout.md).
 
-Only what is needed to name one: what is in it is umoci's business.
+It only reads their tags; umoci handles their content.
 """
 
 import os
@@ -15,8 +15,8 @@ class Image:
     """One image of a layout.
 
     Attributes:
-        layout: The directory, absolute.
-        tag: Its name in there.
+        layout: The layout's directory, absolute.
+        tag: The image's tag.
     """
 
     __slots__ = ("layout", "tag")
@@ -27,12 +27,12 @@ class Image:
 
 
 def find_image(text: str) -> Image:
-    """Find the image that `DIRECTORY` or `DIRECTORY:TAG` means.
+    """Find the image that `DIRECTORY` or `DIRECTORY:TAG` names.
 
-    Without a tag it is the only image, or the one that is called latest.
+    Without a tag it is the only image, or the one with the tag `latest`.
 
     Raises:
-        BundleError: There is no such directory, it is no layout, or has no such image.
+        BundleError: There is no such directory, it is not a layout, or has no such image.
     """
     directory, colon, tag = text, "", ""
     if not os.path.lexists(text):  # a directory may have colons in its name
@@ -40,7 +40,7 @@ def find_image(text: str) -> Image:
     if not colon:
         directory = text
     known = tags(os.path.abspath(directory))
-    listed = ", ".join(known) if known else "it has none"
+    listed = ", ".join(known) if known else "it has no tags"
     if not tag:
         usual = known if len(known) == 1 else [name for name in known if name == "latest"]
         if len(usual) != 1:
@@ -55,21 +55,21 @@ def tags(layout: str) -> list[str]:
     """Return the tags of a layout, in its order.
 
     Raises:
-        BundleError: It is none.
+        BundleError: It is not a layout.
     """
     remedy = "`skopeo copy SOURCE oci:DIRECTORY:TAG` makes one"
     try:
         if not os.path.isdir(layout):
             raise BundleError(f"{layout}: no such directory; {remedy}")
         if not os.path.exists(os.path.join(layout, "oci-layout")):
-            raise BundleError(f"{layout}: has no file oci-layout, so it is no OCI image; {remedy}")
+            raise BundleError(f"{layout}: is not an OCI image: has no file oci-layout; {remedy}")
     except ValueError as error:  # NUL
         raise BundleError(f"{layout!r}: is not a file name: {error}") from error
     name = os.path.join(layout, "index.json")
     index = decode(read_file(name), name)
     manifests = index.get("manifests", []) if isinstance(index, dict) else None
     if not isinstance(manifests, list):
-        raise BundleError(f"{name}: manifests: is no list")
+        raise BundleError(f"{name}: manifests: is not a list")
     found = [_tag(manifest) for manifest in manifests]
     return list(dict.fromkeys(tag for tag in found if tag))
 

@@ -1,14 +1,14 @@
-"""Whether the program of a container can be found, before a job is asked for.
+"""Look for the program of a container before a job is requested.
 
-The file is looked for as the runtime on the node will see it: in the root file system, through
-the bind mounts, with symbolic links resolved inside of the container. The root file system may
-have been written by a hostile container, so no path of it is ever given to the kernel as a
-whole: each component is opened on its own, relative to the directory before it and without
-following it (O_PATH, O_NOFOLLOW), and `..` goes back along the directories that were opened.
+The search sees the files as the runtime on the node will: in the root file system, through the
+bind mounts, with symbolic links resolved inside the container. A hostile container may have
+written the root file system, so the kernel never gets a whole path of it: each component is opened
+on its own, relative to the previous directory and without following links (O_PATH, O_NOFOLLOW),
+and `..` returns along the opened directories.
 
-Measured with crun 1.8.1 and runc 1.1.5: the last PATH of `process.env` counts; without one,
-both find nothing (newer ones take a default); a relative entry of PATH is resolved by crun and
-refused by runc. Where they differ, the answer is Unknown.
+Measured with crun 1.8.1 and runc 1.1.5: the last PATH of `process.env` counts; without PATH both
+find nothing (newer ones use a default); crun resolves a relative entry of PATH, and runc refuses
+it. Where they differ, the answer is Unknown.
 """
 
 import errno
@@ -24,16 +24,16 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _LINKS = 40  # as the kernel, path_resolution(7)
 _DEPTH = 100  # directories that are open at once
-_STEPS = 20_000  # in all: a thread cannot be stopped
+_STEPS = 20_000  # in total: a thread cannot be cancelled
 _MOUNTS = 1000
 
 
 class Found(msgspec.Struct, frozen=True):
-    """There is an executable file.
+    """The program is an executable file.
 
     Attributes:
-        path: Its place in the container, without links.
-        called: Its place as the name and PATH have it; links are as they are.
+        path: Its path in the container, with links resolved.
+        called: Its path from its name and PATH, with links unresolved.
     """
 
     path: str
@@ -41,10 +41,10 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class NotFound(msgspec.Struct, frozen=True):
-    """There is none.
+    """There is no such program.
 
     Attributes:
-        message: Why, in words from which podman and docker make their exit status.
+        message: The reason, in words from which podman and docker derive their exit status.
         exit_status: That exit status: 127 for a missing file, 126 for one that cannot be run.
     """
 
@@ -53,7 +53,7 @@ class NotFound(msgspec.Struct, frozen=True):
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """It cannot be told from here; `reason` says why. Only the node will know."""
+    """Only the node can tell; `reason` says why."""
 
     reason: str
 
@@ -61,7 +61,7 @@ class Unknown(msgspec.Struct, frozen=True):
 def find_program(bundle: Bundle) -> Found | NotFound | Unknown:
     """Look for the file that `process.args[0]` names.
 
-    This touches file systems that the user named, and they may hang: call it in a thread.
+    It accesses file systems that may hang: call it in a thread.
     """
     name = bundle.config.process.args[0]
     try:
@@ -103,15 +103,15 @@ class _MissingError(Exception):
 
 
 class _UnclearError(Exception):
-    """What is there cannot be seen from here."""
+    """The file cannot be examined on this machine."""
 
 
 class _OpaqueError(_UnclearError):
-    """It is in a mount that only the node will have."""
+    """The file is in a mount that only the node will have."""
 
 
 class _Step(NamedTuple):
-    """A directory on the way down, open: its name, the mount that it is in, its descriptor."""
+    """An open directory on the path: its name, the index of its mount, its descriptor."""
 
     name: str
     layer: int
@@ -127,7 +127,7 @@ class _Tree:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self.steps_left = _STEPS
-        # Where each mount is, in their order: a later one hides what is below it.
+        # mount points in their order: a later mount hides what is below it
         self.mounts: list[tuple[tuple[str, ...], Mount]] = []
 
     def __enter__(self) -> Self:
@@ -149,11 +149,11 @@ class _Tree:
         os.close(self.root)
 
     def look_up(self, path: str) -> tuple[int, str]:
-        """Find a file by its path in the container: its mode, and its path without links.
+        """Find a file by its path in the container: return its mode, and its path without links.
 
         Raises:
-            _MissingError: It is not there.
-            _UnclearError: It cannot be seen from here.
+            _MissingError: It does not exist.
+            _UnclearError: It cannot be examined on this machine.
         """
         way = [_Step("", -1, self.root)]
         try:
@@ -163,7 +163,7 @@ class _Tree:
             _go_back(way, 1)
 
     def _mount_point(self, destination: str) -> tuple[str, ...]:
-        """Resolve the place of a mount as far as it exists; the runtime makes the rest."""
+        """Resolve a mount point as far as it exists; the runtime creates the rest."""
         known = ""
         rest = [part for part in destination.split("/") if part not in ("", ".")]
         try:
@@ -175,7 +175,7 @@ class _Tree:
         return tuple(part for part in known.split("/") if part)
 
     def _walk(self, path: str, way: list[_Step]) -> None:
-        """Go along a path, symbolic links included; `way` begins with the root."""
+        """Walk along a path, symbolic links included; `way` begins with the root."""
         todo = path.split("/")[::-1]
         links = 0
         while todo:
@@ -202,7 +202,7 @@ class _Tree:
                 raise _MissingError
 
     def _enter(self, way: list[_Step], name: str) -> _Step:
-        """Take one step down, into the last mount that is there and not hidden."""
+        """Take one step down, into the last mount there that is not hidden."""
         here = way[-1]
         place = (*(step.name for step in way[1:]), name)
         for layer in range(len(self.mounts) - 1, here.layer, -1):
@@ -231,7 +231,7 @@ def _go_back(way: list[_Step], length: int) -> None:
 
 
 def _open_source(path: str) -> int:
-    """Open what the caller of scrun named: links in its path are the host's."""
+    """Open a path of the caller of scrun: links in it are the host's."""
     try:
         return os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The program of an `exec`: `process` of config.json, from a file or from a command line. Pure.
+"""The program of an `exec`: `process` of config.json, from a file or a command line. Pure.
 
-An engine writes the whole of it into a file (`--process`). A person names a command, and the rest
-is as for the container's first process, as runc and crun have it.
+An engine writes all of it into a file (`--process`). A user names a command, and the rest is
+copied from the container's first process, as in runc and crun.
 """
 
 import copy
@@ -15,21 +15,21 @@ from scrun.core.text import is_unicode
 from scrun.oci.config import Process, explain
 from scrun.oci.document import decode
 
-# As runc and crun: not inheritable and ambient, by which programs of other users that it starts
-# would have it as well (CVE-2022-29162 is of that kind).
+# As in runc and crun: not inheritable and ambient, which would also give them to programs that it
+# starts as another user (CVE-2022-29162 is of that kind).
 _SETS = ("bounding", "effective", "permitted")
 
 
 class ExecOptions(msgspec.Struct, frozen=True):
-    """What a command line says about a program.
+    """The options of `exec` that describe the program.
 
     Attributes:
         args: The command.
-        env: More variables, `NAME=VALUE`.
+        env: Additional variables, `NAME=VALUE`.
         cwd: Its working directory, or None.
         user: `UID` or `UID:GID`, or None.
-        groups: More groups.
-        capabilities: More capabilities.
+        groups: Additional groups.
+        capabilities: Additional capabilities.
         no_new_privileges: Whether it must not gain privileges.
         terminal: Whether it gets a terminal.
     """
@@ -45,10 +45,10 @@ class ExecOptions(msgspec.Struct, frozen=True):
 
 
 def process_from_file(content: bytes, name: str) -> tuple[dict[str, Any], Process]:
-    """Read and check the file of `--process`.
+    """Parse and check the file of `--process`.
 
     Raises:
-        BundleError: It is not what it should be.
+        BundleError: It is invalid.
     """
     raw = decode(content, name)
     if not isinstance(raw, dict):
@@ -57,14 +57,14 @@ def process_from_file(content: bytes, name: str) -> tuple[dict[str, Any], Proces
 
 
 def process_from_wish(wish: ExecOptions, first: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the description from a command line.
+    """Make the description of a process from a command line.
 
     Args:
-        wish: What it says.
+        wish: The options.
         first: `process` of the container.
 
     Raises:
-        UsageError: A user, group or variable is none.
+        UsageError: A user, group or variable is invalid.
     """
     process = copy.deepcopy(dict(first))
     process.pop("consoleSize", None)
@@ -115,16 +115,16 @@ def checked(raw: Mapping[str, Any], name: str) -> Process:
 
 
 def fitting_user(process: dict[str, Any], container: Mapping[str, Any]) -> None:
-    """See to it that the user exists in the container, which may have only one.
+    """Check that the program's user exists in the container.
 
-    An ordinary user can map no other id than the own one (user_namespaces(7)).
+    There may be only one: an ordinary user can map only the own id (user_namespaces(7)).
 
     Args:
         process: The program; groups that cannot be set are removed.
         container: The config.json that the container runs with.
 
     Raises:
-        StateError: There is no such user in it.
+        StateError: There is no such user.
     """
     linux = container.get("linux") or {}
     user = process.get("user") or {}
@@ -148,7 +148,7 @@ def _merged(env: Sequence[str], more: Sequence[str]) -> list[str]:
     for entry in more:
         if "=" not in entry or entry.startswith("="):
             raise UsageError(f"--env {entry!r}: NAME=VALUE expected")
-    # of two with one name the last counts; getenv(3) would find the first
+    # the last of several with the same name counts; getenv(3) would find the first
     added = {entry.partition("=")[0]: entry for entry in more}
     return [*(entry for entry in env if entry.partition("=")[0] not in added), *added.values()]
 

@@ -1,4 +1,4 @@
-"""`linux.resources` of an `update`: what is asked to change. Pure."""
+"""`linux.resources` of an `update`: the limits to change. Pure."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -30,21 +30,21 @@ _UNITS = {"k": 10, "m": 20, "g": 30, "t": 40}
 _LARGEST = 2**63 - 1
 
 LIMIT = 1 << 20
-"""They are no larger, in bytes."""
+"""The largest JSON document of resources, in bytes."""
 
 _VALUES = 10_000
 _LEVELS = 10
 
 
 def read_resources(content: bytes, name: str) -> dict[str, Any]:
-    """Read the JSON of an engine.
+    """Parse the JSON of an engine.
 
     Args:
-        content: Its text.
-        name: What the errors call it.
+        content: The text.
+        name: Its name in errors.
 
     Raises:
-        UsageError: It is no object, or too large.
+        UsageError: It is not a JSON object, or is too large.
     """
     if len(content) > LIMIT:
         raise UsageError(f"{name}: is larger than {LIMIT >> 20} MiB")
@@ -69,12 +69,12 @@ def _is_flat(value: object, levels: int) -> bool:
 
 
 def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _number_of(text: str) -> float:
     number = float(text)
-    if number in (float("inf"), -float("inf")):  # and would be written as no number is
+    if number in (float("inf"), -float("inf")):  # JSON has no form for it
         raise ValueError(f"{text[:80]} is too large")
     return number
 
@@ -83,7 +83,7 @@ def resources_from_options(options: Mapping[str, object]) -> dict[str, Any]:
     """Make `linux.resources` from the options of `update`.
 
     Raises:
-        UsageError: A value is no number, or too large for one.
+        UsageError: A value is not a number, or is too large.
     """
     resources: dict[str, Any] = {}
     for name, (part, member) in _OPTIONS.items():
@@ -100,7 +100,7 @@ def resources_from_options(options: Mapping[str, object]) -> dict[str, Any]:
 def changes(wanted: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     """List the members that would change, as `memory.limit=1024`.
 
-    docker sends all of them, and 0 or nothing for those that nobody has asked for.
+    docker sends all of them, with 0 or nothing for those that should not change.
     """
     now = dict(_members(present, ""))
     return [

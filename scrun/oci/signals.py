@@ -1,4 +1,4 @@
-"""Signals by name and by number, as ``kill`` takes and shows them.
+"""Parse and name signals.
 
 ``RTMIN+n`` and ``RTMAX-n`` count from the C library's SIGRTMIN and SIGRTMAX, as in
 kill(1), crun and runc.
@@ -34,9 +34,9 @@ def parse_signal(text: str) -> int:
 
 
 def stop_signal(annotations: "Mapping[str, str]") -> int:
-    """Return the signal by which an engine stops a container; 0 if its annotations do not tell.
+    """Return the signal with which an engine stops a container; 0 without such an annotation.
 
-    podman writes it there, from the image or `--stop-signal`.
+    podman writes the annotation, from the image or `--stop-signal`.
     """
     try:
         return parse_signal(annotations.get(STOP_SIGNAL, ""))
@@ -57,7 +57,7 @@ def signal_name(number: int) -> str:
 
 
 def _number(text: str) -> int:
-    """Translate ASCII text; -1 stands for anything that is no signal."""
+    """Return the number of a signal in ASCII text; -1 if it is not a signal."""
     if text.isdigit():
         return int(text) if len(text) <= 3 else -1
     known = _known()
@@ -74,7 +74,7 @@ def _known() -> dict[str, int]:
     import _signal  # typeshed has only signal
 
     constants: dict[str, int] = vars(_signal)
-    # isalnum: SIG_BLOCK and the like are constants of the module too, and no signals
+    # isalnum: the module also has constants such as SIG_BLOCK
     return {
         name[3:]: value
         for name, value in constants.items()

@@ -1,7 +1,7 @@
 """The answer to `state`.
 
-After the OCI runtime spec, runtime.md, "State". The members come in the order in which Slurm's
-scrun prints them, indented as runc does it.
+It follows the OCI runtime spec, runtime.md, "State". The members are in the order of Slurm's
+scrun, indented as in runc.
 """
 
 import json
@@ -24,9 +24,9 @@ def render_state(
         oci_version: The version of the runtime spec that the state follows.
         id: The container's id.
         status: `creating`, `created`, `running` or `stopped`.
-        pid: The anchor's; 0 is shown for a stopped container, because another process may
-            have got its number by now.
-        bundle: The bundle's directory, as it was submitted.
+        pid: The anchor's pid; a stopped container has 0, because another process may have its
+            number by now.
+        bundle: The submitted bundle's directory.
         annotations: Those of config.json, and `org.scrun.*`.
     """
     state = {
@@ -37,6 +37,6 @@ def render_state(
         "bundle": bundle,
         "annotations": dict(annotations),
     }
-    # A path that is not UTF-8 cannot be said in JSON; it must not make the answer invalid.
+    # a path need not be UTF-8, but the JSON must be
     text = json.dumps(state, indent=2, ensure_ascii=False)
     return escaped(text.encode("utf-8", "replace").decode()).encode() + b"\n"

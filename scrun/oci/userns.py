@@ -1,8 +1,8 @@
-"""Which users and groups a container can have where an ordinary user runs it. Pure.
+"""Id maps for containers of an ordinary user. Pure.
 
-An ordinary user may map the own id, and with newuidmap(1) those that subuid(5) lends. A container
-that has only the own one cannot change users or owners: package managers, and servers that drop
-root, fail in it. So it gets all of them, where that can be.
+An ordinary user may map the own id and, with newuidmap(1), those that subuid(5) lends. With only
+the own id a container cannot change users or owners: package managers, and servers that drop root,
+fail. So it gets all of these ids where that is possible.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ _MOST = 340  # lines that a map may have, user_namespaces(7)
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A line of an id map: `size` ids from `inside` on are those from `outside` on."""
+    """A line of an id map: `size` ids from `inside` on map to those from `outside` on."""
 
     inside: int
     outside: int
     size: int
 
     def holds(self, number: int) -> bool:
-        """Tell whether an id is one of those inside."""
+        """Tell whether an id is in the inside range."""
         return self.inside <= number < self.inside + self.size
 
 
 Ranges = tuple[Range, ...]
 
 INITIAL: Ranges = (Range(0, 0, 4294967295),)
-"""The map of the initial user namespace: no other one can have it."""
+"""The map of the initial user namespace, and of no other."""
 
 
 class Ids(msgspec.Struct, frozen=True):
-    """The ids of one kind, users or groups, that somebody can map.
+    """The ids of one kind, users or groups, that a user can map.
 
     Attributes:
-        own: The id that is the user's own, as nodes count ids.
-        known: What the ids that this process sees are on the nodes.
-        lent: Whether files of a root file system have the owners that the image says, because
-            this process sees the lent ids as a container does (rootless podman); else all of
-            them belong to the user.
+        own: The user's own id, as on the nodes.
+        known: The map from ids that this process sees to ids on the nodes.
+        lent: Whether files of a root file system have their owners of the image, because this
+            process sees the lent ids as a container does (rootless podman); else all of them
+            belong to the user.
     """
 
     own: int
@@ -52,7 +52,7 @@ class Ids(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> Ranges:
-        """The map for a container that brings none."""
+        """The map for a container without one in its config.json."""
         if self.lent:
             return self.known
         maps, inside = [Range(0, self.own, 1)], 1
@@ -76,7 +76,7 @@ class BothIds(msgspec.Struct, frozen=True):
 
 
 class Maps(msgspec.Struct, frozen=True):
-    """What a container gets."""
+    """The maps of a container."""
 
     uids: Ranges
     gids: Ranges
@@ -111,15 +111,15 @@ def _is_number(text: str) -> bool:
 
 
 def ids_here(own: int, inside: Ranges, subordinate: Sequence[tuple[int, int]]) -> Ids | None:
-    """Put together what can be mapped.
+    """Return the ids that the user can map.
 
     Args:
-        own: The user's id, outside of all namespaces.
+        own: The user's id, outside all user namespaces.
         inside: The map of this process's namespace.
-        subordinate: What subuid(5) lends.
+        subordinate: The ranges that subuid(5) lends.
 
     Returns:
-        The ids; None when there is but the own one.
+        The ids; None if the own id is the only one.
     """
     if inside and inside != INITIAL:
         lent = sum(each.size for each in inside) > 1 and inside[0].outside == own
@@ -131,14 +131,14 @@ def ids_here(own: int, inside: Ranges, subordinate: Sequence[tuple[int, int]]) -
 
 
 def maps_for(config: Mapping[str, Any], ids: BothIds) -> Maps | None:
-    """Return the maps of a container, or None when it can have but one user and one group.
+    """Return the maps of a container, or None if it can only have one user and one group.
 
-    Root in it is the user: whatever the runtime makes before it has changed the root directory,
-    the user has to be able to reach.
+    Root in the container is the user, who has to be able to reach what the runtime makes before it
+    changes the root directory.
 
     Args:
         config: The submitted config.json, valid.
-        ids: What can be mapped.
+        ids: The ids that can be mapped.
     """
     user = (config.get("process") or {}).get("user") or {}
     linux = config.get("linux") or {}
@@ -151,16 +151,16 @@ def _map(wanted: Sequence[Mapping[str, int]], member: int, ids: Ids) -> Ranges |
     """Return the map of one kind.
 
     Args:
-        wanted: `uidMappings` or `gidMappings`; empty if the container brings none.
-        member: The id that its process has.
-        ids: What can be mapped.
+        wanted: `uidMappings` or `gidMappings`; empty if config.json has none.
+        member: The id of the container's process.
+        ids: The ids that can be mapped.
     """
     found = composed(wanted, ids.known) if wanted else ids.whole
-    if found == (Range(0, ids.own, 1),):  # all that `runc spec --rootless` knows of
+    if found == (Range(0, ids.own, 1),):  # the map that `runc spec --rootless` writes
         found = ids.whole
     if not found or len(found) > _MOST or sum(each.size for each in found) == 1:
         return None
-    if not ids.lent and member != 0:  # all files belong to root, it could write none
+    if not ids.lent and member != 0:  # all files belong to root, so it could write none of them
         return None
     root = next((each for each in found if each.holds(0)), None)
     if root is None or root.outside - root.inside != ids.own:
@@ -169,10 +169,10 @@ def _map(wanted: Sequence[Mapping[str, int]], member: int, ids: Ids) -> Ranges |
 
 
 def composed(wanted: Sequence[Mapping[str, int]], known: Ranges) -> Ranges | None:
-    """Put a map of a container behind that of this process.
+    """Compose a container's map with that of this process.
 
     Returns:
-        What ids of the container are on the nodes; None when some of them are nothing there.
+        The map from the container's ids to those on the nodes; None if it does not cover them all.
     """
     found: list[Range] = []
     for entry in wanted:
@@ -188,7 +188,7 @@ def composed(wanted: Sequence[Mapping[str, int]], known: Ranges) -> Ranges | Non
 
 
 def mappings(ranges: Ranges) -> list[dict[str, int]]:
-    """Return a map as config.json has it."""
+    """Return a map in the form of config.json."""
     return [
         {"containerID": each.inside, "hostID": each.outside, "size": each.size} for each in ranges
     ]

@@ -1,9 +1,9 @@
-"""Where Slurm's configuration is, and what stands in it.
+"""Find and read Slurm's configuration.
 
-`pairs` reads the syntax that slurm.conf, oci.conf and their like share, as Slurm's own
-`parse_config.c` does: a `#` without a backslash begins a comment, a line that ends in a
-backslash goes on in the next, a backslash takes the special meaning from what follows, and a
-value is quoted or has no white space.
+`logical_lines` and `pairs` parse the syntax that slurm.conf, oci.conf and other files share, as
+Slurm's `parse_config.c` does: `#` without a backslash begins a comment, a backslash at the end of
+a line continues it, any other backslash escapes the next character, and a value is quoted or has
+no white space.
 """
 
 import os
@@ -22,7 +22,7 @@ PLACES = (
     "/run/slurm/conf/slurm.conf",  # where slurmd keeps what it fetched ("configless")
 )
 
-# Lines that describe one of many things; their other pairs are not settings of the cluster.
+# Lines that describe one of many objects; their other pairs are not settings of the cluster.
 _LISTS = frozenset(
     ("nodename", "nodeset", "partitionname", "frontendname", "downnodes", "switchname")
 )
@@ -35,9 +35,9 @@ _FILES = 1000
 def find_slurm_conf(settings: Settings, places: tuple[str, ...] = PLACES) -> str | None:
     """Find the slurm.conf to use.
 
-    What `-f`, SLURM_CONF or the settings file name comes first, in this order; `merge` has put
-    the winner into `settings`. It is taken by its word, so that a wrong one is an error of the
-    tools and not silently another cluster. Else the usual places are tried.
+    One named by `-f`, SLURM_CONF or the settings file comes first, in this order; `merge` has put
+    it into `settings`. It is not checked, so that Slurm's tools report a wrong one, instead of
+    using another cluster silently. Else the usual places are tried.
     """
     if settings.slurm.conf is not None:
         return settings.slurm.conf
@@ -45,10 +45,10 @@ def find_slurm_conf(settings: Settings, places: tuple[str, ...] = PLACES) -> str
 
 
 def read_slurm_conf(path: str) -> dict[str, str]:
-    """Read the single settings of a slurm.conf and of the files that it includes.
+    """Read the settings of a slurm.conf, except lists of nodes and the like, with its includes.
 
     Returns:
-        Values by name in lower case, the last one where there are more: `clustername`, ….
+        Values by name in lower case (`clustername`, …); the last of several counts.
 
     Raises:
         SettingsError: A file cannot be read, or the files include each other.
@@ -59,34 +59,34 @@ def read_slurm_conf(path: str) -> dict[str, str]:
 
 
 def slurm_user(conf: str | None) -> tuple[int, ...]:
-    """Return whose files beside a slurm.conf are the site's, besides root's: its SlurmUser.
+    """Return the SlurmUser of a slurm.conf, whose files are trusted as root's are.
 
-    slurmctld runs as that user and says as whom jobs run, so it can do all that root can. It may
-    take a directory service to look the name up: do it in a thread.
+    slurmctld runs as that user and decides as whom jobs run, so it can do all that root can.
+    Looking the name up may hang: call this in a thread.
     """
     try:
         name = read_slurm_conf(conf).get("slurmuser", "root") if conf else "root"
         return (int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid,)
-    except (SettingsError, KeyError):  # for Slurm's tools to tell
+    except (SettingsError, KeyError):  # Slurm's tools report it
         return ()
 
 
 def check_trusted(path: str, trusted: Collection[int]) -> None:
-    """Refuse a script that somebody else could have written; whoever reads it checks it again.
+    """Refuse a script that somebody else could have written; its reader checks it again.
 
     Raises:
-        SettingsError: See above.
+        SettingsError: Somebody else could have written it.
     """
     try:
         reason = replaceable(path, trusted)
     except OSError:
-        return  # whoever reads it says why
+        return  # its reader reports it
     if reason:
         raise SettingsError(of_path(path, reason))
 
 
 def read_trusted_conf(path: str, trusted: Collection[int]) -> str:
-    """Read a file of this syntax that decides what runs; `trusted` as in `scrun.core.paths`.
+    """Read a configuration file that decides what runs; `trusted` as in `scrun.core.paths`.
 
     Raises:
         SettingsError: It cannot be read, or somebody else could have written it.
@@ -100,10 +100,10 @@ def read_trusted_conf(path: str, trusted: Collection[int]) -> str:
 
 
 def read_conf(path: str) -> str:
-    """Read a file of this syntax; what is not UTF-8 in it stays as it is (surrogateescape).
+    """Read a configuration file; bytes that are not UTF-8 are preserved (surrogateescape).
 
     Raises:
-        SettingsError: It cannot be read, is no regular file, or too large.
+        SettingsError: It cannot be read, is not a regular file, or is too large.
     """
     try:
         return read_file(path).decode(errors="surrogateescape")
@@ -112,7 +112,7 @@ def read_conf(path: str) -> str:
 
 
 def pairs(line: str) -> tuple[list[tuple[str, str]], str]:
-    """Split a logical line into its pairs, and what is left over because it is none."""
+    """Split a logical line into its pairs, and the rest that is not a pair."""
     found = []
     position = 0
     while match := _PAIR.match(line, position):
@@ -122,7 +122,7 @@ def pairs(line: str) -> tuple[list[tuple[str, str]], str]:
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Join continued lines, drop comments, resolve backslashes; with the first line's number."""
+    """Join continued lines, drop comments, resolve backslashes; each with its line number."""
     line, first = "", 0
     for number, physical in enumerate(text.split("\n"), 1):
         first = first or number
@@ -146,7 +146,7 @@ def _strip_comment(line: str) -> str:
 def _collect(
     path: str, directory: str, found: dict[str, str], depth: int, read: list[str]
 ) -> None:
-    """Read a file and those that it includes; `read` are all files so far."""
+    """Read a file and those that it includes; `read` are the files read so far."""
     if depth == 0:
         raise SettingsError(f"{path}: included more than {_DEPTH} levels deep")
     if len(read) == _FILES:  # one that includes itself ten times would be read 10**10 times

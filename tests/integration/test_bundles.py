@@ -305,7 +305,7 @@ def test_the_tag_that_is_meant(site: Site, image: Path) -> None:
         ("image:two", "made", "/b/image: there is no tag 'two': one, latest"),
         ("nowhere", "made", "/b/nowhere: no such directory; `skopeo copy SOURCE oci:"),
         ("nowhere:latest", "made", "/b/nowhere: no such directory; `skopeo copy SOURCE oci:"),
-        (".", "made", "has no file oci-layout, so it is no OCI image; `skopeo copy"),
+        (".", "made", "is not an OCI image: has no file oci-layout; `skopeo copy"),
         ("image", "image", "/b/image exists: remove it first, or name another path"),
         ("image", "no/where", "/b/no/where: cannot be made: No such file or directory"),
         ("image", "/made", "/made: cannot be made: Permission denied"),

@@ -157,7 +157,7 @@ def test_a_closed_standard_input(tmp_path: Path) -> None:
         (b"[" * 100_000, "has more than 10000 values"),
         (b'{"memory": ' + b"1" * 5000 + b"}", "is not JSON"),
         (b'{"memory": {"limit": 4E7050}}', "is not JSON: 4E7050 is too large"),
-        (b'{"memory": {"limit": -Infinity}}', "is not JSON: -Infinity is no number"),
+        (b'{"memory": {"limit": -Infinity}}', "is not JSON: -Infinity is not a number"),
         (b"[]", "is not an object: linux.resources is expected"),
         (b"null", "is not an object: linux.resources is expected"),
         (b"5", "is not an object: linux.resources is expected"),

@@ -1,6 +1,6 @@
-"""The SCRUN_* variables that tell scripts about a container.
+"""The SCRUN_* variables that describe a container to scripts.
 
-After scrun(1), "OUTPUT ENVIRONMENT VARIABLES". They are for scrun.lua and the commands that it
+They are those of scrun(1), "OUTPUT ENVIRONMENT VARIABLES", for scrun.lua and the commands that it
 runs; the container gets none of them.
 """
 
@@ -13,17 +13,17 @@ from scrun.oci.config import LONGEST_WORD
 
 
 class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What scripts are told; the names are the variables', without SCRUN_ and in lower case.
+    """The values of the variables; the names are the variables', without SCRUN_, in lower case.
 
     Attributes:
         oci_version: `ociVersion` of config.json.
         container_id: The container's id.
         pid: The anchor's pid, as in the pid file.
         bundle: The bundle that will run: the staged one, or what a script has set.
-        submission_bundle: The one that `create` was given.
-        annotations: config.json's.
+        submission_bundle: The bundle of `create`.
+        annotations: The annotations of config.json.
         pid_file: The pid file; not set without `--pid-file`.
-        socket: The socket that controls the container: its supervisor's.
+        socket: The socket of the container's supervisor.
         spool_dir: A directory for the container's temporary files, removed with it.
         submission_config_file: The config.json that was read.
         user: The name of the user who called `create`.
@@ -61,10 +61,10 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
 def output_variables(told: ScriptFacts) -> dict[str, str]:
     """Make the variables, in the order of the manual.
 
-    What is None has no variable. Nor has an annotation that cannot be one: an equals sign in its
-    key, which would end the name there, a NUL, or more bytes than execve(2) takes; a command that
-    could not be started because of one would be no help. Any other key stays as it is,
-    although a shell cannot name most: `env`, Lua and jq can.
+    A value of None has no variable. Neither has an annotation that cannot be one, because a
+    command with it could not be started: one with an equals sign in its key, with a NUL, or with
+    more bytes than execve(2) accepts. Other keys are used unchanged, although a shell cannot name
+    most of them: `env`, Lua and jq can.
     """
     variables: dict[str, str] = {}
     for field in told.__struct_fields__:

@@ -1,8 +1,8 @@
-"""The versions of Slurm, and everything that differs between them.
+"""The differences between versions of Slurm.
 
-No other module compares versions (the options of salloc and srun, by version, are in
-`scrun.settings.slurm.requests`). "Measured" is a run against 22.05.8 or the version named, "NEWS"
-the file of that name in Slurm's sources. docs/reference/versions.md tells it to people.
+No other module compares versions, except that `scrun.settings.slurm.requests` has the options of
+salloc and srun by version. "Measured" means a run with 22.05.8 or the named version, "NEWS" the
+file of that name in Slurm's sources. docs/reference/versions.md is the description for users.
 """
 
 import re
@@ -34,13 +34,13 @@ def parse_version(text: str) -> SlurmVersion:
     """Read the output of `salloc --version`: `slurm-wlm 22.05.8`, `slurm 24.11.5`.
 
     Raises:
-        SettingsError: No version is in it.
+        SettingsError: It contains no version.
     """
     found = re.search(r"(?am)^slurm\S*\s+(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", text)
     if not found and not text.strip():
         raise SettingsError(
-            "Slurm's version: salloc --version says nothing: it finds no slurm.conf; name one by "
-            "SLURM_CONF, -f, or `conf` in the section [slurm] of scrun.toml"
+            "Slurm's version: salloc --version prints nothing: it finds no slurm.conf; name one "
+            "by SLURM_CONF, -f, or `conf` in the section [slurm] of scrun.toml"
         )
     if not found:
         raise SettingsError(f"Slurm's version: not understood: {text.strip()[:80]!r}")
@@ -49,21 +49,23 @@ def parse_version(text: str) -> SlurmVersion:
 
 
 class Features(msgspec.Struct, frozen=True):
-    """What a version of Slurm does.
+    """The features of a version of Slurm.
 
     Attributes:
         container_id: srun has `--container-id`.
-        job_container_id: salloc has it too, so that squeue shows it of a pending job.
-        forces_rootfs: slurmstepd takes `BUNDLE/rootfs` for `root.path`, whatever config.json
-            says; the staged bundle needs a `rootfs` (a symbolic link will do).
-        tasks_per_node: How many tasks of a step can be containers on one node; None is any.
+        job_container_id: salloc has it too, so that squeue shows it for a pending job.
+        forces_rootfs: slurmstepd uses `BUNDLE/rootfs` instead of `root.path` of config.json; the
+            staged bundle needs a `rootfs` (a symbolic link will do).
+        tasks_per_node: The most tasks of a step that can be containers on one node; None: any
+            number.
         real_terminal: With `--pty` slurmstepd sets `process.terminal`, so the container gets a
             controlling terminal and job control.
         node_finds_program: slurmstepd looks a program that is no absolute path up among the
-            files of the node, along the container's PATH or from its own directory, and passes on
-            where it is there.
-        mounts_spool: slurmstepd mounts the step's directory in the container, at a place that
-            the runtime makes in the root file system, if MountSpoolDir of oci.conf names no other.
+            files of the node, along the container's PATH or from its own directory, and passes
+            the path that it finds there.
+        mounts_spool: slurmstepd mounts the step's directory in the container, on a directory that
+            the runtime creates in the root file system, unless MountSpoolDir of oci.conf names
+            another.
         env_exclude: oci.conf has EnvExclude; without it the job's environment is appended to
             that of config.json.
     """
@@ -79,20 +81,20 @@ class Features(msgspec.Struct, frozen=True):
 
 
 def features(version: SlurmVersion) -> Features:
-    """Tell what a version does.
+    """Return the features of a version.
 
     Raises:
-        SettingsError: It is older than all that scrun knows.
+        SettingsError: It is older than `OLDEST`.
     """
     if version.release < OLDEST:
         raise SettingsError(f"Slurm {version} is too old: 22.05 or newer is needed")
-    # Containers were reworked in 23.02. What was measured with 22.05.8, 24.11.5 and 26.05.5 is
-    # taken to have changed then.
+    # Containers were reworked in 23.02. Differences measured between 22.05.8, 24.11.5 and 26.05.5
+    # are assumed to have begun then.
     reworked = version.release >= (23, 2)
     return Features(
-        # measured: srun has --container alone; 24.11: --container-id too
+        # measured: srun only has --container; 24.11: --container-id too
         container_id=reworked,
-        # measured: 24.11.5 and 26.05.5 have it, 22.05.8 has not
+        # measured: 24.11.5 and 26.05.5 have it, 22.05.8 does not
         job_container_id=version.release >= (24, 11),
         # measured; 24.11: root.path of config.json
         forces_rootfs=not reworked,

@@ -1,4 +1,4 @@
-"""The names of spank-lua(8). Imports nothing: the worker has them, too."""
+"""The names of spank-lua(8). It imports nothing: the Lua worker uses it, too."""
 
 CALLBACKS = (
     "slurm_spank_init",
@@ -33,7 +33,7 @@ LOCAL_ITEMS = (
     "S_JOB_ARGV",
     "S_JOB_ENV",
 )
-"""What slurm_spank_local_user_init may ask for, too."""
+"""The items that slurm_spank_local_user_init may also ask for."""
 
 REMOTE_ITEMS = (
     "S_JOB_NODEID",

@@ -1,17 +1,17 @@
-"""Options that scripts of plugstack.conf register: who gives them, and which count.
+"""Options that scripts of plugstack.conf register, and where their values come from.
 
 Highest first:
 
 1. the command line of `create` or `run`: `--NAME`, `--NAME=VALUE`
-   (`scrun.client.plugin_options` makes a variable of it),
+   (`scrun.client.plugin_options` turns it into the variable),
 2. SCRUN_OPTION_NAME in the environment of `create`, NAME in upper case with `_` for `-` and `.`,
 3. the annotation `slurm.option.NAME` of config.json.
 
-An annotation may be an image's, and what it says reaches a script of the site's: so its value has
-to be a plain one. Of config.json's `process.env` nothing counts.
+An annotation may come from an image, and its value reaches a script of the site: so only plain
+values are accepted. `process.env` of config.json does not count.
 
-An annotation for an option that no script has is refused, as one is that names no request
-(docs/decisions/annotations.md); an empty one asks for nothing. Variables may be for others.
+An annotation for an unknown option is refused, like one for an unknown request
+(docs/decisions/annotations.md); an empty one is ignored. Unknown variables are ignored, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,11 +37,11 @@ class Option(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Its name: `--NAME`.
-        usage: What it does, in a line.
-        takes: 0: it has no value, 1: it needs one, 2: it may have one.
-        argument: What its value is called; or "".
-        function: The function of the script that is called with it; or "".
-        val: The number that this is called with.
+        usage: One line of help.
+        takes: 0: it takes no value, 1: it needs one, 2: it may have one.
+        argument: The name of its value, or "".
+        function: The function of the script that is called with it, or "".
+        val: The number that is passed to the function.
     """
 
     name: str
@@ -53,11 +53,11 @@ class Option(msgspec.Struct, frozen=True):
 
 
 class Given(msgspec.Struct, frozen=True):
-    """Which options were given.
+    """The options that were given.
 
     Attributes:
-        values: By name; None where there is no value.
-        notes: A line for the log about each that is ignored.
+        values: Values by name; None for an option without a value.
+        notes: A line for the log about each option that is ignored.
     """
 
     values: dict[str, str | None]
@@ -65,12 +65,12 @@ class Given(msgspec.Struct, frozen=True):
 
 
 def variable_of(name: str) -> str:
-    """Name the variable of an option."""
+    """Return the name of an option's variable."""
     return VARIABLE + name.upper().replace("-", "_").replace(".", "_")
 
 
 def is_annotation(name: str) -> bool:
-    """Whether an annotation is about an option."""
+    """Tell whether an annotation is about an option."""
     return name.startswith(PREFIX)
 
 
@@ -84,14 +84,14 @@ def read_given(
     """Find out which of the registered options were given.
 
     Args:
-        options: Those that are registered.
-        environment: Of `create`.
-        annotations: Of config.json.
-        must_be_known: Whether an annotation for any other option is refused.
+        options: The registered options.
+        environment: The environment of `create`.
+        annotations: The annotations of config.json.
+        must_be_known: Whether to refuse annotations for other options.
 
     Raises:
-        SpankError: A value is missing, is not possible, or none that an image may give; or there
-            is no such option.
+        SpankError: A value is missing, invalid or not allowed from an image; or there is no such
+            option.
     """
     values: dict[str, str | None] = {}
     asked = {

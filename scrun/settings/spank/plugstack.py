@@ -1,10 +1,9 @@
-"""plugstack.conf(5): which scripts in Lua the site runs at each phase of a job.
+"""plugstack.conf(5): the Lua scripts that a site runs at each phase of a job.
 
-The file is as spank(7) describes it: a line for each plugin, `required` or `optional` (or as much
-of the word as one likes), the plugin, its arguments; `include` with a pattern; `#` begins a
-comment, wherever it stands; there are no quotes. What counts here are the lines of `lua.so`,
-spank-lua(8): `lua.so [failonerror] GLOB [ARGUMENT…]`. All other plugins are compiled, and Slurm's
-own business.
+Its format is that of spank(7): a line for each plugin, with `required` or `optional` (or an
+abbreviation), the plugin and its arguments; `include` with a pattern; `#` begins a comment
+anywhere; there are no quotes. Only lines of `lua.so`, spank-lua(8), count here: `lua.so
+[failonerror] GLOB [ARGUMENT…]`. All other plugins are compiled, and only Slurm can load them.
 """
 
 import functools
@@ -38,12 +37,12 @@ class Line(msgspec.Struct, frozen=True):
     """A line of `lua.so`.
 
     Attributes:
-        where: The file and the number of the line.
+        where: The file and the line number.
         required: Whether a container is refused when a script fails.
-        fails_on_error: Whether a script's error is a failure, and not only -1 that it returns.
-        plugin: The plugin as it is written.
-        pattern: Which scripts: a path, or a pattern of paths.
-        arguments: What the scripts find in `spank.args`.
+        fails_on_error: Whether an error in a script is a failure, besides a result of -1.
+        plugin: The plugin as written in the line.
+        pattern: The path of the script, or a pattern of paths.
+        arguments: The arguments, which scripts find in `spank.args`.
     """
 
     where: str
@@ -58,9 +57,9 @@ class StackScript(msgspec.Struct, frozen=True):
     """One script of a line.
 
     Attributes:
-        path: Where it is.
-        line: What its line says.
-        trusted: Who may have written it, besides root and the caller.
+        path: Its path.
+        line: The line that names it.
+        trusted: Users who may have written it, besides root and the caller.
     """
 
     path: str
@@ -69,14 +68,14 @@ class StackScript(msgspec.Struct, frozen=True):
 
 
 def find_plugstack(settings: Settings, places: tuple[str, ...] | None = None) -> str | None:
-    """Find the file; it may lie on a file system that hangs, so do it in a thread.
+    """Find the plugstack.conf. Its file system may hang: call this in a thread.
 
     Args:
-        settings: `plugstack` of `[spank]` comes first; `none` is none.
-        places: Where slurm.conf is if nothing names one; the usual places.
+        settings: `plugstack` of `[spank]` comes first; `none` means no file.
+        places: Where to look for slurm.conf if nothing names one; None: in the usual places.
 
     Returns:
-        Its path, None if there is none.
+        Its path, or None.
 
     Raises:
         SettingsError: The slurm.conf cannot be read.
@@ -90,28 +89,28 @@ def find_plugstack(settings: Settings, places: tuple[str, ...] | None = None) ->
     try:
         status = os.stat(conf)
     except OSError:
-        return None  # for Slurm's tools to tell
-    told = _told(conf, status.st_mtime_ns, status.st_size)
-    path = os.path.join(os.path.dirname(conf), told or NAME)
-    return path if told or os.path.exists(path) else None
+        return None  # Slurm's tools report it
+    named = _read_slurm_conf(conf, status.st_mtime_ns, status.st_size)
+    path = os.path.join(os.path.dirname(conf), named or NAME)
+    return path if named or os.path.exists(path) else None
 
 
 @functools.lru_cache(maxsize=8)
-def _told(conf: str, changed: int, size: int) -> str | None:
-    """Read PlugStackConfig once for each state of a slurm.conf: containers come by the hundred."""
+def _read_slurm_conf(conf: str, changed: int, size: int) -> str | None:
+    """Read PlugStackConfig once for each version of a slurm.conf: there may be many containers."""
     del changed, size
     return read_slurm_conf(conf).get("plugstackconfig")
 
 
 def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[Line]:
-    """Read a plugstack.conf, and what it includes.
+    """Read a plugstack.conf and the files that it includes.
 
     Args:
         path: The file.
-        trusted: Whose files count beside root's and the caller's.
+        trusted: Users who may have written the files, besides root and the caller.
 
     Raises:
-        SettingsError: A file cannot be read or trusted, or a line is none; with its number.
+        SettingsError: A file cannot be read or trusted, or a line is invalid (with its number).
     """
     found: list[Line] = []
     _read(path, found, _DEPTH, [], trusted)
@@ -119,11 +118,11 @@ def read_plugstack(path: str, trusted: tuple[int, ...] = ()) -> list[Line]:
 
 
 def find_scripts(lines: list[Line], trusted: tuple[int, ...] = ()) -> list[StackScript]:
-    """Find the scripts of all lines, in their order; of a pattern in that of their names.
+    """Find the scripts of all lines, in order; those of a pattern are sorted by name.
 
     Args:
-        lines: Of the plugstack.conf.
-        trusted: Whose files count beside root's and the caller's.
+        lines: The lines of the plugstack.conf.
+        trusted: Users who may have written the scripts, besides root and the caller.
 
     Raises:
         SettingsError: Somebody else could have written one of them, or there are too many.
@@ -144,7 +143,7 @@ def find_scripts(lines: list[Line], trusted: tuple[int, ...] = ()) -> list[Stack
 def _read(
     path: str, found: list[Line], depth: int, read: list[str], trusted: Collection[int]
 ) -> None:
-    """Read one file; `read` are all so far."""
+    """Read one file; `read` are the files read so far."""
     if depth == 0:
         raise SettingsError(f"{path}: included more than {_DEPTH} levels deep")
     if len(read) == _FILES:
@@ -182,7 +181,7 @@ def _included(words: list[str], where: str, directory: str) -> list[str]:
 
 
 def _plugin(words: list[str], where: str, *, required: bool) -> Line | None:
-    """Read the rest of a plugin's line; None for one that is Slurm's own business."""
+    """Parse the rest of a plugin's line; None for a compiled plugin."""
     if not words:
         raise SettingsError(f"{where}: the plugin is missing")
     plugin, *rest = words
