@@ -1,7 +1,7 @@
-"""The plugin engine/none: containers go through all of their life, and nothing runs.
+"""The plugin engine/none: containers go through their whole lifecycle, and nothing runs.
 
-What an engine has to have, and nothing in it: to try staging without a runtime, to see what scrun
-itself takes, and to begin an engine of one's own with.
+It has all parts of an engine, and none does anything: to try staging without a runtime, to measure
+scrun itself, and to start writing an engine.
 """
 
 import os
@@ -20,69 +20,69 @@ plugin_version = "1.0.0"
 
 
 class NoEngine:
-    """No place (see `supervisor.contracts.engine.Engine`)."""
+    """An engine without nodes (see `supervisor.contracts.engine.Engine`)."""
 
     name = "none"
 
     def tidy(self) -> None:
-        """Nothing is there."""
+        """Do nothing: the engine keeps no files."""
 
     async def target(self, child_env: ChildEnv) -> Target:
-        """Describe a place that needs no change but what a user's rights ask for."""
+        """Describe a target that needs only the changes for the user's rights."""
         uid = os.geteuid()
         return Target(elsewhere=False, uid=uid, gid=os.getegid(), rootless=uid != 0, host_only=())
 
     @asynccontextmanager
     async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
-        """Give a job that is none."""
+        """Return a job that does nothing."""
         request.known("0", False)
-        request.journal.write("info", "the engine is none: nothing will run")
+        request.journal.write("info", "engine none: nothing will run")
         yield _NoJob()
 
     async def release(self, job_id: str, child_env: ChildEnv, record: str) -> None:
-        """Nothing is held."""
+        """Do nothing: no job is held."""
 
 
 class _NoJob:
-    """No job (see `supervisor.contracts.engine.Job`)."""
+    """A job that does nothing (see `supervisor.contracts.engine.Job`)."""
 
     id = "0"
     environment: Mapping[str, str] = {}
 
     async def run(self, step: Step) -> Ending:
-        """Say that it runs, and that it has ended."""
+        """Report that the container runs, and end at once."""
         step.running()
         return exited(0)
 
     async def signal(self, number: int) -> None:
-        """Nobody is there who could get it."""
+        """Do nothing: there is no process."""
 
     def resized(self) -> None:
-        """Nobody looks."""
+        """Do nothing: there is no terminal."""
 
     async def session(self, program: Program) -> Session:
         """Refuse."""
-        raise EngineError("the engine is none: there is no container to run a program in")
+        raise EngineError("engine none: there is no container to run a program in")
 
     async def pause(self, *, resume: bool) -> None:
-        """Nothing moves."""
+        """Do nothing: there is no process."""
 
     async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
-        """Nobody answers."""
+        """Return no answers: there are no nodes."""
         return []
 
     async def update(self, resources: str, wanted: Sequence[str], limit: str) -> None:
-        """There are no limits."""
+        """Do nothing: there are no limits."""
 
     async def command(
         self, script: str, output: int, variables: Mapping[str, str] | None = None
     ) -> int:
         """Refuse."""
-        raise EngineError("the engine is none: there is no node to run a command on")
+        raise EngineError("engine none: there is no node to run a command on")
 
 
 def configure(settings: object, environment: Mapping[str, str]) -> None:
-    """Need nothing."""
+    """Return no configuration: the engine has no settings."""
 
 
 def engine(root: str, configuration: None) -> NoEngine:

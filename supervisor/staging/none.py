@@ -1,7 +1,7 @@
-"""The plugin stage/none: bundles run as they are.
+"""The plugin stage/none: runs bundles unchanged.
 
-For bundles that were made for the nodes. Nothing is checked, changed or copied, so what
-config.json asks for is the runtime's business: hooks, limits, mounts and all.
+For bundles that were made for the nodes. Nothing is checked, changed or copied: the runtime gets
+config.json as it is, with its hooks, limits and mounts.
 """
 
 import os
@@ -21,7 +21,7 @@ plugin_version = "1.0.0"
 
 
 class _Unstaged:
-    """Leaves one bundle as it is (see `supervisor.contracts.stager.Stager`)."""
+    """The stager of one bundle, which stays unchanged."""
 
     def __init__(self, submission: Submission) -> None:
         self._bundle = submission.bundle
@@ -36,8 +36,8 @@ class _Unstaged:
         usual = os.path.join(bundle.path, "rootfs")
         if target.link_rootfs and not await in_thread(os.path.isdir, usual):
             raise StagingError(
-                f"{usual} is not there, and this Slurm looks nowhere else for a root file system: "
-                "make it, or use another stager than none"
+                f"{usual} does not exist, and this Slurm finds no other root file system: "
+                "create it, or use another stager than none"
             )
         args = tuple(bundle.config.process.args)
         view = view_of(bundle.raw, bundle.rootfs, bundle.path, elsewhere=target.elsewhere)
@@ -45,7 +45,7 @@ class _Unstaged:
 
 
 def configure(settings: object, environment: Mapping[str, str]) -> None:
-    """Need nothing."""
+    """Return no configuration: the stager has no settings."""
 
 
 @asynccontextmanager
@@ -55,4 +55,4 @@ async def stager(configuration: None, submission: Submission) -> AsyncIterator[_
 
 
 async def undo(left: Leftover) -> None:
-    """Nothing was done."""
+    """Do nothing: nothing was staged."""

@@ -163,7 +163,7 @@ def _nodes(job: Mapping[str, str]) -> int | None:
 
 
 def _span(wanted: Mapping[str, str]) -> tuple[int, int] | None:
-    """Parse a number of nodes, or a range; None if there is none, or in a form of Slurm's own."""
+    """Parse a number of nodes, or a range; None for no text, or for another form of Slurm's."""
     found = re.fullmatch("([1-9][0-9]{0,8})(?:-([1-9][0-9]{0,8}))?", wanted.get(NODES, ""))
     return (int(found[1]), int(found[2] or found[1])) if found else None
 

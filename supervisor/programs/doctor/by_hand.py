@@ -1,4 +1,4 @@
-"""The commands of an oci.conf, called on this machine as Slurm's containers guide does by hand.
+"""Calls the commands of an oci.conf on this machine, as Slurm's containers guide does by hand.
 
 Slurm's documentation, "Testing OCI runtime outside of Slurm": create, start, kill and delete have
 to work for a user before they can work in a job.
@@ -32,21 +32,21 @@ from scrun.supervisor.staging.place import stage_in
 NAME = "oci.conf by hand"
 _STARTS, _ENDS = 10.0, 10.0
 _AGAIN = 0.05
-_SURE = 0.5  # that what has no RunTimeQuery goes on running
-_REMEDY = "see its commands by `scrun oci-conf render`, and put right what they say"
+_SURE = 0.5  # seconds that a container without RunTimeQuery has to run
+_REMEDY = "check its commands with `scrun oci-conf render`, and correct them"
 
 
 class _Failed(Exception):
-    """A step did not work; the message says which, and why."""
+    """A step failed; the message has the step and the reason."""
 
 
 async def _by_hand(place: DoctorCall, tell: Tell) -> None:
     path = oci_conf_path(place) if place.by_slurm else place.settings.local.oci_conf
     if path is None:
-        tell(Finding(NAME, "ok", "not needed: there is none"))
+        tell(Finding(NAME, "ok", "not needed: no oci.conf"))
         return
     if place.settings_error or not place.root:
-        tell(Finding(NAME, "warn", "not tried", "put right what failed before it"))
+        tell(Finding(NAME, "warn", "not tried", "correct the failures above"))
         return
     try:
         text = await trio.to_thread.run_sync(read_conf, path, abandon_on_cancel=True)
@@ -84,11 +84,11 @@ class _CommandTrial:
         self._child_env = self._commands.child_env(place.child_env)
 
     async def run(self) -> str:
-        """Do it; return what worked.
+        """Run the container; return what worked.
 
         Raises:
-            _Failed: Something did not.
-            ScrunError: It could not be tried.
+            _Failed: A step failed.
+            ScrunError: The container could not be prepared.
         """
         self._container = await trio.to_thread.run_sync(self._prepare)
         fd = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -108,7 +108,7 @@ class _CommandTrial:
         return f"{', '.join(self._conf.commands)}: each works on this machine"
 
     def _prepare(self) -> RuntimeContainer:
-        """Make the bundle fit, as the embedded engine does."""
+        """Stage the bundle, as the local engine does."""
         commands = self._commands
         bundle = write_bundle(self._root, "sleep", "60")
         with open(os.path.join(bundle, "config.json"), "rb") as file:
@@ -139,10 +139,10 @@ class _CommandTrial:
         self._container = msgspec.structs.replace(self._container, pid=0)
 
     async def _until_it_runs(self, running: Child, log: str) -> None:
-        """Wait for RunTimeQuery's word, or see that it goes on without one.
+        """Wait until RunTimeQuery says `running`; without one, until it ran for a moment.
 
         Raises:
-            _Failed: It does not run.
+            _Failed: The container does not run.
         """
         query = self._commands.state(self._container)
         with trio.move_on_after(_STARTS):
@@ -169,7 +169,7 @@ class _CommandTrial:
 
 
 async def _ends(running: Child, seconds: float) -> bool:
-    """Wait for the end of a child, for some seconds at most."""
+    """Wait for the end of a child, for some seconds at most; return whether it ended."""
     with trio.move_on_after(seconds):
         await running.wait()
     return running.ended

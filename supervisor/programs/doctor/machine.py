@@ -130,7 +130,7 @@ def judge_runtime_dir(
 
     Args:
         value: The variable, or "".
-        seen: The directory, or None if there is none.
+        seen: The directory, or None.
         uid: The user.
         goes: Whether systemd removes it when the user's last session ends (no lingering).
     """
