@@ -139,10 +139,10 @@ class EngineError(ScrunError):
     around one container: that one ends, the others go on.
 
     Attributes:
-        told: Whether the container's standard error already shows the reason.
+        shown: Whether the container's standard error already shows the reason.
     """
 
-    told = False
+    shown = False
 
 
 class AllocationRefused(EngineError):

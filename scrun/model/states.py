@@ -70,13 +70,13 @@ class Ending(msgspec.Struct, frozen=True):
         status: The exit status; -1 if only the engine knows it.
         reason: A word for programs (`org.scrun.reason`): a key of `TAKEN`, "exited", "killed"...
         text: One line for people; empty when the container just ended by itself.
-        told: Whether the container's standard error already has that line.
+        shown: Whether the container's standard error already has that line.
     """
 
     status: int
     reason: str
     text: str = ""
-    told: bool = False
+    shown: bool = False
 
 
 def as_it_ended(ending: Ending, process: Ending) -> Ending:
@@ -101,9 +101,9 @@ TAKEN = {
 what they mean in a shell: cannot be executed, not found, killed by a signal."""
 
 
-def taken(reason: str, text: str, *, told: bool = False) -> Ending:
+def taken(reason: str, text: str, *, shown: bool = False) -> Ending:
     """Return the ending of a container whose job was taken away."""
-    return Ending(TAKEN[reason], reason, shortened(text), told)
+    return Ending(TAKEN[reason], reason, shortened(text), shown)
 
 
 def killed(signal: int, text: str = "") -> Ending:

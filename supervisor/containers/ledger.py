@@ -103,7 +103,7 @@ class Ledger:
         self._become(msgspec.structs.replace(self.record, **changes))
 
     def job_is_known(self, job_id: str, owned: bool) -> None:
-        """Record the job (see `supervisor.contracts.engine.JobRequest.known`)."""
+        """Record the job (see `supervisor.contracts.engine.JobRequest.on_job_id`)."""
         if job_id != self.record.job_id:
             self.journal.write("verbose", f"the job is {job_id}")
         self.note(job_id=job_id, owns_job=owned, annotations={"org.scrun.job_id": job_id})

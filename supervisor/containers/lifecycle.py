@@ -242,14 +242,14 @@ class Lifecycle(Phases):
             directory=self._create_request.directory,
             record=self._directory,
             journal=self._journal,
-            known=self._job_is_known,
-            lost=self.end,
+            on_job_id=self._job_is_known,
+            on_lost=self.end,
             ending=lambda: self._ending,
-            asked=asked_by(config.annotations, config.process.env),
+            config_requests=asked_by(config.annotations, config.process.env),
             flags=read_flags(config, resources=by_flags),
-            waiting=self._job_waits,
-            suspended=self._job_suspended,
-            stays=self._job_stays,
+            on_waiting=self._job_waits,
+            on_suspended=self._job_suspended,
+            on_deferred_release=self._job_stays,
         )
 
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:

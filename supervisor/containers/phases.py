@@ -258,9 +258,9 @@ class Phases:
             self._journal.write("debug", "".join(traceback.format_exception(error)))
         # a `create` that waits reports this itself
         self._journal.write("error", text, reported=not self.settled.is_set())
-        told = isinstance(self.failure, EngineError) and self.failure.told
-        self._ending = self._ending or taken(reason, text, told=told)
-        self.failure_shown = told and not self._stdio.error_is_captured
+        shown = isinstance(self.failure, EngineError) and self.failure.shown
+        self._ending = self._ending or taken(reason, text, shown=shown)
+        self.failure_shown = shown and not self._stdio.error_is_captured
 
     async def _mark_out_of_memory(self) -> None:
         """Create podman's marker before the anchor ends. The bundle's file system may hang."""
@@ -282,7 +282,7 @@ class Phases:
         if self._notices.pending:
             self._job_waits(None)
         self._notices.close()
-        explained = ending.reason in _EXPLAINED and ending.text and not ending.told
+        explained = ending.reason in _EXPLAINED and ending.text and not ending.shown
         if explained and self.settled.is_set():
             self._stdio.say(ending.text)
         self._stdio.close()

@@ -73,10 +73,10 @@ class _SharedJob:
         """
         return msgspec.structs.replace(
             self.first,
-            known=self._known,
-            lost=lost,
-            waiting=self._waiting,
-            suspended=self._suspended,
+            on_job_id=self._known,
+            on_lost=lost,
+            on_waiting=self._waiting,
+            on_suspended=self._suspended,
             ending=lambda: ending_of(self._endings),
         )
 
@@ -84,9 +84,9 @@ class _SharedJob:
         """Add a member, and tell it what the others know."""
         self.members.append(member)
         if self._job_id:
-            member.known(self._job_id, True)
+            member.on_job_id(self._job_id, True)
         if self._news is not None:
-            member.waiting(self._news)
+            member.on_waiting(self._news)
 
     def leave(self, member: JobRequest) -> None:
         """Remove a member, and keep how it ended."""
@@ -97,7 +97,7 @@ class _SharedJob:
     def lost(self, ending: Ending) -> None:
         """Tell the members that the job was taken away."""
         for member in [*self.members]:
-            member.lost(ending)
+            member.on_lost(ending)
 
     def _known(self, job_id: str, owned: bool) -> None:
         """Tell the members the job's id.
@@ -107,7 +107,7 @@ class _SharedJob:
         """
         self._job_id = job_id
         for member in self.members:
-            member.known(job_id, owned)
+            member.on_job_id(job_id, owned)
 
     def _waiting(self, news: Waiting | None) -> None:
         self._news = news
@@ -115,11 +115,11 @@ class _SharedJob:
             if news is not None and member is not self.first:  # the engine logs it for the first
                 line = waiting_line(self._job_id, news, explained=True)
                 member.journal.write("info", line)
-            member.waiting(news)
+            member.on_waiting(news)
 
     def _suspended(self, suspended: bool) -> None:
         for member in self.members:
-            member.suspended(suspended)
+            member.on_suspended(suspended)
 
     def refusal(self, member: JobRequest) -> Exception:
         """Return why a member gets no job."""
@@ -266,7 +266,7 @@ def _step_request(request: JobRequest, shared: _SharedJob) -> JobRequest:
     """
     assert shared.job is not None  # for mypy; it is settled
     environment = request.child_env.environment
-    wanted = {**request.flags.requests, **request.asked, **from_environment(environment)}
+    wanted = {**request.flags.requests, **request.config_requests, **from_environment(environment)}
     text = f"it joins job {shared.job.id}, in a pod with container {shared.first.container}"
     ignored = [f"{name}={value}" for name, value in wanted.items() if name in _OF_THE_JOB]
     if ignored:
@@ -279,9 +279,11 @@ def _step_request(request: JobRequest, shared: _SharedJob) -> JobRequest:
     return msgspec.structs.replace(
         request,
         child_env=child_env,
-        asked={name: text for name, text in request.asked.items() if name not in _OF_THE_JOB},
+        config_requests={
+            name: text for name, text in request.config_requests.items() if name not in _OF_THE_JOB
+        },
         flags=Flags(notes=request.flags.notes),
-        known=lambda job_id, _: request.known(job_id, True),
+        on_job_id=lambda job_id, _: request.on_job_id(job_id, True),
         on_first_node=True,
     )
 

@@ -1,7 +1,7 @@
 """The interface of engines, which run containers.
 
 The supervisor uses engines only through these protocols. Levels are context managers: leaving one
-undoes it, in order, with a deadline. An engine calls `lost` when a job is taken away meanwhile.
+undoes it, in order, with a deadline. An engine calls `on_lost` when a job is taken away meanwhile.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -44,20 +44,20 @@ class JobRequest(msgspec.Struct, frozen=True):
         directory: `create`'s working directory.
         record: The container's record directory.
         journal: Where messages go.
-        known: Called with the job's id as soon as it is known, even if the job is pending, and
+        on_job_id: Called with the job's id as soon as it is known, even if the job is pending, and
             whether the job ends with the container; both are on disk when it returns.
-        lost: Called at most once, when the job is taken away.
+        on_lost: Called at most once, when the job is taken away.
         ending: Returns how the container ended, for a job that has an exit status itself; None
             if unknown. To be called when the job is released.
-        asked: The requests of config.json, by SCRUN_* variable; an image may have written them
-            (`scrun.settings.slurm.request_sources`).
+        config_requests: The requests of config.json, by SCRUN_* variable; an image may have
+            written them (`scrun.settings.slurm.request_sources`).
         flags: The requests of the engine's flags (`scrun.settings.slurm.engine_flags`).
-        waiting: Called with what a pending job waits for, whenever that changes; with None when
+        on_waiting: Called with what a pending job waits for, whenever that changes; with None when
             the wait is over, if it was called before.
-        suspended: Called with True when somebody other than the container's user suspends the
+        on_suspended: Called with True when somebody other than the container's user suspends the
             job's processes, and with False when they resume.
-        stays: Called when the container has ended, if `Engine.release` has to wait until the
-            container is deleted.
+        on_deferred_release: Called when the container has ended, if `Engine.release` has to wait
+            until the container is deleted.
         plugin_options: Options of Slurm's own plugins, for the tool that requests the job.
         on_first_node: Whether a container in an existing job runs on the first node of that, as
             the members of a pod do.
@@ -68,14 +68,14 @@ class JobRequest(msgspec.Struct, frozen=True):
     directory: str
     record: str
     journal: Journal
-    known: Callable[[str, bool], None]
-    lost: Callable[[Ending], None]
+    on_job_id: Callable[[str, bool], None]
+    on_lost: Callable[[Ending], None]
     ending: Callable[[], Ending | None] = _unknown_ending
-    asked: Mapping[str, str] = {}
+    config_requests: Mapping[str, str] = {}
     flags: Flags = NO_FLAGS
-    waiting: Callable[[Waiting | None], None] = _ignore_waiting
-    suspended: Callable[[bool], None] = _ignore_suspended
-    stays: Callable[[], None] = _ignore
+    on_waiting: Callable[[Waiting | None], None] = _ignore_waiting
+    on_suspended: Callable[[bool], None] = _ignore_suspended
+    on_deferred_release: Callable[[], None] = _ignore
     plugin_options: Sequence[str] = ()
     on_first_node: bool = False
 

@@ -35,7 +35,7 @@ class NoEngine:
     @asynccontextmanager
     async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
         """Return a job that does nothing."""
-        request.known("0", False)
+        request.on_job_id("0", False)
         request.journal.write("info", "engine none: nothing will run")
         yield _NoJob()
 

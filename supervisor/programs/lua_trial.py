@@ -134,9 +134,9 @@ async def _run(order: CreateRequest, root: str, journal: Journal, *, stage_out: 
             directory=order.directory,
             record=record,
             journal=journal,
-            known=lambda job_id, owned: None,
-            lost=lost,
-            asked=asked_by(bundle.config.annotations, bundle.config.process.env),
+            on_job_id=lambda job_id, owned: None,
+            on_lost=lost,
+            config_requests=asked_by(bundle.config.annotations, bundle.config.process.env),
         )
         path = await _find(order)
         submission = Submission(bundle, order.settings, engine, request, trio.Event())

@@ -68,8 +68,8 @@ async def _stage_out(left: Leftover, moved: Moved) -> None:
         directory=record.bundle,
         record=left.directory,
         journal=journal,
-        known=ignore,
-        lost=ignore,
+        on_job_id=ignore,
+        on_lost=ignore,
     )
     variables = {"SLURM_JOB_ID": record.job_id}
     try:

@@ -54,13 +54,13 @@ class Cluster:
     @asynccontextmanager
     async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
         if job_id := request.child_env.environment.get("SLURM_JOB_ID"):
-            request.known(job_id, False)
+            request.on_job_id(job_id, False)
             self.inside.append(request)
             yield cast(Job, Place(job_id, {}, True))
             return
         self.asked.append(request)
         job_id = str(len(self.asked))
-        request.known(job_id, True)
+        request.on_job_id(job_id, True)
         self.held.add(job_id)
         try:
             await self.grant.wait()
@@ -113,8 +113,8 @@ class Member:
         environment = asking.pop("environment", {})
         self.request = JobRequest(
             container=name, child_env=ChildEnv(environment), directory="/", record="/",
-            journal=self._journal, known=lambda job, owned: self.known.append((job, owned)),
-            lost=self._lost, ending=lambda: self.ending, waiting=self.news.append, **asking,
+            journal=self._journal, on_job_id=lambda job, owned: self.known.append((job, owned)),
+            on_lost=self._lost, ending=lambda: self.ending, on_waiting=self.news.append, **asking,
         )  # fmt: skip
 
     def _lost(self, ending: Ending) -> None:
@@ -270,9 +270,9 @@ async def test_all_are_told_what_the_job_waits_for(crowd: Crowd) -> None:
     infra, one = await pod_of_two(crowd)
     waiting = Waiting("Resources")
     [asked] = crowd.cluster.asked
-    asked.waiting(waiting)
+    asked.on_waiting(waiting)
     late = await crowd.comes("late", "infra")
-    asked.waiting(None)
+    asked.on_waiting(None)
     assert [member.news for member in (infra, one, late)] == [[waiting, None]] * 3
     assert "job 1 pending: Resources" in one.log.read_text()
 
@@ -281,7 +281,7 @@ async def test_a_lost_job_is_lost_for_all(crowd: Crowd) -> None:
     members = await pod_of_two(crowd)
     [asked] = crowd.cluster.asked
     ending = taken("cancelled", "job 1 was cancelled")
-    asked.lost(ending)
+    asked.on_lost(ending)
     for member in members:
         await member.gone.wait()
     assert [member.lost for member in members] == [[ending]] * 2
@@ -292,7 +292,7 @@ async def test_who_comes_after_the_loss_gets_another_job(crowd: Crowd) -> None:
     infra = await crowd.comes("infra")
     infra.scope.shield = True  # it takes its time
     [asked] = crowd.cluster.asked
-    asked.lost(taken("cancelled", "job 1 was cancelled"))
+    asked.on_lost(taken("cancelled", "job 1 was cancelled"))
     one = await crowd.comes("one", "infra")
     assert one.place.id == "2"
 
@@ -364,16 +364,16 @@ def test_how_a_pod_ends(statuses: tuple[int, ...], status: int | None) -> None:
 
 
 async def test_later_requests_have_no_effect(crowd: Crowd) -> None:
-    await crowd.comes("infra", asked=SIZE)
+    await crowd.comes("infra", config_requests=SIZE)
     await crowd.comes(
         "one", "infra",
         environment={"SCRUN_EXCLUSIVE": ""},
-        asked={**SIZE, "SCRUN_LABELIO": "yes"},
+        config_requests={**SIZE, "SCRUN_LABELIO": "yes"},
         flags=Flags({"SCRUN_CPUS_PER_TASK": "2"}, {"SCRUN_CPUS_PER_TASK": "--cpus"}, ("noted",)),
     )  # fmt: skip
     one = crowd.cluster.inside[0]
     defaults = {"SCRUN_MEM_PER_NODE": "2G", "SCRUN_JOB_NUM_NODES": "2"}
-    wanted = gather(one.child_env.environment, one.asked, defaults, one.flags)
+    wanted = gather(one.child_env.environment, one.config_requests, defaults, one.flags)
     assert srun_arguments(wanted.requests, (22, 5)) == ["--label"]
     assert salloc_arguments(wanted.requests, (22, 5)) == []
     assert wanted.notes == ("noted",)

@@ -56,8 +56,8 @@ class Waiter:
     async def wait(self, queue: Queue, because: str = "") -> None:
         request = JobRequest(
             container=f"c{self.job_id}", child_env=SETTING, directory="/", record="/",
-            journal=self._journal, known=lambda *_: None, lost=lambda _: None,
-            waiting=self.news.append,
+            journal=self._journal, on_job_id=lambda *_: None, on_lost=lambda _: None,
+            on_waiting=self.news.append,
         )  # fmt: skip
         try:
             self.in_vain = await queue.watch(request, SETTING, self.job_id, because)

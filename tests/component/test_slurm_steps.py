@@ -67,7 +67,7 @@ class Srun:
     async def run(self, layout: Layout) -> Ending:
         request = JobRequest(
             container="c1", child_env=SETTING, directory="/", record=str(self.directory),
-            journal=self.journal, known=lambda *_: None, lost=lambda _: None,
+            journal=self.journal, on_job_id=lambda *_: None, on_lost=lambda _: None,
         )  # fmt: skip
         job = SlurmJob(
             self.tools, features(SlurmVersion(24, 11, 5)), NodeCommands(NodeRuntime()), request,

@@ -99,7 +99,7 @@ def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getuid", lambda: 54321)
     request = JobRequest(
         container="c1", child_env=ChildEnv({}), directory="/", record="/r",
-        journal=None, known=None, lost=None,  # type: ignore[arg-type]
+        journal=None, on_job_id=None, on_lost=None,  # type: ignore[arg-type]
     )  # fmt: skip
     assert os.path.dirname(directory_for(Staging(scratch="/s/%U"), request)) == "/s/54321"
     assert os.path.dirname(directory_for(Staging(scratch="/s/%%u"), request)) == "/s/%u"

@@ -113,7 +113,7 @@ def _allocation() -> Iterator[Mutation]:
         "in_vain_since = now\n",
         "return waiting\n",
     )
-    yield pending("what-it-waited-for-stays", "request.waiting(None)", "pass")
+    yield pending("what-it-waited-for-stays", "request.on_waiting(None)", "pass")
     signals = _in(_SLURM + "signals.py", "tests/unit/test_slurm_signals.py")
     yield signals("a-signal-is-not-tried-again-on-the-node", "_TRIES = 30", "_TRIES = 1")
     tools = _in(
@@ -154,10 +154,10 @@ def _paths() -> Iterator[Mutation]:
     )
     yield paths(
         "a-file-that-was-replaced-while-it-was-read",
-        "if not os.path.samestat(status, os.stat(path)):",
+        "if (now.st_ino, now.st_dev) != (status.st_ino, status.st_dev):",
         "if False:",
     )
-    yield paths("a-fifo-is-waited-for", "os.O_RDONLY | os.O_NONBLOCK", "os.O_RDONLY")
+    yield paths("a-fifo-is-waited-for", "posix.O_RDONLY | posix.O_NONBLOCK", "posix.O_RDONLY")
 
 
 def _server() -> Iterator[Mutation]:

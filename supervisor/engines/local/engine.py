@@ -119,7 +119,7 @@ class LocalEngine:
         """
         commands = await self.commands(request.child_env)
         job_id = _next_job(os.path.join(self._root, "@jobs"))
-        request.known(job_id, False)  # until the keepalive runs there is nothing to release
+        request.on_job_id(job_id, False)  # until the keepalive runs there is nothing to release
         container = RuntimeContainer(request.record, job_id, request.directory)
         *_, delete = commands.delete(container)
         ours, theirs = socket.socketpair()
@@ -139,14 +139,14 @@ class LocalEngine:
                     unwrapped() as watching,
                 ):
                     theirs.close()
-                    request.known(job_id, True)
+                    request.on_job_id(job_id, True)
 
                     @watching.start_soon
                     async def watch() -> None:
                         await holder.wait()
                         lost.set()
                         text = f"job {job_id} was cancelled: its keepalive process was killed"
-                        request.lost(taken("cancelled", text))
+                        request.on_lost(taken("cancelled", text))
 
                     job = _job(commands, container, request, _teller(commands, line))
                     try:
@@ -156,7 +156,7 @@ class LocalEngine:
                         line.close()
                         with trio.move_on_after(_RELEASE, shield=True):
                             await holder.wait()
-        finally:  # `lost` cancels the block
+        finally:  # `on_lost` cancels the block
             if lost.is_set() and (job is None or not job.stays):
                 with trio.CancelScope(shield=True):
                     await self.release(job_id, request.child_env, request.record)

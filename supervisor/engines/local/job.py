@@ -224,9 +224,9 @@ def _tail(log: str) -> bytes:
         return b""
 
 
-def not_started(reason: str, *, told: bool) -> Ending:
-    """Return the ending for an error of the runtime; `told` if the container's stderr has it."""
+def not_started(reason: str, *, shown: bool) -> Ending:
+    """Return the ending for an error of the runtime; `shown` if the container's stderr has it."""
     text = shortened(f"the container could not be started: {reason}")
     if (status := program_failure(reason)) is not None:
-        return Ending(status, "not-found" if status == 127 else "not-executable", text, told)
-    return msgspec.structs.replace(taken("scrun-failure", text), told=told)
+        return Ending(status, "not-found" if status == 127 else "not-executable", text, shown)
+    return msgspec.structs.replace(taken("scrun-failure", text), shown=shown)

@@ -60,7 +60,7 @@ class RuntimeJob(LocalJob):
                 step.running()
                 return await process.ended()
         except NotMade as error:
-            return not_started(error.words, told=error.told)
+            return not_started(error.words, shown=error.shown)
 
     @asynccontextmanager
     async def created(
@@ -75,13 +75,13 @@ class RuntimeJob(LocalJob):
             if call is None:
                 keeper = Keeper(stack, step, record, pid_file, self._child_env)
                 call, console = keeper.call, keeper.console
-            await self._make(step, call, pid_file, console, told=keeper is not None)
+            await self._make(step, call, pid_file, console, shown=keeper is not None)
             await in_thread(os.chmod, pid_file, 0o600)  # runtimes apply the caller's umask
             pid = await in_thread(_read_pid, pid_file)
             try:
                 first = SomebodysChild(pid) if keeper is None else keeper.child(pid)
             except ProcessLookupError:
-                raise NotMade("its first process was killed", told=False) from None
+                raise NotMade("its first process was killed", shown=False) from None
             self._first = first
             self._runtime = keeper.process if keeper is not None else None
             try:
@@ -95,11 +95,11 @@ class RuntimeJob(LocalJob):
                     with trio.CancelScope(shield=True):
                         await self._tell(None)
                     self.stays = True
-                    self._request.stays()
+                    self._request.on_deferred_release()
                 first.close()
 
     async def _make(
-        self, step: Step, call: Call, pid_file: str, console: str | None, *, told: bool
+        self, step: Step, call: Call, pid_file: str, console: str | None, *, shown: bool
     ) -> None:
         log = os.path.join(self._request.record, "runtime.log")
         commands = self._runtime_commands
@@ -112,7 +112,7 @@ class RuntimeJob(LocalJob):
         status = await call([*before, *commands.create(self._container, log, pid_file, console)])
         if status:
             reason, _ = await read_tail(log)
-            raise NotMade(reason or f"status {status}", told=told and bool(reason))
+            raise NotMade(reason or f"status {status}", shown=shown and bool(reason))
 
     async def begin(self) -> None:
         """Call the runtime's `start`.
@@ -138,13 +138,13 @@ class NotMade(EngineError):
 
     Attributes:
         words: The runtime's error message.
-        told: Whether the container's standard error has it.
+        shown: Whether the container's standard error has it.
     """
 
-    def __init__(self, words: str, *, told: bool) -> None:
+    def __init__(self, words: str, *, shown: bool) -> None:
         super().__init__(f"the container could not be created: {words}")
         self.words = words
-        self.told = told
+        self.shown = shown
 
 
 class RuntimeProcess:

@@ -48,7 +48,7 @@ class SiteJob(LocalJob):
             self._request.journal.write("error", reason)
         if status == _FAILED and reason:
             # a signal during the container's start makes the runtime fail
-            return killed(self._fatal) if self._fatal else not_started(reason, told=False)
+            return killed(self._fatal) if self._fatal else not_started(reason, shown=False)
         if self._site_commands.is_container and status < 0:
             text = f"the container was ended: its OCI runtime ended before it, with {status}"
             return taken("scrun-failure", text)

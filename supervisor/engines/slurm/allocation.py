@@ -111,10 +111,10 @@ class _Allocation:
         if seen == self._seen:
             return
         if heard.job_id != self._seen[0]:
-            self._request.known(heard.job_id, True)
+            self._request.on_job_id(heard.job_id, True)
             self.known.set()
         if heard.suspended is not self._seen[3]:
-            self._request.suspended(heard.suspended)
+            self._request.on_suspended(heard.suspended)
         self._seen = seen
         self._changed.set()
         self._changed = trio.Event()
@@ -139,10 +139,10 @@ class _Allocation:
             ending = self.heard.ending
             if ending.reason == "cancelled":
                 ending = await ask_fate(self._tools, self._child_env, self.heard.job_id) or ending
-            self._request.lost(ending)
+            self._request.on_lost(ending)
         else:
             text = f"job {self.heard.job_id} is lost: salloc ended unexpectedly"
-            self._request.lost(taken("scrun-failure", text))
+            self._request.on_lost(taken("scrun-failure", text))
 
     async def mind_pending(self, queue: Queue, because: str, scope: trio.CancelScope) -> None:
         """Report why the job is pending, and have it cancelled when the supervisor dies.

@@ -163,7 +163,7 @@ class SlurmEngine:
                 # else srun takes any node: 1 of 4 steps went to another (22.05), and 24.11
                 # ignores --relative=0
                 step_options.append(f"--nodelist={node}")
-            request.known(job_id, False)
+            request.on_job_id(job_id, False)
             yield job(Held(job_id, theirs), layout)
             return
         wish = AllocationRequest(options, directory, because, self._release_timeout)
@@ -177,7 +177,9 @@ class SlurmEngine:
             The requests, and text about those that come from the engine's flags.
         """
         environment = request.child_env.environment
-        wanted = gather(environment, request.asked, self._defaults, request.flags, self._allowed)
+        wanted = gather(
+            environment, request.config_requests, self._defaults, request.flags, self._allowed
+        )
         for note in wanted.notes:
             request.journal.write("info", note)
         return dict(wanted.requests), wanted.because

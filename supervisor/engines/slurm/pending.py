@@ -93,7 +93,7 @@ class Queue:
                     if because and is_too_much(waiting.reason):
                         line += f": {because}"
                     request.journal.write("info", line)
-                    request.waiting(waiting)
+                    request.on_waiting(waiting)
                 now = trio.current_time()
                 if not is_hopeless(waiting.reason, self._give_up):
                     in_vain_since = None
@@ -104,7 +104,7 @@ class Queue:
         finally:
             self._jobs.remove(job_id)
             if told is not None:
-                request.waiting(None)
+                request.on_waiting(None)
 
     async def _next(self, child_env: ChildEnv, job_id: str, pauses: "_Pauses") -> Waiting | None:
         """Wait for the next answer, and ask if nobody else does; None if the job is not in it."""

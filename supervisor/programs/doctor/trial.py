@@ -126,8 +126,8 @@ class _Words:
             directory=place.directory,
             record=directory,
             journal=self.journal,
-            known=self._known,
-            lost=self._lost,
+            on_job_id=self._known,
+            on_lost=self._lost,
         )
 
     def _known(self, job_id: str, owned: bool) -> None:
