@@ -26,6 +26,8 @@ SUBJECTS: Mapping[str, str] = {
 }
 """The headings of the page, by the first word of what a marker says."""
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
 Covered = Mapping[str, Mapping[str, list[str]]]
 
 
@@ -44,9 +46,6 @@ def covered() -> Covered:
                 test = f"{name}::{node.name}" if isinstance(node, _FUNCTIONS) else name
                 found[subject][thing].append(test)
     return found
-
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _said(node: ast.stmt) -> Iterator[str]:
