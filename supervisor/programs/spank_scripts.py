@@ -28,7 +28,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.spank.around import find
 from scrun.supervisor.scripts.spank.contexts import Context, Variables
-from scrun.supervisor.scripts.spank.phases import Facts
+from scrun.supervisor.scripts.spank.items import Facts
 from scrun.supervisor.scripts.spank.scripts import Scripts
 
 _PATIENCE = 30.0

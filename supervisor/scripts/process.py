@@ -135,7 +135,7 @@ class Worker:
     async def _serve(self, until: bytes, remote: Remote | None) -> list[bytes]:
         try:
             while True:
-                kind, fields = understood(await self._channel.receive())
+                kind, fields = parse_frame(await self._channel.receive())
                 if kind == until:
                     return fields
                 if kind == b"log":
@@ -159,10 +159,10 @@ class Worker:
 
     def _log(self, level: bytes, text: bytes) -> None:
         known = [name for name in _LEVELS if name.encode() == level]
-        said = text.decode(errors="replace")
+        message = text.decode(errors="replace")
         if level == b"error":
-            self.last_error = said.strip()
-        for line in said.splitlines() or [""]:
+            self.last_error = message.strip()
+        for line in message.splitlines() or [""]:
             self._journal.write(known[0] if known else "info", f"{self.label}: {line}")
 
     async def _answer(self, kind: bytes, script: str, remote: Remote | None) -> None:
@@ -207,7 +207,7 @@ class Worker:
         scope.cancel()
 
 
-def understood(frame: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
+def parse_frame(frame: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
     """Parse a worker's frame.
 
     Raises:
@@ -245,7 +245,7 @@ async def working(
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
     environment = {"PATH": SYSTEM_PATH, **child_env.environment}
-    surroundings = msgspec.structs.replace(child_env, environment=environment)
+    worker_env = msgspec.structs.replace(child_env, environment=environment)
     site = ["-S"] if sys.flags.no_site else []
     number = str(theirs.fileno())
     argv = [
@@ -271,7 +271,7 @@ async def working(
                     process = await stack.enter_async_context(
                         child(
                             argv,
-                            surroundings,
+                            worker_env,
                             stdout=output,
                             stderr=output,
                             pass_fds=(theirs.fileno(),),
@@ -282,9 +282,7 @@ async def working(
                 except OSError as error:
                     raise failure(f"{subject}: cannot be run: {_why(error)}") from error
             worker.append(
-                Worker(
-                    subject, failure, channel, process, surroundings, directory, output, journal
-                )
+                Worker(subject, failure, channel, process, worker_env, directory, output, journal)
             )
             yield worker[0]
     finally:

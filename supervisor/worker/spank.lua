@@ -2,7 +2,7 @@
 -- context, after prelude.lua, in Lua 5.1 to 5.5.
 --
 -- `host` has functions of the worker; `guarded`, `message` and `shown` are the prelude's. Each call
--- brings a table `state` with what the script may read: see phases.py.
+-- brings a table `state` with what the script may read: see items.py.
 
 local host, guarded, message, shown, context, version = ...
 local setmetatable, rawget, rawset, type, tonumber = setmetatable, rawget, rawset, type, tonumber

@@ -10,7 +10,7 @@ From the supervisor, besides the list in `supervisor.worker.main`::
     back  CONTEXT INDEX FUNCTION VAL KIND ARGUMENT REMOTE STATE
     close CONTEXT
 
-INDEX counts a context's scripts from 1, STATE is JSON (`phases.state`). KIND is "" for an option
+INDEX counts a context's scripts from 1, STATE is JSON (`items.state`). KIND is "" for an option
 without argument. To the supervisor::
 
     opened SCRIPT...      each JSON: `error` and `trace`, or `functions`, `unknown` and `options`

@@ -162,7 +162,7 @@ _BEFORE_ITS_FIRST_LINE = "line 0, in <module>\nKeyboardInterrupt\n"
 def _refusal(plan: Plan, seen: Seen, what: str, answer: Answer) -> list[Problem]:
     """Judge a call that did not succeed."""
     if seen.hit and plan.fault.name == "runtime-int" and _BEFORE_ITS_FIRST_LINE in answer.err:
-        return []  # a keeper, likewise
+        return []  # a reaper, likewise
     hits_client = plan.fault.target == "client" and seen.hit
     if hits_client and (answer.status in KILLED or _too_early(answer)):
         return []

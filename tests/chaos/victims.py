@@ -68,7 +68,7 @@ _IS: dict[str, Callable[[Words], bool]] = {
     "holder": lambda words: (
         words[1:2] == ["-c"] and "read -r" in words[2] and " delete " in words[-1]
     ),
-    # or the keeper, below which both make a container that no engine waits for
+    # or the reaper, below which both make a container that no engine waits for
     "runtime": lambda words: (
         (_named("crun", "runc")(words) and bool(_WORK & {*words}))
         or any(word.endswith("/reapers/runtime.py") for word in words[:4])

@@ -12,11 +12,11 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
 SCRIPT = """
 import ctypes, os, signal, sys, threading, time
 import trio
-from scrun.supervisor.engines.local.exits import SomebodysChild
+from scrun.supervisor.engines.local.exits import ForeignChild
 
-class ReapedMeanwhile(SomebodysChild):
-    def _look(self):
-        seen = super()._look()
+class ReapedMeanwhile(ForeignChild):
+    def _read_ending(self):
+        seen = super()._read_ending()
         if not waited:
             waited.append(os.waitpid(child, 0))
         return seen
@@ -28,7 +28,7 @@ if not child:
     os.kill(os.getpid(), signal.SIGSTOP)
 os.waitpid(child, os.WUNTRACED)
 later = sys.argv[2] == "later"
-process = (SomebodysChild if later else ReapedMeanwhile)(child)
+process = (ForeignChild if later else ReapedMeanwhile)(child)
 process.kill()
 os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
 if later:

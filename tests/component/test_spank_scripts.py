@@ -8,7 +8,7 @@ import trio
 
 from scrun.core.errors import SpankError, leaves
 from scrun.settings.file.load import Lua
-from scrun.supervisor.scripts.spank.phases import ContextName, Facts
+from scrun.supervisor.scripts.spank.items import ContextName, Facts
 from tests.harness.lua import EXTREMES, VERSIONS
 from tests.harness.spank import CALLBACK, FACTS, SpankBench
 

@@ -24,7 +24,7 @@ from scrun.supervisor.contracts.create_request import read_command_line
 from scrun.supervisor.daemon.requests import ClientRequest
 from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.scripts.channel import Channel, Hangup
-from scrun.supervisor.scripts.process import understood
+from scrun.supervisor.scripts.process import parse_frame
 from tests.fuzz.base import LONGEST, said, scratch
 
 _INFORMATION = ("help", "usage", "version")
@@ -161,7 +161,7 @@ def worker(data: bytes) -> None:
     )
     for found in frames:
         try:
-            kind, fields = understood(found)
+            kind, fields = parse_frame(found)
         except Hangup:
             continue
         assert kind

@@ -10,9 +10,9 @@ from scrun.supervisor.children.pumps import Output
 from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.engines.local.runtimes import program_failure, read_log
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
-from scrun.supervisor.engines.slurm.fate import read_accounting, read_fate
 from scrun.supervisor.engines.slurm.inspect import read_answers
-from scrun.supervisor.engines.slurm.messages import SallocHeard, SrunHeard
+from scrun.supervisor.engines.slurm.job_ending import parse_sacct, parse_squeue
+from scrun.supervisor.engines.slurm.job_state import JobState, StepState
 from scrun.supervisor.engines.slurm.pending import read_waiting
 from scrun.supervisor.reapers import site_commands as minder
 from scrun.supervisor.sessions.inspection import read_list, rows_of, total
@@ -26,41 +26,41 @@ _TASKS = 4
 
 def salloc(data: bytes) -> None:
     """The messages of salloc."""
-    heard = SallocHeard()
+    state = JobState()
     for line in lines_of(data):
-        heard.hear(line)
-    assert not heard.job_id or (heard.job_id.isascii() and heard.job_id.isdigit())
+        state.feed(line)
+    assert not state.job_id or (state.job_id.isascii() and state.job_id.isdigit())
     # a job is known, and lost, by Slurm's own sentences alone, and those name it
-    assert not heard.job_id or any(
-        line.startswith("salloc: ") and re.search(rf"\b{heard.job_id}\b", line)
+    assert not state.job_id or any(
+        line.startswith("salloc: ") and re.search(rf"\b{state.job_id}\b", line)
         for line in lines_of(data)
     )
-    assert not heard.revoked or heard.job_id
+    assert not state.revoked or state.job_id
     for noise in ("salloc: note: ", "salloc: error: note: "):
-        silent = SallocHeard()
+        silent = JobState()
         for line in lines_of(data):
-            silent.hear(noise + line)
+            silent.feed(noise + line)
         assert (silent.job_id, silent.gone, silent.granted) == ("", False, False)
-    assert heard.ending.status
-    assert heard.ending.text
-    assert heard.reason
-    assert len(heard.complaints) <= 20
+    assert state.ending.status
+    assert state.ending.text
+    assert state.reason
+    assert len(state.complaints) <= 20
 
 
 def srun(data: bytes) -> None:
     """The messages of srun."""
-    heard = SrunHeard(_TASKS)
+    state = StepState(_TASKS)
     for line in lines_of(data):
-        heard.hear(line)
-        heard.hear_runtime(line.encode())
-    assert len(heard.running) <= _TASKS
-    assert all(0 <= task < _TASKS for tasks in heard.running.values() for task in tasks)
-    assert len(heard.complaints) <= 20
+        state.feed(line)
+        state.feed_stderr(line.encode())
+    assert len(state.running) <= _TASKS
+    assert all(0 <= task < _TASKS for tasks in state.running.values() for task in tasks)
+    assert len(state.complaints) <= 20
     for status in (0, 1, 137, 255, -9):
-        ended = step_exit(heard, status)
+        ended = step_exit(state, status)
         assert 0 <= ended.status <= 255
-        assert 0 <= ending_of_step(heard, ended).status <= 255
-        assert ended.status or heard.started or heard.statuses
+        assert 0 <= ending_of_step(state, ended).status <= 255
+        assert ended.status or state.started or state.statuses
     program_failure(data.decode(errors="replace"))
 
 
@@ -71,7 +71,7 @@ def squeue(data: bytes) -> None:
     if waiting is not None:
         assert waiting_line("1", waiting, now=_NOW, explained=True)
         assert annotations_of(waiting)
-    for ending in (read_fate(text, "1", 1e9), read_accounting(text, "1", 1e9)):
+    for ending in (parse_squeue(text, "1", 1e9), parse_sacct(text, "1", 1e9)):
         assert ending is None or ending.status
 
 

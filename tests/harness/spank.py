@@ -10,7 +10,7 @@ from scrun.settings.file.load import Lua
 from scrun.settings.spank.plugstack import Line, StackScript
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.scripts.spank.contexts import Context, Variables
-from scrun.supervisor.scripts.spank.phases import ContextName, Facts
+from scrun.supervisor.scripts.spank.items import ContextName, Facts
 from scrun.supervisor.scripts.spank.scripts import Scripts
 from tests.harness import users
 from tests.harness.lua import Said

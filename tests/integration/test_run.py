@@ -46,7 +46,7 @@ def ids(site: Site) -> list[str]:
     return site.must("list", "--quiet").split()
 
 
-def keeper(site: Site) -> int:
+def reaper(site: Site) -> int:
     """Return the process that is the parent of the only container's first one."""
     program = "/reapers/runtime.py"
     [found] = [p.pid for p in site.processes() if any(w.endswith(program) for w in p.argv)]
@@ -229,7 +229,7 @@ def carried(at: At, words: tuple[str, ...], ends: str) -> int:
 
 @pytest.mark.parametrize("runtime", ["crun", "runc"])
 def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None:
-    """A keeper that comes to read them only when the container has ended still shows them."""
+    """A reaper that comes to read them only when the container has ended still shows them."""
     site = make_site("local-root", settings=f'[local]\nruntime = "{runtime}"\n')
     if runtime == "crun":
         site.command = [*CGROUP2, *site.command]
@@ -239,7 +239,7 @@ def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None
     bundle = bundle_of(site, "sh", "-c", script, terminal=True)
     process = at.type("run", "--bundle", bundle, "one")
     at.screen.read_until("up")
-    pid = keeper(site)
+    pid = reaper(site)
     [child] = descendants(pid)
     os.kill(pid, signal.SIGSTOP)
     (site.rootfs / "go").write_text("\n")
@@ -254,13 +254,13 @@ def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.parametrize("site", ["local-root", "local-user"], indirect=True)
-def test_the_keeper_is_ended(at: At, number: int) -> None:
+def test_the_reaper_is_ended(at: At, number: int) -> None:
     """What is the parent of a container's first process here."""
     site = at.site
     bundle = bundle_of(site, "sh", "-c", "echo up; read line; exit 7", terminal=True)
     process = at.type("run", "--keep", "--bundle", bundle, "one")
     at.screen.read_until("up")
-    os.kill(keeper(site), number)
+    os.kill(reaper(site), number)
     assert process.wait(30) == 125
     assert '"org.scrun.exit_status": "125"' in site.must("state", "one")
     site.must("delete", "one")

@@ -23,7 +23,7 @@ def record(site: Site, container: str) -> dict[str, Any]:
     return found
 
 
-def holder(site: Site) -> int:
+def keepalive(site: Site) -> int:
     """The process that holds the job of the site's one container on this machine."""
     [supervisor] = site.supervisors()
     [pid] = [
@@ -59,12 +59,12 @@ def by_oci_conf(make_site: MakeSite, tmp_path: Path) -> tuple[Site, Path]:
 
 
 def test_a_job_that_no_process_could_give_back(by_oci_conf: tuple[Site, Path]) -> None:
-    """Its holder is killed, and the supervisor can fork none that removes the container."""
+    """Its keepalive is killed, and the supervisor can fork none that removes the container."""
     site, done = by_oci_conf
     life = site.shell("true").created().start()
     life.says("up")
     with limited(site, "nproc"):
-        os.kill(holder(site), signal.SIGKILL)
+        os.kill(keepalive(site), signal.SIGKILL)
         wait_until(
             "it is said", lambda: "(ulimit -u)" in site.must("logs", "--messages", life.id), 20
         )
@@ -81,7 +81,7 @@ def test_a_job_whose_holder_is_killed(by_oci_conf: tuple[Site, Path]) -> None:
     site, done = by_oci_conf
     life = site.shell("true").created().start()
     life.says("up")
-    os.kill(holder(site), signal.SIGKILL)
+    os.kill(keepalive(site), signal.SIGKILL)
     life.wait_for("stopped")
     wait_until("RunTimeDelete", done.read_text, 30)
     wait_while("the job", lambda: record(site, life.id)["owns_job"])
@@ -93,7 +93,7 @@ def test_what_waits_for_delete_waits_although_the_holder_is_killed(make_site: Ma
     site = make_site("local-user")
     life = site.shell("echo up; exec sleep 600").created().start()
     life.says("up")
-    os.kill(holder(site), signal.SIGKILL)
+    os.kill(keepalive(site), signal.SIGKILL)
     life.wait_for("stopped")
     wait_until("its end", lambda: record(site, life.id)["until_delete"])
     assert list((site.root / life.id / "runtime").iterdir()) != []

@@ -47,7 +47,7 @@ def _messages() -> Iterator[Mutation]:
         'OVER = ("Job/step already completing or completed", "Invalid job id specified")',
         'OVER = ("Job/step already completing or completed", "Invalid job")',
     )
-    heard = _in(_SLURM + "messages.py", said)
+    heard = _in(_SLURM + "job_state.py", said)
     yield heard(
         "revoked-counts-more-than-refused",
         'return self.revoked and self.refusal in ("", *OVER)',
@@ -81,7 +81,7 @@ def _allocation() -> Iterator[Mutation]:
     )
     yield hold(
         "a-killed-sallocs-job-is-forgotten",
-        "await allocation.make_sure(salloc, began)",
+        "await allocation.cancel_leftovers(salloc, began)",
         "pass",
         _HERE + "test_salloc_killed.py::test_its_job_is_given_back",
     )
@@ -93,7 +93,7 @@ def _allocation() -> Iterator[Mutation]:
     )
     yield hold(
         "a-pending-job-outlives-its-supervisor",
-        "nursery.start_soon(self._end_with_us, heard.job_id)",
+        "nursery.start_soon(self._cancel_with_supervisor, state.job_id)",
         "pass",
         _HERE + "test_after_the_dead.py::test_a_pending_job_goes_with_its_supervisor",
     )

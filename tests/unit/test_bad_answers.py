@@ -15,40 +15,40 @@ from scrun.supervisor.children.pumps import Output
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.engines.slurm.inspect import read_answers
-from scrun.supervisor.engines.slurm.messages import SallocHeard, SrunHeard
+from scrun.supervisor.engines.slurm.job_state import JobState, StepState
 from scrun.supervisor.reapers import site_commands as minder
 from scrun.supervisor.sessions.inspection import read_list, statistics, total
 from tests.harness.limits import limited
 
 
 def test_srun_with_tasks_that_there_are_not() -> None:
-    heard = SrunHeard(4)
+    state = StepState(4)
     with limited(1, 20):
         for host in range(1000):
             tasks = "0-999999," * 100
-            heard.hear(f"srun: launching StepId=1.0 on host n{host}, 2 tasks: {tasks}")
-            heard.hear(f"srun: error: n{host}: tasks {tasks[:-1]}: Killed")
-    assert heard.running == {}
+            state.feed(f"srun: launching StepId=1.0 on host n{host}, 2 tasks: {tasks}")
+            state.feed(f"srun: error: n{host}: tasks {tasks[:-1]}: Killed")
+    assert state.running == {}
 
 
 def test_srun_that_repeats_itself_for_days() -> None:
-    heard, salloc = SrunHeard(), SallocHeard()
+    state, salloc = StepState(), JobState()
     for number in range(10_000):
-        assert heard.hear(f"srun: error: no answer {number}")
-        heard.hear(
+        assert state.feed(f"srun: error: no answer {number}")
+        state.feed(
             "srun: Received task exit notification for 1 task of StepId=1.0 (status=0x0100)."
         )
-        salloc.hear(f"salloc: error: no answer {number}")
-    assert heard.complaints == [f"no answer {number}" for number in range(9980, 10_000)]
+        salloc.feed(f"salloc: error: no answer {number}")
+    assert state.complaints == [f"no answer {number}" for number in range(9980, 10_000)]
     assert len(salloc.complaints) == 20
-    assert heard.statuses == [0x100]
+    assert state.statuses == [0x100]
 
 
 @pytest.mark.parametrize("number", ["\u0661\u0662", "1" * 11])
 def test_numbers_of_jobs_that_are_none(number: str) -> None:
-    salloc, srun = SallocHeard(), SrunHeard()
-    salloc.hear(f"salloc: Granted job allocation {number}")
-    srun.hear(f"srun: launching StepId={number}.0 on host n, 1 tasks: 0")
+    salloc, srun = JobState(), StepState()
+    salloc.feed(f"salloc: Granted job allocation {number}")
+    srun.feed(f"srun: launching StepId={number}.0 on host n, 1 tasks: 0")
     assert (salloc.job_id, srun.step_id) == ("", "")
 
 

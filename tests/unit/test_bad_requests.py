@@ -9,7 +9,7 @@ from scrun.protocol.attach import DATA, SIGNAL, frame, take_frames
 from scrun.supervisor.containers.anchors import read_signals
 from scrun.supervisor.contracts.create_request import read_command_line
 from scrun.supervisor.scripts.channel import Hangup
-from scrun.supervisor.scripts.process import understood
+from scrun.supervisor.scripts.process import parse_frame
 
 CALL = [b"4711", b"22", b"/b", b"2", b"create", b"c1", b"A=b"]
 
@@ -38,7 +38,7 @@ def test_a_call_that_makes_no_sense(changed: dict[int, bytes]) -> None:
 )  # fmt: skip
 def test_what_is_no_frame_of_a_worker(frame_: list[bytes]) -> None:
     with pytest.raises(Hangup):
-        understood(frame_)
+        parse_frame(frame_)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_is_no_frame_of_a_worker(frame_: list[bytes]) -> None:
     [[b"loaded"], [b"loaded", b"a", b"b"], [b"stop"], [b"log", b"", b""], [b"done", b"", b""]],
 )
 def test_frames_of_a_worker(frame_: list[bytes]) -> None:
-    assert understood(frame_) == (frame_[0], frame_[1:])
+    assert parse_frame(frame_) == (frame_[0], frame_[1:])
 
 
 def test_an_anchor_that_says_anything() -> None:

@@ -107,7 +107,7 @@ def removal(tmp_path: Path, text: str, pid: int = 0) -> tuple[int, str, Path]:
     made = tmp_path / f"oci-job{number(container)}-0"
     (made / "task-0").mkdir(parents=True, exist_ok=True)
     command = commands(text).delete(container)
-    assert "\n" not in command[2]  # the holder reads lines
+    assert "\n" not in command[2]  # the keepalive reads lines
     done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     return done.returncode, done.stdout, made
 

@@ -5,7 +5,7 @@ import pwd
 import pytest
 
 from scrun.model.states import TAKEN
-from scrun.supervisor.engines.slurm.fate import read_accounting, read_fate
+from scrun.supervisor.engines.slurm.job_ending import parse_sacct, parse_squeue
 
 NOW = 1795289232.5
 
@@ -38,7 +38,7 @@ NOW = 1795289232.5
     ],
 )
 def test_fate(answer: str, reason: str | None) -> None:
-    ending = read_fate(answer, "7", NOW)
+    ending = parse_squeue(answer, "7", NOW)
     if reason is None:
         assert ending is None
     else:
@@ -59,7 +59,7 @@ def test_fate(answer: str, reason: str | None) -> None:
     ],
 )
 def test_accounting(answer: str, words: str) -> None:
-    ending = read_accounting(answer, "7", NOW)
+    ending = parse_sacct(answer, "7", NOW)
     assert ending is not None
     assert ending.text == words
     assert ("cancelled" in words) == (ending.reason == "cancelled")
@@ -67,4 +67,4 @@ def test_accounting(answer: str, words: str) -> None:
 
 @pytest.mark.parametrize("answer", ["", "CANCELLED\n", "COMPLETED\n", "RUNNING\n"])
 def test_accounting_that_does_not_tell(answer: str) -> None:
-    assert read_accounting(answer, "7", NOW) is None
+    assert parse_sacct(answer, "7", NOW) is None

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrun.supervisor.engines.slurm.grammar import Sentence, Tool, complaint, understood
+from scrun.supervisor.engines.slurm.grammar import Sentence, Tool, complaint, parse_line
 
 # as 22.05.8, 24.11.5 or 26.05.5 said it, or as its program has it
 SAID: list[tuple[Tool, str, Sentence, dict[str, str]]] = [
@@ -110,7 +110,7 @@ SAID: list[tuple[Tool, str, Sentence, dict[str, str]]] = [
 
 @pytest.mark.parametrize(("tool", "line", "sentence", "words"), SAID)
 def test_a_sentence(tool: Tool, line: str, sentence: Sentence, words: dict[str, str]) -> None:
-    said = understood(tool, line)
+    said = parse_line(tool, line)
     assert said is not None
     assert (said.sentence, said.words) == (sentence, words)
 
@@ -120,9 +120,9 @@ def test_only_the_whole_of_it_counts(tool: Tool, line: str) -> None:
     """Whatever a plugin of the site's says gets the tool's own prefix."""
     text = line.removeprefix(f"{tool}: ").removeprefix("error: ")
     for before in ("note: ", f"{tool}: ", "error: note: "):
-        assert understood(tool, f"{tool}: {before}{text}") is None
-    assert understood(tool, text) is None
-    assert understood(tool, f" {line}") is None
+        assert parse_line(tool, f"{tool}: {before}{text}") is None
+    assert parse_line(tool, text) is None
+    assert parse_line(tool, f" {line}") is None
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_only_the_whole_of_it_counts(tool: Tool, line: str) -> None:
     [(tool, line) for tool, line, *_ in SAID if not complaint(tool, line)],
 )
 def test_nothing_may_follow(tool: Tool, line: str) -> None:
-    assert understood(tool, f"{line} (says the site)") is None
-    assert understood(tool, f"{line}\n") is None
+    assert parse_line(tool, f"{line} (says the site)") is None
+    assert parse_line(tool, f"{line}\n") is None
 
 
 @given(st.text())
 def test_any_line(line: str) -> None:
     for tool in ("salloc", "srun", "scancel"):
-        understood(tool, line)
+        parse_line(tool, line)
         complaint(tool, line)

@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 from scrun.model.states import Ending, exited
 from scrun.supervisor.engines.local.runtimes import program_failure
 from scrun.supervisor.engines.slurm.exits import Exit, ending_of_step, step_exit
-from scrun.supervisor.engines.slurm.messages import SallocHeard, SrunHeard
+from scrun.supervisor.engines.slurm.job_state import JobState, StepState
 
 
-def salloc(text: str) -> SallocHeard:
-    heard = SallocHeard()
+def salloc(text: str) -> JobState:
+    state = JobState()
     for line in text.strip().splitlines():
-        heard.hear(line)
-    return heard
+        state.feed(line)
+    return state
 
 
-def srun(text: str, tasks: int = 1) -> SrunHeard:
-    heard = SrunHeard(tasks)
+def srun(text: str, tasks: int = 1) -> StepState:
+    state = StepState(tasks)
     for line in text.strip().splitlines():
-        heard.hear(line)
-    return heard
+        state.feed(line)
+    return state
 
 
 GRANTED = "salloc: Granted job allocation 3537"
@@ -52,19 +52,19 @@ def test_a_step_for_which_there_is_no_job_any_more(line: str) -> None:
 
 
 def test_salloc_granted() -> None:
-    heard = salloc(GRANTED)
-    assert (heard.job_id, heard.granted, heard.revoked, heard.gone) == ("3537", True, False, False)
+    state = salloc(GRANTED)
+    assert (state.job_id, state.granted, state.revoked, state.gone) == ("3537", True, False, False)
 
 
 def test_salloc_pending() -> None:
-    heard = salloc(PENDING)
-    assert (heard.job_id, heard.granted, heard.revoked, heard.gone) == (
+    state = salloc(PENDING)
+    assert (state.job_id, state.granted, state.revoked, state.gone) == (
         "3538",
         False,
         False,
         False,
     )
-    assert heard.refusal == ""
+    assert state.refusal == ""
 
 
 def test_a_refusal_is_the_end() -> None:
@@ -76,8 +76,8 @@ def test_a_refusal_is_the_end() -> None:
 
 
 def test_salloc_pending_then_granted() -> None:
-    heard = salloc(WAITED)
-    assert (heard.job_id, heard.granted, heard.revoked, heard.gone) == ("3546", True, False, False)
+    state = salloc(WAITED)
+    assert (state.job_id, state.granted, state.revoked, state.gone) == ("3546", True, False, False)
 
 
 def test_salloc_knows_the_job_at_the_first_word_of_it() -> None:
@@ -86,9 +86,9 @@ def test_salloc_knows_the_job_at_the_first_word_of_it() -> None:
 
 
 def test_salloc_relinquished() -> None:
-    heard = salloc(f"{GRANTED}\nsalloc: Relinquishing job allocation 3537")
-    assert heard.gone
-    assert not heard.revoked
+    state = salloc(f"{GRANTED}\nsalloc: Relinquishing job allocation 3537")
+    assert state.gone
+    assert not state.revoked
 
 
 @pytest.mark.parametrize(
@@ -116,20 +116,20 @@ def test_salloc_relinquished() -> None:
     ],
 )
 def test_salloc_revoked(lines: str, reason: str, status: int, words: str) -> None:
-    heard = salloc(f"{GRANTED}\n{lines}")
-    assert heard.granted
-    assert heard.revoked
-    assert heard.gone
-    assert (heard.ending.reason, heard.ending.status) == (reason, status)
-    assert words in heard.ending.text
-    assert "3537" in heard.ending.text
+    state = salloc(f"{GRANTED}\n{lines}")
+    assert state.granted
+    assert state.revoked
+    assert state.gone
+    assert (state.ending.reason, state.ending.status) == (reason, status)
+    assert words in state.ending.text
+    assert "3537" in state.ending.text
 
 
 def test_salloc_a_node_that_failed_alone_revokes_nothing() -> None:
     """With --no-kill the job goes on without the node."""
-    heard = salloc(f"{GRANTED}\nsalloc: error: Node failure on node2")
-    assert not heard.revoked
-    assert not heard.gone
+    state = salloc(f"{GRANTED}\nsalloc: error: Node failure on node2")
+    assert not state.revoked
+    assert not state.gone
 
 
 @pytest.mark.parametrize(
@@ -152,24 +152,24 @@ def test_salloc_a_node_that_failed_alone_revokes_nothing() -> None:
     ],
 )
 def test_salloc_refused(lines: str, reason: str) -> None:
-    heard = salloc(lines)
-    assert (heard.job_id, heard.granted, heard.revoked) == ("", False, False)
-    assert heard.reason == reason
+    state = salloc(lines)
+    assert (state.job_id, state.granted, state.revoked) == ("", False, False)
+    assert state.reason == reason
 
 
 def test_salloc_never_reached_slurmctld() -> None:
-    heard = salloc(
+    state = salloc(
         "salloc: error: Unable to allocate resources: Unable to contact slurm controller\n"
         "salloc: error: Second thoughts"
     )
-    assert heard.refusal == ""
-    assert "Unable to contact slurm controller; Second thoughts" in heard.reason
+    assert state.refusal == ""
+    assert "Unable to contact slurm controller; Second thoughts" in state.reason
 
 
 def test_salloc_said_nothing() -> None:
-    heard = SallocHeard()
-    assert heard.reason == "salloc ended without a reason"
-    assert heard.ending.status != 0
+    state = JobState()
+    assert state.reason == "salloc ended without a reason"
+    assert state.ending.status != 0
 
 
 @pytest.mark.parametrize(
@@ -184,22 +184,22 @@ def test_salloc_said_nothing() -> None:
     ],
 )
 def test_salloc_cancelled_while_pending(lines: str) -> None:
-    heard = salloc(PENDING + lines)
-    assert heard.revoked
-    assert heard.gone
-    assert not heard.granted
-    assert "cancelled" in heard.reason
-    assert "3538" in heard.reason
+    state = salloc(PENDING + lines)
+    assert state.revoked
+    assert state.gone
+    assert not state.granted
+    assert "cancelled" in state.reason
+    assert "3538" in state.reason
 
 
 def test_salloc_could_not_give_the_job_back() -> None:
-    heard = salloc(
+    state = salloc(
         f"{GRANTED}\n"
         "salloc: Relinquishing job allocation 3537\n"
         "salloc: error: Unable to clean up job allocation 3537: "
         "Unable to contact slurm controller (connect failure)"
     )
-    assert not heard.gone
+    assert not state.gone
 
 
 # What job_submit plugins tell the user (slurm.log_user), and SPANK plugins log, has the tool's
@@ -230,30 +230,30 @@ SITES = [
 @pytest.mark.parametrize("job", [GRANTED, PENDING])
 def test_salloc_what_a_site_says_is_not_of_our_job(line: str, job: str) -> None:
     for text in (f"{line}\n{job}", f"{job}\n{line}"):
-        heard, alone = salloc(text), salloc(job)
-        assert heard.job_id == alone.job_id
-        assert heard.granted == alone.granted
-        assert not heard.revoked
-        assert not heard.gone
-        assert heard.ending.reason == "cancelled"
-        assert not heard.refusal
+        state, alone = salloc(text), salloc(job)
+        assert state.job_id == alone.job_id
+        assert state.granted == alone.granted
+        assert not state.revoked
+        assert not state.gone
+        assert state.ending.reason == "cancelled"
+        assert not state.refusal
 
 
 def test_salloc_a_site_that_says_slurms_own_sentence_says_it_before_slurm() -> None:
-    heard = salloc(f"salloc: Granted job allocation 5\n{PENDING}")
-    assert (heard.job_id, heard.granted) == ("3538", False)
-    heard = salloc(f"salloc: Pending job allocation 5\n{GRANTED}")
-    assert (heard.job_id, heard.granted) == ("3537", True)
+    state = salloc(f"salloc: Granted job allocation 5\n{PENDING}")
+    assert (state.job_id, state.granted) == ("3538", False)
+    state = salloc(f"salloc: Pending job allocation 5\n{GRANTED}")
+    assert (state.job_id, state.granted) == ("3537", True)
 
 
 def test_salloc_the_environment_of_what_it_runs_knows_better() -> None:
-    heard = salloc("salloc: Granted job allocation 5")
-    heard.hear("salloc: Job allocation 3537 has been revoked.")
-    assert not heard.revoked
-    heard.is_job("3537")
-    assert heard.revoked
-    heard.hear("salloc: Granted job allocation 6")
-    assert (heard.job_id, heard.granted) == ("3537", True)
+    state = salloc("salloc: Granted job allocation 5")
+    state.feed("salloc: Job allocation 3537 has been revoked.")
+    assert not state.revoked
+    state.is_job("3537")
+    assert state.revoked
+    state.feed("salloc: Granted job allocation 6")
+    assert (state.job_id, state.granted) == ("3537", True)
 
 
 TOO_MUCH = """
@@ -273,9 +273,9 @@ TAKEN_AWAY = "salloc: Job allocation 31060001 has been revoked."
 )
 def test_salloc_refused_is_not_cancelled(lines: str) -> None:
     """Slurm makes a job, finds that it can never run, and takes it away (22.05, 24.11, 26.05)."""
-    heard = salloc(lines)
-    assert not heard.withdrawn
-    assert heard.reason == (
+    state = salloc(lines)
+    assert not state.withdrawn
+    assert state.reason == (
         "Requested node configuration is not available: Memory specification can not be satisfied"
     )
 
@@ -284,11 +284,11 @@ def test_salloc_refused_is_not_cancelled(lines: str) -> None:
     "job", ["job allocation 3537", "allocation for job 3537", "job allocation JobId=3537"]
 )
 def test_salloc_could_not_give_it_back_in_all_versions(job: str) -> None:
-    heard = salloc(
+    state = salloc(
         f"{GRANTED}\nsalloc: Relinquishing job allocation 3537\n"
         f"salloc: error: Unable to clean up {job}: Unable to contact slurm controller"
     )
-    assert not heard.gone
+    assert not state.gone
 
 
 @pytest.mark.parametrize(
@@ -306,10 +306,10 @@ def test_salloc_could_not_give_it_back_in_all_versions(job: str) -> None:
     ],
 )
 def test_srun_what_a_site_says_is_nothing_of_our_step(line: str) -> None:
-    heard = srun(f"{STARTED}{line}")
-    assert (heard.step_id, heard.started, heard.aborted) == ("3539.0", False, False)
-    assert not heard.launch_failed
-    assert heard.statuses == []
+    state = srun(f"{STARTED}{line}")
+    assert (state.step_id, state.started, state.aborted) == ("3539.0", False, False)
+    assert not state.launch_failed
+    assert state.statuses == []
 
 
 STARTED = """
@@ -338,15 +338,15 @@ def finished(status: str) -> str:
 
 
 def test_srun_launched() -> None:
-    heard = srun(STARTED)
-    assert (heard.step_id, heard.started, heard.aborted) == ("3539.0", False, False)
-    assert heard.complaints == []
+    state = srun(STARTED)
+    assert (state.step_id, state.started, state.aborted) == ("3539.0", False, False)
+    assert state.complaints == []
 
 
 def test_srun_running() -> None:
-    heard = srun(RUNNING)
-    assert (heard.step_id, heard.started) == ("3539.0", True)
-    assert heard.statuses == []
+    state = srun(RUNNING)
+    assert (state.step_id, state.started) == ("3539.0", True)
+    assert state.statuses == []
 
 
 @pytest.mark.parametrize(
@@ -378,14 +378,14 @@ def test_srun_running() -> None:
     ],
 )
 def test_step_that_ran(lines: str, returned: int, status: int) -> None:
-    heard = srun(RUNNING + lines)
-    assert step_exit(heard, returned) == Exit(status, launched=True)
-    assert heard.complaints == []
+    state = srun(RUNNING + lines)
+    assert step_exit(state, returned) == Exit(status, launched=True)
+    assert state.complaints == []
 
 
 def test_step_of_several_tasks_has_the_highest_status() -> None:
-    heard = srun(RUNNING + finished("0300") + finished("0000") + finished("0009"))
-    assert step_exit(heard, 0) == Exit(137, launched=True)
+    state = srun(RUNNING + finished("0300") + finished("0000") + finished("0009"))
+    assert step_exit(state, 0) == Exit(137, launched=True)
 
 
 TWO = """
@@ -406,11 +406,11 @@ def test_step_of_two_nodes_runs_when_both_do() -> None:
 
 def test_step_of_two_tasks_on_a_node_runs_when_both_do() -> None:
     """As 23.02 and newer can have them; src/srun/launch.c says it without a plugin's name."""
-    heard = srun(
+    state = srun(
         "srun: launching StepId=7.0 on host n1, 2 tasks: [0-1]\nsrun: Node n1, 2 tasks started", 2
     )
-    assert heard.started
-    assert heard.running == {"n1": [0, 1]}
+    assert state.started
+    assert state.running == {"n1": [0, 1]}
 
 
 def test_a_node_that_started_nothing() -> None:
@@ -429,20 +429,20 @@ def test_a_node_that_started_nothing() -> None:
     ],
 )
 def test_where_tasks_run(lines: str, running: dict[str, list[int]]) -> None:
-    heard = srun(TWO + BOTH_STARTED + lines, 2)
-    assert heard.running == running
+    state = srun(TWO + BOTH_STARTED + lines, 2)
+    assert state.running == running
     if "unknown" not in lines:
-        assert heard.complaints == []
+        assert state.complaints == []
 
 
 def test_tasks_of_a_node_are_counted_from_0() -> None:
-    heard = srun(
+    state = srun(
         "srun: launching StepId=7.0 on host n1, 3 tasks: [0-2]\n"
         "srun: launching StepId=7.0 on host n2, 3 tasks: 3,[5-6]\n"
         "srun: error: n2: tasks 3,6: Exited with exit code 1",
         6,
     )
-    assert heard.running == {"n1": [0, 1, 2], "n2": [1]}
+    assert state.running == {"n1": [0, 1, 2], "n2": [1]}
 
 
 @pytest.mark.parametrize(
@@ -450,26 +450,26 @@ def test_tasks_of_a_node_are_counted_from_0() -> None:
     [(("0000", "0300"), 3), (("0900", "0009"), 137), (("ff00", "000f"), 255)],
 )
 def test_the_highest_of_two_nodes(statuses: tuple[str, str], highest: int) -> None:
-    heard = srun(TWO + BOTH_STARTED + "".join(finished(status) for status in statuses), 2)
-    assert step_exit(heard, 0) == Exit(highest, launched=True)
+    state = srun(TWO + BOTH_STARTED + "".join(finished(status) for status in statuses), 2)
+    assert step_exit(state, 0) == Exit(highest, launched=True)
 
 
 def test_two_tasks_in_one_notification() -> None:
     both = finished("0000").replace("for 1 task of", "for 2 tasks of")
-    heard = srun(TWO + BOTH_STARTED + both, 2)
-    assert heard.missing == 0
-    assert step_exit(heard, 0) == Exit(0, launched=True)
+    state = srun(TWO + BOTH_STARTED + both, 2)
+    assert state.missing == 0
+    assert step_exit(state, 0) == Exit(0, launched=True)
 
 
 @pytest.mark.parametrize(("returned", "status"), [(0, 1), (1, 1), (9, 9), (-15, 1)])
 def test_one_task_succeeded_and_the_other_was_lost(returned: int, status: int) -> None:
-    heard = srun(TWO + BOTH_STARTED + finished("0000") + "srun: error: Node failure on node2", 2)
-    assert step_exit(heard, returned) == Exit(status, launched=True)
+    state = srun(TWO + BOTH_STARTED + finished("0000") + "srun: error: Node failure on node2", 2)
+    assert step_exit(state, returned) == Exit(status, launched=True)
 
 
 def test_one_node_could_not_launch() -> None:
     """srun kills what the other one had begun."""
-    heard = srun(
+    state = srun(
         TWO
         + "srun: error: Task launch for StepId=6761.4 failed on node node1: Unspecified error\n"
         + "srun: error: Application launch failed: Unspecified error\n"
@@ -479,13 +479,13 @@ def test_one_node_could_not_launch() -> None:
         + "srun: error: node2: task 1: Killed",
         2,
     )
-    assert step_exit(heard, 137) == Exit(137, launched=False)
-    assert "failed on node node1: Unspecified error" in heard.complaints[0]
-    assert len(heard.complaints) == 2
+    assert step_exit(state, 137) == Exit(137, launched=False)
+    assert "failed on node node1: Unspecified error" in state.complaints[0]
+    assert len(state.complaints) == 2
 
 
 def test_step_ended_with_its_job() -> None:
-    heard = srun(
+    state = srun(
         RUNNING
         + "srun: Complete StepId=3539.0+0 received\n"
         + "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.\n"
@@ -493,8 +493,8 @@ def test_step_ended_with_its_job() -> None:
         + finished("000f")
         + "srun: error: node1: task 0: Terminated"
     )
-    assert heard.aborted
-    assert step_exit(heard, 143) == Exit(143, launched=True)
+    assert state.aborted
+    assert step_exit(state, 143) == Exit(143, launched=True)
 
 
 @pytest.mark.parametrize(
@@ -509,21 +509,21 @@ def test_step_ended_with_its_job() -> None:
 )
 def test_step_that_was_ended_from_outside_is_never_a_success(line: str) -> None:
     """srun returns 0 there (22.05)."""
-    heard = srun(RUNNING + line)
-    assert heard.aborted
-    assert step_exit(heard, 0) == Exit(1, launched=True)
+    state = srun(RUNNING + line)
+    assert state.aborted
+    assert step_exit(state, 0) == Exit(1, launched=True)
 
 
 def test_step_that_could_not_be_launched() -> None:
-    heard = srun(
+    state = srun(
         STARTED
         + "srun: error: Task launch for StepId=3539.0 failed on node node1: "
         + "No such file or directory\n"
         + "srun: error: Application launch failed: No such file or directory\n"
         + "srun: Job step aborted"
     )
-    assert step_exit(heard, 130) == Exit(130, launched=False)
-    assert heard.complaints == [
+    assert step_exit(state, 130) == Exit(130, launched=False)
+    assert state.complaints == [
         "Task launch for StepId=3539.0 failed on node node1: No such file or directory",
         "Application launch failed: No such file or directory",
     ]
@@ -531,19 +531,19 @@ def test_step_that_could_not_be_launched() -> None:
 
 def test_a_task_that_could_not_be_launched_has_not_run() -> None:
     """The node could not put it into its cgroup; srun counts it as started and returns 0."""
-    heard = srun(
+    state = srun(
         "srun: launching StepId=31500205.0 on host node1, 1 tasks: 0\n"
         + "srun: error: task 0 launch failed: Slurmd could not execve job\n"
         + "srun: launch/slurm: _task_start: Node node1, 1 tasks started"
     )
-    assert not heard.started
-    assert step_exit(heard, 0) == Exit(1, launched=False)
-    assert heard.complaints == ["task 0 launch failed: Slurmd could not execve job"]
+    assert not state.started
+    assert step_exit(state, 0) == Exit(1, launched=False)
+    assert state.complaints == ["task 0 launch failed: Slurmd could not execve job"]
 
 
 @pytest.mark.parametrize("returned", [0, 1, -15])
 def test_step_that_never_ran_is_no_success(returned: int) -> None:
-    assert step_exit(SrunHeard(), returned) == Exit(1, launched=False)
+    assert step_exit(StepState(), returned) == Exit(1, launched=False)
 
 
 @pytest.mark.parametrize("status", ["137f", "ffff", "fffffffe", "ffffffffffffffff"])
@@ -572,13 +572,13 @@ def test_program_failure(said: str, status: int | None) -> None:
 
 
 def test_the_runtimes_first_word_counts() -> None:
-    heard = SrunHeard()
-    assert heard.runtime_status is None
-    heard.hear_runtime(b"\xff\xfe nothing of that kind")
-    assert heard.runtime_status is None
-    heard.hear_runtime(b"executable file `x` not found in $PATH: No such file or directory")
-    heard.hear_runtime(bytearray(b"open executable: Permission denied"))
-    assert heard.runtime_status == 127
+    state = StepState()
+    assert state.runtime_status is None
+    state.feed_stderr(b"\xff\xfe nothing of that kind")
+    assert state.runtime_status is None
+    state.feed_stderr(b"executable file `x` not found in $PATH: No such file or directory")
+    state.feed_stderr(bytearray(b"open executable: Permission denied"))
+    assert state.runtime_status == 127
 
 
 WORDS = st.sampled_from(
@@ -598,20 +598,20 @@ LINES = st.lists(st.one_of(st.text(), st.lists(WORDS).map("".join)), max_size=8)
 
 @given(LINES)
 def test_salloc_may_say_anything(lines: list[str]) -> None:
-    heard = SallocHeard()
+    state = JobState()
     for line in lines:
-        heard.hear(line)
-    assert heard.ending.status in range(1, 256)
-    assert heard.reason
+        state.feed(line)
+    assert state.ending.status in range(1, 256)
+    assert state.reason
 
 
 @given(LINES, st.integers(-64, 255), st.integers(1, 3))
 def test_srun_may_say_anything(lines: list[str], returned: int, tasks: int) -> None:
-    heard = SrunHeard(tasks)
+    state = StepState(tasks)
     for line in lines:
-        heard.hear(line)
-    assert all(heard.running.values())
-    ended = step_exit(heard, returned)
+        state.feed(line)
+    assert all(state.running.values())
+    ended = step_exit(state, returned)
     assert 0 <= ended.status <= 255
     if not ended.launched:
         assert ended.status
@@ -619,9 +619,9 @@ def test_srun_may_say_anything(lines: list[str], returned: int, tasks: int) -> N
 
 @given(st.binary())
 def test_a_runtime_may_say_anything(content: bytes) -> None:
-    heard = SrunHeard()
-    heard.hear_runtime(content)
-    assert heard.runtime_status in (None, 126, 127)
+    state = StepState()
+    state.feed_stderr(content)
+    assert state.runtime_status in (None, 126, 127)
 
 
 # Out of memory. Said by 22.05 with task/cgroup and ConstrainRAMSpace, and with jobacct_gather
@@ -645,8 +645,8 @@ BY_SLURM = (
 
 
 def end(lines: str, returned: int, salloc_said: str = "", tasks: int = 1) -> Ending:
-    heard = srun(lines, tasks)
-    return ending_of_step(heard, step_exit(heard, returned), salloc(salloc_said))
+    state = srun(lines, tasks)
+    return ending_of_step(state, step_exit(state, returned), salloc(salloc_said))
 
 
 @pytest.mark.parametrize(
@@ -679,7 +679,7 @@ def test_another_step_of_the_job_had_too_much_memory(status: str) -> None:
 
 
 def test_a_step_in_the_job_of_somebody_else() -> None:
-    heard = srun(RUNNING + BY_KERNEL)
-    assert ending_of_step(heard, step_exit(heard, 1)).reason == "out-of-memory"
-    heard = srun(RUNNING + BY_SLURM)
-    assert ending_of_step(heard, step_exit(heard, 137)) == exited(137)
+    state = srun(RUNNING + BY_KERNEL)
+    assert ending_of_step(state, step_exit(state, 1)).reason == "out-of-memory"
+    state = srun(RUNNING + BY_SLURM)
+    assert ending_of_step(state, step_exit(state, 137)) == exited(137)

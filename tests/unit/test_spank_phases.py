@@ -13,7 +13,7 @@ from scrun.settings.spank.callbacks import (
     REMOTE_ITEMS,
     TASK_ITEMS,
 )
-from scrun.supervisor.scripts.spank.phases import ContextName, Facts, state
+from scrun.supervisor.scripts.spank.items import ContextName, Facts, state
 from scrun.supervisor.scripts.spank.tasks import environment_of, facts_of_job, wait_status
 
 FACTS = Facts("24.11.5", 1000, 100, (4, 5), 7, 2, 3, 4, ("a", "b"), 99, 768)

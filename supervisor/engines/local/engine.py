@@ -38,7 +38,7 @@ from scrun.supervisor.engines.local.target import local_target
 
 # It outlives the supervisor, to clean up when that dies. Standard input is a socket of the
 # supervisor, which may send a new command: the last one counts.
-_HOLDER = """\
+_KEEPALIVE = """\
 text=$1
 while IFS= read -r line; do text=$line; done
 exec /bin/sh -c "$text" >/dev/null 2>&1 </dev/null
@@ -130,12 +130,12 @@ class LocalEngine:
                 async with (
                     messages(lambda text: request.journal.write("info", text)) as stderr,
                     child(
-                        ["/bin/sh", "-c", _HOLDER, "sh", delete],
+                        ["/bin/sh", "-c", _KEEPALIVE, "sh", delete],
                         commands.child_env(request.child_env),
                         stdin=theirs.fileno(),
                         stderr=stderr,
                         dies_with_us=False,
-                    ) as holder,
+                    ) as keepalive,
                     unwrapped() as watching,
                 ):
                     theirs.close()
@@ -143,7 +143,7 @@ class LocalEngine:
 
                     @watching.start_soon
                     async def watch() -> None:
-                        await holder.wait()
+                        await keepalive.wait()
                         lost.set()
                         text = f"job {job_id} was cancelled: its keepalive process was killed"
                         request.on_lost(taken("cancelled", text))
@@ -155,7 +155,7 @@ class LocalEngine:
                         watching.cancel_scope.cancel()
                         line.close()
                         with trio.move_on_after(_RELEASE, shield=True):
-                            await holder.wait()
+                            await keepalive.wait()
         finally:  # `on_lost` cancels the block
             if lost.is_set() and (job is None or not job.stays):
                 with trio.CancelScope(shield=True):
@@ -169,16 +169,16 @@ class LocalEngine:
         """
         # the runtime that made the container knows it; another one need not
         commands = await in_thread(made_by, record) or await self.commands(child_env)
-        said: list[str] = []
-        async with messages(said.append) as stderr:
+        errors: list[str] = []
+        async with messages(errors.append) as stderr:
             command = commands.delete(RuntimeContainer(record, job_id))
             async with child(command, commands.child_env(child_env), stderr=stderr) as delete:
                 with trio.move_on_after(_RELEASE):
                     await delete.wait()
             status = await delete.wait()
         gone = ("does not exist", "No such process")
-        if status and not any(word in line for line in said for word in gone):
-            reason = said[-1] if said else f"status {status}"
+        if status and not any(word in line for line in errors for word in gone):
+            reason = errors[-1] if errors else f"status {status}"
             raise EngineError(f"the runtime cannot remove the container: {reason}")
 
 

@@ -20,14 +20,14 @@ _INFO = struct.Struct("=Q52xi")
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _EXIT = 1 << 3
 
-_REAPED, _LOOKS = 2.0, 0.02
+_REAPED, _PAUSE = 2.0, 0.02
 
 UNKNOWN = Ending(
     -1, "exited", "only the container engine knows its exit status: this kernel is older than 6.15"
 )
 
 
-class SomebodysChild:
+class ForeignChild:
     """A process that is a child of another one.
 
     Attributes:
@@ -60,10 +60,10 @@ class SomebodysChild:
         async with self._lock:  # trio lets only one task wait for a descriptor
             if self.ending is None:
                 await trio.lowlevel.wait_readable(self._pidfd)
-                self.ending = await self._seen()
+                self.ending = await self._wait_for_ending()
         return self.ending
 
-    async def _seen(self) -> Ending:
+    async def _wait_for_ending(self) -> Ending:
         """Return how it ended.
 
         The kernel shows the status of a process that has not executed its program yet to nobody
@@ -71,10 +71,10 @@ class SomebodysChild:
         """
         with trio.move_on_after(_REAPED):
             while self._is_zombie:
-                if (ending := self._look()) is not UNKNOWN:
+                if (ending := self._read_ending()) is not UNKNOWN:
                     return ending
-                await trio.sleep(_LOOKS)
-        return self._look()  # it may have been reaped right after the last attempt
+                await trio.sleep(_PAUSE)
+        return self._read_ending()  # it may have been reaped right after the last attempt
 
     @property
     def _is_zombie(self) -> bool:
@@ -86,7 +86,7 @@ class SomebodysChild:
             pass
         return True
 
-    def _look(self) -> Ending:
+    def _read_ending(self) -> Ending:
         status = _of_reaped(self._pidfd)
         if status is None:
             status = _of_zombie(self.pid, self._pidfd)

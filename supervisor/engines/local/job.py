@@ -104,14 +104,14 @@ class LocalJob:
 
     async def _kill(self, number: int) -> str:
         """Call the runtime's `kill`; return why it failed, or ""."""
-        said: list[str] = []
+        errors: list[str] = []
         command = self._commands.kill(self._container, number)
         async with (
-            messages(said.append) as stderr,
+            messages(errors.append) as stderr,
             child(command, self._child_env, stderr=stderr) as kill,
         ):
             status = await kill.wait()
-        return "; ".join(said) or f"status {status}" if status else ""
+        return "; ".join(errors) or f"status {status}" if status else ""
 
     async def session(self, program: Program) -> Session:
         """Prepare to run another program in the container.
@@ -156,8 +156,10 @@ class LocalJob:
         text = script(self._commands.state(self._container))
         output = Output()
         async with (
-            messages(output.take) as said,
-            child(["/bin/sh", "-c", text], self._child_env, stdout=said, stderr=said) as running,
+            messages(output.take) as errors,
+            child(
+                ["/bin/sh", "-c", text], self._child_env, stdout=errors, stderr=errors
+            ) as running,
         ):
             status = await running.wait()
         lines = "".join(f"{line}\n" for line in output.lines)

@@ -20,9 +20,9 @@ from scrun.supervisor.contracts.engine import Call, JobRequest, Step
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
-from scrun.supervisor.engines.local.exits import SomebodysChild
+from scrun.supervisor.engines.local.exits import ForeignChild
 from scrun.supervisor.engines.local.job import LocalJob, not_started, read_tail
-from scrun.supervisor.engines.local.keeping import Keeper
+from scrun.supervisor.engines.local.reaper import Reaper
 
 _PATIENCE = 5.0
 
@@ -40,7 +40,7 @@ class RuntimeJob(LocalJob):
         """See `LocalJob`."""
         super().__init__(commands, container, request, tell)
         self._runtime_commands = commands
-        self._first: SomebodysChild | None = None
+        self._first: ForeignChild | None = None
         self._begun = trio.Event()
 
     async def signal(self, number: int) -> None:
@@ -71,19 +71,19 @@ class RuntimeJob(LocalJob):
         pid_file = os.path.join(record, "runtime.pid")
         async with AsyncExitStack() as stack:
             stack.callback(self._begun.set)
-            keeper = None
+            reaper = None
             if call is None:
-                keeper = Keeper(stack, step, record, pid_file, self._child_env)
-                call, console = keeper.call, keeper.console
-            await self._make(step, call, pid_file, console, shown=keeper is not None)
+                reaper = Reaper(stack, step, record, pid_file, self._child_env)
+                call, console = reaper.call, reaper.console
+            await self._make(step, call, pid_file, console, shown=reaper is not None)
             await in_thread(os.chmod, pid_file, 0o600)  # runtimes apply the caller's umask
             pid = await in_thread(_read_pid, pid_file)
             try:
-                first = SomebodysChild(pid) if keeper is None else keeper.child(pid)
+                first = ForeignChild(pid) if reaper is None else reaper.child(pid)
             except ProcessLookupError:
                 raise NotMade("its first process was killed", shown=False) from None
             self._first = first
-            self._runtime = keeper.process if keeper is not None else None
+            self._runtime = reaper.process if reaper is not None else None
             try:
                 yield RuntimeProcess(first, self)
             finally:
@@ -120,15 +120,15 @@ class RuntimeJob(LocalJob):
         Raises:
             EngineError: The runtime failed.
         """
-        said: list[str] = []
+        errors: list[str] = []
         command = self._runtime_commands.start(self._container)
         async with (
-            messages(said.append) as stderr,
+            messages(errors.append) as stderr,
             child(command, self._child_env, stderr=stderr) as start,
         ):
             status = await start.wait()
         if status:
-            reason = "; ".join(said) or f"status {status}"
+            reason = "; ".join(errors) or f"status {status}"
             raise EngineError(shortened(f"the container could not be started: {reason}"))
         self._begun.set()
 
@@ -150,7 +150,7 @@ class NotMade(EngineError):
 class RuntimeProcess:
     """The container's first process (see `supervisor.contracts.engine.Process`)."""
 
-    def __init__(self, first: SomebodysChild, job: RuntimeJob) -> None:
+    def __init__(self, first: ForeignChild, job: RuntimeJob) -> None:
         """Describe it."""
         self.pid = first.pid
         self._first = first

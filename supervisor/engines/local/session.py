@@ -45,16 +45,16 @@ class LocalSession:
         stdin, stdout, stderr = program.stdio
         if program.terminal or program.program_is_known:
             return exited(await self._run(stdin, stdout, stderr))
-        heard: list[int] = []
+        failures: list[int] = []
 
-        def hear(content: bytes | bytearray) -> None:
+        def check_stderr(content: bytes | bytearray) -> None:
             if (status := program_failure(content.decode(errors="replace"))) is not None:
-                heard.append(status)
+                failures.append(status)
 
-        async with tee(stderr, self._child_env, hear) as pipe:
+        async with tee(stderr, self._child_env, check_stderr) as pipe:
             status = await self._run(stdin, stdout, pipe)
-        if status and heard:
-            return Ending(heard[0], "not-found" if heard[0] == 127 else "not-executable")
+        if status and failures:
+            return Ending(failures[0], "not-found" if failures[0] == 127 else "not-executable")
         return exited(status)
 
     async def _run(self, stdin: int, stdout: int, stderr: int) -> int:

@@ -20,7 +20,7 @@ from scrun.supervisor.core.places import program
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.spool import write_task
 
-_MINDER = program("reapers", "site_commands")
+_REAPER = program("reapers", "site_commands")
 
 
 class OciConfCommands(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class OciConfCommands(msgspec.Struct, frozen=True):
                 self.conf.run_time_query,
             )
         ]
-        return [sys.executable, "-I", "-S", _MINDER, log, *words]
+        return [sys.executable, "-I", "-S", _REAPER, log, *words]
 
     def kill(self, container: RuntimeContainer, number: int) -> list[str]:
         """See `Commands`. RunTimeKill names a signal, or takes one at its end."""

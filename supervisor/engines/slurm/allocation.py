@@ -34,9 +34,9 @@ from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.cancel import cancel_job
-from scrun.supervisor.engines.slurm.fate import ask_fate
 from scrun.supervisor.engines.slurm.grammar import is_chatter
-from scrun.supervisor.engines.slurm.messages import SallocHeard
+from scrun.supervisor.engines.slurm.job_ending import query_ending
+from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.release import cancel_in_the_end, may_pass
 from scrun.supervisor.engines.slurm.tools import Tools, lean
@@ -44,11 +44,11 @@ from scrun.supervisor.engines.slurm.unknown import jobs_of_a_killed_salloc
 
 # The socket is its standard input: dash can name one-digit descriptors only, and salloc keeps
 # open whatever else it inherits.
-_HOLDER = 'echo $$ >&0; read -r status 2>/dev/null; exit "${status:-1}"'
+_KEEPALIVE = 'echo $$ >&0; read -r status 2>/dev/null; exit "${status:-1}"'
 _CANCELLER = 'read -r _; exec "$@"'
 # salloc's own directory becomes WorkDir and SLURM_SUBMIT_DIR of the job. It is a user's directory
 # and may hang, so a separate process enters it. salloc reports errors, for its --chdir.
-_THERE = 'cd -- "$0" 2>/dev/null; exec "$@"'
+_IN_DIRECTORY = 'cd -- "$0" 2>/dev/null; exec "$@"'
 _LAST_WORDS = 0.1
 _FIRST_WORDS = 5.0
 _LAST_BREATH = 3.0
@@ -61,12 +61,12 @@ class Held(msgspec.Struct, frozen=True):
     Attributes:
         job_id: Its number.
         environment: Its SLURM_* variables.
-        salloc: What salloc has reported; None for a job that scrun did not allocate.
+        state: What salloc has reported; None for a job that scrun did not allocate.
     """
 
     job_id: str
     environment: dict[str, str]
-    heard: SallocHeard | None = None
+    state: JobState | None = None
 
 
 class AllocationRequest(msgspec.Struct, frozen=True):
@@ -89,62 +89,64 @@ class _Allocation:
     """The conversation with one salloc."""
 
     def __init__(self, tools: Tools, request: JobRequest) -> None:
-        self.heard = SallocHeard()
+        self.state = JobState()
         self.known = trio.Event()
         self._changed = trio.Event()
-        self._seen = ("", False, False, False)
+        self._reported = ("", False, False, False)
         self._in_vain: Waiting | None = None
         self._tools = tools
         self._request = request
         self._child_env = tools.child_env(request.child_env)
 
-    def hear(self, line: str) -> None:
-        heard = self.heard
-        heard.hear(line)
+    def feed(self, line: str) -> None:
+        state = self.state
+        state.feed(line)
         self._request.journal.write("debug" if is_chatter(line) else "info", line)
-        self._look()
+        self._report()
 
-    def _look(self) -> None:
+    def _report(self) -> None:
         """Record the job's id and state when they become known or change."""
-        heard = self.heard
-        seen = (heard.job_id, heard.granted, heard.revoked, heard.suspended)
-        if seen == self._seen:
+        state = self.state
+        current = (state.job_id, state.granted, state.revoked, state.suspended)
+        if current == self._reported:
             return
-        if heard.job_id != self._seen[0]:
-            self._request.on_job_id(heard.job_id, True)
+        if state.job_id != self._reported[0]:
+            self._request.on_job_id(state.job_id, True)
             self.known.set()
-        if heard.suspended is not self._seen[3]:
-            self._request.on_suspended(heard.suspended)
-        self._seen = seen
+        if state.suspended is not self._reported[3]:
+            self._request.on_suspended(state.suspended)
+        self._reported = current
         self._changed.set()
         self._changed = trio.Event()
 
     async def _revoked(self) -> None:
         """Wait until the job is revoked."""
-        while not self.heard.revoked:
+        while not self.state.revoked:
             await self._changed.wait()
 
     def granted(self, environment: dict[str, str]) -> Held:
         """Return the granted job."""
-        self.heard.is_job(environment["SLURM_JOB_ID"])
-        self._look()
-        return Held(self.heard.job_id, environment, self.heard)
+        self.state.is_job(environment["SLURM_JOB_ID"])
+        self._report()
+        return Held(self.state.job_id, environment, self.state)
 
     async def watch(self, salloc: Child) -> None:
         """Report the loss of the job. A release cancels this first."""
         async with _until_the_end_of(salloc):
             await self._revoked()
             await trio.sleep(_LAST_WORDS)  # the next line may have the cause
-        if self.heard.revoked:
-            ending = self.heard.ending
+        if self.state.revoked:
+            ending = self.state.ending
             if ending.reason == "cancelled":
-                ending = await ask_fate(self._tools, self._child_env, self.heard.job_id) or ending
+                ending = (
+                    await query_ending(self._tools, self._child_env, self.state.job_id) or ending
+                )
             self._request.on_lost(ending)
         else:
-            text = f"job {self.heard.job_id} is lost: salloc ended unexpectedly"
+            text = f"job {self.state.job_id} is lost: salloc ended unexpectedly"
             self._request.on_lost(taken("scrun-failure", text))
 
-    async def mind_pending(self, queue: Queue, because: str, scope: trio.CancelScope) -> None:
+    async def watch_pending(self, queue: Queue, because: str, scope: trio.CancelScope) -> None:
         """Report why the job is pending, and have it cancelled when the supervisor dies.
 
         Args:
@@ -158,16 +160,16 @@ class _Allocation:
             scope.cancel()
 
         while True:
-            changed, heard = self._changed, self.heard
+            changed, state = self._changed, self.state
             async with unwrapped() as nursery:
-                if heard.job_id:
-                    nursery.start_soon(watch, heard.job_id)
-                    if not heard.granted:
-                        nursery.start_soon(self._end_with_us, heard.job_id)
+                if state.job_id:
+                    nursery.start_soon(watch, state.job_id)
+                    if not state.granted:
+                        nursery.start_soon(self._cancel_with_supervisor, state.job_id)
                 await changed.wait()
                 nursery.cancel_scope.cancel()
 
-    async def _end_with_us(self, job_id: str) -> None:
+    async def _cancel_with_supervisor(self, job_id: str) -> None:
         ours, theirs = socket.socketpair()
         words = ["/bin/sh", "-c", _CANCELLER, "sh", self._tools.scancel, job_id]
         with ours, theirs:
@@ -175,7 +177,7 @@ class _Allocation:
                 theirs.close()
                 await trio.sleep_forever()
 
-    async def lose_patience(self, scope: trio.CancelScope) -> None:
+    async def stop_waiting(self, scope: trio.CancelScope) -> None:
         """Cancel the wait for a job that is gone: salloc may not end by itself then."""
         await self._revoked()
         await trio.sleep(_FIRST_WORDS)
@@ -187,25 +189,25 @@ class _Allocation:
         Returns:
             Whether Slurm knows that it ended, so that salloc has nothing left to do.
         """
-        heard = self.heard
+        state = self.state
         with trio.move_on_after(_FIRST_WORDS, shield=True):
             async with _until_the_end_of(salloc):  # salloc closes the line a moment before it ends
                 await self.known.wait()
-                if heard.granted:
+                if state.granted:
                     # Its shell is about to start. A salloc whose job is cancelled just before that
                     # hangs (one in 300 containers cancelled during `create`), see above.
-                    await _holder(line)
+                    await _keepalive_pid(line)
                     return False
-        if not salloc.ended and not heard.gone:
+        if not salloc.ended and not state.gone:
             with trio.CancelScope(shield=True):
                 return await self._end_job(salloc)
-        return heard.gone
+        return state.gone
 
     async def _end_job(self, salloc: Child) -> bool:
         """Cancel a job for which salloc runs no shell yet; return whether that worked."""
-        if self.heard.job_id:
+        if self.state.job_id:
             try:
-                await cancel_job(self._tools, self._child_env, self.heard.job_id)
+                await cancel_job(self._tools, self._child_env, self.state.job_id)
             except Exception as error:
                 if not may_pass(error):
                     raise
@@ -215,16 +217,16 @@ class _Allocation:
         salloc.signal(SIGTERM)  # no id: slurmctld does not answer, and there is no job yet
         return False
 
-    async def make_sure(self, salloc: Child, began: float) -> None:
+    async def cancel_leftovers(self, salloc: Child, began: float) -> None:
         """Cancel jobs that salloc may have left behind.
 
         Args:
             salloc: The salloc, which has ended.
             began: When it was started.
         """
-        heard = self.heard
-        doubtful = [heard.job_id] if heard.job_id and not heard.gone else []
-        if not heard.job_id and await salloc.wait() < 0:
+        state = self.state
+        doubtful = [state.job_id] if state.job_id and not state.gone else []
+        if not state.job_id and await salloc.wait() < 0:
             doubtful = await jobs_of_a_killed_salloc(
                 self._tools, self._child_env, salloc.pid, began
             )
@@ -240,20 +242,20 @@ class _Allocation:
         Returns:
             The message, and the reason for the record (see `scrun.model.states`).
         """
-        heard = self.heard
+        state = self.state
         if self._in_vain is not None:
-            return in_vain_line(heard.job_id, self._in_vain, because), "scrun-failure"
-        if heard.withdrawn:
-            fate = await ask_fate(self._tools, self._child_env, heard.job_id)
-            if fate is None:
-                return heard.reason, heard.ending.reason
-            return f"{fate.text}, while it waited for resources", fate.reason
-        return (f"{heard.reason} ({because})" if because else heard.reason), "scrun-failure"
+            return in_vain_line(state.job_id, self._in_vain, because), "scrun-failure"
+        if state.withdrawn:
+            ending = await query_ending(self._tools, self._child_env, state.job_id)
+            if ending is None:
+                return state.reason, state.ending.reason
+            return f"{ending.text}, while it waited for resources", ending.reason
+        return (f"{state.reason} ({because})" if because else state.reason), "scrun-failure"
 
 
 @asynccontextmanager
 async def allocated(
-    tools: Tools, queue: Queue, request: JobRequest, wish: AllocationRequest
+    tools: Tools, queue: Queue, request: JobRequest, salloc_request: AllocationRequest
 ) -> AsyncIterator[Held]:
     """Allocate a job and hold it.
 
@@ -261,16 +263,16 @@ async def allocated(
         tools: Slurm's tools.
         queue: The reasons of pending jobs.
         request: The request, with callbacks for progress.
-        wish: What to ask salloc for.
+        salloc_request: What to ask salloc for.
 
     Raises:
         AllocationRefused: Slurm gave no job; with its reason.
     """
     allocation = _Allocation(tools, request)
     ours, theirs = socket.socketpair()
-    command = ["/bin/sh", "-c", _THERE, wish.directory, tools.salloc]
+    command = ["/bin/sh", "-c", _IN_DIRECTORY, salloc_request.directory, tools.salloc]
     # with -v it reports that the job is suspended
-    command += ["-v", *wish.options, "--", "/bin/sh", "-c", _HOLDER]
+    command += ["-v", *salloc_request.options, "--", "/bin/sh", "-c", _KEEPALIVE]
     line = trio.socket.from_stdlib_socket(ours)
     environment: dict[str, str] | None = None
     began = time.time()
@@ -278,7 +280,7 @@ async def allocated(
     try:
         with line, theirs:
             async with (
-                messages(allocation.hear) as stderr,
+                messages(allocation.feed) as stderr,
                 child(
                     command,
                     lean(tools.child_env(request.child_env)),
@@ -291,9 +293,11 @@ async def allocated(
                 try:
                     async with unwrapped() as pending:
                         waiting = pending.cancel_scope
-                        pending.start_soon(allocation.mind_pending, queue, wish.because, waiting)
-                        pending.start_soon(allocation.lose_patience, waiting)
-                        environment = _environment(await _holder(line))
+                        pending.start_soon(
+                            allocation.watch_pending, queue, salloc_request.because, waiting
+                        )
+                        pending.start_soon(allocation.stop_waiting, waiting)
+                        environment = _environment(await _keepalive_pid(line))
                         pending.cancel_scope.cancel()
                     if environment is not None:
                         held = allocation.granted(environment)
@@ -308,16 +312,18 @@ async def allocated(
                     if environment is None:
                         gone = await allocation.give_up(salloc, line)
                     else:
-                        _tell(line, request.ending())
+                        _send_status(line, request.ending())
                     line.close()  # the keepalive ends, and salloc relinquishes the job
-                    with trio.move_on_after(_LAST_BREATH if gone else wish.deadline, shield=True):
+                    with trio.move_on_after(
+                        _LAST_BREATH if gone else salloc_request.deadline, shield=True
+                    ):
                         await salloc.wait()
     finally:
         if salloc is not None:
             with trio.CancelScope(shield=True):
-                await allocation.make_sure(salloc, began)
+                await allocation.cancel_leftovers(salloc, began)
     if environment is None:
-        reason, kind = await allocation.reason(wish.because)
+        reason, kind = await allocation.reason(salloc_request.because)
         raise AllocationRefused(f"no job for container {request.container}: {reason}", kind)
 
 
@@ -335,7 +341,7 @@ async def _until_the_end_of(salloc: Child) -> AsyncIterator[None]:
         nursery.cancel_scope.cancel()
 
 
-def _tell(line: trio.socket.SocketType, ending: Ending | None) -> None:
+def _send_status(line: trio.socket.SocketType, ending: Ending | None) -> None:
     """Send the keepalive its exit status."""
     status = _NOT_KNOWN if ending is None else ending.status
     with contextlib.suppress(OSError):  # the keepalive may have ended with the job
@@ -343,7 +349,7 @@ def _tell(line: trio.socket.SocketType, ending: Ending | None) -> None:
         os.write(line.fileno(), b"%d\n" % status)
 
 
-async def _holder(line: trio.socket.SocketType) -> str:
+async def _keepalive_pid(line: trio.socket.SocketType) -> str:
     """Wait until the job is granted and the keepalive runs.
 
     Returns:

@@ -7,7 +7,7 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, understood
+from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, parse_line
 from scrun.supervisor.engines.slurm.tools import Tools
 
 _DEADLINE = 20.0
@@ -19,9 +19,9 @@ async def cancel_job(tools: Tools, child_env: ChildEnv, job_id: str) -> None:
     Raises:
         EngineError: Slurm does not answer; the job may still be there.
     """
-    status, said = await _scancel(tools, child_env, [job_id])
-    if status and not _means(said, Sentence.GONE):
-        raise EngineError(f"job {job_id} may still be there: {_told(said)}")
+    status, errors = await _scancel(tools, child_env, [job_id])
+    if status and not _means(errors, Sentence.GONE):
+        raise EngineError(f"job {job_id} may still be there: {_error_text(errors)}")
 
 
 async def signal_step(tools: Tools, child_env: ChildEnv, step_id: str, number: int) -> None:
@@ -34,30 +34,30 @@ async def signal_step(tools: Tools, child_env: ChildEnv, step_id: str, number: i
         EngineError: Slurm does not answer, or does not know the signal.
     """
     name = signal.Signals(number).name.removeprefix("SIG")
-    status, said = await _scancel(tools, child_env, ["--signal", name, step_id])
-    if status and not _means(said, Sentence.GONE, Sentence.NO_ERROR):
-        raise EngineError(f"signal {name} was not delivered: {_told(said)}")
+    status, errors = await _scancel(tools, child_env, ["--signal", name, step_id])
+    if status and not _means(errors, Sentence.GONE, Sentence.NO_ERROR):
+        raise EngineError(f"signal {name} was not delivered: {_error_text(errors)}")
 
 
-def _means(said: list[str], *sentences: Sentence) -> bool:
-    heard = (understood("scancel", line) for line in said)
-    return any(words is not None and words.sentence in sentences for words in heard)
+def _means(errors: list[str], *sentences: Sentence) -> bool:
+    parsed = (parse_line("scancel", line) for line in errors)
+    return any(words is not None and words.sentence in sentences for words in parsed)
 
 
-def _told(said: list[str]) -> str:
-    texts = [complaint("scancel", line) or line for line in said]
+def _error_text(errors: list[str]) -> str:
+    texts = [complaint("scancel", line) or line for line in errors]
     return "; ".join(texts) or "scancel does not answer"
 
 
 async def _scancel(
     tools: Tools, child_env: ChildEnv, arguments: list[str]
 ) -> tuple[int, list[str]]:
-    said: list[str] = []
+    errors: list[str] = []
     with trio.move_on_after(_DEADLINE):
         async with (
-            messages(said.append) as stderr,
+            messages(errors.append) as stderr,
             child([tools.scancel, *arguments], child_env, stderr=stderr) as scancel,
         ):
             status = await scancel.wait()
-        return status, said
+        return status, errors
     return 1, []

@@ -6,7 +6,7 @@ from signal import SIGKILL
 import msgspec
 
 from scrun.model.states import Ending, exited, taken
-from scrun.supervisor.engines.slurm.messages import SallocHeard, SrunHeard
+from scrun.supervisor.engines.slurm.job_state import JobState, StepState
 
 # slurm/slurm.h, SIG_OOM: the low byte of a task's status when the kernel killed any process of the
 # step for want of memory; the task's own status is lost then (22.05)
@@ -28,39 +28,39 @@ class Exit(msgspec.Struct, frozen=True):
     out_of_memory: bool = False
 
 
-def step_exit(heard: SrunHeard, srun_status: int) -> Exit:
+def step_exit(state: StepState, srun_status: int) -> Exit:
     """Derive the container's exit status from srun's messages and exit status.
 
     The tasks' own wait statuses are exact, and the highest one counts. srun's exit status is not:
     0 for a step that was ended with its job, 130 for a bundle that is missing (seen with 22.05).
     """
     floor = max(srun_status, 1)  # the least status of a failure, whatever srun returned
-    if heard.launch_failed:
+    if state.launch_failed:
         return Exit(floor, launched=False)
-    if heard.statuses:
-        lack = any(status & 0xFF == _OUT_OF_MEMORY for status in heard.statuses)
-        codes = [_exit_code(status) for status in heard.statuses]
-        if heard.missing > 0 and (heard.aborted or srun_status):
+    if state.statuses:
+        lack = any(status & 0xFF == _OUT_OF_MEMORY for status in state.statuses)
+        codes = [_exit_code(status) for status in state.statuses]
+        if state.missing > 0 and (state.aborted or srun_status):
             codes.append(floor)  # some succeeded, and nobody knows how the others ended
         return Exit(max(codes), launched=True, out_of_memory=lack)
-    if heard.started and not heard.aborted:
+    if state.started and not state.aborted:
         return Exit(srun_status if srun_status >= 0 else 128 - srun_status, launched=True)
-    return Exit(floor, launched=heard.started)
+    return Exit(floor, launched=state.started)
 
 
-def ending_of_step(heard: SrunHeard, ended: Exit, salloc: SallocHeard | None = None) -> Ending:
+def ending_of_step(state: StepState, ended: Exit, salloc: JobState | None = None) -> Ending:
     """Return how a container, or a program executed in one, ended.
 
     Args:
-        heard: The messages of srun.
+        state: The state of the step.
         ended: The result of `step_exit`.
-        salloc: The messages of salloc, for a job of scrun's. They do not name the step that ran
+        salloc: The state of the job, if scrun allocated it. It does not name the step that ran
             out of memory, so this blames only one that was killed.
     """
     too_large = salloc is not None and salloc.over_memory and ended.status == _KILLED
     if not (ended.out_of_memory or too_large):
         return exited(ended.status)
-    job_id = heard.step_id.partition(".")[0]
+    job_id = state.step_id.partition(".")[0]
     return taken(
         "out-of-memory",
         f"job {job_id}: out of memory, a process was killed: request more with "

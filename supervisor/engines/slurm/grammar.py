@@ -50,7 +50,7 @@ class Sentence(enum.Enum):
     NO_ERROR = enum.auto()
 
 
-class Said(msgspec.Struct, frozen=True):
+class ToolMessage(msgspec.Struct, frozen=True):
     """A recognized message.
 
     Attributes:
@@ -172,7 +172,7 @@ _TABLE["srun"].append(
 )
 
 
-def understood(tool: Tool, line: str) -> Said | None:
+def parse_line(tool: Tool, line: str) -> ToolMessage | None:
     """Parse one line of a tool's standard error.
 
     Args:
@@ -185,7 +185,7 @@ def understood(tool: Tool, line: str) -> Said | None:
     for sentence, pattern in _TABLE[tool]:
         if found := pattern.fullmatch(line):
             words = {name: text for name, text in found.groupdict().items() if text is not None}
-            return Said(sentence, words)
+            return ToolMessage(sentence, words)
     return None
 
 

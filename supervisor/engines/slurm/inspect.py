@@ -65,11 +65,11 @@ async def _inspect(
     words += ["--mem=0", "--chdir=/", "--input=none", "--job-name=scrun-inspect"]
     words += ["--", *_command(scripts)]
     output = Output()
-    said: deque[str] = deque(maxlen=1)
+    errors: deque[str] = deque(maxlen=1)
     with trio.move_on_after(_DEADLINE) as patience:
         async with (
             messages(output.take) as stdout,
-            messages(said.append) as stderr,
+            messages(errors.append) as stderr,
             child(words, child_env, stdout=stdout, stderr=stderr) as srun,
         ):
             status = await srun.wait()
@@ -77,7 +77,9 @@ async def _inspect(
         raise EngineError(f"job {job_id}: no answer from its nodes within {_DEADLINE:g} s")
     found = read_answers(output.lines)
     if len(found) != sum(map(len, scripts.values())):
-        reason = said[-1].removeprefix("srun: error: ") if said else f"srun ended with {status}"
+        reason = (
+            errors[-1].removeprefix("srun: error: ") if errors else f"srun ended with {status}"
+        )
         raise EngineError(f"job {job_id}: its nodes did not answer: {reason}")
     order = {node: place for place, node in enumerate(scripts)}
     return sorted(found, key=lambda answer: order.get(answer.node, len(order)))

@@ -15,8 +15,8 @@ from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, S
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
-from scrun.supervisor.engines.slurm.fate import ask_fate
 from scrun.supervisor.engines.slurm.inspect import inspect
+from scrun.supervisor.engines.slurm.job_ending import query_ending
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.remote import in_directory, run_on_nodes
@@ -85,7 +85,7 @@ class SlurmJob:
 
     async def run(self, step: Step) -> Ending:
         """Run the container as a step, to its end."""
-        heard = self._step.heard
+        state = self._step.state
         far_terminal = step.terminal and self._features.real_terminal
         streams = Streams(step.stdio, step.terminal, not step.program_is_known, far_terminal)
         options = self._container_options(step)
@@ -97,20 +97,20 @@ class SlurmJob:
         status = await self._step.run(
             options, self._command(step), streams, step.running, variables
         )
-        ended = step_exit(heard, status)
-        if heard.aborted and not self._step.asked_to_kill:
+        ended = step_exit(state, status)
+        if state.aborted and not self._step.asked_to_kill:
             # salloc reports whether the job ended with the step, and then this is cancelled.
             await trio.sleep(_NEWS_OF_THE_JOB)
-            if fate := await ask_fate(self._tools, self._child_env, self.id):
-                return fate  # salloc may not learn of it
-        if ended.status == 1 and heard.runtime_status is not None:
+            if ending := await query_ending(self._tools, self._child_env, self.id):
+                return ending  # salloc may not learn of it
+        if ended.status == 1 and state.runtime_status is not None:
             # the runtime's message is on the container's own standard error
-            missing = heard.runtime_status == 127
-            return Ending(heard.runtime_status, "not-found" if missing else "not-executable")
+            missing = state.runtime_status == 127
+            return Ending(state.runtime_status, "not-found" if missing else "not-executable")
         if not ended.launched:
-            reason = "; ".join(heard.complaints) or f"srun ended with {status}"
+            reason = "; ".join(state.complaints) or f"srun ended with {status}"
             return taken("scrun-failure", f"the container could not be started: {reason}")
-        return ending_of_step(heard, ended, self._held.heard)
+        return ending_of_step(state, ended, self._held.state)
 
     def _variables_of_job(self) -> dict[str, str]:
         found = of_the_job(self.environment)
@@ -152,9 +152,9 @@ class SlurmJob:
         if number == signal.SIGKILL:
             await self._step.kill()
             return
-        heard = self._step.heard
+        state = self._step.state
         await signal_container(
-            self._tools, self._child_env, self._commands, heard.step_id, heard.running, number
+            self._tools, self._child_env, self._commands, state.step_id, state.running, number
         )
 
     async def session(self, program: Program) -> Session:
@@ -173,10 +173,10 @@ class SlurmJob:
 
     async def _running(self) -> tuple[str, dict[str, list[int]]]:
         """Return the container's step and where its tasks are."""
-        heard = self._step.heard
-        if not await self._step.runs() or not heard.running:
+        state = self._step.state
+        if not await self._step.runs() or not state.running:
             raise StateError(f"container {self._request.container} is not running")
-        return heard.step_id, heard.running
+        return state.step_id, state.running
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container and of its sessions.

@@ -100,8 +100,8 @@ def layout_of_own_job(wanted: Mapping[str, str], job: Mapping[str, str], one: On
     tasks = _number(wanted, TASKS) or _number(job, "SLURM_NTASKS") or granted * each
     if one.limit is not None and tasks > granted * one.limit:
         raise SettingsError(
-            f"{tasks} tasks: {one.fact}, and job {job.get('SLURM_JOB_ID')} has {_said(granted)}: "
-            f"set {NODES} to {_needed(tasks, one.limit)}"
+            f"{tasks} tasks: {one.fact}, and job {job.get('SLURM_JOB_ID')} has "
+            f"{_nodes_of(granted)}: set {NODES} to {_needed(tasks, one.limit)}"
         )
     return Layout(tasks, min(granted, tasks))
 
@@ -125,7 +125,7 @@ def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNod
     least, most = span or (1, None)
     tasks = _number(wanted, TASKS)
     if there is not None and least > there:
-        raise SettingsError(f"{NODES}={wanted[NODES]}: {name} has {_said(there)}; lower it")
+        raise SettingsError(f"{NODES}={wanted[NODES]}: {name} has {_nodes_of(there)}; lower it")
     if most is not None:
         nodes = most if there is None else min(most, there)
         tasks = tasks or nodes * (_number(wanted, PER_NODE) or 1)
@@ -137,8 +137,8 @@ def layout_within(wanted: Mapping[str, str], job: Mapping[str, str], one: OneNod
     most_tasks = None if one.limit is None else (there or nodes) * one.limit
     if most_tasks is not None and tasks > most_tasks:
         raise SettingsError(
-            f"{tasks} tasks: {one.fact}, and {name} has {_said(there or nodes)}; request at most "
-            f"{most_tasks}"
+            f"{tasks} tasks: {one.fact}, and {name} has {_nodes_of(there or nodes)}; "
+            f"request at most {most_tasks}"
         )
     return Layout(tasks, min(nodes, tasks))
 
@@ -149,7 +149,7 @@ def first_node(job: Mapping[str, str]) -> str:
     return re.sub(r"\[([^],-]*)[^]]*\]", r"\1", first[0]) if first else ""
 
 
-def _said(nodes: int) -> str:
+def _nodes_of(nodes: int) -> str:
     return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 

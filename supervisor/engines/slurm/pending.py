@@ -31,7 +31,7 @@ from scrun.model.waiting import (
 )
 from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.engines.slurm.fate import is_forgotten
+from scrun.supervisor.engines.slurm.job_ending import is_unknown
 from scrun.supervisor.engines.slurm.tools import Tools
 
 _FIRST_PAUSE, _SECOND_PAUSE, _LAST_PAUSE = 0.5, 2.0, 60.0
@@ -74,7 +74,7 @@ class Queue:
             A reason for which waiting is in vain; only one that lasts, as the scheduler's first
             reason may change. Or `FORGOTTEN`, when Slurm does not know the job any more.
         """
-        told: Waiting | None = None
+        reported: Waiting | None = None
         in_vain_since: float | None = None
         pauses = _Pauses(trio.current_time())
         self._jobs.append(job_id)
@@ -82,13 +82,13 @@ class Queue:
             while True:
                 waiting = await self._next(child_env, job_id, pauses)
                 if waiting is None:
-                    if job_id in self._missing and await is_forgotten(
+                    if job_id in self._missing and await is_unknown(
                         self._tools, child_env, job_id
                     ):
                         return Waiting(FORGOTTEN)
                     continue
-                if is_news(told, waiting, time.time()):
-                    told = waiting
+                if is_news(reported, waiting, time.time()):
+                    reported = waiting
                     line = waiting_line(job_id, waiting, explained=True)
                     if because and is_too_much(waiting.reason):
                         line += f": {because}"
@@ -103,7 +103,7 @@ class Queue:
                     return waiting
         finally:
             self._jobs.remove(job_id)
-            if told is not None:
+            if reported is not None:
                 request.on_waiting(None)
 
     async def _next(self, child_env: ChildEnv, job_id: str, pauses: "_Pauses") -> Waiting | None:

@@ -34,8 +34,8 @@ async def cancel_in_the_end(
             if not may_pass(error):
                 raise
             text = described(error)
-        told = text if text.startswith(doubt) else f"{doubt}: {text}"
-        journal.write("error", f"{told}; trying again in {pause:g} s")
+        message = text if text.startswith(doubt) else f"{doubt}: {text}"
+        journal.write("error", f"{message}; trying again in {pause:g} s")
         await trio.sleep(pause)
         pause = min(2 * pause, _LAST_PAUSE)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import ChildEnv, child, shell_status
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, understood
+from scrun.supervisor.engines.slurm.grammar import Sentence, complaint, parse_line
 from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
 
 _GRACE = 0.5  # srun ends its step at once on SIGTERM
@@ -53,15 +53,15 @@ async def run_on_nodes(
     whole = child_env.with_more(of_the_job(environment))
     refused = ""
 
-    def hear(line: str) -> None:
+    def take_line(line: str) -> None:
         nonlocal refused
-        said = understood("srun", line)
-        if said is not None and said.sentence is Sentence.NO_STEP:
+        parsed = parse_line("srun", line)
+        if parsed is not None and parsed.sentence is Sentence.NO_STEP:
             refused = complaint("srun", line)
         log(line)
 
     async with (
-        messages(hear) as own,
+        messages(take_line) as own,
         child(argv, whole, stdout=output, stderr=own, pass_fds=(output,), grace=_GRACE) as srun,
     ):
         status = await srun.wait()

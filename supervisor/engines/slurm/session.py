@@ -51,19 +51,19 @@ class SlurmSession:
 
     async def run(self) -> Ending:
         """Run it to its end."""
-        program, heard = self._program, self._step.heard
+        program, state = self._program, self._step.state
         streams = Streams(program.stdio, program.terminal, listen=not program.program_is_known)
         status = await self._step.run(
             self._options, self._command, streams, program.running, self._variables
         )
-        ended = step_exit(heard, status)
-        if ended.status and heard.runtime_status is not None:
-            missing = heard.runtime_status == 127
-            return Ending(heard.runtime_status, "not-found" if missing else "not-executable")
+        ended = step_exit(state, status)
+        if ended.status and state.runtime_status is not None:
+            missing = state.runtime_status == 127
+            return Ending(state.runtime_status, "not-found" if missing else "not-executable")
         if not ended.launched:
-            reason = "; ".join(heard.complaints) or f"srun ended with {status}"
+            reason = "; ".join(state.complaints) or f"srun ended with {status}"
             return taken("scrun-failure", f"the program could not be started: {reason}")
-        return ending_of_step(heard, ended)
+        return ending_of_step(state, ended)
 
     async def signal(self, number: int) -> None:
         """Send a signal to its processes: the runtime's command and the program."""

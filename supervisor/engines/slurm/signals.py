@@ -120,11 +120,11 @@ async def _by_runtime(
     words += [f"--nodes={count}", f"--ntasks={count}", "--nodelist", ",".join(nodes)]
     words += ["--chdir=/", "--input=none", "--job-name=scrun-kill", "--", "/bin/sh", "-c", script]
     delivered: list[str] = []
-    said: list[str] = []
+    errors: list[str] = []
     with trio.move_on_after(_DEADLINE) as patience:
         async with (
             messages(delivered.append) as stdout,
-            messages(said.append) as stderr,
+            messages(errors.append) as stderr,
             child(words, child_env, stdout=stdout, stderr=stderr) as srun,
         ):
             await srun.wait()

@@ -14,7 +14,7 @@ from scrun.supervisor.children.pumps import can_be_opened_again, cat_to, message
 from scrun.supervisor.children.terminal import give_a_size
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.cancel import signal_step
-from scrun.supervisor.engines.slurm.messages import SrunHeard
+from scrun.supervisor.engines.slurm.job_state import StepState
 from scrun.supervisor.engines.slurm.tools import Tools, lean
 from scrun.supervisor.log.journal import Journal
 
@@ -45,7 +45,7 @@ class SrunStep:
     """A run of srun, with its messages.
 
     Attributes:
-        heard: Its messages.
+        state: The state of the step.
         asked_to_kill: Whether `kill` was called.
     """
 
@@ -60,7 +60,7 @@ class SrunStep:
             journal: Where its messages go.
             tasks: How many tasks it will have.
         """
-        self.heard = SrunHeard(tasks)
+        self.state = StepState(tasks)
         self.asked_to_kill = False
         self._tools = tools
         self._child_env = child_env
@@ -97,18 +97,18 @@ class SrunStep:
             variables: More of srun's environment.
 
         Returns:
-            srun's exit status; `heard` has those of the tasks.
+            srun's exit status; `state` has those of the tasks.
         """
-        heard = self.heard
+        state = self.state
 
-        def hear(line: str) -> None:
-            level: Level = "error" if heard.hear(line) else "debug"
+        def feed(line: str) -> None:
+            level: Level = "error" if state.feed(line) else "debug"
             self._journal.write(level, line)
-            if heard.started and not self._started.is_set():
+            if state.started and not self._started.is_set():
                 self._started.set()
                 running()
 
-        async with messages(hear) as own, self._standard_error(streams) as error:
+        async with messages(feed) as own, self._standard_error(streams) as error:
             words = [*self._tools.srun, "-v", *options]
             if streams.terminal:
                 words.append("--pty")
@@ -147,7 +147,7 @@ class SrunStep:
         if streams.terminal:
             yield None
         elif streams.listen:
-            async with tee(error, self._child_env, self.heard.hear_runtime) as pipe:
+            async with tee(error, self._child_env, self.state.feed_stderr) as pipe:
                 yield pipe
         elif can_be_opened_again(error):
             yield error
@@ -187,7 +187,7 @@ class SrunStep:
         self.asked_to_kill = True
         with trio.move_on_after(_KILL_BY_CONTROLLER):
             try:
-                await signal_step(self._tools, self._child_env, self.heard.step_id, signal.SIGKILL)
+                await signal_step(self._tools, self._child_env, self.state.step_id, signal.SIGKILL)
                 return
             except EngineError as error:
                 self._journal.write("verbose", str(error))
@@ -201,7 +201,7 @@ class SrunStep:
         Raises:
             EngineError: The signal was not delivered.
         """
-        await signal_step(self._tools, self._child_env, self.heard.step_id, number)
+        await signal_step(self._tools, self._child_env, self.state.step_id, number)
 
     def resized(self) -> None:
         """Tell srun that the terminal has a new size.

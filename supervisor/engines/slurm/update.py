@@ -20,13 +20,13 @@ async def set_time_limit(tools: Tools, child_env: ChildEnv, job_id: str, limit: 
     """
     if tools.scontrol is None:
         raise EngineError("scontrol is not installed here: the time limit cannot be changed")
-    said: list[str] = []
+    errors: list[str] = []
     command = [tools.scontrol, "update", f"JobId={job_id}", f"TimeLimit={limit}"]
     async with (
-        messages(said.append) as stderr,
+        messages(errors.append) as stderr,
         child(command, child_env, stderr=stderr) as scontrol,
     ):
         status = await scontrol.wait()
     if status:
-        reason = said[-1] if said else f"scontrol ended with {status}"
+        reason = errors[-1] if errors else f"scontrol ended with {status}"
         raise EngineError(f"job {job_id}: the time limit was not changed: {reason}")

@@ -52,8 +52,8 @@ async def plugin_stack(
         yield Stack(request)
         return
     # imported here: most sites have no scripts, and this takes 2 ms of a supervisor's start
+    from scrun.supervisor.scripts.spank.items import Facts
     from scrun.supervisor.scripts.spank.native import Native, loaded_by_slurm
-    from scrun.supervisor.scripts.spank.phases import Facts
     from scrun.supervisor.scripts.spank.script_stack import ScriptStack
     from scrun.supervisor.scripts.spank.scripts import Scripts
 

@@ -6,7 +6,7 @@ import msgspec
 
 from scrun.settings.spank.plugin_options import Option
 from scrun.settings.spank.plugstack import StackScript
-from scrun.supervisor.scripts.spank.phases import ContextName
+from scrun.supervisor.scripts.spank.items import ContextName
 
 _ENDS: Mapping[ContextName, Sequence[str]] = {
     "local": ("slurm_spank_exit",),

@@ -20,7 +20,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.scripts.process import Worker, working
 from scrun.supervisor.scripts.spank.contexts import Context, LoadedScript, Variables
-from scrun.supervisor.scripts.spank.phases import ContextName, Facts, State, state
+from scrun.supervisor.scripts.spank.items import ContextName, Facts, State, state
 
 
 class Scripts:

@@ -8,7 +8,7 @@ import msgspec
 
 from scrun.model.states import Ending
 from scrun.oci.config import read_config
-from scrun.supervisor.scripts.spank.phases import Facts
+from scrun.supervisor.scripts.spank.items import Facts
 
 
 def facts_of_job(

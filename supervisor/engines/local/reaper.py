@@ -11,14 +11,14 @@ from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.places import program
-from scrun.supervisor.engines.local.exits import SomebodysChild
+from scrun.supervisor.engines.local.exits import ForeignChild
 from scrun.supervisor.reapers.runtime import CONSOLE
 
 _PROGRAM = program("reapers", "runtime")
 _TERMINAL = 1.0
 
 
-class Keeper:
+class Reaper:
     """The process that is the parent of a container's first process, until that ends.
 
     Attributes:
@@ -49,10 +49,10 @@ class Keeper:
     async def call(self, command: Sequence[str]) -> int:
         """Make it run the command that creates the container; return the command's exit status."""
         stdin, stdout, stderr = self._stdio
-        line, telling = os.pipe()
-        async with trio.lowlevel.FdStream(line) as told:
+        line, status_fd = os.pipe()
+        async with trio.lowlevel.FdStream(line) as stream:
             try:
-                program = [sys.executable, "-I", "-S", _PROGRAM, str(telling), self._pid_file]
+                program = [sys.executable, "-I", "-S", _PROGRAM, str(status_fd), self._pid_file]
                 self.process = await self._stack.enter_async_context(
                     child(
                         [*program, *command],
@@ -60,39 +60,43 @@ class Keeper:
                         stdin=stdin,
                         stdout=stdout,
                         stderr=stderr,
-                        pass_fds=[telling],
+                        pass_fds=[status_fd],
                         grace=_TERMINAL,
                         directory=self._record,
                     )
                 )
             finally:
-                os.close(telling)
-            said = await told.receive_some()
-        return int(said) if said.strip().lstrip(b"-").isdigit() else await self.process.wait()
+                os.close(status_fd)
+            line_of_status = await stream.receive_some()
+        return (
+            int(line_of_status)
+            if line_of_status.strip().lstrip(b"-").isdigit()
+            else await self.process.wait()
+        )
 
-    def child(self, pid: int) -> "KeeperChild":
+    def child(self, pid: int) -> "ReaperChild":
         """Open the first process.
 
         Raises:
             OSError: It is gone.
         """
         assert self.process is not None  # `call` was called
-        return KeeperChild(pid, self.process)
+        return ReaperChild(pid, self.process)
 
 
-class KeeperChild(SomebodysChild):
+class ReaperChild(ForeignChild):
     """The child of a reaper, whose own exit status is the child's."""
 
-    def __init__(self, pid: int, keeper: Child) -> None:
+    def __init__(self, pid: int, reaper: Child) -> None:
         """Open a pidfd for it."""
         super().__init__(pid)
-        self._keeper = keeper
+        self._reaper = reaper
 
     async def ended(self) -> Ending:
         """Wait for its end."""
         async with self._lock:
             if self.ending is None:
-                status = await self._keeper.wait()
+                status = await self._reaper.wait()
                 if status < 0:
                     self.kill()
                     text = f"the container was ended: its reaper ended first, with {status}"

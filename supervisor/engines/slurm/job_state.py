@@ -5,13 +5,19 @@ import re
 
 from scrun.model.states import Ending, taken
 from scrun.supervisor.engines.local.runtimes import program_failure
-from scrun.supervisor.engines.slurm.grammar import OVER, Said, Sentence, complaint, understood
+from scrun.supervisor.engines.slurm.grammar import (
+    OVER,
+    Sentence,
+    ToolMessage,
+    complaint,
+    parse_line,
+)
 
 _UNKNOWN_FAILURE = 0x0100
-_KEPT = 20  # error messages: srun may repeat one for days
+_MOST = 20  # error messages: srun may repeat one for days
 
 
-class SallocHeard:
+class JobState:
     """The state of a job, from the messages of salloc.
 
     A line counts for the job that it names. If salloc seems to ask for several jobs, the last one
@@ -61,19 +67,19 @@ class SallocHeard:
         self.job_id = job_id
         self.granted = self._certain = True
 
-    def hear(self, line: str) -> None:
+    def feed(self, line: str) -> None:
         """Process one line."""
-        said = understood("salloc", line)
+        parsed = parse_line("salloc", line)
         text = complaint("salloc", line)
-        if text and (said is None or said.sentence is not Sentence.REFUSED):
+        if text and (parsed is None or parsed.sentence is not Sentence.REFUSED):
             _keep(self.complaints, text)
-        if said is None:
+        if parsed is None:
             return
-        words, job_id = said.words, said.words.get("job", self.job_id)
-        match said.sentence:
+        words, job_id = parsed.words, parsed.words.get("job", self.job_id)
+        match parsed.sentence:
             case Sentence.PENDING | Sentence.GRANTED if not self._certain:
                 self.job_id = job_id
-                self.granted = said.sentence is Sentence.GRANTED
+                self.granted = parsed.sentence is Sentence.GRANTED
             case Sentence.REFUSED:
                 self.refusal = words["reason"]
             case Sentence.REVOKED:
@@ -90,7 +96,7 @@ class SallocHeard:
             case Sentence.OVER_MEMORY:
                 self.over_memory = True
             case Sentence.SUSPENDED | Sentence.RESUMED if self._certain:
-                self.suspended = said.sentence is Sentence.SUSPENDED
+                self.suspended = parsed.sentence is Sentence.SUSPENDED
             case Sentence.NODE_FAILURE:
                 self._failed_node = words["node"]
 
@@ -116,7 +122,7 @@ class SallocHeard:
         return details or "salloc ended without a reason"
 
 
-class SrunHeard:
+class StepState:
     """The state of a step, from the messages of srun -v.
 
     Attributes:
@@ -166,25 +172,25 @@ class SrunHeard:
                 found[host] = left
         return found
 
-    def hear_runtime(self, content: bytes | bytearray) -> None:
+    def feed_stderr(self, content: bytes | bytearray) -> None:
         """Process data from the container's standard error, where the runtime writes first."""
         status = program_failure(content.decode(errors="replace"))
         self.runtime_status = self.runtime_status or status
 
-    def hear(self, line: str) -> bool:
+    def feed(self, line: str) -> bool:
         """Process one line; return whether it is a new error message."""
-        said = understood("srun", line)
-        if said is not None:
-            self._take(said)
+        parsed = parse_line("srun", line)
+        if parsed is not None:
+            self._take(parsed)
         text = complaint("srun", line)
-        if not text or (said is not None and said.sentence is Sentence.TASK_ENDED):
+        if not text or (parsed is not None and parsed.sentence is Sentence.TASK_ENDED):
             return False
         _keep(self.complaints, text)
         return True
 
-    def _take(self, said: Said) -> None:
-        words = said.words
-        match said.sentence:
+    def _take(self, parsed: ToolMessage) -> None:
+        words = parsed.words
+        match parsed.sentence:
             case Sentence.LAUNCHING:
                 self.step_id = words["step"]
                 if len(self._hosts) < self._tasks:
@@ -213,7 +219,7 @@ class SrunHeard:
 
 def _keep(complaints: list[str], text: str) -> None:
     complaints.append(text)
-    del complaints[:-_KEPT]
+    del complaints[:-_MOST]
 
 
 def _numbers(text: str, tasks: int) -> list[int]:

@@ -14,7 +14,7 @@ from scrun.model.states import Ending, taken
 from scrun.supervisor.children.processes import ChildEnv, child, output_of
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.slurm.grammar import understood
+from scrun.supervisor.engines.slurm.grammar import parse_line
 from scrun.supervisor.engines.slurm.tools import Tools
 
 # Less than the time that the end of a step waits for news of its job (`job.py`).
@@ -23,7 +23,7 @@ _ACCOUNTING_LAGS = 0.3
 
 # squeue(1), JOB STATE CODES and JOB REASON CODES. While the nodes clean up, the state is only
 # COMPLETING; the reason, or the time of a preemption, is there at once.
-_WORDS = {
+_REASONS = {
     "TIMEOUT": "time-limit",
     "TimeLimit": "time-limit",
     "NODE_FAIL": "node-failure",
@@ -45,7 +45,7 @@ _NOT_YET = ("RUNNING", "PENDING", "COMPLETING")
 _CANCELLED_BY = re.compile(r"CANCELLED by (\d{1,10})", re.ASCII)
 
 
-def read_fate(answer: str, job_id: str, now: float) -> Ending | None:
+def parse_squeue(answer: str, job_id: str, now: float) -> Ending | None:
     """Parse squeue's answer: state, time of a preemption, reason, and time of the end.
 
     Args:
@@ -59,7 +59,7 @@ def read_fate(answer: str, job_id: str, now: float) -> Ending | None:
     state, _, rest = answer.strip().partition("|")
     preempted, _, rest = rest.partition("|")
     why, _, end = rest.rpartition("|")
-    if reason := _WORDS.get(state) or _WORDS.get(why):
+    if reason := _REASONS.get(state) or _REASONS.get(why):
         return _ending(job_id, reason)
     # a preempted job may still be cancelled in its grace time, and then its state says so
     if state == "COMPLETING" and preempted not in _NO_TIME:
@@ -70,7 +70,7 @@ def read_fate(answer: str, job_id: str, now: float) -> Ending | None:
     return None
 
 
-def read_accounting(answer: str, job_id: str, now: float) -> Ending | None:
+def parse_sacct(answer: str, job_id: str, now: float) -> Ending | None:
     """Parse sacct's answer: the state, and who cancelled the job.
 
     Returns:
@@ -79,10 +79,10 @@ def read_accounting(answer: str, job_id: str, now: float) -> Ending | None:
     if cancelled := _CANCELLED_BY.search(answer):
         who = user_name(int(cancelled[1]), "user {}")
         return taken("cancelled", f"job {job_id} was cancelled by {who}")
-    return read_fate(answer, job_id, now)
+    return parse_squeue(answer, job_id, now)
 
 
-async def ask_fate(tools: Tools, child_env: ChildEnv, job_id: str) -> Ending | None:
+async def query_ending(tools: Tools, child_env: ChildEnv, job_id: str) -> Ending | None:
     """Ask Slurm why a job ended that salloc reports as revoked.
 
     salloc 22.05 reports a time limit only if a warning came before it: of 8 jobs whose limit was
@@ -103,23 +103,23 @@ async def ask_fate(tools: Tools, child_env: ChildEnv, job_id: str) -> Ending | N
         in_seconds = msgspec.structs.replace(
             child_env, environment={**child_env.environment, **_SECONDS}
         )
-        answer, known = await _asked(squeue, in_seconds)
+        answer, known = await _query(squeue, in_seconds)
         if not known:
             lost = "Slurm does not know it any more: slurmctld has lost its state"
             return taken("cancelled", f"job {job_id} was ended: {lost}")
-        fate = read_fate(answer, job_id, time.time())
-        if fate is not None or not os.access(sacct, os.X_OK):
-            return fate
+        ending = parse_squeue(answer, job_id, time.time())
+        if ending is not None or not os.access(sacct, os.X_OK):
+            return ending
         while True:
             answer = await output_of([*of_job, "--format=State%60"], child_env)
             if not answer.startswith(_NOT_YET):
                 # a name service may take long to find the name of the user who cancelled it
-                return await in_thread(read_accounting, answer, job_id, time.time(), abandon=True)
+                return await in_thread(parse_sacct, answer, job_id, time.time(), abandon=True)
             await trio.sleep(_ACCOUNTING_LAGS)
     return None
 
 
-async def is_forgotten(tools: Tools, child_env: ChildEnv, job_id: str) -> bool:
+async def is_unknown(tools: Tools, child_env: ChildEnv, job_id: str) -> bool:
     """Return whether Slurm answers that it does not know the job, not even as an ended one.
 
     A killed slurmctld saves nothing: the next one does not know the jobs of the last seconds.
@@ -129,7 +129,7 @@ async def is_forgotten(tools: Tools, child_env: ChildEnv, job_id: str) -> bool:
         return False
     known = True
     with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
-        _, known = await _asked(_squeue(tools.squeue, job_id), child_env)
+        _, known = await _query(_squeue(tools.squeue, job_id), child_env)
     return not known
 
 
@@ -137,17 +137,17 @@ def _squeue(squeue: str, job_id: str) -> list[str]:
     return [squeue, "--noheader", "--jobs", job_id, "--states", "all", "--Format", _FORMAT]
 
 
-async def _asked(squeue: Sequence[str], child_env: ChildEnv) -> tuple[str, bool]:
+async def _query(squeue: Sequence[str], child_env: ChildEnv) -> tuple[str, bool]:
     """Ask squeue; return its answer, and whether it knows the job."""
     answer: list[str] = []
-    said: list[str] = []
+    errors: list[str] = []
     async with (
         messages(answer.append) as stdout,
-        messages(said.append) as stderr,
+        messages(errors.append) as stderr,
         child(squeue, child_env, stdout=stdout, stderr=stderr) as running,
     ):
         await running.wait()
-    return "\n".join(answer), all(understood("squeue", line) is None for line in said)
+    return "\n".join(answer), all(parse_line("squeue", line) is None for line in errors)
 
 
 def _ending(job_id: str, reason: str) -> Ending:
