@@ -1,10 +1,10 @@
-"""The settings of scrun: `scrun.toml`, with the environment and the command line above it.
+"""The settings of scrun, from `scrun.toml`, the environment and the command line.
 
-Read are `/etc/scrun/scrun.toml` and then `.config/scrun/scrun.toml` in the home of the real
-user, which counts more, key by key; or the one file that `--config-file` or SCRUN_CONFIG
-names. Above the files stand the variables of `_ENVIRONMENT` (SCRUN_ROOT, SCRUN_DEBUG, …), above
-those the command line. Engines do not pass the environment on (`delete` of podman gets
-XDG_RUNTIME_DIR alone), so what has to hold for every command belongs into a file.
+The files are `/etc/scrun/scrun.toml` and `.config/scrun/scrun.toml` in the home of the real user,
+which takes precedence key by key; or only the file that `--config-file` or SCRUN_CONFIG names. The
+variables of `_ENVIRONMENT` (SCRUN_ROOT, SCRUN_DEBUG, …) override the files, and the command line
+overrides those. Engines do not pass the environment on (`delete` of podman gets only
+XDG_RUNTIME_DIR), so settings for every command belong in a file.
 
 A wrong key, type or value is an error that names the file and the key. The keys are
 documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `RuntimeSettings`, `Staging`,
@@ -55,8 +55,8 @@ GIVE_UP = (
     "Assoc*PerJob*",
     "Assoc*PerNode*",
 )
-"""What no waiting cures: the job's own size or kind, and who pays. Measured, and why a closed
-partition and drained nodes are not in it: docs/decisions/give-up.md."""
+"""Reasons that no waiting removes: the job's own size or kind, and its account. For measurements,
+and why closed partitions and drained nodes are not among them: docs/decisions/give-up.md."""
 
 _ENVIRONMENT = {
     "SCRUN_ENGINE": "engine",
@@ -75,17 +75,17 @@ class Log(msgspec.Struct, frozen=True):
     """`[log]`: scrun's own messages; never the container's output.
 
     Attributes:
-        level: How much is written: one of Slurm's level names, `quiet` to `debug5`.
+        level: How much is logged: one of Slurm's level names, `quiet` to `debug5`.
         format: `text`, or `json` for the lines that runc writes and podman reads.
-        file: Where to, besides the log in the container's record.
-        file_level: How much is written there; as `level` when not set.
-        stderr_level: How much `create` says on standard error while it works, besides the error
-            that it ends with. From `start` on that is the container's alone.
+        file: A second log file, besides the log in the container's record.
+        file_level: How much is logged there. Default: as `level`.
+        stderr_level: How much `create` writes to standard error while it works, besides its final
+            error. From `start` on, standard error belongs to the container.
         syslog_level: How much goes to syslog.
-        syslog: The socket of syslog's daemon.
-        limit: MiB that the log in a container's record may take; the oldest goes first.
-        output_limit: MiB that the output may take that scrun keeps of a container, for `run
-            --detach`; the oldest goes first.
+        syslog: The socket of the syslog daemon.
+        limit: The most MiB of the log in a container's record; the oldest lines are dropped.
+        output_limit: The most MiB of output that `run --detach` captures of a container; the
+            oldest output is dropped.
     """
 
     level: Level = "info"
@@ -100,21 +100,21 @@ class Log(msgspec.Struct, frozen=True):
 
 
 class Slurm(msgspec.Struct, frozen=True):
-    """`[slurm]`: how the cluster is reached.
+    """`[slurm]`: how to use the cluster.
 
     Attributes:
-        conf: The slurm.conf to use; SLURM_CONF and `-f` count more. Without any, Slurm's usual
-            places are tried.
-        bin: The directory of salloc, srun and scancel; PATH without it.
-        release_timeout: Seconds that Slurm may take to release a job before scrun goes on
-            without its answer. (To be granted one, a job may wait for ever.)
-        give_up: Reasons of squeue(1) for which a pending job can never start, so that the
-            container is refused with them; `*` stands for anything. With `[]` it waits for ever.
+        conf: The slurm.conf to use; SLURM_CONF and `-f` override it. Default: the one in Slurm's
+            usual places.
+        bin: The directory of salloc, srun and scancel. Default: PATH is searched.
+        release_timeout: Seconds to wait until Slurm has released a job; then scrun goes on. (A job
+            may be pending for ever.)
+        give_up: Reasons of squeue(1) for which a pending job can never start: a container whose
+            job has one is refused. `*` stands for anything. With `[]` it waits for ever.
         engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are
             requests for the job.
         allow: Requests that annotations and variables of a container may make besides those for
-            resources, by the names of `[slurm.defaults]`: `["account", "qos"]`. An image can have
-            both, and with them they decide who pays.
+            resources, by the names of `[slurm.defaults]`: `["account", "qos"]`. An image can set
+            these annotations and variables, so it could decide who pays.
         defaults: `[slurm.defaults]`: requests for every job, by the names of the SCRUN_*
             variables in lower case, without SCRUN_: `partition = "long"`, `job_num_nodes = 2`,
             `exclusive = true`.
@@ -130,10 +130,10 @@ class Slurm(msgspec.Struct, frozen=True):
 
 
 class Local(msgspec.Struct, frozen=True):
-    """`[local]`: the embedded engine, this machine without Slurm.
+    """`[local]`: the embedded engine, for this machine without Slurm.
 
     Attributes:
-        runtime: The OCI runtime to call, by name or path; found by itself when not set.
+        runtime: The OCI runtime to call, by name or path. Default: scrun looks for one.
         oci_conf: An oci.conf(5) whose commands are used instead.
     """
 
@@ -145,17 +145,17 @@ Pattern = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class RuntimeSettings(msgspec.Struct, frozen=True):
-    """`[runtime]`: commands of the OCI runtime that oci.conf(5) has no place for.
+    """`[runtime]`: commands of the OCI runtime that oci.conf(5) lacks.
 
-    Patterns as there (`%j` job, `%s` step, `%t` task, `%n` node, `%u` user, `%U` uid), run by a
-    shell on the container's node.
+    They are patterns as there (`%j` job, `%s` step, `%t` task, `%n` node, `%u` user, `%U` uid),
+    run by a shell on the container's node.
 
     Attributes:
-        exec: Runs one more program in a container: the one that the JSON file `%f` describes, as
-            the spec's `process`. When not set: made from RunTimeQuery, RunTimeKill or
-            RunTimeDelete, for runtimes with the command line of runc.
-        pause: Stops the container's processes. When not set: SIGSTOP to all of them.
-        resume: Lets them go on; set if `pause` is. When not set: SIGCONT.
+        exec: Runs one more program in a container; the JSON file `%f` describes it like the spec's
+            `process`. Default: made from RunTimeQuery, RunTimeKill or RunTimeDelete, for runtimes
+            with the command line of runc.
+        pause: Suspends the container's processes. Default: SIGSTOP to all of them.
+        resume: Resumes them; required with `pause`. Default: SIGCONT.
     """
 
     exec: Pattern | None = None
@@ -164,17 +164,17 @@ class RuntimeSettings(msgspec.Struct, frozen=True):
 
 
 class Staging(msgspec.Struct, frozen=True):
-    """`[staging]`: how a bundle is made ready for the nodes where no scrun.lua does it.
+    """`[staging]`: how bundles are staged to the nodes without a scrun.lua.
 
     Attributes:
         scratch: The directory for staged bundles, on a file system that the nodes share; `%u`
-            stands for the user's name, `%U` for the uid, `%%` for a percent sign. The container's
-            record directory when not set.
-        host_only: Mounts whose source is under one of these paths exist only on the submit
-            host, besides those where engines keep what they make for one container.
+            stands for the user's name, `%U` for the uid, `%%` for a percent sign. Default: the
+            container's record directory.
+        host_only: Directories that exist only on the submit host, besides those where engines
+            keep files for one container; mounts with a source below one of them are staged.
         timeout: Seconds that staging in or out may take.
-        id_map: The users that the containers of an ordinary user have: `single` the own one,
-            `full` all that subuid(5) lends besides, or `auto`: all if the nodes can map them.
+        id_map: The users in the containers of an ordinary user: `single`: only the own one;
+            `full`: also those that subuid(5) lends; `auto`: `full` if the nodes can map them.
     """
 
     scratch: Path | None = None
@@ -184,16 +184,15 @@ class Staging(msgspec.Struct, frozen=True):
 
 
 class Lua(msgspec.Struct, frozen=True):
-    """`[lua]`: scrun.lua, the script that stages bundles where a site has one.
+    """`[lua]`: scrun.lua, a site's script that stages bundles.
 
     Attributes:
-        script: The script; `none` for no script. When not set: the scrun.lua beside the
-            slurm.conf in use, or else /etc/slurm/scrun.lua, if it exists and the container goes
-            to Slurm.
+        script: The script; `none` for no script. Default: the scrun.lua beside the slurm.conf in
+            use, or else /etc/slurm/scrun.lua, if it exists and the container runs in Slurm.
         version: The version of Lua.
-        output_limit: MiB of output that a command of the script may print.
-        memory: MiB that the script's own data may take.
-        cpu_limit: Seconds of processor time that the script may take, its commands apart.
+        output_limit: The most MiB of output of a command of the script.
+        memory: The most MiB of the script's own data.
+        cpu_limit: The most seconds of CPU time of the script, without its commands.
     """
 
     script: Annotated[str, msgspec.Meta(pattern="^(/|none$)")] | None = None
@@ -204,34 +203,34 @@ class Lua(msgspec.Struct, frozen=True):
 
 
 class Spank(msgspec.Struct, frozen=True):
-    """`[spank]`: a site's scripts at each phase of a job, as spank-lua(8) has them.
+    """`[spank]`: a site's scripts of spank-lua(8), which run at each phase of a job.
 
     Attributes:
-        plugstack: The plugstack.conf(5) that names them; `none` for no scripts. When not set: what
-            PlugStackConfig of the slurm.conf in use says, or the plugstack.conf beside it.
+        plugstack: The plugstack.conf(5) that names them; `none` for no scripts. Default: the file
+            of PlugStackConfig in the slurm.conf in use, or the plugstack.conf beside that.
     """
 
     plugstack: Annotated[str, msgspec.Meta(pattern="^(/|none$)")] | None = None
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The keys of scrun.toml that are in no table.
+    """The keys of scrun.toml outside tables.
 
     Attributes:
-        engine: Where containers run: `slurm`, `local`, another engine that is installed, or
-            `auto`: Slurm where a slurm.conf and salloc are found, else this machine.
-        stager: Who makes bundles ready: `lua`, `builtin`, `none`, another stager that is
-            installed, or `auto`: the scrun.lua where there is one, else what is built in.
+        engine: Where containers run: `slurm`, `local`, the name of another installed engine, or
+            `auto`: Slurm if a slurm.conf and salloc are found, else this machine.
+        stager: How bundles are staged: `lua`, `builtin`, `none`, the name of another installed
+            stager, or `auto`: `lua` if there is a scrun.lua, else `builtin`.
         root: The directory of records and sockets, as `--root`. `/run/scrun` for root,
             `$XDG_RUNTIME_DIR/scrun` for others.
         group: Which containers share a supervisor process: all of a `user`, those of a `pod`,
-            or `container`: none.
-        create_timeout: Seconds that `create` and `run --detach` wait for a job in the queue and
-            for the staging, before they answer that the container is created and let it wait.
-        idle_timeout: Seconds that a supervisor without containers stays.
-        stop_timeout: Seconds that a supervisor which gets SIGTERM takes to end its containers.
-            What is not undone by then it leaves to the next command. Less than the 90 s after
-            which systemd kills it.
+            or none (`container`).
+        create_timeout: Seconds that `create` and `run --detach` wait for a pending job and for
+            staging; then they return, and the container goes on waiting.
+        idle_timeout: Seconds after which a supervisor without containers exits.
+        stop_timeout: Seconds in which a supervisor ends its containers after SIGTERM. It leaves
+            the rest of the cleanup to the next command. Keep it below the 90 s after which systemd
+            kills it.
         log: See `Log`.
         slurm: See `Slurm`.
         local: See `Local`.
@@ -260,11 +259,10 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:
-    """Read the settings files and put the environment above them.
+    """Read the settings files, and apply the environment.
 
     Raises:
-        SettingsError: A file cannot be read, must not be trusted, or says something wrong; or
-            a variable does.
+        SettingsError: A file cannot be read or trusted, or it or a variable has an invalid value.
     """
     merged: dict[str, object] = {}
     for path, kind in quick.files(env, config_file):
@@ -280,10 +278,10 @@ def load(env: Mapping[str, str], config_file: str | None = None) -> Settings:
 
 
 def parse(content: bytes, name: str) -> dict[str, object]:
-    """Read the text of one settings file; `name` is for the errors.
+    """Parse one settings file; `name` is for the errors.
 
     Raises:
-        SettingsError: It is not TOML, or has a key or value that cannot be.
+        SettingsError: It is not TOML, or has an invalid key or value.
     """
     return read_table(content, name, Settings)
 
@@ -291,16 +289,16 @@ def parse(content: bytes, name: str) -> dict[str, object]:
 def merge(
     settings: Settings, *, options: Mapping[str, str] | None = None, env: Mapping[str, str]
 ) -> Settings:
-    """Put the environment, and above it the command line, over the settings.
+    """Override settings by the environment, and those by the command line.
 
     Args:
-        settings: What the files say.
-        options: What the command line says, by setting: `engine`, `root`, `slurm.conf` (`-f`),
+        settings: The settings of the files.
+        options: Values of the command line, by setting: `engine`, `root`, `slurm.conf` (`-f`),
             `log.level` (`--debug`, `-v`), `log.format`, ….
-        env: The caller's environment. An empty variable is none.
+        env: The caller's environment. Empty variables are ignored.
 
     Raises:
-        SettingsError: A value is not possible; the message names the variable or setting.
+        SettingsError: A value is invalid; the message names the variable or setting.
     """
     for variable, setting in _ENVIRONMENT.items():
         if env.get(variable):
@@ -311,7 +309,7 @@ def merge(
 
 
 def level(text: str) -> str:
-    """Read a level by name or number, in any case: `debug2` and `6` are the same."""
+    """Return the name of a level given by name, in any case, or number: `6` is `debug2`."""
     numbers = {str(number): name for number, name in enumerate(LEVELS)}
     return numbers.get(text, text.lower())
 
@@ -330,7 +328,7 @@ def _explain(error: msgspec.ValidationError) -> str:
 
 
 def _replace(settings: Settings, setting: str, value: str, source: str) -> Settings:
-    """Set one setting, named with dots, from text."""
+    """Set one setting, whose name has dots, from text."""
     is_level = setting.startswith("log.") and setting.endswith("level")
     layer: object = level(value) if is_level else value
     for part in reversed(setting.split(".")):

@@ -1,13 +1,13 @@
-"""What every command must know of the settings, found without a heavy import.
+"""Read the settings that every command needs, without a heavy import.
 
-A command needs the root directory and the grouping before it can reach its supervisor, and
-nothing else. TOML needs `tomllib`, and that needs `re`: ten times the price of the rest of
-the command. So `quick` reads a strict subset of TOML by hand, and says None where it is not
-sure; the full loader (`scrun.settings.file.load`) then answers, with the error when there is one.
+A command needs only the root directory and the grouping to reach its supervisor. TOML needs
+`tomllib`, which needs `re`: ten times the cost of the rest of the command. So `quick` parses a
+strict subset of TOML by hand, and returns None where it is not sure; then the full loader
+(`scrun.settings.file.load`) reads the file, or reports what is wrong with it.
 
-All commands on a container must find the same files, and engines pass hardly anything on:
-`delete` is called with XDG_RUNTIME_DIR as its whole environment. Therefore the home is that
-of the passwd entry of the real user, never $HOME.
+All commands on a container must find the same files, and engines pass hardly any variables on:
+`delete` gets only XDG_RUNTIME_DIR. So the home is that of the passwd entry of the real user, never
+$HOME.
 """
 
 import posix
@@ -23,7 +23,7 @@ USER_FILE = ".config/scrun/scrun.toml"
 GROUPS = ("user", "pod", "container")
 
 LIMIT = 1 << 20
-"""No settings file is larger, in bytes."""
+"""The largest settings file, in bytes."""
 
 _BARE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 _TEXT = bytes(byte for byte in range(256) if byte in b"\t\n" or 32 <= byte != 127)
@@ -38,12 +38,12 @@ def environment() -> "Mapping[str, str]":
 
 
 def real_uid(env: "Mapping[str, str]", uid_map: str = "/proc/self/uid_map") -> int:
-    """Tell which user this is outside of the user namespace that an engine made.
+    """Return the caller's uid outside the user namespace that an engine made.
 
-    Rootless podman calls the runtime as uid 0 of its own user namespace; who that is outside
-    stands in the line of `uid_map` that begins with 0 (user_namespaces(7)). The map counts
-    before _CONTAINERS_ROOTLESS_UID, because `create` gets that variable and `delete` does not,
-    and the two must agree; the variable is asked only where there is no /proc.
+    Rootless podman calls the runtime as uid 0 of its own user namespace; the line of `uid_map`
+    that begins with 0 has the uid outside (user_namespaces(7)). The map counts before
+    _CONTAINERS_ROOTLESS_UID, because `create` gets that variable and `delete` does not, and the
+    two must agree; the variable is used only without /proc.
     """
     uid = posix.geteuid()
     if uid != 0:
@@ -61,10 +61,10 @@ def real_uid(env: "Mapping[str, str]", uid_map: str = "/proc/self/uid_map") -> i
 
 
 def files(env: "Mapping[str, str]", config_file: str | None = None) -> list[tuple[str, str]]:
-    """List the settings files with their kind, the one that counts more later.
+    """List the settings files with their kind; later ones take precedence.
 
-    A `named` file (`--config-file`, or else SCRUN_CONFIG) stands alone and has to exist; the
-    `system` file and the `user` file need not.
+    A `named` file (`--config-file`, or else SCRUN_CONFIG) is the only one and has to exist; the
+    `system` file and the `user` file may be missing.
     """
     named = config_file or env.get("SCRUN_CONFIG")
     if named:
@@ -80,9 +80,9 @@ def files(env: "Mapping[str, str]", config_file: str | None = None) -> list[tupl
 
 
 def read(path: str, kind: str) -> bytes | None:
-    """Read a settings file, or None when there is none of a kind that need not exist.
+    """Read a settings file; None if it is missing and its kind may be.
 
-    Whoever can write it decides which programs scrun starts, so nobody but root and the user may.
+    Whoever can write it decides which programs scrun starts, so only root and the user may.
 
     Raises:
         OSError: It cannot be read, or must not be trusted; `strerror` says why.
@@ -102,7 +102,7 @@ def quick(env: "Mapping[str, str]", config_file: str | None = None) -> dict[str,
     """Find `root` and `group` as the full loader would, SCRUN_ROOT included.
 
     Returns:
-        The keys that are set; None where only the full loader can tell, or must complain.
+        The keys that are set; None if only the full loader can tell, or must report an error.
     """
     found: dict[str, str] = {}
     for path, kind in files(env, config_file):
@@ -172,7 +172,7 @@ def default_root(env: "Mapping[str, str]", setting: str | None = None) -> str:
 
     Args:
         env: The environment of the command.
-        setting: What the command line, SCRUN_ROOT or a file says; it decides when it is there.
+        setting: The value of the command line, SCRUN_ROOT or a file, if there is one.
 
     Raises:
         SettingsError: No directory can be found.
@@ -198,9 +198,9 @@ def default_root(env: "Mapping[str, str]", setting: str | None = None) -> str:
 
 
 def _plain(value: str) -> str | None:
-    """Take the plain string, number or boolean that a value is; None for all else.
+    """Parse a plain string; None for a value that is neither that nor a number or boolean.
 
-    A number or boolean comes out as something that is neither a path nor a group.
+    A number or boolean becomes "", which is neither a path nor a group.
     """
     quote = value[:1]
     if quote in ("'", '"') and not value.startswith(quote * 3):

@@ -1,7 +1,6 @@
-"""A settings file as TOML: read, and its keys and values looked at. Pure.
+"""Parse a settings file as TOML, and check its keys and values. Pure.
 
-What only a struct can tell, such as types, is told when the table becomes one
-(`scrun.settings.file.load`).
+Types are checked later, when the table is converted to structs (`scrun.settings.file.load`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,20 +14,20 @@ _DOTS = 100  # in a line; tomllib takes n * n steps for a key of n parts
 
 
 def read_table(content: bytes, name: str, kind: type[msgspec.Struct]) -> dict[str, object]:
-    """Read the text of one settings file.
+    """Parse one settings file.
 
     Args:
-        content: It.
-        name: What it is called in errors.
-        kind: What its keys are.
+        content: The file's content.
+        name: Its name in errors.
+        kind: The struct with its keys.
 
     Raises:
-        SettingsError: It is not TOML, or has a key or value that cannot be.
+        SettingsError: It is not TOML, or has an invalid key or value.
     """
     for number, line in enumerate(content.split(b"\n"), 1):
         if line.count(b".") > _DOTS:
             raise SettingsError(f"{name}: line {number} has more than {_DOTS} dots")
-    import tomllib  # with what it needs 1.6 ms of a supervisor's start, and few have a file
+    import tomllib  # takes 1.6 ms of a supervisor's start, and few have a file
 
     try:
         table: dict[str, object] = tomllib.loads(content.decode())
@@ -50,16 +49,16 @@ def read_table(content: bytes, name: str, kind: type[msgspec.Struct]) -> dict[st
 def check_keys(
     table: Mapping[str, object], kind: type[msgspec.Struct], name: str, prefix: str = ""
 ) -> None:
-    """Refuse keys that do not exist, with the one that may have been meant.
+    """Refuse unknown keys, with a hint at a similar one.
 
     Args:
-        table: The keys.
-        kind: What they are.
-        name: What the table is called in errors.
-        prefix: What the keys are called there, before their names.
+        table: The table.
+        kind: The struct with its keys.
+        name: The name of the table in errors.
+        prefix: The prefix of its keys in errors.
 
     Raises:
-        SettingsError: One does not exist.
+        SettingsError: A key is unknown.
     """
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for key, value in table.items():
@@ -72,7 +71,7 @@ def check_keys(
 
 
 def _impossible(value: object, key: str) -> Iterator[tuple[str, str]]:
-    """Yield values that TOML has, and nothing here can use."""
+    """Yield values that are valid TOML but invalid for every setting."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _impossible(inner, f"{key}.{name}".removeprefix("."))
@@ -83,12 +82,12 @@ def _impossible(value: object, key: str) -> Iterator[tuple[str, str]]:
         yield key, "contains a NUL character"
     elif isinstance(value, float) and value != value:
         yield key, "is not a number"
-    elif isinstance(value, int) and value.bit_length() > 63:  # as TOML has it
+    elif isinstance(value, int) and value.bit_length() > 63:  # TOML's limit
         yield key, "is too large"
 
 
 def _allowed(names: list[object], name: str) -> list[object]:
-    """Give the names of `[slurm] allow` their variables' names."""
+    """Convert the names in `[slurm] allow` to those of variables."""
     known = [variable.removeprefix("SCRUN_").lower() for variable in requests.TABLE]
     for key in names:
         if isinstance(key, str) and key not in known:
@@ -97,7 +96,7 @@ def _allowed(names: list[object], name: str) -> list[object]:
 
 
 def _defaults(table: Mapping[str, object], name: str) -> dict[str, object]:
-    """Give the keys of `[slurm.defaults]` their variables' names, the values as text."""
+    """Convert the keys of `[slurm.defaults]` to names of variables, and the values to text."""
     result: dict[str, object] = {}
     known = [variable.removeprefix("SCRUN_").lower() for variable in requests.TABLE]
     for key, value in table.items():
