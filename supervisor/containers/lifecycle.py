@@ -50,7 +50,7 @@ from scrun.supervisor.core.nurseries import Tasks, unwrapped
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.scripts.spank.around import plugin_stack
 from scrun.supervisor.scripts.spank.stack import Stack
-from scrun.supervisor.staging.place import directory_for
+from scrun.supervisor.staging.staged_bundle import directory_for
 from scrun.supervisor.staging.variables import script_variables
 
 _LAST_OUTPUT = 5.0

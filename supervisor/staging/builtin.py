@@ -18,7 +18,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.id_maps import with_ids
 from scrun.supervisor.staging.owner import owner_of
-from scrun.supervisor.staging.place import (
+from scrun.supervisor.staging.staged_bundle import (
     clean,
     directory_for,
     return_changes,

@@ -11,7 +11,7 @@ from scrun.supervisor.core.identity import is_dead
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.staging.owner import beginning, read_owner, scratch_of
-from scrun.supervisor.staging.place import clean
+from scrun.supervisor.staging.staged_bundle import clean
 
 
 def remove_leftovers(scratch: str, root: str) -> None:

@@ -24,8 +24,8 @@ from scrun.supervisor.scripts.find import site_of
 from scrun.supervisor.scripts.host import StagingScript, loaded
 from scrun.supervisor.scripts.process import Remote
 from scrun.supervisor.staging.owner import Owner, owner_of
-from scrun.supervisor.staging.place import directory_for, make_place
-from scrun.supervisor.staging.place import stage_out as clean
+from scrun.supervisor.staging.staged_bundle import directory_for, make_directory
+from scrun.supervisor.staging.staged_bundle import stage_out as clean
 from scrun.supervisor.staging.view import view_of
 
 _IN = "slurm_scrun_stage_in"
@@ -145,10 +145,10 @@ class Scripted:
         target = await self._engine.target(self._request.child_env)
         shadow = self._shadow if target.link_rootfs else None
         owner = owner_of(self._request.record, "") if self._settings.staging.scratch else None
-        return await in_thread(_look, moved, self._bundle, shadow, owner)
+        return await in_thread(_describe, moved, self._bundle, shadow, owner)
 
 
-def _look(moved: Moved, bundle: Bundle, shadow: str | None, owner: Owner | None) -> Staged:
+def _describe(moved: Moved, bundle: Bundle, shadow: str | None, owner: Owner | None) -> Staged:
     name = os.path.join(moved.bundle, "config.json")
     if not os.path.exists(name):  # it may be on a file system of the nodes
         return Staged(moved.bundle, moved.root, (), tuple(bundle.config.process.args), moved)
@@ -175,7 +175,7 @@ def _write_shadow(
     config: dict[str, Any], bundle: str, root: str, shadow: str, owner: Owner | None
 ) -> None:
     """Write a bundle with a link `rootfs`, the only name that slurmstepd 22.05 knows."""
-    make_place(shadow, owner=owner)
+    make_directory(shadow, owner=owner)
     mounts = [
         {**mount, "source": os.path.join(bundle, mount["source"])}
         if mount.get("source") and "bind" in (mount.get("type"), *(mount.get("options") or ()))

@@ -25,7 +25,7 @@ from scrun.supervisor.engines.local.engine import LocalEngine
 from scrun.supervisor.log import files as log_files
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.staging import builtin
-from scrun.supervisor.staging.place import directory_for
+from scrun.supervisor.staging.staged_bundle import directory_for
 from tests.component.test_server import NOBODY, Supervisor, base, running
 from tests.harness import users
 from tests.harness.hung import hung

@@ -16,7 +16,7 @@ from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core import names, threads
 from scrun.supervisor.core.nurseries import bulkhead
 from scrun.supervisor.core.threads import in_thread, look
-from scrun.supervisor.staging.place import directory_for
+from scrun.supervisor.staging.staged_bundle import directory_for
 
 
 async def test_creates_on_a_hung_file_system_take_no_threads_from_others(

@@ -38,7 +38,7 @@ OWN_MAPS = ("podman-keep-id", "runc-spec-rootless", "umoci")
 STAGE = """
 import json, os, sys, msgspec
 from scrun.supervisor.engines.local.runtimes import find_runtime, run_command
-from scrun.supervisor.staging.place import stage_in
+from scrun.supervisor.staging.staged_bundle import stage_in
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local.target import local_target
 bundle, directory, engine, run = sys.argv[1:]
@@ -58,9 +58,11 @@ staged = stage_in(config, bundle, directory, target)
 user = msgspec.json.decode(open(staged.bundle + "/config.json", "rb").read())["process"]["user"]
 print(json.dumps({"command": command, "notes": staged.notes, "user": user}))
 """
-UNSTAGE = (
-    "import sys; from scrun.supervisor.staging.place import stage_out; stage_out(sys.argv[1])"
-)
+UNSTAGE = """
+import sys
+from scrun.supervisor.staging.staged_bundle import stage_out
+stage_out(sys.argv[1])
+"""
 PURE_V2 = [
     *("unshare", "--mount", "--propagation", "slave", "sh", "-c"),
     *('mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@"', "sh"),

@@ -17,13 +17,13 @@ from scrun.supervisor.programs.doctor import (
     cluster,
     containers,
     engines,
+    job_trial,
     machine,
     main,
-    trial,
 )
+from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter, run_tool
 from scrun.supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
 from scrun.supervisor.programs.doctor.machine import Directory, Namespaces
-from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell, run_tool
 from tests.harness import users
 
 CONF = """
@@ -65,24 +65,24 @@ async def test_a_report_keeps_its_order() -> None:
     assert [(found.name, found.text) for found in got] == [("a", ""), ("b", "first")]
 
 
-async def _nothing(place: DoctorCall, tell: Tell) -> None:
-    tell(Finding("a", "ok", "seen"))
+async def _nothing(call: DoctorCall, report: Reporter) -> None:
+    report(Finding("a", "ok", "seen"))
 
 
-async def _hangs(place: DoctorCall, tell: Tell) -> None:
+async def _hangs(call: DoctorCall, report: Reporter) -> None:
     await trio.sleep_forever()
 
 
-async def _refused(place: DoctorCall, tell: Tell) -> None:
+async def _refused(call: DoctorCall, report: Reporter) -> None:
     async with trio.open_nursery():
         raise SettingsError("no sense")
 
 
-async def _missing(place: DoctorCall, tell: Tell) -> None:
+async def _missing(call: DoctorCall, report: Reporter) -> None:
     open("/nonexistent").close()  # noqa: ASYNC230
 
 
-async def _fault(place: DoctorCall, tell: Tell) -> None:
+async def _fault(call: DoctorCall, report: Reporter) -> None:
     raise KeyError("x")
 
 
@@ -97,7 +97,10 @@ async def _fault(place: DoctorCall, tell: Tell) -> None:
     ],
 )
 async def test_a_check_always_tells_something(
-    autojump_clock: Any, run: Callable[[DoctorCall, Tell], Awaitable[None]], status: str, text: str
+    autojump_clock: Any,
+    run: Callable[[DoctorCall, Reporter], Awaitable[None]],
+    status: str,
+    text: str,
 ) -> None:
     report = Report(["a", "b"])
     await main._examine(Check(("a", "b"), run, deadline=5), cast("DoctorCall", None), report)
@@ -107,7 +110,7 @@ async def test_a_check_always_tells_something(
 
 
 def test_every_finding_has_one_place() -> None:
-    for some in (containers.CHECKS, trial.CHECKS):
+    for some in (containers.CHECKS, job_trial.CHECKS):
         names = [name for check in (*main.CHECKS, by_hand.CHECK, *some) for name in check.names]
         assert len(names) == len(set(names))
 
@@ -259,18 +262,18 @@ def test_munge_socket() -> None:
 
 
 def test_what_a_node_tells() -> None:
-    seen = trial.read(
+    seen = job_trial.read(
         ["node n1", "runtime crun version 1", "token t", "node n2", "noise", "token"]
     )
-    assert seen == trial.NodeReport("n1", "crun version 1", "t")
-    assert trial.read([]) == trial.NodeReport("?", "", "")
-    assert trial.judge_runtime("crun", seen, "/oci.conf").status == "ok"
-    lacking = trial.judge_runtime("/opt/crun", trial.NodeReport("n1", "", ""), "/oci.conf")
+    assert seen == job_trial.NodeReport("n1", "crun version 1", "t")
+    assert job_trial.read([]) == job_trial.NodeReport("?", "", "")
+    assert job_trial.judge_runtime("crun", seen, "/oci.conf").status == "ok"
+    lacking = job_trial.judge_runtime("/opt/crun", job_trial.NodeReport("n1", "", ""), "/oci.conf")
     assert (lacking.status, lacking.text) == ("fail", "n1: /opt/crun is not installed")
-    assert trial.judge_runtime(None, seen, "/oci.conf").status == "warn"
-    assert trial.judge_directory("/d", seen, "t", scripted=False).status == "ok"
-    assert trial.judge_directory("/d", seen, "u", scripted=True).status == "warn"
-    elsewhere = trial.judge_directory("/d", seen, "u", scripted=False)
+    assert job_trial.judge_runtime(None, seen, "/oci.conf").status == "warn"
+    assert job_trial.judge_directory("/d", seen, "t", scripted=False).status == "ok"
+    assert job_trial.judge_directory("/d", seen, "u", scripted=True).status == "warn"
+    elsewhere = job_trial.judge_directory("/d", seen, "u", scripted=False)
     assert (elsewhere.status, "scratch" in elsewhere.remedy) == ("fail", True)
 
 
@@ -279,8 +282,8 @@ async def test_the_script_of_a_node(tmp_path: Any) -> None:
     file.write_text("token-1")
     setting = ChildEnv({"PATH": users.PATH, "SLURMD_NODENAME": "n1"})
     for program, runtime in (("sh", "-"), ("no such", ""), (None, "")):
-        done = await run_tool(["sh", "-c", trial.script(program, str(file))], setting)
-        seen = trial.read(list(done.lines))
+        done = await run_tool(["sh", "-c", job_trial.script(program, str(file))], setting)
+        seen = job_trial.read(list(done.lines))
         assert (seen.node, seen.token, bool(seen.runtime)) == ("n1", "token-1", bool(runtime))
 
 

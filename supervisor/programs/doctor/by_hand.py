@@ -23,11 +23,11 @@ from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.local.target import local_target
+from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter
 from scrun.supervisor.programs.doctor.cluster import oci_conf_path
 from scrun.supervisor.programs.doctor.containers import last_line, own_root, write_bundle
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell
-from scrun.supervisor.staging.place import stage_in
+from scrun.supervisor.staging.staged_bundle import stage_in
 
 NAME = "oci.conf by hand"
 _STARTS, _ENDS = 10.0, 10.0
@@ -40,48 +40,48 @@ class _Failed(Exception):
     """A step failed; the message has the step and the reason."""
 
 
-async def _by_hand(place: DoctorCall, tell: Tell) -> None:
-    path = oci_conf_path(place) if place.by_slurm else place.settings.local.oci_conf
+async def _by_hand(call: DoctorCall, report: Reporter) -> None:
+    path = oci_conf_path(call) if call.by_slurm else call.settings.local.oci_conf
     if path is None:
-        tell(Finding(NAME, "ok", "not needed: no oci.conf"))
+        report(Finding(NAME, "ok", "not needed: no oci.conf"))
         return
-    if place.settings_error or not place.root:
-        tell(Finding(NAME, "warn", "not tried", "correct the failures above"))
+    if call.settings_error or not call.root:
+        report(Finding(NAME, "warn", "not tried", "correct the failures above"))
         return
     try:
         text = await trio.to_thread.run_sync(read_conf, path, abandon_on_cancel=True)
         conf = parse_oci_conf(text, path)
-        if program := _missing(place, conf):
+        if program := _missing(call, conf):
             # a submit host need not have it
             text = f"{program} is not on this machine"
             found = Finding(NAME, "fail", text, f"install it, or correct {path}")
-            tell(Finding(NAME, "ok", f"not tried: {text}") if place.by_slurm else found)
+            report(Finding(NAME, "ok", f"not tried: {text}") if call.by_slurm else found)
             return
-        async with own_root(place) as root:
-            tell(Finding(NAME, "ok", await _CommandTrial(place, conf, root).run()))
+        async with own_root(call) as root:
+            report(Finding(NAME, "ok", await _CommandTrial(call, conf, root).run()))
     except (ScrunError, _Failed) as error:
         # nodes may have other cgroups and another root directory than this machine
-        tell(Finding(NAME, "warn" if place.by_slurm else "fail", str(error), _REMEDY))
+        report(Finding(NAME, "warn" if call.by_slurm else "fail", str(error), _REMEDY))
 
 
-def _missing(place: DoctorCall, conf: OciConf) -> str | None:
+def _missing(call: DoctorCall, conf: OciConf) -> str | None:
     programs = {program_of(pattern) for pattern in conf.commands.values()} - {None}
-    return next((name for name in programs if name and place.which(name) is None), None)
+    return next((name for name in programs if name and call.which(name) is None), None)
 
 
 class _CommandTrial:
     """A container of this machine's `sleep`, from its creation to its removal."""
 
-    def __init__(self, place: DoctorCall, conf: OciConf, root: str) -> None:
+    def __init__(self, call: DoctorCall, conf: OciConf, root: str) -> None:
         uid = os.geteuid()
-        patterns = node_runtime(conf, place.settings.runtime)
+        patterns = node_runtime(conf, call.settings.runtime)
         user, node = pwd.getpwuid(uid).pw_name, os.uname().nodename
         self._commands = OciConfCommands(conf, node, user, uid, patterns)
         self._conf = conf
         self._root = root
         self._said = os.path.join(root, "@said")
-        self._container = RuntimeContainer(root, "0", place.directory)
-        self._child_env = self._commands.child_env(place.child_env)
+        self._container = RuntimeContainer(root, "0", call.directory)
+        self._child_env = self._commands.child_env(call.child_env)
 
     async def run(self) -> str:
         """Run the container; return what worked.

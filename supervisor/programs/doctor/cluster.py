@@ -14,8 +14,14 @@ from scrun.settings.oci_conf.site import beside
 from scrun.settings.slurm.versions import features
 from scrun.settings.slurm_conf import PLACES, find_slurm_conf, read_conf, read_slurm_conf
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.programs.doctor.call import (
+    Check,
+    DoctorCall,
+    Reporter,
+    run_tool,
+    slurm_version,
+)
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell, run_tool, slurm_version
 from scrun.supervisor.scripts.find import find_script, site_of
 from scrun.supervisor.scripts.host import loaded
 
@@ -100,42 +106,42 @@ def judge_oci_conf(
 # --- checks
 
 
-async def _engine(place: DoctorCall, tell: Tell) -> None:
-    if place.engine is None:
-        tell(Finding("engine", "fail", place.engine_error, "or use --engine local"))
+async def _engine(call: DoctorCall, report: Reporter) -> None:
+    if call.engine is None:
+        report(Finding("engine", "fail", call.engine_error, "or use --engine local"))
         return
-    asked = place.settings.engine
+    asked = call.settings.engine
     if asked != "auto":
         text = f"{asked}, from the settings or the command line"
-    elif place.tools is not None:
-        text = f"slurm, because {place.conf} and {place.tools.salloc} exist"
-    elif place.conf is None:
+    elif call.tools is not None:
+        text = f"slurm, because {call.conf} and {call.tools.salloc} exist"
+    elif call.conf is None:
         text = "local, because no slurm.conf was found"
     else:
-        text = f"local, because Slurm's commands are not found (slurm.conf is {place.conf})"
-    tell(Finding("engine", "ok", text))
+        text = f"local, because Slurm's commands are not found (slurm.conf is {call.conf})"
+    report(Finding("engine", "ok", text))
 
 
-async def _slurm_conf(place: DoctorCall, tell: Tell) -> None:
+async def _slurm_conf(call: DoctorCall, report: Reporter) -> None:
     name = "slurm.conf"
-    if not place.by_slurm:
-        tell(Finding(name, "ok", "not needed"))
-    elif place.conf is None:
+    if not call.by_slurm:
+        report(Finding(name, "ok", "not needed"))
+    elif call.conf is None:
         remedy = "name it by SLURM_CONF, -f, or `conf` in the section [slurm] of scrun.toml"
-        tell(Finding(name, "warn", "not found; Slurm's commands use their own default", remedy))
+        report(Finding(name, "warn", "not found; Slurm's commands use their own default", remedy))
     else:
-        tell(await trio.to_thread.run_sync(_read_conf, place, abandon_on_cancel=True))
+        report(await trio.to_thread.run_sync(_read_conf, call, abandon_on_cancel=True))
 
 
-def _read_conf(place: DoctorCall) -> Finding:
-    name, conf = "slurm.conf", place.conf or ""
+def _read_conf(call: DoctorCall) -> Finding:
+    name, conf = "slurm.conf", call.conf or ""
     try:
         found = read_slurm_conf(conf)
     except SettingsError as error:
         remedy = "name another one by SLURM_CONF, -f, or `conf` in the section [slurm]"
         return Finding(name, "fail", str(error), remedy)
     text = f"{conf}: cluster {found.get('clustername', 'without a name')}"
-    if _only_here(place, conf):
+    if _only_here(call, conf):
         return Finding(
             name,
             "warn",
@@ -145,9 +151,9 @@ def _read_conf(place: DoctorCall) -> Finding:
     return Finding(name, "ok", text)
 
 
-def _only_here(place: DoctorCall, conf: str) -> bool:
+def _only_here(call: DoctorCall, conf: str) -> bool:
     """Return whether a container engine's call would find another slurm.conf, or none."""
-    if place.settings_error or not (place.which("podman") or place.which("dockerd")):
+    if call.settings_error or not (call.which("podman") or call.which("dockerd")):
         return False
     try:
         return find_slurm_conf(load({}), PLACES) != conf
@@ -155,20 +161,20 @@ def _only_here(place: DoctorCall, conf: str) -> bool:
         return False
 
 
-async def _munge(place: DoctorCall, tell: Tell) -> None:
-    tell(await ask_munge(place))
+async def _munge(call: DoctorCall, report: Reporter) -> None:
+    report(await ask_munge(call))
 
 
-async def ask_munge(place: DoctorCall) -> Finding:
+async def ask_munge(call: DoctorCall) -> Finding:
     """Make and read a munge credential, through the socket that slurm.conf names."""
     name = "munge"
-    if not place.by_slurm:
+    if not call.by_slurm:
         return Finding(name, "ok", "not needed")
     found: dict[str, str] = {}
-    if place.conf is not None:
+    if call.conf is not None:
         try:
             found = await trio.to_thread.run_sync(
-                read_slurm_conf, place.conf, abandon_on_cancel=True
+                read_slurm_conf, call.conf, abandon_on_cancel=True
             )
         except SettingsError:
             pass  # the check of slurm.conf reports this
@@ -179,22 +185,22 @@ async def ask_munge(place: DoctorCall) -> Finding:
     remedy = "start munge (systemctl start munge), with the same key on all machines"
     if not await trio.Path(socket).exists():
         return Finding(name, "fail", f"{socket}: does not exist", remedy)
-    munge, unmunge = place.which("munge"), place.which("unmunge")
+    munge, unmunge = call.which("munge"), call.which("unmunge")
     if munge is None or unmunge is None:
         return Finding(name, "ok", f"{socket} exists (no commands munge and unmunge to try it)")
     script = '"$1" -n -S "$3" | "$2" -S "$3"'
     command = ["/bin/sh", "-c", script, "sh", munge, unmunge, socket]
-    done = await run_tool(command, place.slurm_setting)
+    done = await run_tool(command, call.slurm_setting)
     if done.status:
         return Finding(name, "fail", done.first, remedy)
     return Finding(name, "ok", f"{socket} answers")
 
 
-async def mute(place: DoctorCall) -> str:
+async def mute(call: DoctorCall) -> str:
     """Return why Slurm's commands cannot work (they would try for long), or ""."""
-    if await place.lacks_conf():
-        return f"{place.conf} cannot be read"
-    if (await ask_munge(place)).status == "fail":
+    if await call.lacks_conf():
+        return f"{call.conf} cannot be read"
+    if (await ask_munge(call)).status == "fail":
         return "munge does not work"
     return ""
 
@@ -207,73 +213,73 @@ def munge_socket(info: str) -> str:
     return _MUNGE
 
 
-async def _controller(place: DoctorCall, tell: Tell) -> None:
+async def _controller(call: DoctorCall, report: Reporter) -> None:
     names = ("slurmctld", "nodes")
-    if not place.by_slurm:
+    if not call.by_slurm:
         for name in names:
-            tell(Finding(name, "ok", "not needed"))
+            report(Finding(name, "ok", "not needed"))
         return
-    if (await ask_munge(place)).status == "fail":  # Slurm's commands try for half a minute then
-        tell(
-            Finding("slurmctld", "warn", "not asked: munge does not work", "put that right first")
+    if (await ask_munge(call)).status == "fail":  # Slurm's commands try for half a minute then
+        report(
+            Finding("slurmctld", "warn", "not asked: munge does not work", "correct that first")
         )
         return
-    scontrol, sinfo = place.slurm_tool("scontrol"), place.slurm_tool("sinfo")
+    scontrol, sinfo = call.slurm_tool("scontrol"), call.slurm_tool("sinfo")
     if scontrol is None:
         remedy = "install Slurm's client commands (apt install slurm-client)"
-        tell(Finding("slurmctld", "warn", "scontrol is not installed to ask it", remedy))
+        report(Finding("slurmctld", "warn", "scontrol is not installed to ask it", remedy))
     else:
-        done = await run_tool([scontrol, "ping"], place.slurm_setting)
+        done = await run_tool([scontrol, "ping"], call.slurm_setting)
         finding = judge_ping(done.status, done.lines)
-        tell(finding)
+        report(finding)
         if finding.status != "ok":
             return
     if sinfo is None:
         remedy = "install Slurm's client commands (apt install slurm-client)"
-        tell(Finding("nodes", "warn", "sinfo is not installed to ask about them", remedy))
+        report(Finding("nodes", "warn", "sinfo is not installed to ask about them", remedy))
     else:
-        done = await run_tool([sinfo, "-h", "-o", "%R %a %D %t"], place.slurm_setting)
+        done = await run_tool([sinfo, "-h", "-o", "%R %a %D %t"], call.slurm_setting)
         if done.status:
-            tell(Finding("nodes", "fail", done.last, "see slurmctld's log"))
+            report(Finding("nodes", "fail", done.last, "see slurmctld's log"))
         else:
-            tell(judge_nodes(done.lines))
+            report(judge_nodes(done.lines))
 
 
-async def _oci_conf(place: DoctorCall, tell: Tell) -> None:
+async def _oci_conf(call: DoctorCall, report: Reporter) -> None:
     name = "oci.conf"
-    if not place.by_slurm:
-        tell(Finding(name, "ok", "not needed"))
+    if not call.by_slurm:
+        report(Finding(name, "ok", "not needed"))
         return
     version = None
     with contextlib.suppress(ScrunError):  # the finding `versions` reports this
-        version = await slurm_version(place)
+        version = await slurm_version(call)
     mounts_spool = version is not None and features(version).mounts_spool
-    tell(
-        await trio.to_thread.run_sync(_read_oci_conf, place, mounts_spool, abandon_on_cancel=True)
+    report(
+        await trio.to_thread.run_sync(_read_oci_conf, call, mounts_spool, abandon_on_cancel=True)
     )
 
 
-def oci_conf_path(place: DoctorCall) -> str:
+def oci_conf_path(call: DoctorCall) -> str:
     """Return the path where Slurm looks for oci.conf: beside slurm.conf."""
-    return beside(place.conf)
+    return beside(call.conf)
 
 
-def read_oci_conf(place: DoctorCall) -> OciConf:
+def read_oci_conf(call: DoctorCall) -> OciConf:
     """Read the oci.conf.
 
     Raises:
         SettingsError: It is not valid, or cannot be read.
     """
-    path = oci_conf_path(place)
+    path = oci_conf_path(call)
     return parse_oci_conf(read_conf(path), path)
 
 
-def _read_oci_conf(place: DoctorCall, mounts_spool: bool) -> Finding:
-    path = oci_conf_path(place)
+def _read_oci_conf(call: DoctorCall, mounts_spool: bool) -> Finding:
+    path = oci_conf_path(call)
     remedy = "write it as described in oci.conf(5), on this machine and on the nodes"
     try:
         os.stat(path)
-        conf = read_oci_conf(place)
+        conf = read_oci_conf(call)
     except OSError as error:
         return Finding("oci.conf", "fail", f"{path}: {error.strerror}", remedy)
     except SettingsError as error:
@@ -281,38 +287,38 @@ def _read_oci_conf(place: DoctorCall, mounts_spool: bool) -> Finding:
     missing: dict[str, str] = {}
     for key, pattern in conf.commands.items():
         program = program_of(pattern)
-        if program and place.which(program) is None and program not in missing.values():
+        if program and call.which(program) is None and program not in missing.values():
             missing[key] = program
     return judge_oci_conf(path, conf, missing, mounts_spool=mounts_spool)
 
 
-async def _script(place: DoctorCall, tell: Tell) -> None:
+async def _script(call: DoctorCall, report: Reporter) -> None:
     """Find and load scrun.lua, as `create` does."""
     name = "scrun.lua"
-    engine = place.engine.name if place.engine else "local"
+    engine = call.engine.name if call.engine else "local"
     try:
         path = await trio.to_thread.run_sync(
-            find_script, place.settings, engine, abandon_on_cancel=True
+            find_script, call.settings, engine, abandon_on_cancel=True
         )
         if path is None:
-            stager = place.settings.stager
+            stager = call.settings.stager
             other = stager not in ("auto", "builtin")
             text = f"not used: the stager is {stager}" if other else "none: the built-in staging"
-            tell(Finding(name, "ok", text))
+            report(Finding(name, "ok", text))
             return
         journal = Journal("/dev/null", Log(), "doctor")
         try:
             async with loaded(
-                path, place.settings.lua, place.child_env, place.directory, journal,
-                await trio.to_thread.run_sync(site_of, place.settings),
+                path, call.settings.lua, call.child_env, call.directory, journal,
+                await trio.to_thread.run_sync(site_of, call.settings),
             ):  # fmt: skip
                 pass
         finally:
             journal.close()
     except ScrunError as error:
-        tell(Finding(name, "fail", str(error), "`scrun lua check FILE` tells more"))
+        report(Finding(name, "fail", str(error), "`scrun lua check FILE` tells more"))
     else:
-        tell(Finding(name, "ok", f"{path}: loaded by Lua {place.settings.lua.version}"))
+        report(Finding(name, "ok", f"{path}: loaded by Lua {call.settings.lua.version}"))
 
 
 CHECKS = (

@@ -25,8 +25,8 @@ from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.settings.slurm_conf import read_conf
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, child
 from scrun.supervisor.engines.local.runtimes import find_runtime
+from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Done, Reporter, run_tool
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Done, Tell, run_tool
 
 NAME = "container"
 _SCRUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from scrun._fast import main; main()"
@@ -35,54 +35,54 @@ _LIFE = 60.0
 _REMEDY = "correct the other failures; with --debug the container's log has details"
 
 
-async def _runtime(place: DoctorCall, tell: Tell) -> None:
+async def _runtime(call: DoctorCall, report: Reporter) -> None:
     """Find the runtime of this machine. Its thread cannot be abandoned: it has children."""
     name = "runtime here"
-    if place.by_slurm:
-        tell(Finding(name, "ok", "not needed: containers run on the nodes"))
+    if call.by_slurm:
+        report(Finding(name, "ok", "not needed: containers run on the nodes"))
         return
-    if place.engine is not None and place.engine.name != "local":
-        tell(Finding(name, "ok", f"not needed: the engine is {place.engine.name}"))
+    if call.engine is not None and call.engine.name != "local":
+        report(Finding(name, "ok", f"not needed: the engine is {call.engine.name}"))
         return
-    local = place.settings.local
+    local = call.settings.local
     if local.oci_conf is not None:
         text = await trio.to_thread.run_sync(read_conf, local.oci_conf)
         parse_oci_conf(text, local.oci_conf)
-        tell(Finding(name, "ok", f"the commands of {local.oci_conf}"))
+        report(Finding(name, "ok", f"the commands of {local.oci_conf}"))
         return
     try:
         found = await trio.to_thread.run_sync(
-            lambda: find_runtime(local.runtime, env=place.child_env.environment)
+            lambda: find_runtime(local.runtime, env=call.child_env.environment)
         )
     except ScrunError as error:
-        tell(Finding(name, "fail", str(error), "correct that, or use --engine slurm"))
+        report(Finding(name, "fail", str(error), "correct that, or use --engine slurm"))
         return
     text = " ".join((found.path, *found.arguments))
     text += "" if found.cgroups else ", which cannot apply limits here"
     over = "".join(f"; passed over {reason}" for reason in found.passed_over)
-    tell(Finding(name, "ok", text + over))
+    report(Finding(name, "ok", text + over))
 
 
-async def _container(place: DoctorCall, tell: Tell) -> None:
+async def _container(call: DoctorCall, report: Reporter) -> None:
     """Run the container with the engine of this call."""
-    tell(await try_container(place, {}))
+    report(await try_container(call, {}))
 
 
-async def try_container(place: DoctorCall, variables: Mapping[str, str]) -> Finding:
+async def try_container(call: DoctorCall, variables: Mapping[str, str]) -> Finding:
     """Create, start, await and delete a container.
 
     Args:
-        place: The call of doctor.
+        call: The call of doctor.
         variables: Variables for its `create`, besides the call's own environment.
     """
-    if place.settings_error or not place.root or place.engine is None:
+    if call.settings_error or not call.root or call.engine is None:
         return Finding(NAME, "fail", "cannot be created", "correct the failures above")
-    async with own_root(place) as root:
+    async with own_root(call) as root:
         try:
             bundle = await trio.to_thread.run_sync(write_bundle, root, "true")
         except (OSError, subprocess.SubprocessError) as error:
             return Finding(NAME, "warn", f"no bundle to try: {error}", "check whether ldd works")
-        trial = _ContainerTrial(place, root, bundle, variables)
+        trial = _ContainerTrial(call, root, bundle, variables)
         try:
             with trio.move_on_after(_LIFE):
                 return await trial.run()
@@ -94,39 +94,39 @@ async def try_container(place: DoctorCall, variables: Mapping[str, str]) -> Find
 
 
 @asynccontextmanager
-async def own_root(place: DoctorCall) -> AsyncIterator[str]:
+async def own_root(call: DoctorCall) -> AsyncIterator[str]:
     """Make a directory for records in the root directory, and so on the same file system.
 
     No container can have its name.
     """
-    await trio.to_thread.run_sync(own_directory, place.root)
+    await trio.to_thread.run_sync(own_directory, call.root)
     try:
         with tempfile.TemporaryDirectory(
-            prefix="@doctor-", dir=place.root, ignore_cleanup_errors=True
+            prefix="@doctor-", dir=call.root, ignore_cleanup_errors=True
         ) as root:
             yield root
     finally:
-        if place.root_is_new:
+        if call.root_is_new:
             with contextlib.suppress(OSError):  # another check uses it, or somebody else by now
-                os.rmdir(place.root)
+                os.rmdir(call.root)
 
 
 class _ContainerTrial:
     """One container, from `create` to the end of its supervisor."""
 
     def __init__(
-        self, place: DoctorCall, root: str, bundle: str, variables: Mapping[str, str]
+        self, call: DoctorCall, root: str, bundle: str, variables: Mapping[str, str]
     ) -> None:
         self._root, self._bundle = root, bundle
-        self._directory = place.directory
+        self._directory = call.directory
         site = ["-S"] if sys.flags.no_site else []
         self._command = [sys.executable, "-I", *site, "-c", _SCRUN, packages()]
         for option in ("config-file", "engine", "stager", "slurm-conf"):
-            if value := place.parsed.text(option):
+            if value := call.parsed.text(option):
                 self._command.append(f"--{option}={value}")
         self._command += ["--root", root]
-        environment = {**place.child_env.environment, **variables}
-        self._child_env = ChildEnv(environment, place.child_env.umask)
+        environment = {**call.child_env.environment, **variables}
+        self._child_env = ChildEnv(environment, call.child_env.umask)
 
     async def run(self) -> Finding:
         """Run the container to its end, and judge the result."""
@@ -251,9 +251,9 @@ def write_bundle(root: str, name: str, *arguments: str) -> str:
         capture_output=True, text=True, timeout=10, check=False,
     )  # fmt: skip
     for path in (program, *libraries(listed.stdout)):
-        place = rootfs + path
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        shutil.copy(path, place)
+        call = rootfs + path
+        os.makedirs(os.path.dirname(call), exist_ok=True)
+        shutil.copy(path, call)
     for folder in ("proc", "dev", "sys", "tmp", "etc"):
         os.makedirs(os.path.join(rootfs, folder), exist_ok=True)
     for name in (

@@ -7,8 +7,8 @@ import trio
 from scrun.commands.install import InstallTarget, home, home_config
 from scrun.core.errors import SettingsError
 from scrun.install import docker, files, podman
+from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell
 from scrun.supervisor.staging.mapped import why_no_owners
 
 
@@ -74,19 +74,19 @@ def judge_storage(storage: podman.Storage, engine: str, why_no_owners: str = "")
     return Finding(name, "warn", f"driver {driver}: {what}", remedy)
 
 
-async def _podman(place: DoctorCall, tell: Tell) -> None:
-    if place.which("podman") is None:
-        tell(Finding("podman", "ok", "not installed"))
-        tell(Finding("podman's storage", "ok", "podman is not installed"))
+async def _podman(call: DoctorCall, report: Reporter) -> None:
+    if call.which("podman") is None:
+        report(Finding("podman", "ok", "not installed"))
+        report(Finding("podman's storage", "ok", "podman is not installed"))
         return
-    tell(await trio.to_thread.run_sync(_look_at_storage, place, abandon_on_cancel=True))
-    tell(await trio.to_thread.run_sync(_look_at_podman, place, abandon_on_cancel=True))
+    report(await trio.to_thread.run_sync(_look_at_storage, call, abandon_on_cancel=True))
+    report(await trio.to_thread.run_sync(_look_at_podman, call, abandon_on_cancel=True))
 
 
-def _look_at_storage(place: DoctorCall) -> Finding:
-    own = None if os.geteuid() == 0 else home_config(place.child_env.environment)
+def _look_at_storage(call: DoctorCall) -> Finding:
+    own = None if os.geteuid() == 0 else home_config(call.child_env.environment)
     try:
-        environment = place.child_env.environment
+        environment = call.child_env.environment
         storage = podman.storage(environment, own, home(environment))
     except SettingsError as error:
         return Finding("podman's storage", "warn", str(error), "correct that file")
@@ -94,29 +94,29 @@ def _look_at_storage(place: DoctorCall) -> Finding:
     while not os.path.lexists(there) and there != "/":
         there = os.path.dirname(there)
     why = why_no_owners(there) if own and os.access(there, os.W_OK) else ""
-    return judge_storage(storage, place.engine.name if place.engine else "", why)
+    return judge_storage(storage, call.engine.name if call.engine else "", why)
 
 
-def _look_at_podman(place: DoctorCall) -> Finding:
-    own = None if os.geteuid() == 0 else home_config(place.child_env.environment)
+def _look_at_podman(call: DoctorCall) -> Finding:
+    own = None if os.geteuid() == 0 else home_config(call.child_env.environment)
     try:
-        engine = podman.merged(podman.files(place.child_env.environment, own))
+        engine = podman.merged(podman.files(call.child_env.environment, own))
     except SettingsError as error:
         return Finding("podman", "warn", str(error), "correct that file")
     usable = (path for path in podman.programs(engine) if os.access(path, os.X_OK))
     return judge_podman(engine, next(usable, None))
 
 
-async def _docker(place: DoctorCall, tell: Tell) -> None:
-    if place.which("dockerd") is None:
-        tell(Finding("docker", "ok", "not installed"))
+async def _docker(call: DoctorCall, report: Reporter) -> None:
+    if call.which("dockerd") is None:
+        report(Finding("docker", "ok", "not installed"))
         return
-    tell(await trio.to_thread.run_sync(_look_at_docker, place, abandon_on_cancel=True))
+    report(await trio.to_thread.run_sync(_look_at_docker, call, abandon_on_cancel=True))
 
 
-def _look_at_docker(place: DoctorCall) -> Finding:
+def _look_at_docker(call: DoctorCall) -> Finding:
     """Check the user's own file, for rootless docker, and the machine's."""
-    own = None if os.geteuid() == 0 else home_config(place.child_env.environment)
+    own = None if os.geteuid() == 0 else home_config(call.child_env.environment)
     places = [InstallTarget(own).daemon] if own else []
     places.append(InstallTarget(None).daemon)
     try:

@@ -18,8 +18,14 @@ from scrun.settings.slurm.versions import features
 from scrun.supervisor.children.processes import own_program
 from scrun.supervisor.containers.successor import abandoned_records
 from scrun.supervisor.core.limits import still_limited
+from scrun.supervisor.programs.doctor.call import (
+    Check,
+    DoctorCall,
+    Reporter,
+    run_tool,
+    slurm_version,
+)
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell, run_tool, slurm_version
 
 _WANTED_IDS = 65536
 _TOOLS = (
@@ -164,23 +170,23 @@ def judge_runtime_dir(
 # --- checks
 
 
-async def _versions(place: DoctorCall, tell: Tell) -> None:
+async def _versions(call: DoctorCall, report: Reporter) -> None:
     found = {"scrun": VERSION, "Python": platform.python_version()}
     problem = ""
 
     async def ask(name: str, program: str, pattern: re.Pattern[str]) -> None:
-        path = place.which(program)
+        path = call.which(program)
         if path is None:
             return
         with trio.move_on_after(8):
-            done = await run_tool([path, "--version"], place.child_env)
+            done = await run_tool([path, "--version"], call.child_env)
             number = pattern.search(" ".join(done.lines))
             found[name] = number[1] if number else "?"
 
     async def ask_slurm() -> None:
         nonlocal problem
         try:
-            if version := await slurm_version(place):
+            if version := await slurm_version(call):
                 found["Slurm"] = str(version)
                 features(version)
         except ScrunError as error:
@@ -193,48 +199,48 @@ async def _versions(place: DoctorCall, tell: Tell) -> None:
     names = ("scrun", "Python", "Slurm", *(name for name, _, _ in _TOOLS))
     text = ", ".join(f"{name} {found[name]}" for name in names if name in found)
     if problem:
-        status = "fail" if place.by_slurm else "warn"
+        status = "fail" if call.by_slurm else "warn"
         remedy = "install a supported version of Slurm, or use --engine local"
-        tell(Finding("versions", status, f"{text}; {problem}", remedy))  # type: ignore[arg-type]
+        report(Finding("versions", status, f"{text}; {problem}", remedy))  # type: ignore[arg-type]
     else:
-        tell(Finding("versions", "ok", text))
+        report(Finding("versions", "ok", text))
 
 
-async def _settings(place: DoctorCall, tell: Tell) -> None:
-    if place.settings_error:
+async def _settings(call: DoctorCall, report: Reporter) -> None:
+    if call.settings_error:
         remedy = "correct that; until then no container can be created"
-        tell(Finding("settings", "fail", place.settings_error, remedy))
+        report(Finding("settings", "fail", call.settings_error, remedy))
         return
-    listed = quick.files(place.child_env.environment, place.parsed.text("config-file"))
+    listed = quick.files(call.child_env.environment, call.parsed.text("config-file"))
     there = [path for path, _ in listed if await _in_thread_exists(path)]
     text = ", ".join(there) or f"the defaults, without {' or '.join(p for p, _ in listed)}"
-    tell(Finding("settings", "ok", text))
+    report(Finding("settings", "ok", text))
 
 
 async def _in_thread_exists(path: str) -> bool:
     return await trio.to_thread.run_sync(os.path.exists, path, abandon_on_cancel=True)
 
 
-async def _limits(place: DoctorCall, tell: Tell) -> None:
-    del place
+async def _limits(call: DoctorCall, report: Reporter) -> None:
+    del call
     if left := still_limited():
         remedy = "it would end or limit all containers: start the first one in a shell without it"
-        tell(Finding("limits", "warn", "; ".join(left), remedy))
+        report(Finding("limits", "warn", "; ".join(left), remedy))
     else:
-        tell(Finding("limits", "ok", "none that cannot be raised"))
+        report(Finding("limits", "ok", "none that cannot be raised"))
 
 
-async def _root(place: DoctorCall, tell: Tell) -> None:
+async def _root(call: DoctorCall, report: Reporter) -> None:
     name = "root directory"
     remedy = "name another one by --root, or `root` in scrun.toml"
-    if not place.root:
-        tell(Finding(name, "fail", place.root_error, remedy))
+    if not call.root:
+        report(Finding(name, "fail", call.root_error, remedy))
         return
-    reason = await trio.to_thread.run_sync(_unusable, place.root, abandon_on_cancel=True)
+    reason = await trio.to_thread.run_sync(_unusable, call.root, abandon_on_cancel=True)
     if reason:
-        tell(Finding(name, "fail", reason, remedy))
+        report(Finding(name, "fail", reason, remedy))
     else:
-        tell(Finding(name, "ok", place.root))
+        report(Finding(name, "ok", call.root))
 
 
 def _unusable(root: str) -> str:
@@ -253,11 +259,11 @@ def _unusable(root: str) -> str:
     return ""
 
 
-async def _runtime_dir(place: DoctorCall, tell: Tell) -> None:
-    value = place.environment.get("XDG_RUNTIME_DIR", "")
+async def _runtime_dir(call: DoctorCall, report: Reporter) -> None:
+    value = call.environment.get("XDG_RUNTIME_DIR", "")
     seen = await trio.to_thread.run_sync(_look, value, abandon_on_cancel=True)
     goes = await trio.to_thread.run_sync(_goes, value, abandon_on_cancel=True)
-    tell(judge_runtime_dir(value, seen, os.geteuid(), goes=goes))
+    report(judge_runtime_dir(value, seen, os.geteuid(), goes=goes))
 
 
 def _goes(path: str) -> bool:
@@ -268,19 +274,19 @@ def _goes(path: str) -> bool:
     return not os.path.exists(f"/var/lib/systemd/linger/{user_name(uid)}")
 
 
-async def _left_behind(place: DoctorCall, tell: Tell) -> None:
+async def _left_behind(call: DoctorCall, report: Reporter) -> None:
     """Look for records of dead supervisors, and release what those left behind."""
     name = "left behind"
-    if not place.root or place.root_is_new:
-        tell(Finding(name, "ok", "nothing"))
+    if not call.root or call.root_is_new:
+        report(Finding(name, "ok", "nothing"))
         return
-    found = await trio.to_thread.run_sync(abandoned_records, place.root, abandon_on_cancel=True)
+    found = await trio.to_thread.run_sync(abandoned_records, call.root, abandon_on_cancel=True)
     if not found:
-        tell(Finding(name, "ok", "nothing"))
+        report(Finding(name, "ok", "nothing"))
         return
-    await trio.to_thread.run_sync(tidy_up, place.parsed, place.root, abandon_on_cancel=True)
+    await trio.to_thread.run_sync(tidy_up, call.parsed, call.root, abandon_on_cancel=True)
     containers = ", ".join(os.path.basename(directory) for directory in found)
-    tell(
+    report(
         Finding(
             name,
             "warn",
@@ -299,17 +305,17 @@ def _look(path: str) -> Directory | None:
     return Directory(status.st_uid, status.st_mode) if stat.S_ISDIR(status.st_mode) else None
 
 
-async def _namespaces(place: DoctorCall, tell: Tell) -> None:
+async def _namespaces(call: DoctorCall, report: Reporter) -> None:
     """Try to make one: a site can forbid them in many ways."""
     command = [own_program("unshare"), "--user", "--map-root-user", own_program("true")]
-    done = await run_tool(command, place.child_env)
+    done = await run_tool(command, call.child_env)
     seen = Namespaces(
         refusal=done.last.removeprefix("unshare: ") if done.status else "",
         most=_number("/proc/sys/user/max_user_namespaces"),
         unprivileged=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         restricted=_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
     )
-    tell(judge_namespaces(seen, needed=not place.by_slurm and os.geteuid() != 0))
+    report(judge_namespaces(seen, needed=not call.by_slurm and os.geteuid() != 0))
 
 
 def _number(path: str) -> int | None:
@@ -325,30 +331,30 @@ def _read(path: str) -> str | None:
         return None
 
 
-async def _subordinate(place: DoctorCall, tell: Tell) -> None:
+async def _subordinate(call: DoctorCall, report: Reporter) -> None:
     names = ("subordinate ids", "newuidmap")
     uid = os.geteuid()
     if uid == 0:
         for name in names:
-            tell(Finding(name, "ok", "root needs none"))
+            report(Finding(name, "ok", "root needs none"))
         return
     user = user_name(uid)
     texts = [_read("/etc/subuid"), _read("/etc/subgid")]
-    if tool := place.which("getsubids"):  # they may come from LDAP (nsswitch.conf, subid)
+    if tool := call.which("getsubids"):  # they may come from LDAP (nsswitch.conf, subid)
         for number, option in enumerate(([], ["-g"])):
-            done = await run_tool([tool, *option, user], place.child_env)
+            done = await run_tool([tool, *option, user], call.child_env)
             ranges = (re.search(r"(\d+) (\d+)$", line) for line in done.lines)
             asked = [f"{user}:{found[1]}:{found[2]}" for found in ranges if found]
             texts[number] = "\n".join(asked) if asked else texts[number]
-    tell(judge_ids(*count_ranges(user, uid, *texts)))
-    tell(_newuidmap(place))
+    report(judge_ids(*count_ranges(user, uid, *texts)))
+    report(_newuidmap(call))
 
 
-def _newuidmap(place: DoctorCall) -> Finding:
+def _newuidmap(call: DoctorCall) -> Finding:
     """Check the programs that write id maps, and their privileges."""
     missing = []
     for name in ("newuidmap", "newgidmap"):
-        path = place.which(name)
+        path = call.which(name)
         if path is None:
             missing.append(f"{name} is not installed")
         elif not _privileged(path):

@@ -10,9 +10,16 @@ from scrun.cli.parse import Parsed
 from scrun.core.errors import ScrunError, leaves
 from scrun.core.output import write
 from scrun.supervisor.plugins.registry import plugins
-from scrun.supervisor.programs.doctor import by_hand, cluster, containers, engines, machine, trial
+from scrun.supervisor.programs.doctor import (
+    by_hand,
+    cluster,
+    containers,
+    engines,
+    job_trial,
+    machine,
+)
+from scrun.supervisor.programs.doctor.call import Check, DoctorCall, examine
 from scrun.supervisor.programs.doctor.findings import Finding, Report, json_text, text_line
-from scrun.supervisor.programs.doctor.place import Check, DoctorCall, examine
 
 CHECKS: tuple[Check, ...] = (
     *machine.BASICS,
@@ -33,9 +40,9 @@ async def _main(argv: list[str]) -> int:
         return await _check(await examine(argv, loaded))
 
 
-async def _check(place: DoctorCall) -> int:
+async def _check(call: DoctorCall) -> int:
     """Run the checks and print their findings, until all are done or a signal arrives."""
-    checks = [*CHECKS, *_trials(place)]
+    checks = [*CHECKS, *_trials(call)]
     report = Report(name for check in checks for name in check.names)
     status = 0
     async with trio.open_nursery() as nursery:
@@ -49,34 +56,34 @@ async def _check(place: DoctorCall) -> int:
 
         nursery.start_soon(obey)
         for check in checks:
-            nursery.start_soon(_examine, check, place, report)
-        failed = await _print(report, as_json=place.parsed.text("format") == "json")
+            nursery.start_soon(_examine, check, call, report)
+        failed = await _print(report, as_json=call.parsed.text("format") == "json")
         status = int(failed)
         nursery.cancel_scope.cancel()
     return status
 
 
-def _trials(place: DoctorCall) -> tuple[Check, ...]:
+def _trials(call: DoctorCall) -> tuple[Check, ...]:
     """Return the checks that run a container or a job."""
-    if not place.by_slurm:
+    if not call.by_slurm:
         return (by_hand.CHECK, *containers.CHECKS)
-    return (by_hand.CHECK, *(() if place.parsed.options.get("no-job") else trial.CHECKS))
+    return (by_hand.CHECK, *(() if call.parsed.options.get("no-job") else job_trial.CHECKS))
 
 
-async def _examine(check: Check, place: DoctorCall, report: Report) -> None:
+async def _examine(check: Check, call: DoctorCall, report: Report) -> None:
     """Run one check; any exception becomes a finding."""
     with trio.move_on_after(check.deadline) as scope:
         try:
-            await check.run(place, report.put)
+            await check.run(call, report.put)
         except* Exception as group:
             text = _reason(next(leaves(group)))
-            _missing(report, check, Finding("", "fail", text, "put that right first"))
+            _missing(report, check, Finding("", "fail", text, "correct that first"))
     if scope.cancelled_caught:
         text = f"no answer within {check.deadline:g} s"
         remedy = "check whether a file system or a daemon hangs"
         _missing(report, check, Finding("", "fail", text, remedy))
     for name in report.missing(check.names):
-        remedy = "put right what failed before it"
+        remedy = "correct the failures above"
         report.put(Finding(name, "warn", "not tried", remedy))
 
 

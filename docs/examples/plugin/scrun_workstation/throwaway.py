@@ -17,7 +17,7 @@ from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.files import remove_tree
 from scrun.supervisor.staging import builtin
-from scrun.supervisor.staging.place import directory_for, make_place
+from scrun.supervisor.staging.staged_bundle import directory_for, make_directory
 
 plugin_type = "stage/throwaway"
 plugin_name = "Throw-away copies"
@@ -54,7 +54,7 @@ class Throwaway:
         submission, bundle = self._submission, self._submission.bundle
         copy = _copy(directory_for(submission.settings.staging, submission.request))
         try:
-            await trio.to_thread.run_sync(make_place, copy)
+            await trio.to_thread.run_sync(make_directory, copy)
             await _fill(copy, bundle.rootfs, submission.request)
             copied = msgspec.structs.replace(submission, bundle=_with_root(bundle, copy))
             async with (

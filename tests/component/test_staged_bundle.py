@@ -16,7 +16,7 @@ from scrun.supervisor.contracts.staged import Staged, View
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local.target import local_target
 from scrun.supervisor.staging import place, survey
-from scrun.supervisor.staging.place import stage_in, stage_out
+from scrun.supervisor.staging.staged_bundle import stage_in, stage_out
 from tests.harness.bundle import snapshot
 
 TARGET = Target(

@@ -95,7 +95,7 @@ def stage_in(
     """
     bundle = os.path.abspath(bundle)
     directory = os.path.abspath(directory)
-    make_place(directory, owner=owner)
+    make_directory(directory, owner=owner)
     try:
         return _fill(config, bundle, directory, target, execute)
     except BaseException as error:
@@ -105,7 +105,7 @@ def stage_in(
         raise
 
 
-def make_place(directory: str, *, owner: Owner | None = None) -> None:
+def make_directory(directory: str, *, owner: Owner | None = None) -> None:
     """Make the directory of a staged bundle, if it is missing.
 
     Args:

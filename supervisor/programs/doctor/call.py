@@ -24,7 +24,7 @@ from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.registry import Plugins
 from scrun.supervisor.programs.doctor.findings import Finding
 
-Tell = Callable[[Finding], None]
+Reporter = Callable[[Finding], None]
 
 
 class DoctorCall(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ class Check(msgspec.Struct, frozen=True):
     """
 
     names: tuple[str, ...]
-    run: Callable[[DoctorCall, Tell], Awaitable[None]]
+    run: Callable[[DoctorCall, Reporter], Awaitable[None]]
     deadline: float = 15.0
 
 
@@ -150,16 +150,16 @@ async def run_tool(argv: Sequence[str], child_env: ChildEnv, *, directory: str =
     return Done(status, tuple(lines))
 
 
-async def slurm_version(place: DoctorCall) -> SlurmVersion | None:
+async def slurm_version(call: DoctorCall) -> SlurmVersion | None:
     """Ask Slurm for its version; None without Slurm's commands or a readable slurm.conf.
 
     Raises:
         SettingsError: The answer is not a version.
     """
-    salloc = place.slurm_tool("salloc")
-    if salloc is None or await place.lacks_conf():
+    salloc = call.slurm_tool("salloc")
+    if salloc is None or await call.lacks_conf():
         return None
-    done = await run_tool([salloc, "--version"], place.slurm_setting)
+    done = await run_tool([salloc, "--version"], call.slurm_setting)
     return parse_version("\n".join(done.lines))
 
 

@@ -19,14 +19,14 @@ from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter, run_tool
 from scrun.supervisor.programs.doctor.cluster import judge_ping, mute, oci_conf_path, read_oci_conf
 from scrun.supervisor.programs.doctor.containers import NAME as CONTAINER
 from scrun.supervisor.programs.doctor.containers import own_root, try_container
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.programs.doctor.place import Check, DoctorCall, Tell, run_tool
 from scrun.supervisor.scripts.find import find_script
 from scrun.supervisor.staging.id_maps import with_ids
-from scrun.supervisor.staging.place import directory_for
+from scrun.supervisor.staging.staged_bundle import directory_for
 
 _USERS = "users of a container"
 NAMES = ("job", "step", "runtime on a node", "shared directory", _USERS, CONTAINER)
@@ -109,21 +109,21 @@ def judge_directory(directory: str, seen: NodeReport, token: str, *, scripted: b
     return Finding(name, "fail", text, _SCRATCH + " of scrun.toml")
 
 
-class _Words:
+class _TestJob:
     """The request for the job, with what the engine reports."""
 
-    def __init__(self, place: DoctorCall, directory: str) -> None:
+    def __init__(self, call: DoctorCall, directory: str) -> None:
         self.job = ""
         self.lost = trio.Event()
         self.why_lost = ""
         self.journal = Journal(os.path.join(directory, "@log"), Log(), "doctor")
-        environment = dict(place.child_env.environment)
+        environment = dict(call.child_env.environment)
         environment.setdefault("SCRUN_JOB_NAME", "scrun-doctor")
         environment.setdefault("SCRUN_TIMELIMIT", "5")
         self.request = JobRequest(
             container="doctor",
-            child_env=ChildEnv(environment, place.child_env.umask),
-            directory=place.directory,
+            child_env=ChildEnv(environment, call.child_env.umask),
+            directory=call.directory,
             record=directory,
             journal=self.journal,
             on_job_id=self._known,
@@ -139,37 +139,37 @@ class _Words:
         self.lost.set()
 
 
-async def _trial(place: DoctorCall, tell: Tell) -> None:
-    if place.engine is None or not place.root:
-        tell(Finding("job", "fail", "cannot be asked for", "put right what failed before it"))
+async def _trial(call: DoctorCall, report: Reporter) -> None:
+    if call.engine is None or not call.root:
+        report(Finding("job", "fail", "cannot be asked for", "correct the failures above"))
         return
-    if reason := await _silent(place):
-        tell(Finding("job", "fail", f"not tried: {reason}", "put that right first"))
+    if reason := await _silent(call):
+        report(Finding("job", "fail", f"not tried: {reason}", "correct that first"))
         return
-    async with own_root(place) as directory:
-        words = _Words(place, directory)
+    async with own_root(call) as directory:
+        test_job = _TestJob(call, directory)
         try:
-            await _with_job(place, tell, words)
+            await _with_job(call, report, test_job)
         finally:
-            words.journal.close()
+            test_job.journal.close()
 
 
-async def _silent(place: DoctorCall) -> str:
+async def _silent(call: DoctorCall) -> str:
     """Return why salloc cannot work (it would try for minutes), or ""."""
-    if reason := await mute(place):
+    if reason := await mute(call):
         return reason
-    scontrol = place.slurm_tool("scontrol")
+    scontrol = call.slurm_tool("scontrol")
     if scontrol is None:
         return ""
     with trio.move_on_after(10):
-        done = await run_tool([scontrol, "ping"], place.slurm_setting)
+        done = await run_tool([scontrol, "ping"], call.slurm_setting)
         if judge_ping(done.status, done.lines).status == "ok":
             return ""
     return "slurmctld does not answer"
 
 
-async def _with_job(place: DoctorCall, tell: Tell, words: _Words) -> None:
-    assert place.engine is not None
+async def _with_job(call: DoctorCall, report: Reporter, test_job: _TestJob) -> None:
+    assert call.engine is not None
     pending = ""
     granted = trio.Event()
     try:
@@ -181,55 +181,55 @@ async def _with_job(place: DoctorCall, tell: Tell, words: _Words) -> None:
                 with trio.move_on_after(_PATIENCE):
                     await granted.wait()
                     return
-                pending = await _reason(place, words.job)
+                pending = await _reason(call, test_job.job)
                 nursery.cancel_scope.cancel()
 
             @nursery.start_soon
             async def lose() -> None:
-                await words.lost.wait()
+                await test_job.lost.wait()
                 nursery.cancel_scope.cancel()
 
-            async with place.engine.allocate(words.request) as job:
+            async with call.engine.allocate(test_job.request) as job:
                 granted.set()
                 where = job.environment.get("SLURM_JOB_NODELIST", "?")
-                tell(Finding("job", "ok", f"{job.id}, on {where}"))
-                await _in_job(place, tell, job, words.request)
+                report(Finding("job", "ok", f"{job.id}, on {where}"))
+                await _in_job(call, report, job, test_job.request)
             nursery.cancel_scope.cancel()
     except ScrunError as error:
-        tell(Finding("job", "fail", str(error), "check SCRUN_* and [slurm.defaults]"))
+        report(Finding("job", "fail", str(error), "check SCRUN_* and [slurm.defaults]"))
     if pending:
         remedy = "wait for the queue, or try another partition (SCRUN_PARTITION)"
-        tell(Finding("job", "warn", f"pending after {_PATIENCE:g} s: {pending}", remedy))
-    elif words.lost.is_set():
-        tell(Finding("job", "fail", words.why_lost, "try again"))
-        tell(Finding("step", "fail", words.why_lost, "try again"))
+        report(Finding("job", "warn", f"pending after {_PATIENCE:g} s: {pending}", remedy))
+    elif test_job.lost.is_set():
+        report(Finding("job", "fail", test_job.why_lost, "try again"))
+        report(Finding("step", "fail", test_job.why_lost, "try again"))
 
 
-async def _in_job(place: DoctorCall, tell: Tell, job: Job, request: JobRequest) -> None:
+async def _in_job(call: DoctorCall, report: Reporter, job: Job, request: JobRequest) -> None:
     remedy = "check slurmd's log on that node"
     status, lines = await _step(job, "true")
     if status:
         said = lines[-1] if lines else f"exit status {status}"
-        tell(Finding("step", "fail", said, remedy))
+        report(Finding("step", "fail", said, remedy))
         return
-    tell(Finding("step", "ok", "`true` ran there"))
-    conf = oci_conf_path(place)
-    program = await trio.to_thread.run_sync(_program, place, abandon_on_cancel=True)
-    with _token(place, request) as (directory, file, token):
+    report(Finding("step", "ok", "`true` ran there"))
+    conf = oci_conf_path(call)
+    program = await trio.to_thread.run_sync(_program, call, abandon_on_cancel=True)
+    with _token(call, request) as (directory, file, token):
         _, lines = await _step(job, script(program, file))
     seen = read(lines)
-    tell(judge_runtime(program, seen, conf))
-    tell(judge_directory(directory, seen, token, scripted=_scripted(place)))
-    tell(await _users(place, job, request))
-    tell(await try_container(place, job.environment))
+    report(judge_runtime(program, seen, conf))
+    report(judge_directory(directory, seen, token, scripted=_scripted(call)))
+    report(await _users(call, job, request))
+    report(await try_container(call, job.environment))
 
 
-async def _users(place: DoctorCall, job: Job, request: JobRequest) -> Finding:
+async def _users(call: DoctorCall, job: Job, request: JobRequest) -> Finding:
     """Check whether a container has all users of its image on the node."""
-    assert place.engine is not None
-    target = await place.engine.target(request.child_env)
+    assert call.engine is not None
+    target = await call.engine.target(request.child_env)
     try:
-        target, why = await with_ids(target, job, place.settings.staging.id_map, request)
+        target, why = await with_ids(target, job, call.settings.staging.id_map, request)
     except StagingError as error:
         return Finding(_USERS, "fail", str(error), _LEND)
     if not target.rootless:
@@ -240,7 +240,7 @@ async def _users(place: DoctorCall, job: Job, request: JobRequest) -> Finding:
     return Finding(_USERS, "warn", why or 'one, as id_map = "single" says', _LEND)
 
 
-async def _step(job: Job, words: str) -> tuple[int, list[str]]:
+async def _step(job: Job, test_job: str) -> tuple[int, list[str]]:
     """Run a script in the job; return its exit status and its output.
 
     Raises:
@@ -249,35 +249,35 @@ async def _step(job: Job, words: str) -> tuple[int, list[str]]:
     lines: list[str] = []
     with trio.move_on_after(_STEP):
         async with messages(lines.append) as output:
-            status = await job.command(words, output)
+            status = await job.command(test_job, output)
         return status, lines
     raise EngineError(f"a step did not end within {_STEP:g} s")
 
 
-def _program(place: DoctorCall) -> str | None:
+def _program(call: DoctorCall) -> str | None:
     """Return the OCI runtime that the nodes call, from the oci.conf of this machine."""
     try:
-        conf = read_oci_conf(place)
+        conf = read_oci_conf(call)
     except SettingsError:
         return None
     return program_of(conf.run_time_run or conf.run_time_create or "")
 
 
-def _scripted(place: DoctorCall) -> bool:
+def _scripted(call: DoctorCall) -> bool:
     try:
-        return find_script(place.settings, "slurm") is not None
+        return find_script(call.settings, "slurm") is not None
     except SettingsError:
         return True
 
 
 @contextlib.contextmanager
-def _token(place: DoctorCall, request: JobRequest) -> Iterator[tuple[str, str, str]]:
+def _token(call: DoctorCall, request: JobRequest) -> Iterator[tuple[str, str, str]]:
     """Write a file in the directory of staged bundles.
 
     Yields:
         The directory, the file, and its content.
     """
-    directory = os.path.dirname(directory_for(place.settings.staging, request))
+    directory = os.path.dirname(directory_for(call.settings.staging, request))
     made = not os.path.lexists(directory)
     os.makedirs(directory, mode=0o700, exist_ok=True)
     token = uuid.uuid4().hex
@@ -285,7 +285,7 @@ def _token(place: DoctorCall, request: JobRequest) -> Iterator[tuple[str, str, s
     try:
         os.write(fd, token.encode())
         os.close(fd)
-        yield (place.root if directory == request.record else directory), file, token
+        yield (call.root if directory == request.record else directory), file, token
     finally:
         os.unlink(file)
         if made:
@@ -293,13 +293,13 @@ def _token(place: DoctorCall, request: JobRequest) -> Iterator[tuple[str, str, s
                 os.rmdir(directory)
 
 
-async def _reason(place: DoctorCall, job: str) -> str:
+async def _reason(call: DoctorCall, job: str) -> str:
     """Ask why a job is pending."""
-    squeue = place.slurm_tool("squeue")
+    squeue = call.slurm_tool("squeue")
     if not job or squeue is None:
         return "salloc did not say why"
     with trio.move_on_after(5):
-        done = await run_tool([squeue, "-h", "-j", job, "-o", "%r"], place.slurm_setting)
+        done = await run_tool([squeue, "-h", "-j", job, "-o", "%r"], call.slurm_setting)
         return done.first
     return "squeue did not answer"
 
