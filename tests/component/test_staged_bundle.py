@@ -15,7 +15,7 @@ from scrun.core.errors import StagingError
 from scrun.supervisor.contracts.staged import Staged, View
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local.target import local_target
-from scrun.supervisor.staging import place, survey
+from scrun.supervisor.staging import staged_bundle, survey
 from scrun.supervisor.staging.staged_bundle import stage_in, stage_out
 from tests.harness.bundle import snapshot
 
@@ -148,7 +148,7 @@ def test_a_file_that_becomes_a_fifo_fails(
         os.mkfifo(source)
         return found
 
-    monkeypatch.setattr(place, "survey", exchange)
+    monkeypatch.setattr(staged_bundle, "survey", exchange)
     with pytest.raises(StagingError, match="changed while it was copied"):
         stage(bundle, staged, bind(source))
     assert not staged.exists()
@@ -243,7 +243,7 @@ def test_a_root_file_system_of_this_mount_namespace_is_copied(bundle: Path, stag
 
         def execute(command: Sequence[str]) -> None:
             commands.append(command)
-            place.run(command)
+            staged_bundle.run(command)
 
         result = stage(bundle, staged, rootless=False, execute=execute)
         assert "is on tmpfs, mounted only on this machine" in result.notes[0]
@@ -282,7 +282,7 @@ def test_what_an_engine_bound_for_the_bundle_is_used_where_it_is(
 
 def test_a_copy_that_fails_says_why() -> None:
     with pytest.raises(StagingError, match=r"copying the root file system failed: cp: .*gone"):
-        place.run(["cp", "-a", "--", "/gone", "/dev/null/x"])
+        staged_bundle.run(["cp", "-a", "--", "/gone", "/dev/null/x"])
 
 
 def test_mounts_are_found_by_their_longest_place() -> None:
