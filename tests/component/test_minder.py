@@ -103,8 +103,8 @@ def test_while_it_is_being_created(kept: Kept) -> None:
         ("true", "exit 3", "echo '{\"pid\": 0}'", 1, "RunTimeStart failed: exit 3"),
         ("true", "true", "false", 1, "RunTimeQuery does not know the new container: false"),
         ("(sleep 0.3; exit 9) & echo $! >pid", "true", "echo '{\"pid\":' $(cat pid) }", 9, ""),
-        ("(kill -9 $(sh -c 'echo $PPID')) & echo $! >pid", "true", "echo '{\"pid\":' $(cat pid) }",
-         137, ""),
+        ("(sleep 0.3; kill -9 $(sh -c 'echo $PPID')) & echo $! >pid", "true",
+         "echo '{\"pid\":' $(cat pid) }", 137, ""),
     ],
 )  # fmt: skip
 def test_what_becomes_of_it(
