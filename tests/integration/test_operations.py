@@ -30,8 +30,8 @@ def running(site: Site) -> Life:
 def test_pause_and_resume(site: Site, running: Life) -> None:
     site.must("pause", running.id)
     assert running.status == "paused"
-    assert "is paused already" in site.fails("pause", running.id)
-    assert "is paused: resume it" in site.fails("exec", running.id, "true")
+    assert "is already paused" in site.fails("pause", running.id)
+    assert "it is paused; resume it" in site.fails("exec", running.id, "true")
     wait_until("it is quiet", lambda: _is_quiet(running))
     before = written(running)
     site.must("resume", running.id)

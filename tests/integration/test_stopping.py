@@ -99,7 +99,8 @@ def test_what_is_not_undone_then_is_left_to_the_next_one(make_site: MakeSite, ho
     wait_while("its stage_out", lambda: [p for p in processes() if p.argv == ("sleep", "617")], 2)
     assert life.wait() == 125
     assert life.status == "stopped"
-    assert "the supervisor ends before stage_out of" in site.must("logs", "--messages", life.id)
+    said = site.must("logs", "--messages", life.id)
+    assert "the supervisor ends before cleaning up stage_out of" in said
     write_script(site, "0")
     life.delete()
     assert marks(site) == ["begin", "begin", "end"]
