@@ -21,10 +21,8 @@ _TYPE = re.compile(f"({'|'.join(api.FUNCTIONS)})/[a-z][a-z0-9_-]{{0,31}}", re.AS
 _BUILT_IN = {
     "engine/slurm": "scrun.supervisor.engines.slurm.plugin",
     "engine/local": "scrun.supervisor.engines.local.plugin",
-    "engine/none": "scrun.supervisor.engines.none",
     "stage/lua": "scrun.supervisor.staging.lua",
     "stage/builtin": "scrun.supervisor.staging.builtin",
-    "stage/none": "scrun.supervisor.staging.none",
 }
 
 

@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.figures import Times
+from tests.harness.installation import Installation
 from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
 from tests.harness.users import User
 from tests.harness.wait import wait_until, wait_while
 
 _PR_SET_CHILD_SUBREAPER = 36
+_NOTHING = Path(__file__).parents[2] / "docs" / "examples" / "plugin-none"
 _MEMORY = Path("/dev/shm")
 
 BARE = "`python3 -I -S -c pass`"
@@ -42,7 +44,10 @@ class Stand:
         """Make the site, and become its user for good."""
         if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise SystemExit("bench: cannot become a subreaper")
-        self.site = Site(engine, user, "idle_timeout = 600\n")
+        self._installation = Installation()
+        self._installation.install(_NOTHING)
+        user.give(self._installation.base)
+        self.site = Site(engine, user, "idle_timeout = 600\n", self._installation.binary)
         # where records are when nothing is said: $XDG_RUNTIME_DIR is a tmpfs
         self.site.root = _MEMORY / self.site.base.name
         self.site.command[-1] = str(self.site.root)
@@ -56,6 +61,7 @@ class Stand:
     def close(self) -> None:
         """End and remove everything."""
         self.site.close()
+        self._installation.close()
         self._said.close()
         shutil.rmtree(self.site.root, ignore_errors=True)
 

@@ -24,11 +24,13 @@ from scrun.core.paths import OWN_LOG
 from scrun.protocol import wire
 from tests.harness import users
 from tests.harness.bundle import make_config, make_rootfs, write_bundle
+from tests.harness.installation import importable
 from tests.harness.processes import descendants, peer
 from tests.harness.wait import wait_until, wait_while
 
 REPOSITORY = Path(__file__).parents[2]
 NAME = "@x"
+NOTHING = REPOSITORY / "docs" / "examples" / "plugin-none"
 NOBODY = [b"state", b"nobody"]
 
 
@@ -43,6 +45,7 @@ class Supervisor:
         self.config = base / "scrun.toml"
         self.config.write_text(f'engine = "local"\nidle_timeout = {idle_timeout}\n')
         self._said = base / "said"
+        packages = importable(NOTHING, base / "packages")
         how = ["-m", "scrun.supervisor"] if program is None else ["-c", program]
         command = [sys.executable, *how, "--root", str(self.root), "--name", NAME]
         with self._said.open("wb") as said:
@@ -52,7 +55,7 @@ class Supervisor:
                 stdout=said,
                 stderr=said,
                 cwd=REPOSITORY,
-                env={"PATH": users.PATH, "SCRUN_CONFIG": str(self.config)},
+                env={"PATH": users.PATH, "SCRUN_CONFIG": str(self.config), "PYTHONPATH": packages},
             )
         wait_until("socket", self._listens)
         self.serves()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import tomllib
 from pathlib import Path
 
 from tests.harness.site import scrun_binary
@@ -59,3 +60,20 @@ class Installation:
     def close(self) -> None:
         """Remove it."""
         shutil.rmtree(self.base)
+
+
+def importable(project: Path, place: Path) -> str:
+    """Have the plugins of a package found without its being installed.
+
+    Returns:
+        What PYTHONPATH has to be.
+    """
+    about = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    name, version = about["name"].replace("-", "_"), about["version"]
+    info = place / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    points = about["entry-points"]["scrun.plugins"].items()
+    text = "".join(f"{plugin} = {module}\n" for plugin, module in points)
+    (info / "entry_points.txt").write_text(f"[scrun.plugins]\n{text}")
+    return f"{place}:{project}"

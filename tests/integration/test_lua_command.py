@@ -64,7 +64,7 @@ def test_check_the_manuals_example(site: Site) -> None:
 @anywhere
 def test_check_whoever_stages_else(site: Site) -> None:
     """What the settings say of stagers is not about a script that is named."""
-    done = site.run("--stager", "none", "lua", "check", script(site, IN % "" + OUT))
+    done = site.run("--stager", "builtin", "lua", "check", script(site, IN % "" + OUT))
     assert (done.returncode, done.stdout.count("defined")) == (0, 2), done.stderr
 
 

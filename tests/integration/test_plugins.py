@@ -22,6 +22,7 @@ pytestmark = pytest.mark.covers("promise plugins")
 
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLE = CHECKOUT / "docs" / "examples" / "plugin"
+NOTHING = CHECKOUT / "docs" / "examples" / "plugin-none"
 MISFITS = CHECKOUT / "tests" / "data" / "misfits"
 SETTINGS = "idle_timeout = 20\n[plugins.queue]\nslots = 1\n"
 WRITES = "echo changed > /etc/changed && cat /etc/changed"
@@ -32,6 +33,7 @@ def installation() -> Iterator[Installation]:
     made = Installation()
     try:
         made.install(EXAMPLE)
+        made.install(NOTHING)
         made.install(MISFITS)
         yield made
     finally:
@@ -75,9 +77,9 @@ def listed(site: Site, *options: str, **environment: str) -> dict[str, list[dict
 def test_they_are_listed(place: Site) -> None:
     """Plugin API, data objects: type and name; runtime support: who sees what is installed."""
     rows = listed(place)
-    built_in = ["engine/slurm", "engine/local", "engine/none"]
-    built_in += ["stage/lua", "stage/builtin", "stage/none"]
-    assert [*rows][:6] == built_in
+    built_in = ["engine/slurm", "engine/local", "stage/lua", "stage/builtin"]
+    assert [*rows][:4] == built_in
+    assert {rows[kind][0]["usable"] for kind in ("engine/none", "stage/none")} == {True}
     assert rows["engine/queue"] == [
         {
             "type": "engine/queue",
@@ -109,9 +111,9 @@ def test_those_that_cannot_be_used_say_why(place: Site) -> None:
     assert reasons.pop("stage/lua").startswith("stager lua: there is no scrun.lua")
     assert reasons == {
         "engine/old": "is for version 0.9.0 of the plugin API, and this scrun has 1.0.0; install "
-        "one that fits",
-        "engine/needy": "needs the Python module scrun_is_not_this, which is not installed where "
-        "scrun is; install it there",
+        "a matching version",
+        "engine/needy": "needs the Python module scrun_is_not_this, which is not installed beside "
+        "scrun; install it there",
         "engine/sulky": "its init failed: internal error: RuntimeError: not today",
         "engine/slurm": "scrun has one itself",
         "stage/mute": "has no function undo; ask its author",
@@ -164,7 +166,7 @@ def test_a_container_through_an_engine(place: Site) -> None:
     assert first.state()["annotations"]["org.scrun.engine"] == "queue"
     second = place.life("true", options=options)
     log = place.root / second.id / "log"
-    wait_until("the second waits", lambda: log.exists() and "waits until" in log.read_text())
+    wait_until("the second waits", lambda: log.exists() and "waiting until" in log.read_text())
     assert json.loads(place.must("state", second.id))["status"] == "creating"
     first.kill("KILL")
     assert first.wait() == 137

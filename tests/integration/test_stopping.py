@@ -1,25 +1,46 @@
 """How a supervisor ends that is told to, and what it leaves to the next one."""
 
+import functools
 import json
 import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import MakeSite
+from tests.harness.installation import Installation
 from tests.harness.life import Life
 from tests.harness.processes import processes
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
+_NOTHING = Path(__file__).parents[2] / "docs" / "examples" / "plugin-none"
 _STAGING = """function slurm_scrun_stage_in() return slurm.SUCCESS end
 function slurm_scrun_stage_out()
     slurm.allocator_command("echo begin >>@BASE@/b/marks; sleep @LONG@; echo end >>@BASE@/b/marks")
     return slurm.SUCCESS
 end
 """
+
+
+@pytest.fixture(scope="module")
+def installation() -> Iterator[Installation]:
+    """With an engine on which nothing runs."""
+    made = Installation()
+    try:
+        made.install(_NOTHING)
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def make_site(make_site: MakeSite, installation: Installation) -> MakeSite:
+    return functools.partial(make_site, binary=installation.binary)
 
 
 def write_script(site: Site, long: str) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from scrun_none import engine as no_engine
+from scrun_none import stager as no_stager
 
 from scrun.core.errors import PluginUnavailable
 from scrun.model.record import Record
@@ -23,7 +25,6 @@ from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.engines.local import plugin as local
-from scrun.supervisor.engines.none import NoEngine
 from scrun.supervisor.engines.slurm import plugin as slurm
 from scrun.supervisor.plugins import registry
 from scrun.supervisor.plugins.choose_engine import Engines
@@ -39,13 +40,12 @@ from scrun.supervisor.plugins.installed import (
 )
 from scrun.supervisor.plugins.registry import Plugins
 from scrun.supervisor.staging import builtin, lua
-from scrun.supervisor.staging import none as unstaged
 
 pytestmark = pytest.mark.covers("promise plugins")
 
 # modules are plugins: mypy holds that they have what one needs
-ENGINES: list[EnginePlugin[Any]] = [slurm, local]
-STAGERS: list[StagePlugin[Any]] = [lua, builtin, unstaged]
+ENGINES: list[EnginePlugin[Any]] = [slurm, local, no_engine]
+STAGERS: list[StagePlugin[Any]] = [lua, builtin, no_stager]
 
 Made = Callable[..., Installed]
 
@@ -98,8 +98,10 @@ def test_our_own_are_as_they_have_to_be(installed: Installed) -> None:
 
 @pytest.mark.covers("plugin-api Data objects: plugin_type")
 def test_there_is_a_null_plugin_of_each_kind() -> None:
-    types = [installed.type for installed in built_in()]
-    assert [f"{major}/none" in types for major in api.FUNCTIONS] == [True, True]
+    """Beside scrun: docs/examples/plugin-none."""
+    types = [no_engine.plugin_type, no_stager.plugin_type]
+    assert types == [f"{major}/none" for major in api.FUNCTIONS]
+    assert [check(*pair) for pair in zip(types, (no_engine, no_stager), strict=True)] == ["", ""]
 
 
 @pytest.mark.covers("plugin-api Identification: major/minor, the major type names the API")
@@ -214,7 +216,7 @@ def test_one_that_is_not_installed() -> None:
     with pytest.raises(PluginUnavailable) as raised:
         find("engine/slrum")
     assert str(raised.value) == (
-        "plugin engine/slrum is not installed beside scrun: is it slurm? there are local, none, "
+        "plugin engine/slrum is not installed beside scrun: is it slurm? there are local, "
         "slurm (scrun plugins)"
     )
 
@@ -338,21 +340,23 @@ async def test_a_configure_that_wants_to_end_the_process(made: Made) -> None:
 # Choosing
 
 
-async def test_the_same_configuration_is_the_same_engine() -> None:
+async def test_the_same_configuration_is_the_same_engine(made: Made) -> None:
+    made("engine/none", "from scrun_none.engine import *")
     engines = Engines("/nowhere", Plugins())
     first = await engines.choose(Settings(engine="none"), {})
-    assert isinstance(first, NoEngine)
+    assert isinstance(first, no_engine.NoEngine)
     assert await engines.choose(Settings(engine="none", stager="none"), {"A": "b"}) is first
 
 
 async def test_an_engine_that_has_another_name(made: Made) -> None:
-    more = "from scrun.supervisor.engines.none import configure, engine"
+    more = "from scrun_none.engine import configure, engine"
     made("engine/mine", source("engine/mine", more))
     with pytest.raises(PluginUnavailable, match="engine/mine makes an engine 'none'"):
         await Engines("/nowhere", Plugins()).choose(Settings(engine="mine"), {})
 
 
-async def test_the_stager_that_is_named(tmp_path: Path) -> None:
+async def test_the_stager_that_is_named(made: Made) -> None:
+    made("stage/none", "from scrun_none.stager import *")
     stagers = Stagers(Plugins())
     assert (await stagers.choose(Settings(), {}, "local")).name == "builtin"
     for name in ("builtin", "none"):

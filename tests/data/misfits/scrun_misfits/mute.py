@@ -1,6 +1,6 @@
 """One without a function that stagers have to have."""
 
-from scrun.supervisor.staging.none import configure, stager
+from scrun_none.stager import configure, stager
 
 __all__ = ["configure", "stager"]
 

@@ -1,6 +1,6 @@
 """One for another version of the plugin API."""
 
-from scrun.supervisor.engines.none import configure, engine
+from scrun_none.engine import configure, engine
 
 __all__ = ["configure", "engine"]
 

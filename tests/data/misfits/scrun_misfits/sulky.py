@@ -1,6 +1,6 @@
 """One whose init does not want."""
 
-from scrun.supervisor.engines.none import configure, engine
+from scrun_none.engine import configure, engine
 
 __all__ = ["configure", "engine"]
 
