@@ -56,8 +56,8 @@ def test_limits_and_annotations_become_the_job(site: Site) -> None:
         ("slurm.account", "config.json: SCRUN_ACCOUNT: an image could have set it: "),
         ("slurm.qos", "config.json: SCRUN_QOS: an image could have set it: "),
         ("slurm.mpi_type", "config.json: SCRUN_MPI_TYPE: an image could have set it: "),
-        ("slurm.partitoin", "slurm.partitoin: is no request that scrun knows (is it slurm.part"),
-        ("SCRUN_PARTITON", "SCRUN_PARTITON: is no request that scrun knows (is it SCRUN_PART"),
+        ("slurm.partitoin", "slurm.partitoin: unknown request (is it slurm.part"),
+        ("SCRUN_PARTITON", "SCRUN_PARTITON: unknown request (is it SCRUN_PART"),
     ],
 )
 def test_what_an_annotation_may_not_ask_for_is_refused(

@@ -232,7 +232,7 @@ def test_program_of_a_command(pattern: str, program: str | None) -> None:
     [
         (CONF, {}, "ok", "RunTimeRun"),
         (CONF.replace("exec ", ""), {}, "warn", "does not begin with exec"),
-        (CONF + "EnvExclude=x\nenvexclude=y", {}, "warn", "EnvExclude is there twice"),
+        (CONF + "EnvExclude=x\nenvexclude=y", {}, "warn", "EnvExclude is set twice"),
         (CONF, {"RunTimeRun": "crun"}, "warn", "crun (RunTimeRun) is not on this machine"),
         ("IgnoreFileConfigJson=true\nRunTimeRun=x", {}, "fail", "runs no OCI runtime"),
     ],

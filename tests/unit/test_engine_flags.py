@@ -129,13 +129,13 @@ def test_all_gpus_of_an_image_are_none() -> None:
     """Images of CUDA have the variable, whoever runs them."""
     found = flags(env=["NVIDIA_VISIBLE_DEVICES=all"])
     assert found.requests == {}
-    assert "asks for no GPU" in found.notes[0]
+    assert "requests no GPU" in found.notes[0]
 
 
 def test_all_gpus_of_a_flag_are_one() -> None:
     found = flags(env=["NVIDIA_VISIBLE_DEVICES=all"], hooks={"prestart": [HOOK]})
     assert found.requests == {GPUS: "1"}
-    assert "--gpus all asks for one GPU" in found.notes[0]
+    assert "--gpus all requests one GPU" in found.notes[0]
 
 
 def test_switched_off() -> None:

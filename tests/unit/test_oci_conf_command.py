@@ -34,7 +34,7 @@ def test_check_of_the_examples(capfdbinary: pytest.CaptureFixture[bytes], path: 
     way = "RunTimeCreate, RunTimeStart and RunTimeQuery"
     by = way if path.stem.endswith(("create", "oci")) else "RunTimeRun"
     assert lines[0] == f"{path}: ok, containers run by {by}"
-    twice = f"{path}:4: RunTimeQuery is there twice: this counts, not line 3"
+    twice = f"{path}:4: RunTimeQuery is set twice: this counts, not line 3"
     assert (twice in lines) is (path.stem in ("runc-run", "nvidia-run"))
 
 

@@ -38,7 +38,7 @@ def test_the_last_of_several_counts() -> None:
     """Slurm's guide has RunTimeQuery twice in three of its examples."""
     conf = parse_oci_conf(RUN + "RunTimeQuery=a\n\nruntimequery=b\n", "/c")
     assert conf.run_time_query == "b"
-    assert conf.remarks == ("/c:6: RunTimeQuery is there twice: this counts, not line 4",)
+    assert conf.remarks == ("/c:6: RunTimeQuery is set twice: this counts, not line 4",)
 
 
 def test_create() -> None:
@@ -63,7 +63,7 @@ def test_create() -> None:
         ('OCIRunTimeQuery="q"', r"c:1: OCIRunTimeQuery: unknown key \(is it RunTimeQuery\?\)"),
         (RUN + 'RunTimeQuery="runc state %x"', "c:4: RunTimeQuery: %x has no meaning"),
         (RUN + "RunTimeQuery=100%", "c:4: RunTimeQuery: % has no meaning"),
-        (RUN + "EnvExclude=(", r"c:4: EnvExclude: \(: no regular expression"),
+        (RUN + "EnvExclude=(", r"c:4: EnvExclude: \(: is not a regular expression"),
         (RUN + "SyslogDebug=loud", "c:4: SyslogDebug=loud: one of quiet, fatal"),
         (RUN + "SrunPath=srun", "c:4: SrunPath=srun: an absolute path"),
         ("IgnoreFileConfigJson=yes", "RunTimeRun is missing"),

@@ -105,7 +105,7 @@ def test_an_annotation_that_is_no_request(annotation: str, hint: str) -> None:
         gather({}, asked_by({annotation: "x", "org.other": "y"}, ["SCRUN_OTHER=1"]), {})
     said = str(refused.value)
     shown = ascii(annotation[:80])[1:-1]
-    assert said == f"config.json: annotation {shown}: is no request that scrun knows{hint}"
+    assert said == f"config.json: annotation {shown}: unknown request{hint}"
 
 
 @pytest.mark.parametrize("variable", UNSAFE)

@@ -93,7 +93,7 @@ def test_every_request_goes_somewhere() -> None:
         (
             {"SCRUN_MPI_TYPE": "PMI2"},
             NEW,
-            "cannot work: Slurm 24.11 hands its descriptor on to no",
+            "cannot work: Slurm 24.11 does not pass its descriptor on",
         ),
     ],
 )

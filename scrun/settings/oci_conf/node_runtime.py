@@ -1,9 +1,9 @@
-"""The commands by which the OCI runtime on a node is told things about a running container. Pure.
+"""The commands of the OCI runtime on a node for running containers. Pure.
 
-oci.conf(5) has commands to run a container, to signal, to query and to delete it, and none for
-what came to OCI runtimes later: `exec`. It is derived from those that are there, which name the
-runtime, its root and the container's id; a site whose runtime needs other words writes them into
-the section [runtime] of scrun.toml, with the same substitutions and `%f` for a file.
+oci.conf(5) has commands to run, signal, query and delete a container, but none for `exec`, which
+came to OCI runtimes later. It is derived from those commands, which name the runtime, its root and
+the container's id. A site whose runtime needs another command sets it in the section [runtime] of
+scrun.toml, with the same substitutions and `%f` for a file.
 """
 
 import re
@@ -23,14 +23,14 @@ _OTHERS = r"(?:^|[\s/])(?:apptainer|singularity)\s"
 
 
 class NodeRuntime(msgspec.Struct, frozen=True):
-    """Patterns of commands, filled in by `oci_conf.parse.substitute`; "" is unknown.
+    """Patterns of commands, filled in by `oci_conf.patterns.substitute`; "" if unknown.
 
     Attributes:
         kill: Signals the first process: see `signalled`.
-        state: Prints the container's state as JSON, its `pid` among it.
-        exec: Runs one more program: the one that the file `%f` describes.
-        pause: Stops a container's processes; without it they get SIGSTOP.
-        resume: Lets them go on; without it they get SIGCONT.
+        state: Prints the container's state, with its `pid`, as JSON.
+        exec: Runs one more program, which the file `%f` describes.
+        pause: Suspends a container's processes; without it they get SIGSTOP.
+        resume: Resumes them; without it they get SIGCONT.
     """
 
     kill: str = ""
@@ -41,10 +41,10 @@ class NodeRuntime(msgspec.Struct, frozen=True):
 
 
 def node_runtime(conf: OciConf | None, own: RuntimeSettings) -> NodeRuntime:
-    """Take what oci.conf says and what scrun.toml says together.
+    """Merge the commands of oci.conf and scrun.toml.
 
     Args:
-        conf: The oci.conf; None where there is none.
+        conf: The oci.conf, or None.
         own: The section [runtime].
 
     Raises:
@@ -63,12 +63,12 @@ def node_runtime(conf: OciConf | None, own: RuntimeSettings) -> NodeRuntime:
 
 
 def signalled(kill: str, name: str) -> str:
-    """Make the command that sends a signal from RunTimeKill, which sends one only.
+    """Make the command for any signal from RunTimeKill, which always sends the same.
 
-    The name takes the place of the one that is named there, by an option or as the last word. It
-    is appended where there is none, as runc and crun have it; kill(1) gets an option. `-a` of
-    runc and crun goes: Slurm calls RunTimeKill to end everything, and here a signal is for the
-    first process. (Without cgroups runc 1.1 cannot do it either.)
+    The name replaces the one in the command, an option or the last word. Without one it is
+    appended, as for runc and crun; kill(1) gets an option. `-a` of runc and crun is removed: Slurm
+    calls RunTimeKill to end everything, but here a signal is for the first process. (Without
+    cgroups, runc 1.1 cannot do it either.)
 
     Args:
         kill: The pattern.
@@ -83,7 +83,7 @@ def signalled(kill: str, name: str) -> str:
 
 
 def _without_signal(kill: str) -> str:
-    """Take the signal from the end of a command, in time that grows with its length alone."""
+    """Remove the signal at the end of a command, in linear time."""
     words = kill.rstrip().rsplit(maxsplit=1)
     named = len(words) == 2 and re.fullmatch(_NAMES, words[1], re.IGNORECASE)
     return words[0] if named else kill.rstrip()
@@ -92,12 +92,12 @@ def _without_signal(kill: str) -> str:
 def derived_exec(conf: OciConf) -> str:
     """Make the command of `exec` from another one, for runtimes with runc's command line.
 
-    A command is passed over where the container is not the last word (`… 2>/dev/null || true`) or
-    not named by an id (`kill %p`): what would be made of it is something else. So is Apptainer's,
-    whose `oci exec` wants the program's words.
+    A command is not used if the container is not its last word (`… 2>/dev/null || true`) or is not
+    named by an id (`kill %p`). Neither is Apptainer's, whose `oci exec` needs the program's words.
 
     Returns:
-        `crun --root=/r exec --process %f ID` for `crun --root=/r state ID`; "" if none fits.
+        `crun --root=/r exec --process %f ID` for `crun --root=/r state ID`; "" if no command can
+        be used.
     """
     known = (
         (conf.run_time_query or "", "state"),

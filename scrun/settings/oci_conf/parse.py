@@ -1,7 +1,7 @@
-"""oci.conf(5): how containers are run, of Slurm 22.05 to 26.05.
+"""Parse oci.conf(5) of Slurm 22.05 to 26.05, which has the commands to run containers.
 
-The embedded engine runs the commands that stand there; on a cluster slurmstepd does. What becomes
-of each key is in docs/howto/oci-conf.md.
+The embedded engine runs these commands; on a cluster slurmstepd does. For the use of each key see
+docs/howto/oci-conf.md.
 """
 
 from typing import Literal
@@ -15,30 +15,30 @@ from scrun.settings.slurm_conf import logical_lines, pairs
 
 
 class OciConf(msgspec.Struct, frozen=True):
-    """What an oci.conf says.
+    """The keys of an oci.conf.
 
     Attributes:
-        container_path: Where a step's directory is made: a pattern.
+        container_path: The pattern of the directory in which a step's directory is made.
         create_env_file: Whether, and how, the environment is written to a file.
-        debug_flags: For Slurm's own messages.
-        disable_cleanup: Whether the generated files stay.
-        disable_hooks: The kinds of hooks that are taken out of config.json.
+        debug_flags: Flags for Slurm's own messages.
+        disable_cleanup: Whether the generated files are kept.
+        disable_hooks: The kinds of hooks that are removed from config.json.
         env_exclude: An extended regular expression: variables that the container does not get.
         file_debug: The level of the log file.
         ignore_file_config_json: Whether the commands get no config.json.
-        mount_spool_dir: Where in the container the step's directory is: a pattern.
-        run_time_create: A command: a pattern, like the next ones.
+        mount_spool_dir: The pattern of the step's directory in the container.
+        run_time_create: The pattern of a command, like the next ones.
         run_time_delete: See `run_time_create`.
         run_time_env_exclude: Variables that the commands do not get: see `env_exclude`.
         run_time_kill: See `run_time_create`.
         run_time_query: See `run_time_create`.
         run_time_run: See `run_time_create`.
         run_time_start: See `run_time_create`.
-        srun_args: Further arguments of scrun's srun, one each.
-        srun_path: scrun's srun.
+        srun_args: Additional arguments of scrun's srun, one each.
+        srun_path: The path of scrun's srun.
         std_io_debug: The level of standard error.
         syslog_debug: The level of syslog.
-        remarks: What is no error, and hardly meant: each begins with the file and the line.
+        remarks: Warnings of probable mistakes; each begins with the file and the line.
     """
 
     container_path: str | None = None
@@ -65,7 +65,7 @@ class OciConf(msgspec.Struct, frozen=True):
 
     @property
     def mode(self) -> Literal["run", "create"]:
-        """Whether a container is run by one command, or created, started and asked after."""
+        """Whether one command runs a container, or several create, start and query it."""
         return "run" if self.run_time_run is not None else "create"
 
     @property
@@ -97,11 +97,11 @@ _BOOLEANS = dict.fromkeys(("yes", "true", "up", "1", "y", "t", "u"), True) | dic
 
 
 def parse_oci_conf(text: str, name: str = "oci.conf") -> OciConf:
-    """Read an oci.conf; names of keys in any case, the last of several counts.
+    """Parse an oci.conf; keys are case-insensitive, and the last of several counts.
 
     Raises:
-        SettingsError: A line is no `Key=Value`, a key or value is not possible, or the commands
-            do not make one of the two ways to run a container complete.
+        SettingsError: A line is not `Key=Value`, a key is unknown, a value is invalid, or the
+            commands are no complete set for one of the two modes.
     """
     found: dict[str, object] = {}
     lines: dict[str, int] = {}
@@ -122,7 +122,7 @@ def parse_oci_conf(text: str, name: str = "oci.conf") -> OciConf:
             if before := lines.get(field):
                 spelled = _SPELLED[key.lower()]
                 remarks.append(
-                    f"{name}:{number}: {spelled} is there twice: this counts, not line {before}"
+                    f"{name}:{number}: {spelled} is set twice: this counts, not line {before}"
                 )
             lines[field] = number
     conf = msgspec.convert({**found, "srun_args": arguments, "remarks": remarks}, OciConf)
@@ -131,14 +131,14 @@ def parse_oci_conf(text: str, name: str = "oci.conf") -> OciConf:
 
 
 def _field(key: str, where: str) -> str:
-    """Find the field of a key.
+    """Return the field of a key.
 
     Raises:
-        SettingsError: Slurm has no such key; slurmd stops at it, so it is no matter of taste.
+        SettingsError: Slurm has no such key; slurmd does not start with it either.
     """
     field = _FIELDS.get(key.lower())
     if field is None:
-        # Slurm's documentation of 21.08 calls some OCIRunTime…, which no version reads
+        # Slurm's documentation of 21.08 names some OCIRunTime…, which no version reads
         close = closest(key.lower().removeprefix("oci"), _SPELLED)
         hint = f" (is it {_SPELLED[close]}?)" if close else ""
         raise SettingsError(f"{where}: {key}: unknown key{hint}")
@@ -146,10 +146,10 @@ def _field(key: str, where: str) -> str:
 
 
 def _value(field: str, value: str, where: str) -> object:
-    """Read a value.
+    """Parse a value.
 
     Raises:
-        SettingsError: It is not possible.
+        SettingsError: It is invalid.
     """
     word = value.lower()
     if field in ("disable_cleanup", "ignore_file_config_json"):
@@ -181,11 +181,11 @@ def _value(field: str, value: str, where: str) -> object:
 
 
 def _check(conf: OciConf, name: str) -> None:
-    """Hold Slurm's own rule (oci_config.c): a complete set of commands, and one only."""
+    """Enforce Slurm's rule (oci_config.c): exactly one complete set of commands."""
     if conf.run_time_run is not None and (conf.run_time_create or conf.run_time_start):
         raise SettingsError(f"{name}: RunTimeRun excludes RunTimeCreate and RunTimeStart")
     if conf.ignore_file_config_json:
-        # Slurm looks at the commands no further, and ends a step that has no RunTimeRun
+        # Slurm checks no other command, and ends a step without RunTimeRun
         needed: tuple[str, ...] = ("RunTimeRun",)
     elif conf.mode == "run":
         needed = ("RunTimeRun", "RunTimeKill", "RunTimeDelete")

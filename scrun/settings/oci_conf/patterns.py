@@ -1,7 +1,7 @@
 """The patterns and expressions of oci.conf(5). Pure.
 
-A pattern is a command or a path in which `%` and a letter stand for something; an expression tells
-which variables are left out.
+A pattern is a command or a path in which `%` and a letter stand for a value; an expression selects
+variables to leave out.
 """
 
 import os
@@ -30,15 +30,15 @@ LETTERS = {
     "U": "the user's number",
     "Z": "the job's working directory",
 }
-"""What Slurm has up to 26.05: `U`, `m` and `p` since 23.02, `Z` since 26.05."""
+"""The letters of Slurm up to 26.05: `U`, `m` and `p` since 23.02, `Z` since 26.05."""
 
-# What sh(1) takes together; a substitution as a whole when nothing in it needs understanding.
+# The tokens of sh(1); a simple substitution is one token.
 _TOKEN = re.compile(
     r"""\\.|\$\{\w+\}|\$\([^()'"`\\{}$#<]*\)|`[^`'"\\$#<]*`|\$[({]|<<|.""", re.DOTALL
 )
 
 
-# Whoever has a script of sh(1) after `-c`, and whoever puts all words together to one.
+# Programs with a script of sh(1) after `-c`, and programs that join all their words to a script.
 _SHELLS = frozenset(
     ("sh", "ash", "bash", "busybox", "dash", "ksh", "mksh", "zsh", "flock", "runuser", "script",
      "sg", "su")
@@ -52,10 +52,10 @@ _PLAIN = frozenset(
 
 
 def check_letters(pattern: str) -> None:
-    """Hold that a pattern has no letter but those that there are.
+    """Check that a pattern has only letters of `LETTERS`.
 
     Raises:
-        SettingsError: It has.
+        SettingsError: It has another letter.
     """
     for found in re.finditer(r"%(.?)", pattern, re.DOTALL):
         if found[1] not in LETTERS:
@@ -65,19 +65,18 @@ def check_letters(pattern: str) -> None:
 def substitute(pattern: str, values: Values, *, shell: bool = True) -> str:
     """Fill in a pattern, oci.conf(5) "OCI Pattern".
 
-    Commands run by `sh -c`, and a bundle's path or the container's arguments may be anything.
-    So what is filled in is quoted for the place where it stands in the pattern: outside of
-    quotes, within single or double ones, and within a script that the command hands to another
-    shell. Ordinary values come out as they are.
+    Commands run by `sh -c`, and a bundle's path or the container's arguments are untrusted. So a
+    value is quoted for its position in the pattern: outside quotes, within single or double ones,
+    and within a script that the command passes to another shell. Ordinary values are not changed.
 
     Args:
         pattern: The text; `%%` is a percent sign.
-        values: What there is, by letter (`LETTERS`); at `@` the arguments, as a list.
+        values: The values by letter (`LETTERS`); `@` has the list of arguments.
         shell: False for a pattern that is a path (ContainerPath, MountSpoolDir).
 
     Raises:
-        SettingsError: The pattern asks for what is not there, or in a place
-            (after an intricate `$(…)` or `${…}`, in a comment) where it cannot be quoted safely.
+        SettingsError: A letter has no value, or stands where its value cannot be quoted safely
+            (after a complex `$(…)` or `${…}`, in a comment).
     """
     pieces = []
     place = _Position()
@@ -98,22 +97,21 @@ def substitute(pattern: str, values: Values, *, shell: bool = True) -> str:
 
 
 class _Position:
-    """Where the end of the text so far stands, as sh(1) reads it.
+    """The state of sh(1) at the end of the text so far.
 
-    A word may be read by a shell once more: the one after `sh -c`, and all that `eval` and ssh put
-    together. Such text has a place of its own, `inner`, and what is filled in is quoted for that
-    first.
+    A shell may parse a word a second time: the one after `sh -c`, and all words that `eval` and
+    ssh join. Such text has a position of its own, `inner`, and a value is quoted for that first.
 
     Attributes:
-        quotes: The quotes that are open, or "".
-        sure: False from where the text has what only a shell could follow.
-        word: The one that has begun, without its quotes, or None.
+        quotes: The open quotes, or "".
+        sure: False after text that only a shell could understand.
+        word: The current word without its quotes, or None between words.
         shell: Whether a word of this command was a shell, which has a script after `-c`.
-        joins: Whether one was who puts all that follows together to a script.
-        code: Whether the next word may be a program in some language, after `-c` or the like.
-        inner: The place in the text that a shell reads once more, if this is such a word.
-        unread: What of that text `inner` has not got yet: a token is in one piece there.
-        blank: Whether more than one word is in the quotes that are open.
+        joins: Whether a word was a program that joins all following words to a script.
+        code: Whether the next word may be code in some language, after `-c` or the like.
+        inner: The position in the text that a shell parses again, if this is such a word.
+        unread: Text for `inner` that it has not got yet, because it needs whole tokens.
+        blank: Whether the open quotes contain more than one word.
     """
 
     def __init__(self) -> None:
@@ -126,7 +124,7 @@ class _Position:
         self.blank = False
 
     def pass_over(self, text: str) -> None:
-        """Take in the next part of the pattern."""
+        """Process the next part of the pattern."""
         place = 0
         while place < len(text):
             if self.quotes == "'":
@@ -142,7 +140,7 @@ class _Position:
             self._take(found[0], last=place == len(text))
 
     def _take(self, token: str, *, last: bool) -> None:
-        """Take one token in, outside of single quotes."""
+        """Process one token outside single quotes."""
         if token in ("$(", "${", "`") or (token in ("$", "\\") and last):
             self.sure = False
         elif token == '"':
@@ -150,7 +148,7 @@ class _Position:
             self.quotes, self.blank = ("" if self.quotes else '"'), False
         elif token[0] in "$`":
             self._add(token)
-            if self.inner:  # what comes of it is text there
+            if self.inner:  # its result is text there
                 self.inner.sure = False
         elif self.quotes:
             escaped = token[0] == "\\" and token[1] in '"$`\\\n'
@@ -170,19 +168,19 @@ class _Position:
             self._add(token[1:] if token[0] == "\\" else token)
 
     def quote(self, value: str | Sequence[str], pattern: str) -> str:
-        """Quote one word, or a list of words, for this place."""
+        """Quote one word, or a list of words, for this position."""
         is_word = isinstance(value, str)
         text = value if isinstance(value, str) else " ".join(map(_quoted, value))
         if "\0" in text:
             raise SettingsError(f"a value with a NUL character for: {pattern}")
         self._begin()
-        # "name %b" may be a title, and may be a command for whoever reads it
+        # "name %b" may be a title, or a command for another program
         unclear = not self.sure or (self.blank and is_word)
         if self.inner:
             self.inner.pass_over("".join(self.unread))
             self.unread.clear()
             text = self.inner.quote(value, pattern)
-        elif unclear and shlex.quote(text) != text:  # else it has no meaning to sh anywhere
+        elif unclear and shlex.quote(text) != text:  # else it has no special characters
             raise SettingsError(
                 f"{shortened(text)!r} cannot be quoted safely in: {pattern} (a script takes it as "
                 "an argument: sh -c 'run \"$1\"' sh %b)"
@@ -212,7 +210,7 @@ class _Position:
             self.inner.sure = self.joins or self.shell
 
     def _add(self, text: str) -> None:
-        """Add text to the word, as it is without its quotes."""
+        """Add text, without its quotes, to the word."""
         self._begin()
         self._grow(text)
         self.blank = self.blank or (bool(self.quotes) and not _PLAIN.issuperset(text))
@@ -220,7 +218,7 @@ class _Position:
             self.unread.append(text)
 
     def _grow(self, text: str) -> None:
-        if len(self.word or "") < _LONGEST:  # else it is no command and no option
+        if len(self.word or "") < _LONGEST:  # a longer one is neither a command nor an option
             self.word = (self.word or "") + text
 
     def _end_word(self) -> None:
@@ -237,7 +235,7 @@ class _Position:
 
 
 def _quoted(argument: str) -> str:
-    """Quote a word as oci.conf(5) has it for `%@`: always, and by single quotes."""
+    """Quote a word as oci.conf(5) does for `%@`: always with single quotes."""
     return "'" + argument.replace("'", "'\"'\"'") + "'"
 
 
@@ -249,10 +247,10 @@ _CLASSES = {
 
 
 def extended(expression: str) -> re.Pattern[str]:
-    """Compile an extended regular expression of POSIX, as far as Python's differ.
+    """Compile an extended regular expression of POSIX; only its classes differ from Python's.
 
     Raises:
-        SettingsError: It is none.
+        SettingsError: It is invalid.
     """
     known = "|".join(_CLASSES)
     text = re.sub(rf"\[:({known}):\]", lambda found: _CLASSES[found[1]], expression)
@@ -261,11 +259,11 @@ def extended(expression: str) -> re.Pattern[str]:
             warnings.simplefilter("ignore")  # `[[` may mean a set of sets one day
             return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise SettingsError(f"{expression}: no regular expression: {error}") from None
+        raise SettingsError(f"{expression}: is not a regular expression: {error}") from None
 
 
 def without(environment: Mapping[str, str], expression: str | None) -> dict[str, str]:
-    """Return the variables of which `NAME=VALUE` does not match; all, where there is none."""
+    """Return the variables whose `NAME=VALUE` does not match; all of them for None."""
     if expression is None:
         return dict(environment)
     excluded = extended(expression)

@@ -1,4 +1,4 @@
-"""What can be known of a site's command for a shell without running it. Pure."""
+"""Analyze a site's shell commands without running them. Pure."""
 
 import re
 import shlex
@@ -16,10 +16,10 @@ _BUILT_IN = frozenset(
 
 
 def in_place_of_the_shell(pattern: str) -> str:
-    """Have a shell become the command, if it is but one.
+    """Put `exec` before a simple command, so that the shell is replaced by it.
 
-    Not every shell does so by itself (Debian's does not), and what is told to the process then
-    only ends the shell.
+    Not every shell does that itself (Debian's does not), and a signal would then only end the
+    shell.
     """
     first = re.match(r"\s*([\w/][\w./+-]*)(?:\s|$)", pattern)
     simple = not set(_INNER.sub("", pattern)) & set(";&|<>(){}`\n\\\"'")
@@ -29,16 +29,16 @@ def in_place_of_the_shell(pattern: str) -> str:
 
 
 def portable(command: str) -> str:
-    """Take SIG from the names of signals that kill(1) is given.
+    """Remove SIG from the names of signals for kill(1).
 
-    POSIX has them without, and some shells have no others ("invalid signal number or name:
-    SIGTERM"). Slurm's documentation has SIG in its examples.
+    POSIX has no SIG there, and some shells refuse it ("invalid signal number or name: SIGTERM").
+    The examples in Slurm's documentation have it.
     """
     return _PREFIXED.sub(r"\1", command)
 
 
 def program_of(pattern: str) -> str | None:
-    """Return the program that a command of oci.conf runs; None when only a shell could tell."""
+    """Return the program that a command of oci.conf runs; None if only a shell could tell."""
     try:
         words = shlex.split(pattern)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The oci.conf(5) of a site: where it is, and what it says about messages."""
+"""Find and read a site's oci.conf(5), and apply its levels of messages."""
 
 import functools
 import os
@@ -13,24 +13,24 @@ from scrun.settings.slurm_conf import find_slurm_conf, slurm_user
 
 
 def beside(slurm_conf: str | None) -> str:
-    """Return where Slurm looks for oci.conf: beside slurm.conf."""
+    """Return the path where Slurm looks for oci.conf: beside slurm.conf."""
     return os.path.join(os.path.dirname(slurm_conf) if slurm_conf else "/etc/slurm", "oci.conf")
 
 
 def site_conf(path: str, slurm_conf: str | None) -> OciConf | None:
-    """Read an oci.conf; None where none can be read, which is so on many submit hosts.
+    """Read an oci.conf; None if it cannot be read, which is usual on submit hosts.
 
     Args:
-        path: Where it is.
-        slurm_conf: The slurm.conf in use: files of its SlurmUser count as root's.
+        path: Its path.
+        slurm_conf: The slurm.conf in use: files of its SlurmUser are trusted as root's are.
 
     Raises:
-        SettingsError: It is wrong, or somebody else could have written it.
+        SettingsError: It is invalid, or somebody else could have written it.
     """
     try:
         try:
             content = read_trusted(path)
-        except Untrusted:  # only now: a name may take a directory service to look up
+        except Untrusted:  # only now, because looking a name up may hang
             content = read_trusted(path, slurm_user(slurm_conf))
     except Untrusted as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
@@ -40,24 +40,24 @@ def site_conf(path: str, slurm_conf: str | None) -> OciConf | None:
 
 
 def with_site_levels(settings: Settings) -> Settings:
-    """Take the levels of messages from the site's oci.conf where nobody has set another.
+    """Use the levels of messages in the site's oci.conf as defaults.
 
-    StdIODebug, FileDebug and SyslogDebug are what Slurm's own scrun goes by. It lets them win over
-    its command line, which nobody expects; here they are defaults.
+    Slurm's own scrun lets StdIODebug, FileDebug and SyslogDebug override its command line, which
+    nobody expects.
     """
     conf = None if settings.engine == "local" else find_slurm_conf(settings)
     by_slurm = settings.engine == "slurm" or conf is not None
     path = beside(conf) if by_slurm else settings.local.oci_conf or ""
     try:
         status = os.stat(path)
-        said = _levels(path, conf, status.st_mtime_ns, status.st_size)
-    except (OSError, ValueError, SettingsError):  # who needs its commands says what is wrong
+        levels = _levels(path, conf, status.st_mtime_ns, status.st_size)
+    except (OSError, ValueError, SettingsError):  # reported when its commands are needed
         return settings
     log = settings.log
     usual = Log()
     found = {
         field: level
-        for field, level in said.items()
+        for field, level in levels.items()
         if level is not None and getattr(log, field) == getattr(usual, field)
     }
     return msgspec.structs.replace(settings, log=msgspec.structs.replace(log, **found))
@@ -65,7 +65,7 @@ def with_site_levels(settings: Settings) -> Settings:
 
 @functools.lru_cache(maxsize=8)
 def _levels(path: str, slurm_conf: str | None, changed: int, size: int) -> dict[str, Level | None]:
-    """Read the levels; once for each version of the file."""
+    """Read the levels, once for each version of the file."""
     del changed, size
     conf = site_conf(path, slurm_conf) or OciConf()
     return {

@@ -1,8 +1,8 @@
-"""What the patterns of an oci.conf(5) know of a container. Pure.
+"""The values for the patterns of an oci.conf(5). Pure.
 
-slurmstepd makes a directory for each step and one in it for each task, into which it writes the
-config.json that the OCI runtime gets, and the file with the environment. The embedded engine does
-the same, and `scrun oci-conf render` shows it.
+slurmstepd makes a directory for each step, and in it one for each task, where it writes the
+config.json for the OCI runtime and the file with the environment. The embedded engine does the
+same, and `scrun oci-conf render` shows it.
 """
 
 import os
@@ -13,7 +13,8 @@ from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import substitute
 
 NO_PID = (1 << 22) + 1
-"""No process can have this number (PID_MAX_LIMIT). 0 would be the group of whoever calls kill."""
+"""A number that no process can have (PID_MAX_LIMIT). 0 would be the process group of kill's
+caller."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,12 +27,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         node: The node's name, `%n`.
         user: The user's name, `%u`.
         uid: The user's number, `%U`.
-        spool: Where directories of steps are made if ContainerPath names no other place.
+        spool: The directory for directories of steps, unless ContainerPath names another.
         directory: The job's working directory, `%Z`.
         bundle: The bundle that the runtime gets, `%b`.
         rootfs: The root file system, `%r`.
         pid: The first process that was started for it, `%p`.
-        arguments: The command, `%@`; None where that is not known.
+        arguments: The command, `%@`; None if unknown.
     """
 
     job: str
@@ -51,7 +52,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """Return the step's directory, `%m`.
 
         Raises:
-            SettingsError: ContainerPath asks for what is not known.
+            SettingsError: ContainerPath has a letter without a value.
         """
         parent = self.spool
         if conf.container_path is not None:
@@ -59,11 +60,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         return os.path.join(parent, f"oci-job{self.job}-{self.step}")
 
     def task_directory(self, conf: OciConf) -> str:
-        """Return the task's directory, where config.json and the environment are written."""
+        """Return the task's directory, with config.json and the environment."""
         return os.path.join(self.step_directory(conf), f"task-{self.task}")
 
     def mount_point(self, conf: OciConf) -> str | None:
-        """Return where in the container the step's directory is, if MountSpoolDir says so."""
+        """Return the step's directory in the container, if MountSpoolDir is set."""
         if conf.mount_spool_dir is None:
             return None
         return substitute(conf.mount_spool_dir, self._all_values(conf), shell=False)
@@ -72,12 +73,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """Fill in a command.
 
         Args:
-            pattern: It.
-            conf: The oci.conf that it is from.
-            more: What further letters stand for.
+            pattern: The command's pattern.
+            conf: Its oci.conf.
+            more: Values for additional letters.
 
         Raises:
-            SettingsError: It cannot be done safely.
+            SettingsError: A value is missing, or cannot be quoted safely.
         """
         values = {**self._all_values(conf), **more}
         arguments = ["/bin/false"] if self.arguments is None else self.arguments

@@ -1,21 +1,21 @@
-"""What an engine's flags ask for, as requests for the job: from config.json to SCRUN_* variables.
+"""Convert an engine's flags, as found in config.json, to requests for the job (SCRUN_*).
 
 `--cpus`, `--memory` and GPUs arrive in config.json as limits and devices of this machine; the job
-has to be asked for as much. `slurm.*` annotations name the options of salloc by the words that
-people know. What arrives, measured with podman 4.3.1 and Docker 20.10:
+needs as much. `slurm.*` annotations name options of salloc. What arrives, measured with podman
+4.3.1 and Docker 20.10:
 
 * `--cpus 1.5`: `linux.resources.cpu`, quota 150000 and period 100000; `--cpu-quota` alone has
-  no period, and the kernel's is 100000.
+  no period, and the kernel's default is 100000.
 * `--memory 100m`: `linux.resources.memory.limit`, in bytes.
-* `--pids-limit`: `linux.resources.pids.limit`; podman as root has 2048 there when nobody asks.
+* `--pids-limit`: `linux.resources.pids.limit`; podman as root writes 2048 by default.
 * Rootless podman with cgroups v1 drops all of these, with a warning of its own.
 * `--device` of a GPU: `linux.devices`, `/dev/nvidia0`; from rootless podman a bind mount.
 * Docker's `--gpus 2`: NVIDIA's hook, and NVIDIA_VISIBLE_DEVICES=0,1 after all other variables.
-  Without NVIDIA's tools on this machine it refuses. podman 4.3 takes the flag and ignores it.
-* `--annotation`: annotations (Docker has it from 24 on). `--label`: nothing, with either.
+  Without NVIDIA's tools on this machine it fails. podman 4.3 ignores the flag.
+* `--annotation`: annotations (in Docker since 24). `--label`: nothing, with either.
 
-`--device nvidia.com/gpu=…` (CDI) is resolved by the engine into device nodes, and refused by it
-where the submit host has no CDI specification.
+The engine resolves `--device nvidia.com/gpu=…` (CDI) into device nodes, and refuses it if the
+submit host has no CDI specification.
 """
 
 import os
@@ -34,13 +34,13 @@ OPTIONS = "slurm.option."
 CPUS, MEMORY, GPUS = "SCRUN_CPUS_PER_TASK", "SCRUN_MEM_PER_NODE", "SCRUN_GPUS"
 _PERIOD = 100_000
 _MEBIBYTE = 1 << 20
-_BY_PODMAN = 2048  # the limit of processes that it sets by itself
+_BY_PODMAN = 2048  # podman's default limit of processes
 _GPU = re.compile(r"/dev/nvidia(\d{1,4})", re.ASCII)
 _GPU_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
-# Requests about the same thing. Slurm refuses most of these together; so what one source asks
-# for takes the place of all that lower ones have of its kind.
+# Requests for the same resource. Slurm refuses most of these together; so the request of one
+# source replaces all requests of lower sources for that resource.
 KINDS: Mapping[str, frozenset[str]] = {
     CPUS: frozenset({CPUS, "SCRUN_CPUS_PER_GPU", "SCRUN_TRES_PER_TASK"}),
     MEMORY: frozenset({MEMORY, "SCRUN_MEM_PER_CPU", "SCRUN_MEM_PER_GPU"}),
@@ -58,12 +58,12 @@ KINDS: Mapping[str, frozenset[str]] = {
 
 
 class Flags(msgspec.Struct, frozen=True):
-    """What an engine's flags ask for.
+    """The requests of an engine's flags.
 
     Attributes:
         requests: Values by SCRUN_* variable; keys of `KINDS`.
         origins: The flag and the member of config.json, by the same variables.
-        notes: A line for the log about each one that asks for nothing.
+        notes: A line for the log about each flag that has no effect.
     """
 
     requests: dict[str, str] = {}
@@ -75,10 +75,10 @@ NO_FLAGS = Flags()
 
 
 def read_flags(config: Config, *, resources: bool) -> Flags:
-    """Read the flags out of a config.json.
+    """Read the flags from a config.json.
 
     Args:
-        config: What it says.
+        config: The config.json.
         resources: Whether limits and devices count (`[slurm] engine_flags`).
     """
     notes: list[str] = []
@@ -102,7 +102,7 @@ def read_flags(config: Config, *, resources: bool) -> Flags:
 
 
 def processes_asked(limits: Mapping[str, object]) -> int:
-    """Return how many processes somebody wants a container to have at most, or 0.
+    """Return the limit of processes that a user has set for a container, or 0.
 
     Args:
         limits: `linux.resources`.
@@ -114,8 +114,8 @@ def processes_asked(limits: Mapping[str, object]) -> int:
 def variable_of(annotation: str) -> str | None:
     """Return the request that a `slurm.*` annotation names, or None.
 
-    It is named as its SCRUN_* variable (`slurm.cpus_per_task`) or as the option that this becomes
-    (`slurm.cpus-per-task`, `slurm.time`).
+    Its name is that of the SCRUN_* variable (`slurm.cpus_per_task`) or of the option that this
+    becomes (`slurm.cpus-per-task`, `slurm.time`).
     """
     name = _plain_name(annotation)
     if (variable := f"SCRUN_{name.upper()}") in TABLE:
@@ -124,15 +124,15 @@ def variable_of(annotation: str) -> str | None:
 
 
 def named_by(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Pick the `slurm.*` annotations, by the variables of the requests that they name.
+    """Return the values of `slurm.*` annotations, by the variables that they name.
 
-    One that names none keeps its own name.
+    An annotation that names no request keeps its own name.
     """
     return {variable_of(name) or name: value for name, value in _of_slurm(annotations)}
 
 
 def nearest(annotation: str) -> str:
-    """Return a hint at the request that an annotation may have been meant for, or ""."""
+    """Return a hint at the request whose name is most like an unknown annotation's, or ""."""
     names = [variable.removeprefix("SCRUN_").lower() for variable in TABLE]
     own = annotation.removeprefix("SCRUN_")
     close = closest(_plain_name(own)[:80], [*names, *_BY_OPTION])
@@ -146,7 +146,7 @@ def _plain_name(annotation: str) -> str:
     return annotation.removeprefix(PREFIX).lower().replace("-", "_").replace(".", "_")
 
 
-# the first of those with the same option is the one that is meant: --switches, --chdir
+# the first of those with the same option counts: --switches, --chdir
 _BY_OPTION = {
     _plain_name(request.option.removeprefix("--")): request.variable
     for request in reversed([*TABLE.values()])
@@ -154,7 +154,7 @@ _BY_OPTION = {
 
 
 def _of_slurm(annotations: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """List those for requests; `slurm.option.*` is for scripts (`plugin_options`)."""
+    """Yield the annotations for requests; `slurm.option.*` is for scripts (`plugin_options`)."""
     return (
         item
         for item in annotations.items()
@@ -173,11 +173,11 @@ def _memory(limits: Mapping[str, object]) -> str:
 
 
 def _gpus(config: Config) -> tuple[int, str, str]:
-    """Count the GPUs that are asked for.
+    """Count the requested GPUs.
 
-    A list in the environment is somebody's wish, wherever it comes from. "all" is not: images of
-    CUDA have it for everybody. With NVIDIA's hook the engine was asked for GPUs; how many "all"
-    are on a node, nobody knows here.
+    A list in the environment is a request, wherever it comes from. "all" is not, because CUDA
+    images set it for everybody. NVIDIA's hook shows that the user did request GPUs; "all" is then
+    one, because the number on a node is unknown here.
 
     Returns:
         Their number, where it was found, and a line for the log or "".
@@ -191,8 +191,8 @@ def _gpus(config: Config) -> tuple[int, str, str]:
     how_many = "SCRUN_GPUS, or the annotation slurm.gpus, says how many"
     hooks = [hook.path for hook in (*config.hooks.prestart, *config.hooks.create_runtime)]
     if any(os.path.basename(path) in _GPU_HOOKS for path in hooks):
-        return 1, f"--gpus, {_VISIBLE}", f"--gpus all asks for one GPU: {how_many}"
-    return 0, "", f"{_VISIBLE}=all asks for no GPU, as images have it for everybody: {how_many}"
+        return 1, f"--gpus, {_VISIBLE}", f"--gpus all requests one GPU: {how_many}"
+    return 0, "", f"{_VISIBLE}=all requests no GPU, because images set it by default: {how_many}"
 
 
 def _gpu_nodes(config: Config) -> Iterator[str]:
@@ -207,13 +207,13 @@ def _table(value: object) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> int:
-    """Return a limit; 0 for what is none, or no number."""
+    """Return a limit; 0 if there is none or it is not a number."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63:
         return value
     return 0
 
 
 def _last(env: Iterable[str], name: str) -> str:
-    """Return a variable's value; the last of several counts, as for the runtimes."""
+    """Return a variable's value; the last of several counts, as in the runtimes."""
     values = [entry.partition("=")[2] for entry in env if entry.startswith(f"{name}=")]
     return values[-1] if values else ""

@@ -1,4 +1,4 @@
-"""Where the requests for a container's job come from, and which source counts more.
+"""The sources of requests for a container's job, and their precedence.
 
 Highest first:
 
@@ -9,17 +9,17 @@ Highest first:
 5. the engine's flags (`podman run --cpus 2`, see `engine_flags`),
 6. `[slurm.defaults]` of scrun.toml.
 
-The name is the variable's everywhere but in 4. An empty value counts too: it takes back what a
-lower source asks for. Annotations stand above `process.env` because an image sets its environment
-far more often than annotations, and whoever runs it can add either. A flag stands below what names
-Slurm's own thing, and above the defaults: it was typed for this container. It takes the place of
-all requests about the same resource, as Slurm refuses `--mem` beside `--mem-per-cpu`.
+Requests have the name of the variable, except in 4. An empty value counts too: it cancels the
+request of a lower source. Annotations override `process.env` because images set their environment
+far more often than annotations, and users can add both. An engine's flag was typed for this
+container, so it overrides the defaults; requests in Slurm's own terms override it. It replaces
+all requests of lower sources for the same resource: Slurm refuses `--mem` with `--mem-per-cpu`.
 
-config.json may come from an image, which nobody has to trust, and nothing in it tells what was
-typed (docs/decisions/annotations.md). Of its requests those marked `safe` in `requests.TABLE`
-count, those that `[slurm] allow` names, and of their values only plain ones. Everything else is
-refused, with one line: a container that runs under another account than the one asked for, or for
-another time, because a name was misspelled or not allowed, helps nobody.
+config.json may come from an untrusted image, and does not tell which parts a user has typed
+(docs/decisions/annotations.md). So only requests count that are marked `safe` in `requests.TABLE`
+or named by `[slurm] allow`, and only with plain values. All others are refused with an error: a
+container must not run under another account, or for another time, than requested because a name
+was misspelled or not allowed.
 """
 
 import re
@@ -31,26 +31,26 @@ from scrun.core.errors import SettingsError
 from scrun.settings.slurm.engine_flags import KINDS, NO_FLAGS, Flags, named_by, nearest
 from scrun.settings.slurm.requests import TABLE, from_environment
 
-# What names, numbers, times, node lists and lists of features or devices are made of. Not in it:
-# the slash (salloc and srun read a FILE when a node list has one), the percent sign (patterns of
-# file names), quotes and other signs of shells, line breaks, anything but ASCII.
+# The characters of names, numbers, times, node lists and lists of features or devices. Excluded:
+# the slash (salloc and srun read a FILE if a node list has one), the percent sign (patterns of
+# file names), quotes and other special characters of shells, line breaks, anything but ASCII.
 PLAIN = re.compile(r"[A-Za-z0-9 _.,:=+*@&|()\[\]-]*")
 _WITH_SLASH = re.compile(r"[A-Za-z0-9_.,:=+*/-]*")
-# these name a kind of resource as gres/gpu, and are never the name of a file
+# these name a kind of resource such as gres/gpu, and never a file
 _NAMES_A_TRES = ("SCRUN_TRES_BIND", "SCRUN_TRES_PER_TASK")
 _OURS = "SCRUN_"
-# a node list of a large job fits; config.json's 16 MiB do not fit into a command line
+# enough for the node list of a large job; config.json's 16 MiB do not fit into a command line
 _LONGEST = 4096
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a job is asked for with, all sources taken together.
+    """The requests for a job, merged from all sources.
 
     Attributes:
         requests: Values by SCRUN_* variable.
-        notes: A line for the log about each of the engine's flags that asks for nothing.
-        because: Which of them come from the engine's flags and config.json, for the message when
-            Slurm refuses; or "".
+        notes: A line for the log about each of the engine's flags that has no effect.
+        because: The requests that come from the engine's flags and config.json, for the message
+            when Slurm refuses the job; or "".
     """
 
     requests: dict[str, str]
@@ -59,10 +59,10 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def asked_by(annotations: Mapping[str, str], env: Iterable[str]) -> dict[str, str]:
-    """Pick the requests out of a config.json, safe or not, and what was meant to be one.
+    """Return the requests in a config.json, safe or not, also unknown ones.
 
-    An annotation `slurm.*` or `SCRUN_*` that names no request is in the answer by its own name: it
-    is for the engine that needs requests to refuse it.
+    An annotation `slurm.*` or `SCRUN_*` that names no request is returned under its own name; an
+    engine that uses requests refuses it.
 
     Args:
         annotations: Its annotations.
@@ -82,28 +82,28 @@ def gather(
     flags: Flags = NO_FLAGS,
     allowed: Collection[str] = (),
 ) -> Wanted:
-    """Take the sources together.
+    """Merge the sources.
 
     Args:
-        environment: Of `create`; the caller's own, so all of it counts.
-        asked: What config.json asks for (`asked_by`).
+        environment: The environment of `create`; it is the caller's own, so all of it counts.
+        asked: The requests of config.json (`asked_by`).
         defaults: `[slurm.defaults]`, by variable.
-        flags: What the engine's flags ask for.
+        flags: The requests of the engine's flags.
         allowed: Requests that config.json may make besides the safe ones (`[slurm] allow`).
 
     Raises:
-        SettingsError: config.json asks for what an image must not ask for, or gives a value that
-            it must not give, or has an annotation for requests that is none.
+        SettingsError: config.json has a request or a value that an image must not have, or an
+            annotation for an unknown request.
     """
     own = from_environment(environment)
     counted: dict[str, str] = {}
     for variable, value in asked.items():
         if variable in own:
-            continue  # the caller's word counts, whatever config.json says
+            continue  # the caller overrides config.json
         if variable in TABLE and (TABLE[variable].safe or variable in allowed):
             _check_plain(variable, value)
             counted[variable] = value
-        elif value:  # an empty one takes back what the image asks for
+        elif value:  # an empty one cancels a request of the image
             raise SettingsError(f"config.json: {_refusal(variable)}")
     named = {**counted, **own}
     derived = {key: text for key, text in flags.requests.items() if not KINDS[key] & named.keys()}
@@ -115,10 +115,10 @@ def gather(
 
 
 def names_of_requests(env: Iterable[str]) -> list[str]:
-    """Return the requests among the entries of a process.env, which are for scrun alone.
+    """Return the names of requests in a process.env, which the container must not get.
 
-    None may stay in the container, whether it counted or not: for a scrun in there it would be
-    the caller's own environment, in which an image's SCRUN_PROLOG counts.
+    A scrun inside the container would take them for its caller's environment, where even an
+    image's SCRUN_PROLOG counts.
     """
     names = (entry.partition("=")[0] for entry in env)
     return [name for name in dict.fromkeys(names) if name in TABLE]
@@ -132,7 +132,7 @@ def _refusal(name: str) -> str:
             f"{name}: an image could have set it: set it in the environment of create or in "
             f'[slurm.defaults] of scrun.toml, or permit it there (allow = ["{key}"] in [slurm])'
         )
-    return f"annotation {ascii(name[:80])[1:-1]}: is no request that scrun knows{nearest(name)}"
+    return f"annotation {ascii(name[:80])[1:-1]}: unknown request{nearest(name)}"
 
 
 def _check_plain(variable: str, value: str) -> None:

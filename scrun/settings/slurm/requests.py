@@ -1,10 +1,9 @@
-"""The SCRUN_* variables with which a job is asked for, and the options that they become.
+"""The SCRUN_* variables that request properties of a job, and the options that they become.
 
-After scrun(1), "INPUT ENVIRONMENT VARIABLES", and srun(1). Which tool has an option was read
-from the sources of 22.05, 24.11 and 26.05, and every one was given to salloc and srun 22.05.8.
+They are those of scrun(1), "INPUT ENVIRONMENT VARIABLES", and srun(1). Which tool has an option
+was read from the sources of 22.05, 24.11 and 26.05, and tried with salloc and srun 22.05.8.
 
-Where requests come from, and which source counts more, is in
-`scrun.settings.slurm.request_sources`.
+For the sources of requests and their precedence see `scrun.settings.slurm.request_sources`.
 """
 
 import re
@@ -19,22 +18,21 @@ Release = tuple[int, int]
 
 
 class JobVariable(msgspec.Struct, frozen=True):
-    """A variable.
+    """A variable that requests something.
 
     Attributes:
         variable: Its name.
         option: The option that it becomes.
         argument: Whether the option has an argument. `none` and `optional` ones are switched
             on by an empty value, `yes`, `true` or `1`, and off by `no`, `false` or `0`.
-        scope: Who needs it: `job` shapes the job (salloc), `step` the container's step (srun,
-            and salloc does not have it), `both` is for both.
-        safe: Whether it may come from an image: it only says how much, of what kind and in which
-            arrangement the container's own job gets, within what its user may have anyway. What
-            names a program, a file, a plugin, another job or who pays does not; nor what changes
-            how a node is run or how Slurm itself works (see `request_sources`, which looks at
-            the values too).
+        scope: What it describes: `job` the job (salloc), `step` the container's step (srun;
+            salloc does not have the option), `both` both.
+        safe: Whether it may come from an image: it only requests amounts, kinds and arrangements
+            of resources for the container's own job, within the limits of its user. A variable
+            is not safe if it names a program, a file, a plugin, another job or an account, or
+            changes how a node or Slurm itself works (`request_sources` also checks the values).
         since: The first version that has the option.
-        until: The first version that does not have it any more.
+        until: The first version that no longer has it.
     """
 
     variable: str
@@ -46,11 +44,11 @@ class JobVariable(msgspec.Struct, frozen=True):
     until: Release | None = None
 
     def known(self, version: Release) -> bool:
-        """Whether a version has the option."""
+        """Tell whether a version has the option."""
         return self.since <= version and (self.until is None or version < self.until)
 
     def accepted(self, tool: Literal["salloc", "srun"], version: Release) -> bool:
-        """Whether a tool of a version has the option."""
+        """Tell whether a tool of a version has the option."""
         return self.known(version) and (tool == "srun" or self.scope != "step")
 
 
@@ -61,20 +59,20 @@ _REQUESTS = (
     JobVariable("SCRUN_CLUSTER_CONSTRAINT", "--cluster-constraint", scope="job", safe=False),
     JobVariable("SCRUN_CLUSTERS", "--clusters", scope="job", safe=False),
     JobVariable("SCRUN_CONSTRAINT", "--constraint", scope="job"),
-    # cores that the node keeps for its own daemons, where the site lets users change that
+    # cores that the node reserves for its daemons, if the site lets users change that
     JobVariable("SCRUN_CORE_SPEC", "--core-spec", scope="job", safe=False),
     JobVariable("SCRUN_CPU_BIND", "--cpu-bind", scope="step"),
-    # neither is a resource; a core's frequency is its neighbours', too
+    # not a resource; the frequency of a core affects its neighbours
     JobVariable("SCRUN_CPU_FREQ_REQ", "--cpu-freq", safe=False),
     JobVariable("SCRUN_CPUS_PER_GPU", "--cpus-per-gpu"),
-    # srun no longer takes it over from the job's environment (RELEASE_NOTES 22.05)
+    # srun no longer reads it from the job's environment (RELEASE_NOTES 22.05)
     JobVariable("SCRUN_CPUS_PER_TASK", "--cpus-per-task"),
     JobVariable("SCRUN_DELAY_BOOT", "--delay-boot", scope="job"),
     JobVariable("SCRUN_DEPENDENCY", "--dependency", scope="job", safe=False),
     JobVariable("SCRUN_DISTRIBUTION", "--distribution"),
     JobVariable("SCRUN_EPILOG", "--epilog", scope="step", safe=False),
     JobVariable("SCRUN_EXACT", "--exact", "none", scope="step"),
-    # for a step it means something else: CPUs of its own among the job's
+    # for a step it means something else: CPUs of the job that no other step uses
     JobVariable("SCRUN_EXCLUSIVE", "--exclusive", "optional", scope="job"),
     JobVariable("SCRUN_GPU_BIND", "--gpu-bind"),
     JobVariable("SCRUN_GPU_FREQ", "--gpu-freq", safe=False),
@@ -86,7 +84,7 @@ _REQUESTS = (
     JobVariable("SCRUN_GRES_FLAGS", "--gres-flags", scope="job"),
     JobVariable("SCRUN_HINT", "--hint"),
     JobVariable("SCRUN_JOB_NAME", "--job-name"),
-    # srun reads the variable of this name only inside a job; the nodes to ask for are meant
+    # srun reads its variable of this name only inside a job; here it requests nodes
     JobVariable("SCRUN_JOB_NODELIST", "--nodelist", scope="job"),
     JobVariable("SCRUN_JOB_NUM_NODES", "--nodes"),
     JobVariable("SCRUN_LABELIO", "--label", "none", scope="step"),
@@ -121,7 +119,7 @@ _REQUESTS = (
     JobVariable("SCRUN_TASK_EPILOG", "--task-epilog", scope="step", safe=False),
     JobVariable("SCRUN_TASK_PROLOG", "--task-prolog", scope="step", safe=False),
     JobVariable("SCRUN_THREAD_SPEC", "--thread-spec", scope="job", safe=False),
-    # of srun itself, on the submit host
+    # threads of srun itself, on the submit host
     JobVariable("SCRUN_THREADS", "--threads", scope="step", safe=False),
     JobVariable("SCRUN_THREADS_PER_CORE", "--threads-per-core"),
     JobVariable("SCRUN_TIMELIMIT", "--time", scope="job"),
@@ -130,7 +128,7 @@ _REQUESTS = (
     JobVariable("SCRUN_TRES_PER_TASK", "--tres-per-task", since=(23, 2)),
     JobVariable("SCRUN_UNBUFFEREDIO", "--unbuffered", "none", scope="step"),
     JobVariable("SCRUN_USE_MIN_NODES", "--use-min-nodes", "none", scope="job"),
-    # a part of the argument of SCRUN_REQ_SWITCH's option; nothing without it
+    # part of the argument of SCRUN_REQ_SWITCH's option; ignored without that
     JobVariable("SCRUN_WAIT4SWITCH", "--switches", scope="job"),
     JobVariable("SCRUN_WCKEY", "--wckey", scope="job", safe=False),
     JobVariable("SCRUN_WORKING_DIR", "--chdir", safe=False),
@@ -139,7 +137,7 @@ _REQUESTS = (
 TABLE: Mapping[str, JobVariable] = {request.variable: request for request in _REQUESTS}
 """All requests, by variable."""
 
-# salloc and srun answer these on their standard output, and end with success
+# salloc and srun answer these on standard output and exit successfully
 _QUESTIONS = {
     "SCRUN_CPU_BIND": "help",
     "SCRUN_GRES": "help",
@@ -147,7 +145,7 @@ _QUESTIONS = {
     "SCRUN_MEM_BIND": "help",
     "SCRUN_MPI_TYPE": "list",
 }
-_REWORKED: Release = (23, 2)  # when Slurm's containers were
+_REWORKED: Release = (23, 2)  # when Slurm's containers were reworked
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 _ON = ("", "1", "yes", "true", "on", "y", "t")
@@ -163,22 +161,21 @@ def salloc_arguments(requests: Mapping[str, str], version: Release) -> list[str]
     """Make the options of salloc that ask for the job, in the order of the table.
 
     Args:
-        requests: Values by variable. An empty one that needs a value is none.
-        version: Slurm's: (22, 5).
+        requests: Values by variable. An empty value of an option that needs one is ignored.
+        version: Slurm's version: (22, 5).
 
     Raises:
-        SettingsError: The version does not know a variable; nobody knows it; it is for a switch
-            and neither says on nor off; or its value is none that could be meant.
+        SettingsError: A variable is unknown, or unknown to this version, or has an invalid value.
     """
     return list(_arguments(requests, version, ("job", "both")))
 
 
 def srun_arguments(requests: Mapping[str, str], version: Release) -> list[str]:
-    """Make the options of srun that shape the step within the job.
+    """Make the options of srun that describe the step within the job.
 
     Args:
-        requests: As for `salloc_arguments`, which takes the others.
-        version: Slurm's: (22, 5).
+        requests: As for `salloc_arguments`, which uses the others.
+        version: Slurm's version: (22, 5).
 
     Raises:
         SettingsError: As `salloc_arguments`.
@@ -191,7 +188,7 @@ def _arguments(
 ) -> Iterator[str]:
     for variable in requests:
         if variable not in TABLE:
-            raise SettingsError(f"{variable}: is no request that scrun knows")
+            raise SettingsError(f"{variable}: unknown request")
     for variable, request in TABLE.items():
         value = requests.get(variable)
         if value is None or (request.argument == "required" and not value):
@@ -218,36 +215,35 @@ def _arguments(
 
 
 def _check_value(variable: str, value: str) -> None:
-    """Refuse what makes a tool do something else than ask for a job.
+    """Refuse a value that makes a tool do something other than request a job.
 
-    A line break would forge lines of srun's messages, which scrun reads (`srun -v` repeats the
-    options).
+    A line break could forge a line among srun's messages, which scrun parses (`srun -v` repeats
+    the options).
     """
     if _CONTROL.search(value):
-        raise SettingsError(f"{variable}={value!r}: has a control character: leave it out")
+        raise SettingsError(f"{variable}={value!r}: has a control character: remove it")
     question = _QUESTIONS.get(variable)
     if question and question in value.lower().split(","):
         option = TABLE[variable].option
         raise SettingsError(
-            f"{variable}={value}: is a question, not a request: ask srun {option}={question}"
+            f"{variable}={value}: asks for help instead of a job: call srun {option}={question}"
         )
 
 
 def _check_mpi(value: str, version: Release) -> None:
-    """Refuse what Slurm prepares for the tasks, and no container of its gets (docs/howto/mpi.md).
+    """Refuse a kind of MPI that Slurm does not pass on to containers (docs/howto/mpi.md).
 
-    Measured: 22.05 hands on neither variables nor descriptors. 24.11 hands on the variables, so
-    pmix can be reached where the container has the node's network; PMI_FD names a descriptor that
-    is closed there.
+    Measured: 22.05 passes on neither variables nor descriptors. 24.11 passes on the variables, so
+    a container in the node's network can reach pmix; the descriptor that PMI_FD names is closed.
     """
     known = value.lower()
     if known in ("", "none"):
         return
     release = f"{version[0]}.{version[1]:02}"
     if version < _REWORKED:
-        why = f"Slurm {release} hands nothing of it on to a container"
+        why = f"Slurm {release} passes nothing of it on to containers"
     elif known == "pmi2":
-        why = f"Slurm {release} hands its descriptor on to no container"
+        why = f"Slurm {release} does not pass its descriptor on to containers"
     else:
         return
     raise SettingsError(
