@@ -8,6 +8,12 @@ modules only. Everything else (help, errors, a missing supervisor) is imported w
 import posix
 import sys
 
+if sys.flags.no_site:  # the packages are empty: to look for that takes a twentieth of a `state`
+    for _name in ("cli", "client", "core", "protocol"):
+        _package = type(sys)("scrun." + _name)
+        _package.__path__ = [__file__.removesuffix("_fast.py") + _name]
+        setattr(sys.modules["scrun"], _name, sys.modules.setdefault(_package.__name__, _package))
+
 from scrun.cli.parse import parse
 from scrun.client.ask import forward
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import stat
+import sys
 
 from scrun.core.errors import SettingsError
 from scrun.core.paths import of_path, replaceable
@@ -60,7 +61,7 @@ def check_for_all(program: str, package: str) -> None:
     remedy = "install scrun for all users, below /opt or /usr/local say"
     for path, need in (
         (program, stat.S_IROTH | stat.S_IXOTH),
-        (_interpreter(program), stat.S_IXOTH),
+        (sys.executable, stat.S_IXOTH),
         (package, stat.S_IROTH),
     ):
         for seen in (path, os.path.realpath(path)):
@@ -68,14 +69,6 @@ def check_for_all(program: str, package: str) -> None:
                 raise SettingsError(f"{program}: other users cannot get at {closed}; {remedy}")
         if reason := replaceable(path):
             raise SettingsError(of_path(path, reason))
-
-
-def _interpreter(program: str) -> str:
-    """Return the interpreter of a script; of what is none, itself."""
-    with open(program, "rb") as file:
-        first = file.readline(4096)
-    words = os.fsdecode(first[2:]).split() if first.startswith(b"#!") else []
-    return words[0] if words else program
 
 
 def _closed(path: str, need: int) -> str | None:

@@ -26,16 +26,16 @@ class Installation:
     def __init__(self) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="sc-inst-", dir="/tmp"))
         self.base.chmod(0o755)
-        self.site = self.base / "site"
-        self.site.mkdir()
-        under_test = sysconfig.get_path("purelib")
-        for entry in Path(under_test).iterdir():
+        environment, under_test = Path(sys.prefix), Path(sysconfig.get_path("purelib"))
+        self.site = self.base / under_test.relative_to(environment)
+        self.site.mkdir(parents=True)
+        for entry in under_test.iterdir():
             (self.site / entry.name).symlink_to(entry)
-        launcher = Path(scrun_binary()).read_text()
-        assert under_test in launcher, "tools/setup writes the packages' directory into it"
-        self.binary = str(self.base / "scrun")
-        Path(self.binary).write_text(launcher.replace(under_test, str(self.site)))
-        Path(self.binary).chmod(0o755)
+        (self.base / "bin").mkdir()
+        for name in ("pyvenv.cfg", "bin/python3"):
+            (self.base / name).symlink_to(environment / name)
+        self.binary = str(self.base / "bin" / "scrun")
+        shutil.copy(scrun_binary(), self.binary)
 
     def own_copies(self, checkout: Path) -> None:
         """Have scrun itself from a checkout, as files that may be changed."""

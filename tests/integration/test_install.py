@@ -11,6 +11,7 @@ import pytest
 from scrun.install import podman as conf
 from tests.harness import users
 from tests.harness.bundle import snapshot
+from tests.harness.installation import Installation
 from tests.harness.podman import rootless_podman
 from tests.harness.site import Site, scrun_binary
 
@@ -186,15 +187,15 @@ def test_for_all_users(site: Site, tmp_path: Path) -> None:
     assert drop_in.parent.exists() is had_directory
     assert (daemon.read_bytes() if daemon.exists() else None) == before
 
-    private = site.base / "b" / "private"
-    private.mkdir(mode=0o700)
-    launcher = shutil.copy(scrun_binary(), private)
+    private = Installation()
+    private.base.chmod(0o700)
     done = subprocess.run(
-        [launcher, "install", "docker"], env=site.environment, stdin=subprocess.DEVNULL,
+        [private.binary, "install", "docker"], env=site.environment, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=30,
     )  # fmt: skip
+    private.close()
     assert done.returncode == 1
-    assert f"other users cannot get at {private}; install scrun for all users" in done.stderr
+    assert f"other users cannot get at {private.base}; install scrun for all users" in done.stderr
     assert (daemon.read_bytes() if daemon.exists() else None) == before
 
 

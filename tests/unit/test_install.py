@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
@@ -310,7 +311,7 @@ def test_launcher_that_is_none(program: Path) -> None:
         launcher.find(str(odd), None)
 
 
-def test_launcher_for_all(program: Path) -> None:
+def test_launcher_for_all(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher.check_for_all(str(program), os.__file__)
     for path, mode, complaint in (
         (program.parent, 0o700, f"cannot get at {program.parent}"),
@@ -323,7 +324,7 @@ def test_launcher_for_all(program: Path) -> None:
         path.chmod(0o755)
     interpreter = program.parent / "python"
     interpreter.write_text("")
-    program.write_text(f"#!{interpreter} -I\n")
+    monkeypatch.setattr(sys, "executable", str(interpreter))
     with pytest.raises(SettingsError, match=f"cannot get at {interpreter}"):
         launcher.check_for_all(str(program), os.__file__)
 
