@@ -17,7 +17,7 @@ Imported only to report an error, and by the supervisor for its own logs.
 import posix
 import time
 
-from scrun.core.text import one_line, printable
+from scrun.core.text import escaped, one_line, printable
 
 
 def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A002 - runc's word
@@ -34,17 +34,8 @@ def log_line(level: str, msg: str, when: float, format: str) -> str:  # noqa: A0
     stamp = _rfc3339(when)
     if format == "json":
         entry = {"level": level, "msg": msg, "time": stamp}
-        return _escaped(json.dumps(entry, ensure_ascii=False, separators=(",", ":")))
-    return f'time="{stamp}" level={level} msg={_escaped(json.dumps(msg, ensure_ascii=False))}'
-
-
-def _escaped(text: str) -> str:
-    """Escape the control characters in JSON that json.dumps leaves."""
-    if text.isprintable():
-        return text
-    import json
-
-    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+        return escaped(json.dumps(entry, ensure_ascii=False, separators=(",", ":")))
+    return f'time="{stamp}" level={level} msg={escaped(json.dumps(msg, ensure_ascii=False))}'
 
 
 def log_lines(level: str, msg: str, when: float, format: str) -> str:  # noqa: A002 - as above

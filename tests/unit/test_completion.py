@@ -339,7 +339,7 @@ def test_the_command_prints_it(place: Place, shell: str) -> None:
     assert not re.search("@[A-Z]+@", done.stdout)  # all places are filled in
     refused = call(f"{shell}2")
     assert refused.returncode == 1
-    assert f"'{shell}2', only bash, zsh, fish" in refused.stderr
+    assert f"'{shell}2', only for bash, zsh, fish" in refused.stderr
 
 
 def test_the_kinds_of_places() -> None:
