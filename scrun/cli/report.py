@@ -10,8 +10,6 @@ An error is one line in ``--log``, and one line on stderr. Who reads them:
   the runtime wrote to stderr.
 * containerd, and so docker, reads every line of that file and shows the last ``msg``
   whose level is ``error`` (getLastRuntimeError in pkg/process/utils.go).
-
-Imported only to report an error, and by the supervisor for its own logs.
 """
 
 import posix
