@@ -53,7 +53,7 @@ class EnginePlugin(Plugin, Protocol[Configuration]):
         ...
 
     def engine(self, root: str, configuration: Configuration) -> Engine:
-        """Make the engine. In the event loop: must not block, so `configure` reads all files.
+        """Make the engine. In a worker thread: may read files.
 
         Args:
             root: The directory of the records.
