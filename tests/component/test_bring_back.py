@@ -165,7 +165,7 @@ def test_a_mount_in_the_original_is_left_alone(two: Two) -> None:
 
 def test_no_time_is_left(two: Two) -> None:
     (two.copied / "new").write_text("new")
-    with pytest.raises(StagingError, match="no time was left"):
+    with pytest.raises(StagingError, match="out of time"):
         two.bring_back(go_on=lambda: False)
     assert not (two.original / "new").exists()
 
@@ -203,7 +203,7 @@ def test_nested_without_an_end(two: Two, tmp_path: Path) -> None:
         here = inner
     os.close(here)
     try:
-        with pytest.raises(StagingError, match="what the container wrote is not all in"):
+        with pytest.raises(StagingError, match="not all of the container's changes are in"):
             two.bring_back()
     finally:
         for place in (two.copied, two.original):  # pytest could not remove it either
