@@ -137,7 +137,7 @@ def _install(engine: str, site: InstallTarget, *, default: bool) -> list[Change]
     there = docker.entry(before, site.daemon) if before is not None else None
     if there is not None and there != program and not launcher.is_ours(there):
         raise SettingsError(
-            f"{site.daemon}: runtimes.scrun is {there or 'an entry'!r}, not of our making; "
+            f"{site.daemon}: runtimes.scrun is {there or 'an entry'!r}, not this scrun; "
             "rename or remove it"
         )
     after = docker.add(before, program, site.daemon, default=default)
@@ -147,7 +147,7 @@ def _install(engine: str, site: InstallTarget, *, default: bool) -> list[Change]
 def _install_podman(site: InstallTarget, program: str, *, default: bool) -> Change:
     before = files.read(site.podman)
     if before is not None and not podman.is_ours(before):
-        raise SettingsError(f"{site.podman}: not of our making; move it away, or rename it")
+        raise SettingsError(f"{site.podman}: was not written by scrun; move or rename it")
     others = [path for path in podman.files({}, site.home_config) if path != site.podman]
     engine = podman.merged(others)
     for named in podman.programs(engine):

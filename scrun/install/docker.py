@@ -1,7 +1,7 @@
-"""Docker's daemon.json, with scrun among its runtimes. Pure.
+"""Register scrun as a runtime in Docker's daemon.json. Pure.
 
-dockerd(8), "Daemon configuration file": `runtimes` is an object of objects, `path` is the
-program, `default-runtime` a name in it. Both are read again at SIGHUP.
+dockerd(8), "Daemon configuration file": `runtimes` is an object of objects, `path` is the program,
+and `default-runtime` names one of them. dockerd reads both again at SIGHUP.
 """
 
 import json
@@ -17,19 +17,19 @@ def add(text: str | None, program: str, path: str, *, default: bool = False) -> 
     """Return daemon.json with the runtime in it.
 
     Args:
-        text: What there is now; None: no such file.
-        program: scrun, absolute.
+        text: The current text; None if there is no such file.
+        program: The path of scrun, absolute.
         path: The file, for errors.
-        default: Whether docker uses it where no runtime is named.
+        default: Whether scrun becomes docker's default runtime.
 
     Raises:
-        SettingsError: The text is not what dockerd would read, or has another default runtime.
+        SettingsError: dockerd could not read the text, or it has another default runtime.
     """
     text = "{\n}\n" if text is None else text
     content = _read(text, path)
     runtimes = content.setdefault("runtimes", {})
     if not isinstance(runtimes, dict):
-        raise SettingsError(f"{path}: runtimes: not an object; put that right first")
+        raise SettingsError(f"{path}: runtimes: is not an object; correct that first")
     runtimes[NAME] = {"path": program}
     if default and content.setdefault("default-runtime", NAME) != NAME:
         there = content["default-runtime"]
@@ -38,16 +38,16 @@ def add(text: str | None, program: str, path: str, *, default: bool = False) -> 
 
 
 def remove(text: str, backup: str | None, path: str) -> str | None:
-    """Return daemon.json without the runtime; None: without it there would be no file.
+    """Return daemon.json without the runtime; None if there was no file before `add`.
 
     Args:
-        text: What there is now.
-        backup: What there was before `add`; None: no such file. It is returned as it is if it
-            differs in nothing else.
+        text: The current text.
+        backup: The text before `add`; None if there was no such file. It is returned unchanged
+            if nothing else has changed since.
         path: The file, for errors.
 
     Raises:
-        SettingsError: The text is not what dockerd would read.
+        SettingsError: dockerd could not read the text.
     """
     if entry(text, path) is None:
         return text
@@ -64,10 +64,10 @@ def remove(text: str, backup: str | None, path: str) -> str | None:
 
 
 def entry(text: str, path: str) -> str | None:
-    """Return the program that daemon.json calls scrun; "" if that is unclear, None for none.
+    """Return the program of the runtime scrun in daemon.json; "" if it is unclear, or None.
 
     Raises:
-        SettingsError: The text is not what dockerd would read.
+        SettingsError: dockerd could not read the text.
     """
     runtimes = _read(text, path).get("runtimes")
     if not isinstance(runtimes, dict) or NAME not in runtimes:

@@ -1,4 +1,4 @@
-"""Configuration files, read and replaced."""
+"""Read and replace configuration files."""
 
 import os
 import tempfile
@@ -12,12 +12,12 @@ _LIMIT = 4 * 1024 * 1024
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What becomes of one file.
+    """A change of one file.
 
     Attributes:
         path: The file.
-        before: Its text; None: there is none.
-        after: See `before`.
+        before: Its text before the change; None if it does not exist.
+        after: Its text after the change, likewise.
         keeps: The text from before is kept in `path` + BACKUP.
     """
 
@@ -28,7 +28,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def read(path: str) -> str | None:
-    """Read a file; None when there is none.
+    """Read a file; None if it does not exist.
 
     Raises:
         SettingsError: It cannot be read, or is not text.
@@ -50,16 +50,15 @@ def read(path: str) -> str | None:
 
 
 def apply(change: Change, base: str) -> None:
-    """Replace, make or remove a file; others see it as it was or as it is to be.
+    """Replace, create or remove a file atomically.
 
     Args:
-        change: What to do.
-        base: With a file the directories above it go that are empty then, as far as they are
-            below this one.
+        change: The change.
+        base: With the file, empty directories above it are removed, if they are below this one.
 
     Raises:
-        SettingsError: The file is not the caller's.
-        OSError: The file system is full, or does not let us.
+        SettingsError: The file does not belong to the caller.
+        OSError: The file system is full, or forbids it.
     """
     if change.after == change.before:
         return
@@ -96,7 +95,7 @@ def _replace(real: str, text: str, like: os.stat_result | None) -> None:
 
 
 def _own(path: str) -> str:
-    """Return the file that is to be replaced: where a symbolic link leads, if that is ours.
+    """Return the file to replace: the target of a symbolic link, if it belongs to the caller.
 
     Raises:
         SettingsError: It belongs to somebody else.

@@ -1,4 +1,4 @@
-"""The scrun that engines are told to call."""
+"""Find the program scrun that engines will call."""
 
 import os
 import shutil
@@ -12,27 +12,28 @@ _CALL = b"scrun._fast"
 
 
 def find(argv0: str, path: str | None) -> str:
-    """Return the absolute path of the scrun that runs.
+    """Return the absolute path of the running scrun.
 
-    A symbolic link in it stays: a new version may move what it points to.
+    Symbolic links are not resolved: a new version may move their targets.
 
     Args:
-        argv0: How it was called.
-        path: PATH, for a call that says no place.
+        argv0: The name with which it was called.
+        path: PATH, for a name without a directory.
 
     Raises:
-        SettingsError: No file says how to call it, or engines could not be told its name.
+        SettingsError: It was not called as an installed program, or its name cannot be written
+            into the engines' configuration.
     """
     found = argv0 if os.sep in argv0 else shutil.which(argv0 or "scrun", path=path)
     if found is None or not is_ours(found):
         raise SettingsError(
-            f"{argv0 or 'scrun'}: not the command that engines could call; install scrun "
-            "(pip install), and call it by that"
+            f"{argv0 or 'scrun'}: is not a command that engines can call; install scrun "
+            "(pip install), and call the installed command"
         )
     program = os.path.abspath(found)
     if not program.isprintable():
         raise SettingsError(
-            f"{program!r}: engines cannot be told such a name; install it elsewhere"
+            f"{program!r}: cannot be written into an engine's configuration; install it elsewhere"
         )
     return program
 
@@ -49,16 +50,16 @@ def is_ours(program: str) -> bool:
 
 
 def check_for_all(program: str, package: str) -> None:
-    """See to it that all users can run it, and that not all can change it.
+    """Check that all users can run it, and that they cannot change it.
 
     Args:
         program: The launcher.
         package: A file of the package that it imports.
 
     Raises:
-        SettingsError: One of its parts is out of reach.
+        SettingsError: Other users cannot reach one of its parts, or could change it.
     """
-    remedy = "install scrun for all users, below /opt or /usr/local say"
+    remedy = "install scrun for all users, for example below /opt or /usr/local"
     for path, need in (
         (program, stat.S_IROTH | stat.S_IXOTH),
         (sys.executable, stat.S_IXOTH),
@@ -66,13 +67,13 @@ def check_for_all(program: str, package: str) -> None:
     ):
         for seen in (path, os.path.realpath(path)):
             if closed := _closed(seen, need):
-                raise SettingsError(f"{program}: other users cannot get at {closed}; {remedy}")
+                raise SettingsError(f"{program}: other users cannot reach {closed}; {remedy}")
         if reason := replaceable(path):
             raise SettingsError(of_path(path, reason))
 
 
 def _closed(path: str, need: int) -> str | None:
-    """Return the part of a path that others cannot pass, or read, or run."""
+    """Return the component of a path that others cannot enter, read or run, or None."""
     folder = os.path.dirname(path)
     while True:
         if not os.stat(folder).st_mode & stat.S_IXOTH:

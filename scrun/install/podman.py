@@ -1,9 +1,9 @@
-"""podman's containers.conf: where it is, what it says of runtimes, and the file that we add.
+"""podman's containers.conf: its files, their runtimes, and the file that scrun adds.
 
-containers.conf(5) and containers-config(5); measured with podman 4.3.1, which reads the
-directories `containers.conf.d`, merges `[engine.runtimes]` key by key, and as root reads nothing
-of a home. Nothing else is needed there: staging drops the limits that podman writes into
-config.json where they do not hold, and its network where there is none.
+See containers.conf(5) and containers-config(5). Measured with podman 4.3.1: it reads the
+directories `containers.conf.d`, merges `[engine.runtimes]` key by key, and as root reads no file
+in a home. No other setting is needed: staging removes podman's limits from config.json where they
+do not apply, and its network where it does not exist.
 """
 
 import glob
@@ -23,16 +23,16 @@ _SYSTEM = "/etc/containers"
 _VENDOR = "/usr/share/containers"
 _DRIVER, _GRAPHROOT = "overlay", "/var/lib/containers/storage"  # podman's own choice
 WITHOUT_COPIES = "vfs"
-"""The storage driver whose root file systems the nodes of a cluster see as they are."""
+"""The storage driver whose root file systems the nodes of a cluster can use directly."""
 STORAGE = (
     "a container's root file system is copied at each start on Slurm; "
     'set driver = "vfs" in storage.conf, with its graphroot on a file system that the nodes share'
 )
-"""What that means for others, and the remedy."""
+"""The effect of other drivers, and the remedy."""
 
 
 def drop_in(directory: str) -> str:
-    """Return the file that is ours, below a directory such as /etc/containers."""
+    """Return the file that scrun adds below a directory such as /etc/containers."""
     return f"{directory}/containers.conf.d/scrun.conf"
 
 
@@ -40,27 +40,27 @@ def directory(home_config: str | None) -> str:
     """Return the directory of podman's files.
 
     Args:
-        home_config: The user's directory of settings; None for all users.
+        home_config: The user's configuration directory; None for all users.
     """
     return _SYSTEM if home_config is None else f"{home_config}/containers"
 
 
 def text(program: str, *, default: bool = False) -> str:
-    """Write the file.
+    """Return the text of the file that scrun adds.
 
     Args:
-        program: scrun, absolute.
-        default: Whether podman uses it where no runtime is named.
+        program: The path of scrun, absolute.
+        default: Whether scrun becomes podman's default runtime.
     """
     engine = f'[engine]\nruntime = "{NAME}"\n\n' if default else ""
-    # JSON's strings are TOML's; `launcher.find` lets no control character pass
+    # JSON's strings are valid in TOML; `launcher.find` refuses control characters
     return (
         f"{MARK}{engine}[engine.runtimes]\n{NAME} = [{json.dumps(program, ensure_ascii=False)}]\n"
     )
 
 
 def is_ours(content: str) -> bool:
-    """Tell whether a file at our place is of our making."""
+    """Tell whether scrun has written the file."""
     return content.startswith(MARK)
 
 
@@ -69,7 +69,7 @@ class Storage(msgspec.Struct, frozen=True):
 
     Attributes:
         driver: Its driver.
-        place: Its directory, the graphroot; it need not be there.
+        place: Its directory, the graphroot; it may not exist.
     """
 
     driver: str
@@ -77,15 +77,15 @@ class Storage(msgspec.Struct, frozen=True):
 
 
 def storage(env: Mapping[str, str], home_config: str | None, home: str) -> Storage:
-    """Return podman's storage, by containers-storage.conf(5).
+    """Return podman's storage, according to containers-storage.conf(5).
 
     Args:
         env: podman's environment.
-        home_config: The user's directory of settings; None for root's podman.
+        home_config: The user's configuration directory; None for root's podman.
         home: The user's home.
 
     Raises:
-        SettingsError: The file that counts is no TOML.
+        SettingsError: The file in use is not TOML.
     """
     own = [env.get("CONTAINERS_STORAGE_CONF", "")]
     own += [f"{home_config}/containers/storage.conf"] if home_config else []
@@ -100,7 +100,7 @@ def storage(env: Mapping[str, str], home_config: str | None, home: str) -> Stora
     driver = env.get("STORAGE_DRIVER") or text("driver") or _DRIVER
     if home_config is None:
         return Storage(driver, text("graphroot") or _GRAPHROOT)
-    # an ordinary user's podman takes no graphroot from a file that is everybody's
+    # an ordinary user's podman ignores graphroot in a file for all users
     place = text("graphroot") if path in own else text("rootless_storage_path")
     known = {"HOME": home, "USER": os.path.basename(home), "UID": str(os.geteuid())}
     place = string.Template(place).safe_substitute({**known, **env})
@@ -125,13 +125,13 @@ def files(
     vendor: str = _VENDOR,
     system: str = _SYSTEM,
 ) -> list[str]:
-    """List the files that podman reads, the one that counts more later.
+    """List the files that podman reads; later ones take precedence.
 
     Args:
         env: podman's environment.
-        home_config: The user's directory of settings; None for root's podman.
-        vendor: Where the distribution's are.
-        system: Where the administrator's are.
+        home_config: The user's configuration directory; None for root's podman.
+        vendor: The directory of the distribution's files.
+        system: The directory of the administrator's files.
     """
     if env.get("CONTAINERS_CONF"):
         found = [env["CONTAINERS_CONF"]]
@@ -146,7 +146,7 @@ def files(
 
 
 def merged(paths: Sequence[str]) -> dict[str, object]:
-    """Read the section [engine] of these files, as podman puts them together.
+    """Read the section [engine] of these files, merged as by podman.
 
     Returns:
         Its keys; `runtimes` is an object of lists, and `runtimes.scrun` is in it with the file

@@ -1,10 +1,10 @@
-"""The slurm.conf in use, put down in scrun.toml: engines pass no SLURM_CONF on. Pure."""
+"""Write the slurm.conf in use into scrun.toml, because engines pass no SLURM_CONF on. Pure."""
 
 import json
 import re
 import tomllib
 
-# What the first line adds tells how to get the text from before back, byte for byte.
+# The end of the first line tells how to restore the previous text exactly.
 _BEGIN = "# scrun install: begin"
 _FILE, _BREAK = " of the file", ", line break before it included"
 _END = "# scrun install: end\n"
@@ -18,11 +18,11 @@ def add(text: str | None, conf: str) -> str | None:
     """Return scrun.toml with the key `conf` in its section [slurm].
 
     Args:
-        text: What there is now, without that key; None: no such file.
+        text: The current text, without that key; None if there is no such file.
         conf: The slurm.conf, absolute.
 
     Returns:
-        The text, or None when it is written in a way that nothing can be added to safely.
+        The text, or None if nothing can be added to it safely.
     """
     line = f"conf = {json.dumps(conf, ensure_ascii=False)}\n"
     text = None if text is None else remove(text)
@@ -38,7 +38,7 @@ def add(text: str | None, conf: str) -> str | None:
 
 
 def remove(text: str) -> str | None:
-    """Return scrun.toml without what `add` put there; None: without it there would be no file."""
+    """Return scrun.toml without the lines of `add`; None if there was no file before `add`."""
     found = _BLOCK.search(text)
     if found is None:
         return text
@@ -48,7 +48,7 @@ def remove(text: str) -> str | None:
 
 
 def _is_so(text: str, new: str, conf: str) -> bool:
-    """Tell whether the new text says what the old one does, and the slurm.conf besides."""
+    """Tell whether the new text has the settings of the old one, plus the slurm.conf."""
     try:
         wanted, found = tomllib.loads(text), tomllib.loads(new)
     except tomllib.TOMLDecodeError:

@@ -311,7 +311,7 @@ def _complaints(config: Config) -> list[tuple[str, str]]:
 
 
 def _key_of_no_text(document: object, table: str) -> str:
-    """Find the key in a table of strings (`annotations`, `linux.sysctl`) whose value is none."""
+    """Find the key in `annotations` or `linux.sysctl` whose value is not a string."""
     for name in table.split("."):
         document = document.get(name) if isinstance(document, dict) else None
     members = document.items() if isinstance(document, dict) else ()

@@ -128,7 +128,7 @@ def test_docker_and_back(home: Home) -> None:
 @user
 def test_what_is_not_touched(home: Home) -> None:
     home.write(home.daemon, '{"runtimes": {"scrun": {"path": "/usr/bin/true"}}}')
-    assert "'/usr/bin/true', not of our making" in home.fails("docker")
+    assert "'/usr/bin/true', not this scrun" in home.fails("docker")
     assert "nothing to undo" in home.must("docker", "--undo")
     home.write(home.daemon, '{"debug": true,}')
     assert "not JSON" in home.fails("docker")
@@ -139,7 +139,7 @@ def test_what_is_not_touched(home: Home) -> None:
     home.daemon.symlink_to(theirs)
     assert f"leads to {theirs}, which belongs to uid 0" in home.fails("docker")
     home.write(home.drop_in, "# mine\n")
-    assert "not of our making" in home.fails("podman")
+    assert "was not written by scrun" in home.fails("podman")
     home.drop_in.unlink()
     home.daemon.unlink()
     other = home.config / "containers" / "containers.conf"
@@ -195,7 +195,7 @@ def test_for_all_users(site: Site, tmp_path: Path) -> None:
     )  # fmt: skip
     private.close()
     assert done.returncode == 1
-    assert f"other users cannot get at {private.base}; install scrun for all users" in done.stderr
+    assert f"other users cannot reach {private.base}; install scrun for all users" in done.stderr
     assert (daemon.read_bytes() if daemon.exists() else None) == before
 
 

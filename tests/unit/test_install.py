@@ -77,8 +77,8 @@ def test_docker_another_program() -> None:
         ("", "not JSON"),
         ("{", "not JSON"),
         ("[]", "not a JSON object"),
-        ('{"runtimes": []}', "runtimes: not an object"),
-        ('{"runtimes": null}', "runtimes: not an object"),
+        ('{"runtimes": []}', "runtimes: is not an object"),
+        ('{"runtimes": null}', "runtimes: is not an object"),
         ('{"runtimes": {}, "runtimes": {}}', "comes twice"),
         ("[" * 100_000, "not JSON"),
     ],
@@ -307,15 +307,15 @@ def test_launcher_that_is_none(program: Path) -> None:
         launcher.find(str(program), None)
     program.chmod(0o755)
     odd = program.rename(program.with_name("a\nb"))
-    with pytest.raises(SettingsError, match="such a name"):
+    with pytest.raises(SettingsError, match="cannot be written into an engine"):
         launcher.find(str(odd), None)
 
 
 def test_launcher_for_all(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launcher.check_for_all(str(program), os.__file__)
     for path, mode, complaint in (
-        (program.parent, 0o700, f"cannot get at {program.parent}"),
-        (program, 0o750, f"cannot get at {program};"),
+        (program.parent, 0o700, f"cannot reach {program.parent}"),
+        (program, 0o750, f"cannot reach {program};"),
         (program, 0o757, "everybody may write"),
     ):
         path.chmod(mode)
@@ -325,7 +325,7 @@ def test_launcher_for_all(program: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     interpreter = program.parent / "python"
     interpreter.write_text("")
     monkeypatch.setattr(sys, "executable", str(interpreter))
-    with pytest.raises(SettingsError, match=f"cannot get at {interpreter}"):
+    with pytest.raises(SettingsError, match=f"cannot reach {interpreter}"):
         launcher.check_for_all(str(program), os.__file__)
 
 

@@ -207,7 +207,7 @@ def _table(value: object) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> int:
-    """Return a limit; 0 if there is none or it is not a number."""
+    """Return a limit; 0 if it is missing or not a number."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 63:
         return value
     return 0
