@@ -150,7 +150,7 @@ class IfCommand(Table):
 
 
 class Requests(Table):
-    """The variables with which a job is asked for."""
+    """The variables that request properties of a job."""
 
     def run(self) -> list[nodes.Node]:
         """See `Directive`."""
@@ -201,7 +201,7 @@ class Outputs(Table):
 
 
 class SettingsVariables(Table):
-    """The variables that stand above scrun.toml."""
+    """The variables that override scrun.toml."""
 
     def run(self) -> list[nodes.Node]:
         """See `Directive`."""
@@ -234,7 +234,7 @@ class Settings(Table):
 
 
 class ExitStatuses(Table):
-    """What containers end with that did not end by themselves; a field for each reason."""
+    """The exit statuses of containers that did not end by themselves; a field for each reason."""
 
     has_content = True
 

@@ -58,7 +58,7 @@ def report_failure(
         answer: The reason.
         status: The exit status.
         parsed: The command line, as far as it is known.
-        details: A traceback, for the logs, or for standard error if there are none.
+        details: A traceback, for the logs, or without logs for standard error.
         reason_shown: Whether standard error already shows the reason.
     """
     text = answer.decode(errors="replace")

@@ -125,7 +125,7 @@ def launch_beside(root: str, name: str, *, to_tidy: bool = False) -> None:
 
 
 def have_tidied(root: str, name: str) -> None:
-    """Have a supervisor clean up after dead ones; start it if there is none.
+    """Have a supervisor clean up after dead ones; start it if necessary.
 
     Raises:
         SettingsError: See `launch`.

@@ -12,7 +12,7 @@ from scrun.protocol.progress import CALL, REASON_SHOWN
 
 
 def submit(parsed: Parsed, argv: "list[str]", anchored: Anchored) -> "tuple[int, bytes, bool]":
-    """Create a container; start a supervisor if there is none.
+    """Create a container; start a supervisor if necessary.
 
     Args:
         parsed: The parsed command line, of `create` or `run`.
@@ -68,7 +68,7 @@ def _ask(
     *,
     lingers: bool,
 ) -> "tuple[int, bytes, bool]":
-    """Send the request to the supervisor; start one if there is none.
+    """Send the request to the supervisor; start one if necessary.
 
     A supervisor that closes the connection without an answer was about to exit: it checks for
     requests first, but cannot see one that arrives later. The next attempt starts another one.

@@ -172,7 +172,7 @@ def _lost(name: str, directory: int) -> int:
 
 
 def _print_own_log(root: str, parsed: Parsed) -> int:
-    """Print the supervisors' log, the older file first; there is none if no fault occurred."""
+    """Print the supervisors' log, the older file first; it is missing if no fault occurred."""
     if parsed.id or parsed.count("follow") or parsed.count("messages"):
         raise UsageError(
             "logs --supervisor takes no container, and neither --follow nor --messages"

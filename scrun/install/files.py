@@ -18,7 +18,7 @@ class Change(msgspec.Struct, frozen=True):
         path: The file.
         before: Its text before the change; None if it does not exist.
         after: Its text after the change, likewise.
-        keeps: The text from before is kept in `path` + BACKUP.
+        keeps: Whether the text before is saved in `path` + BACKUP.
     """
 
     path: str

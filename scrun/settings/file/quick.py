@@ -88,7 +88,7 @@ def read(path: str, kind: str) -> bytes | None:
         OSError: It cannot be read, or must not be trusted; `strerror` says why.
     """
     try:
-        posix.lstat(path)  # mostly there is none, and then nothing needs an import
+        posix.lstat(path)  # usually it does not exist, and then nothing has to be imported
         from scrun.core.paths import read_trusted
 
         return read_trusted(path, limit=LIMIT)
