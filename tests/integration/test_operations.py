@@ -124,7 +124,7 @@ def test_update_on_slurm(site: Site, running: Life) -> None:
     command = ["squeue", "--noheader", "--jobs", job, "--format", "%l"]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True)
     assert done.stdout == "5:00\n"
-    assert "stays as it is" in site.fails("update", "--time-limit", "60", running.id)
+    assert "was not changed" in site.fails("update", "--time-limit", "60", running.id)
     assert "expected" in site.fails("update", "--time-limit", "soon", running.id)
     assert "nothing to change" in site.fails("update", running.id)
     # what docker sends for flags that nobody gave
