@@ -198,7 +198,7 @@ def test_run_a_script_that_changes_nothing(site: Site) -> None:
         "",
         "config.json: not changed",
         "",
-        "staged files: none, the submitted bundle is used as it is",
+        "staged files: none, the submitted bundle is used unchanged",
     ]
 
 
@@ -221,7 +221,7 @@ def test_a_bundle_in_the_spool_directory(site: Site) -> None:
     done = site.run("lua", "run", script(site, IN % body + OUT), "-b", _bundle(site))
     assert done.returncode == 0, done.stderr
     assert done.stderr == f"scrun: scrun.lua: 3 1\nscrun: scrun.lua: {site.base}\n"
-    assert "staged bundle: was in the spool directory, which is removed\n" in done.stdout
+    assert "staged bundle: removed with the spool directory\n" in done.stdout
     assert "config.json: not changed\n" in done.stdout
     nothing_left(site)
 
