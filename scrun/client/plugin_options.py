@@ -92,10 +92,10 @@ def list_options(given: "dict[str, object]") -> "list[Option]":
     except subprocess.TimeoutExpired:
         raise SpankError(f"the scripts of plugstack.conf take longer than {_PATIENCE} s") from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
         raise SpankError(
-            said[-1].removeprefix("scrun: ")
-            if said
+            lines[-1].removeprefix("scrun: ")
+            if lines
             else "the scripts of plugstack.conf cannot be run to list their options"
         )
     return [_option(entry) for entry in json.loads(done.stdout)]

@@ -23,7 +23,7 @@ from scrun.model.states import TAKEN, Ending, Phase, taken
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
 from scrun.settings.slurm.engine_flags import read_flags
-from scrun.settings.slurm.request_sources import asked_by
+from scrun.settings.slurm.request_sources import read_requests
 from scrun.supervisor.containers.admission import ProgramNotFound, admit, called_as
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.caller import Caller
@@ -245,7 +245,7 @@ class Lifecycle(Phases):
             on_job_id=self._job_is_known,
             on_lost=self.end,
             ending=lambda: self._ending,
-            config_requests=asked_by(config.annotations, config.process.env),
+            config_requests=read_requests(config.annotations, config.process.env),
             flags=read_flags(config, resources=by_flags),
             on_waiting=self._job_waits,
             on_suspended=self._job_suspended,

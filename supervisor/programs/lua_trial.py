@@ -24,7 +24,7 @@ from scrun.oci.lookup import NotFound, find_program
 from scrun.settings.file.load import LEVELS, Level, Log
 from scrun.settings.oci_conf.node_runtime import NodeRuntime
 from scrun.settings.oci_conf.parse import OciConf
-from scrun.settings.slurm.request_sources import asked_by
+from scrun.settings.slurm.request_sources import read_requests
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.caller import stderr_lines
 from scrun.supervisor.contracts.create_request import CreateRequest, own_create_request
@@ -136,7 +136,7 @@ async def _run(order: CreateRequest, root: str, journal: Journal, *, stage_out: 
             journal=journal,
             on_job_id=lambda job_id, owned: None,
             on_lost=lost,
-            config_requests=asked_by(bundle.config.annotations, bundle.config.process.env),
+            config_requests=read_requests(bundle.config.annotations, bundle.config.process.env),
         )
         path = await _find(order)
         submission = Submission(bundle, order.settings, engine, request, trio.Event())

@@ -22,7 +22,7 @@ from scrun.oci.lookup import find_program
 from scrun.oci.resources import changes, read_resources
 from scrun.settings.slurm.engine_flags import read_flags
 from scrun.settings.slurm.outputs import ScriptFacts, output_variables
-from scrun.settings.slurm.request_sources import asked_by, gather
+from scrun.settings.slurm.request_sources import gather, read_requests
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.node_scripts import process_variables
 from scrun.supervisor.contracts.engine import NodeAnswer
@@ -91,7 +91,7 @@ def _staged(raw: dict[str, Any], place: Place) -> None:
 def _requests(typed: Config) -> None:
     flags = read_flags(typed, resources=True)
     try:
-        wanted = gather({}, asked_by(typed.annotations, typed.process.env), {}, flags)
+        wanted = gather({}, read_requests(typed.annotations, typed.process.env), {}, flags)
         for release in RELEASES:
             words = salloc_arguments(wanted.requests, release)
             words += srun_arguments(wanted.requests, release)

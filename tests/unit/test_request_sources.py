@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scrun.core.errors import SettingsError
 from scrun.settings.slurm.engine_flags import Flags
-from scrun.settings.slurm.request_sources import Wanted, asked_by, gather, names_of_requests
+from scrun.settings.slurm.request_sources import Wanted, gather, names_of_requests, read_requests
 from scrun.settings.slurm.requests import TABLE, salloc_arguments, srun_arguments
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.policy import fit
@@ -19,13 +19,13 @@ UNSAFE = [variable for variable, request in TABLE.items() if not request.safe]
 
 def test_config_json_s_own_order() -> None:
     env = ["PATH=/bin", "SCRUN_NTASKS=1", "SCRUN_NTASKS=2", "SCRUN_PARTITION=a", "SCRUN_GRES", "X"]
-    assert asked_by({}, env) == {"SCRUN_NTASKS": "2", "SCRUN_PARTITION": "a"}
+    assert read_requests({}, env) == {"SCRUN_NTASKS": "2", "SCRUN_PARTITION": "a"}
     annotations = {"SCRUN_PARTITION": "b", "scrun_qos": "x", "org.scrun.SCRUN_QOS": "x"}
-    assert asked_by(annotations, env) == {"SCRUN_NTASKS": "2", "SCRUN_PARTITION": "b"}
+    assert read_requests(annotations, env) == {"SCRUN_NTASKS": "2", "SCRUN_PARTITION": "b"}
 
 
 def test_values_may_have_equals_signs() -> None:
-    assert asked_by({}, ["SCRUN_DISTRIBUTION=plane=4"]) == {"SCRUN_DISTRIBUTION": "plane=4"}
+    assert read_requests({}, ["SCRUN_DISTRIBUTION=plane=4"]) == {"SCRUN_DISTRIBUTION": "plane=4"}
 
 
 @pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
@@ -69,7 +69,7 @@ def test_an_image_cannot_ask_for_what_is_not_safe(variable: str) -> None:
         ({f"slurm.{key}": "x"}, []),
     ):
         with pytest.raises(SettingsError) as refused:
-            gather({}, asked_by(annotations, env), {variable: "z"})
+            gather({}, read_requests(annotations, env), {variable: "z"})
         said = str(refused.value)
         assert said.startswith(f"config.json: {variable}: an image could have set it: ")
         assert "environment of create" in said
@@ -79,7 +79,7 @@ def test_an_image_cannot_ask_for_what_is_not_safe(variable: str) -> None:
 
 @pytest.mark.parametrize("variable", UNSAFE)
 def test_what_is_allowed_counts(variable: str) -> None:
-    asked = asked_by({variable: "x"}, [])
+    asked = read_requests({variable: "x"}, [])
     assert gather({}, asked, {variable: "z"}, allowed=[variable]).requests == {variable: "x"}
     with pytest.raises(SettingsError, match="is not accepted from an image"):
         gather({}, {variable: "/x"}, {}, allowed=[variable])
@@ -87,7 +87,9 @@ def test_what_is_allowed_counts(variable: str) -> None:
 
 @pytest.mark.parametrize("name", [*UNSAFE, "slurm.nope", "SCRUN_NOPE"])
 def test_an_empty_annotation_takes_an_images_back(name: str) -> None:
-    assert gather({}, asked_by({name: ""}, []), {"SCRUN_QOS": "z"}) == Wanted({"SCRUN_QOS": "z"})
+    assert gather({}, read_requests({name: ""}, []), {"SCRUN_QOS": "z"}) == Wanted(
+        {"SCRUN_QOS": "z"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_an_empty_annotation_takes_an_images_back(name: str) -> None:
 )
 def test_an_annotation_that_is_no_request(annotation: str, hint: str) -> None:
     with pytest.raises(SettingsError) as refused:
-        gather({}, asked_by({annotation: "x", "org.other": "y"}, ["SCRUN_OTHER=1"]), {})
+        gather({}, read_requests({annotation: "x", "org.other": "y"}, ["SCRUN_OTHER=1"]), {})
     said = str(refused.value)
     shown = ascii(annotation[:80])[1:-1]
     assert said == f"config.json: annotation {shown}: unknown request{hint}"
@@ -255,14 +257,14 @@ FLAGS = Flags(
 
 def test_annotations_of_slurm_are_below_those_of_scrun() -> None:
     annotations = {"slurm.time": "1", "slurm.partition": "a"}
-    assert asked_by(annotations, ["SCRUN_PARTITION=b"]) == {
+    assert read_requests(annotations, ["SCRUN_PARTITION=b"]) == {
         "SCRUN_TIMELIMIT": "1",
         "SCRUN_PARTITION": "b",
     }
-    wanted = gather({}, asked_by(annotations, []), {})
+    wanted = gather({}, read_requests(annotations, []), {})
     assert wanted.requests == {"SCRUN_TIMELIMIT": "1", "SCRUN_PARTITION": "a"}
     with pytest.raises(SettingsError, match="is not accepted from an image"):
-        gather({}, asked_by({"slurm.nodelist": "/etc/passwd"}, []), {})
+        gather({}, read_requests({"slurm.nodelist": "/etc/passwd"}, []), {})
 
 
 def test_flags_are_requests() -> None:

@@ -58,7 +58,7 @@ class Wanted(msgspec.Struct, frozen=True):
     because: str = ""
 
 
-def asked_by(annotations: Mapping[str, str], env: Iterable[str]) -> dict[str, str]:
+def read_requests(annotations: Mapping[str, str], env: Iterable[str]) -> dict[str, str]:
     """Return the requests in a config.json, safe or not, also unknown ones.
 
     An annotation `slurm.*` or `SCRUN_*` that names no request is returned under its own name; an
@@ -86,7 +86,7 @@ def gather(
 
     Args:
         environment: The environment of `create`; it is the caller's own, so all of it counts.
-        asked: The requests of config.json (`asked_by`).
+        asked: The requests of config.json (`read_requests`).
         defaults: `[slurm.defaults]`, by variable.
         flags: The requests of the engine's flags.
         allowed: Requests that config.json may make besides the safe ones (`[slurm] allow`).
