@@ -92,7 +92,8 @@ def _prepare(place: Path) -> Path:
     for source in (docs / "man").glob("*.rst"):
         source.write_text(_under_one_title(source.read_text()))
     (docs / "decisions" / "index.md").write_text(_DECISIONS)
-    for folder in (docs / "examples" / "oci.conf", docs / "examples" / "plugin"):
+    for name in ("oci.conf", "plugin", "plugin-none"):
+        folder = docs / "examples" / name
         (folder / "index.md").write_text(_shown(folder))
     for source in docs.rglob("*.md"):
         source.write_text(_to_indexes(source))
