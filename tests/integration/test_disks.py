@@ -3,8 +3,10 @@
 import contextlib
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from tests.harness.life import Life
 from tests.harness.places import mounted
 from tests.harness.processes import run
 from tests.harness.site import Site
-from tests.harness.wait import wait_while
+from tests.harness.wait import wait_until, wait_while
 
 PAGE = 4096
 FULL = "No space left on device"
@@ -133,6 +135,10 @@ def test_a_disk_that_fills_while_a_container_runs(make_site: MakeSite, place: st
     site.settle()
 
 
+def _mounts(options: str, path: Path) -> bool:
+    return subprocess.run(["mount", "-o", options, path], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("site", ["local-user"], indirect=True)
 def test_pid_file_on_a_full_disk(site: Site) -> None:
     bundle = site.bundle(site.config("true"))
@@ -140,7 +146,9 @@ def test_pid_file_on_a_full_disk(site: Site) -> None:
         for inodes in (False, True):
             if inodes:
                 filler.unlink()
-                run("mount", "-o", "remount,nr_inodes=1", str(filler.parent))
+                # whoever ends meanwhile may have a removed file open still
+                remount = partial(_mounts, "remount,nr_inodes=1", filler.parent)
+                wait_until("it has one inode", remount)
             words = ("--pid-file", f"{filler.parent}/pid")
             said = site.fails("create", "--bundle", str(bundle), *words, "c1")
             assert said == f"scrun: --pid-file {filler.parent}/pid: {FULL}; make space there\n"

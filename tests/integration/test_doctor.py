@@ -69,7 +69,7 @@ def test_all_is_well(site: Site) -> None:
     assert done.returncode == 0, done.stdout
     lines = done.stdout.splitlines()
     assert not [line for line in lines if line[:6] not in ("ok    ", "warn  ")]
-    assert f"ok    engine: {site.engine}, which the settings or the command line ask for" in lines
+    assert f"ok    engine: {site.engine}, from the settings or the command line" in lines
     assert f"ok    container: created, run to its end and deleted ({site.engine})" in lines
     assert ("ok    step: `true` ran there" in lines) is (site.engine == "slurm")
     assert "\033" not in done.stdout

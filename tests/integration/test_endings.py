@@ -114,7 +114,7 @@ def test_preempted(site: Site) -> None:
     try:
         for life in (running, created):
             assert life.wait() == 121
-            told(life, "preempted", "was preempted")
+            told(life, "preempted", "another job preempted it")
     finally:
         cluster.slurm("scancel", urgent)
         wait_until("it is gone", lambda: not cluster.slurm("squeue", "-h", "-p", "urgent"))

@@ -40,7 +40,9 @@ def test_it_is_what_the_container_ended_by(make_site: MakeSite, again: bool) -> 
     ) as process:
         wait_until("the runtime begins", (site.base / "l" / "begun").exists)
         process.send_signal(signal.SIGTERM)
-        wait_until("it is known", lambda: "got SIGTERM" in site.must("logs", "--messages", "c1"))
+        wait_until(
+            "it is known", lambda: "received SIGTERM" in site.must("logs", "--messages", "c1")
+        )
         if again:
             process.send_signal(signal.SIGTERM)
         else:

@@ -287,14 +287,14 @@ def test_within_a_job(
 @on_slurm
 def test_more_than_the_job_has(site: Site, job: dict[str, str]) -> None:
     said = site.life("true", environment={**job, "SCRUN_JOB_NUM_NODES": "3"}).refused()
-    assert f"job {job['SLURM_JOB_ID']} has 2 nodes; lower it" in said
+    assert f"job {job['SLURM_JOB_ID']} has 2 nodes; request at most 2" in said
 
 
 @on_slurm
 def test_more_tasks_than_the_job_has_nodes(site: Site, job: dict[str, str]) -> None:
     life = site.life("echo", "here", environment={**job, "SCRUN_NTASKS": "3"})
     if slurm_version().containers_per_node == 1:
-        assert f"job {job['SLURM_JOB_ID']} has 2 nodes; lower it" in life.refused()
+        assert f"job {job['SLURM_JOB_ID']} has 2 nodes; request at most 2" in life.refused()
         return
     life.created().start()
     assert life.wait() == 125

@@ -126,7 +126,7 @@ def test_update_on_slurm(site: Site, running: Life) -> None:
     assert done.stdout == "5:00\n"
     assert "was not changed" in site.fails("update", "--time-limit", "60", running.id)
     assert "expected" in site.fails("update", "--time-limit", "soon", running.id)
-    assert "nothing to change" in site.fails("update", running.id)
+    assert "needs a limit to change" in site.fails("update", running.id)
     # what docker sends for flags that nobody gave
     nothing = json.dumps({"cpu": {"shares": 0}, "memory": {"limit": 0}, "blockIO": {"weight": 0}})
     subprocess.run(
