@@ -141,7 +141,7 @@ def test_update_on_slurm(site: Site, running: Life) -> None:
 @pytest.mark.parametrize("site", ["local-user"], indirect=True)
 def test_update_here_without_cgroups(site: Site, running: Life) -> None:
     assert "memory.limit" in site.fails("update", "--memory", "1g", running.id)
-    assert "have none" in site.fails("update", "--time-limit", "5", running.id)
+    assert "have no time limit" in site.fails("update", "--time-limit", "5", running.id)
 
 
 @pytest.mark.covers("scrun pause, resume")

@@ -254,7 +254,10 @@ def test_only_records_are_removed(site: Site, place: Path) -> None:
         site.user.give(root)
         for force in ([], ["--force"]):
             said = site.fails("--root", str(root), "delete", *force, "Documents")
-            assert f"{root}/Documents: has no link `supervisor`" in said
+            assert (
+                f"{root}/Documents is not a container's record: it has no link `supervisor`"
+                in said
+            )
         assert (root / "Documents" / "state.json").exists()
         for path in ((root / "Documents" / "state.json").unlink, (root / "Documents").rmdir):
             path()

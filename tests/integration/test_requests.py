@@ -383,7 +383,7 @@ def test_mpi_that_reaches_no_container(site: Site) -> None:
 @on_slurm
 def test_a_question_is_no_request(site: Site) -> None:
     said = site.life("true", environment={"SCRUN_HINT": "help"}).refused()
-    assert "SCRUN_HINT=help: is a question" in said
+    assert "SCRUN_HINT=help: asks for help" in said
 
 
 @pytest.mark.parametrize("site", ["local-user"], indirect=True)
