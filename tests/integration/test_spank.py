@@ -295,7 +295,9 @@ def test_variables_reach_the_container(with_stack: WithStack, place: str) -> Non
     )
     life = site.shell("env").created()
     log = (site.root / life.id / "log").read_text()
-    assert ("SPANK_LIMIT: for the container as SLURM_SPANK_*" in log) is (place == "slurm-user")
+    assert ("SPANK_LIMIT: set for the container as SLURM_SPANK_*" in log) is (
+        place == "slurm-user"
+    )
     life.start().wait()
     lines = life.output().splitlines()
     assert "EARLY=a, b='c'" in lines
