@@ -20,14 +20,14 @@ OURS = ("scrun", "scrun._fast", "scrun.protocol.wire", "scrun.anchor.shell")
 def imported(site: Site, *command: str) -> set[str]:
     """Run the installed scrun so that it tells what it imports."""
     launcher = site.command[0]
-    first = Path(launcher).read_text().splitlines()[0]
-    interpreter, *flags = first.removeprefix("#!").split()
+    place = Path(launcher).parent
+    # as its shell does
+    python = [str(place / "python3"), "-IS", "-X", f"prefix={place}/..", "-X", "importtime"]
     told = site.base / "l" / "imports"
     with told.open("w+") as errors:
         done = subprocess.run(
             [
-                *site.user.prefix, interpreter, *flags, "-X", "importtime",
-                launcher, *site.command[1:], *command,
+                *site.user.prefix, *python, launcher, *site.command[1:], *command,
             ],
             env=site.environment, cwd=site.base, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=errors, timeout=30,
