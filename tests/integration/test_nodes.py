@@ -287,7 +287,7 @@ def test_within_a_job(
 @on_slurm
 def test_more_than_the_job_has(site: Site, job: dict[str, str]) -> None:
     said = site.life("true", environment={**job, "SCRUN_JOB_NUM_NODES": "3"}).refused()
-    assert f"job {job['SLURM_JOB_ID']} has 2 nodes; request at most 2" in said
+    assert f"job {job['SLURM_JOB_ID']} has 2 nodes; lower it" in said
 
 
 @on_slurm
