@@ -47,7 +47,7 @@ def test_what_needs_more_is_refused_in_one_line(
             ("kill", life.id, "USR1"),
         ):
             said = site.fails(*command)
-            assert f"(ulimit -{(what[1] == 'o' and 'n') or 'u'})" in said
+            assert f"ulimit -{(what[1] == 'o' and 'n') or 'u'}" in said
         assert life.status == "running"
     assert site.must("list", "--quiet") == f"{life.id}\n"
     life.close_stdin()
