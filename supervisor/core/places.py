@@ -1,10 +1,8 @@
 """Paths of the supervisor's programs."""
 
-import os
-
-_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from scrun.core.paths import packages
 
 
 def program(folder: str, name: str) -> str:
     """Return the path of a program, such as `reapers/runtime.py`."""
-    return f"{_FOLDER}/{folder}/{name}.py"
+    return f"{packages()}/scrun/supervisor/{folder}/{name}.py"

@@ -180,7 +180,8 @@ class Run:
         # a child that looks for leftovers has some, too: a leak is what stays
         while (more := self._more_descriptors(before)) and time.monotonic() < deadline:
             await trio.sleep(0.3)
-        self.report.left({"descriptors": more} if more else {})
+        if more:
+            self.report.left({"descriptors": more})
         await self._supervisors_go()
 
     def _more_descriptors(self, before: dict[str, dict[int, list[str]]]) -> list[str]:

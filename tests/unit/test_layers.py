@@ -121,9 +121,9 @@ def allowed() -> dict[str, set[str]]:
     may: dict[str, set[str]] = {"scrun": set(GRAPH)}
     below: set[str] = set()
     for line in in_order(COMMAND, "scrun"):
-        below |= line
-        may |= {folder: set(below) for folder in [*line]}
-    command = set(below)
+        below = below | line
+        may |= dict.fromkeys(line, below)
+    command = below
     shared = {f"scrun.{name}" for name in SHARED.split()}
     below = set()
     for line in in_order(SUPERVISOR, "scrun.supervisor"):
