@@ -1,0 +1,64 @@
+"""The shim: our process in a job's step, which makes and holds the container on the node.
+
+It RUNS ON THE NODE, with the standard library of Python 3.6 or newer and nothing of ours
+installed: it travels over the step's own srun. It imports nothing but its own folder, holds no
+settings and decides nothing: it does what the supervisor asks, and reports.
+
+**Start.** The step's command is `python3 -I -S -c BOOT` (`supervisor.nodes.code`). BOOT reads the
+shim's modules from standard input: a line with their length in bytes, then a JSON object of module
+name and source. After that both directions of srun carry frames (`frames`). Standard error is for
+the text of an internal error only.
+
+**Frames.** A header (`frames.HEADER`: kind, stream, length), then `length` bytes. CALL, REPLY and
+EVENT carry JSON and go over srun. The others belong to a stream and go over the direct connection
+after `dial` succeeded, else over srun; this is settled before the first stream exists.
+
+| kind | from | payload |
+|---|---|---|
+| CALL | supervisor | `{"call": N, "verb": …, …}` |
+| REPLY | shim | `{"call": N, …}`; a failure has `"error"`: text |
+| EVENT | shim | `{"event": …, …}` |
+| DATA | both | bytes of the stream; at most what its window allows, `frames.WINDOW` at first |
+| CREDIT | the receiver of DATA | 4 bytes, a number: so many bytes were written onwards, send as many more |
+| END | the sender of DATA | nothing: end of file |
+| CLOSED | the receiver of DATA | nothing: its reader has gone, send no more |
+
+Streams have numbers, which the supervisor chooses and never uses twice. Each of a container's or
+an exec's streams carries DATA in one direction, a terminal in both.
+
+**Events.** `hello` comes once, at first: `{"protocol": frames.PROTOCOL, "node": host name, "pid":
+its own, "python": "3.11.2", "runtime": path or "", "directory": its directory, "environment":
+its environment}`. `ended`: `{"target": ID, "status": wait status as of waitpid(2)}`; it comes
+after the reply to the target's `create` or `exec`, and all END frames of its output follow or
+precede it.
+
+**Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
+twice.
+
+| verb | fields | reply |
+|---|---|---|
+| `dial` | `addresses`: list of [host, port], `secret`: hex, `patience`: seconds for all | `{}`, or `error`: no connection, streams go over srun |
+| `create` | `id`, `name`: for the runtime, `config`: the whole config.json (paths absolute), `streams`, `directory` | `{"pid": …}` or `error`: the runtime's words, with `"log"`: its log as JSON lines |
+| `start` | `id` | `{}` or `error`: the runtime's words |
+| `signal` | `id`, `number`, `all`: bool | `{}`, or `error`: text. A target that has ended is no error. `all`: every process of the container |
+| `exec` | `id`, `container`, `process`: the spec's `process`, `streams` | `{"pid": …}` or `error` and `log` |
+| `resize` | `id`, `rows`, `columns` | `{}` |
+| `script` | `script`: text for `sh -c` | `{"status": exit status, "text": its standard output and error}`; at most `frames.SCRIPT_OUTPUT` bytes |
+| `delete` | `id` | `{}`: the container's processes are killed, its execs have ended, the runtime has forgotten it, its files are gone. Also stops a `create` or `start` that hangs |
+
+`streams` is `{"stdin": n, "stdout": n, "stderr": n}`; one that is missing is /dev/null; or
+`{"terminal": n, "rows": …, "columns": …}`.
+
+In a `script`, `$SCRUN_RUNTIME` is the runtime's command with its options, quoted for `eval`.
+
+**Connection.** The direct connection begins with a proof from both ends that they know the secret
+(`frames.proof`): the shim sends 32 random bytes, the supervisor 32 of its own, the shim
+`proof(secret, b"shim", both)`, the supervisor `proof(secret, b"supervisor", both)`; `both` is the
+shim's bytes and the supervisor's. Frames follow.
+
+**Ends.** When its standard input ends or fails, when the direct connection breaks, or on SIGTERM,
+the shim kills and deletes what it made, removes its directory and exits. It exits with the status
+of its last container (128+n for a signal), for Slurm's accounting. Its directory is locked while
+it lives; a shim that starts removes directories of the user's that nobody has locked, and deletes
+the containers in them.
+"""

@@ -1,0 +1,83 @@
+"""The frames between the supervisor and the shim, for both ends (see `supervisor.shim`). Pure."""
+
+import hashlib
+import hmac
+import struct
+
+PROTOCOL = 1
+
+HEADER = struct.Struct(">BII")
+"""Kind, stream, length of the payload in bytes."""
+
+CALL, REPLY, EVENT, DATA, CREDIT, END, CLOSED = range(1, 8)
+
+CREDIT_BYTES = struct.Struct(">I")
+
+LONGEST = 1 << 24
+"""The longest payload, in bytes: a config.json with everything that the runtimes take."""
+
+PIECE = 1 << 18
+"""The most bytes of a DATA frame."""
+
+WINDOW = 1 << 20
+"""The most bytes of a stream on their way, written by nobody yet."""
+
+SCRIPT_OUTPUT = 1 << 23
+
+
+class BrokenFrame(Exception):
+    """What the other end sent is no frame."""
+
+
+def frame(kind, stream=0, payload=b""):
+    # type: (int, int, bytes) -> bytes
+    """Return a whole frame."""
+    return HEADER.pack(kind, stream, len(payload)) + payload
+
+
+class Reader:
+    """Takes bytes as they come, and returns whole frames."""
+
+    def __init__(self):
+        # type: () -> None
+        """Begin with nothing."""
+        self._rest = bytearray()
+
+    def feed(self, data):
+        # type: (bytes) -> list[tuple[int, int, bytes]]
+        """Take bytes.
+
+        Returns:
+            The frames that are whole now: kind, stream, payload.
+
+        Raises:
+            BrokenFrame: The kind is unknown, or the payload is too long.
+        """
+        rest = self._rest
+        rest += data
+        found = []
+        start = 0
+        while len(rest) - start >= HEADER.size:
+            kind, stream, length = HEADER.unpack_from(rest, start)
+            if not CALL <= kind <= CLOSED or length > LONGEST:
+                raise BrokenFrame("kind %d, %d bytes" % (kind, length))
+            end = start + HEADER.size + length
+            if len(rest) < end:
+                break
+            found.append((kind, stream, bytes(memoryview(rest)[start + HEADER.size : end])))
+            start = end
+        if start:
+            del rest[:start]
+        return found
+
+
+def proof(secret, who, both):
+    # type: (bytes, bytes, bytes) -> bytes
+    """Return what proves that an end knows the secret.
+
+    Args:
+        secret: The secret, which went over srun.
+        who: b"shim" or b"supervisor".
+        both: The random bytes of the shim, then those of the supervisor.
+    """
+    return hmac.new(secret, who + both, hashlib.sha256).digest()
