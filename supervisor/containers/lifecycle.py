@@ -317,7 +317,12 @@ class Lifecycle(Phases):
         back the container's changes.
         """
         self._creation.making = True
-        engines = self._create_request.is_create and place.moved is None and not place.copied_from
+        engines = (
+            job.below_engine
+            and self._create_request.is_create
+            and place.moved is None
+            and not place.copied_from
+        )
         call, console = self._caller.call, self._create_request.console
         async with job.created(step, call, console) if engines else job.created(step) as process:
             self._first_process = process

@@ -199,7 +199,13 @@ class FirstProcess(Protocol):
 
 @runtime_checkable
 class CreatesFirst(Protocol):
-    """A job that can create a container without starting its program."""
+    """A job that can create a container without starting its program.
+
+    Attributes:
+        below_engine: Whether an engine's monitor can be the parent of its first process.
+    """
+
+    below_engine: bool
 
     def created(
         self, step: Step, call: Call | None = None, console: str | None = None

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.harness import cluster, users
-from tests.harness.site import Site
+from tests.harness.site import Site, with_launch
 
 RUN = ("run", "--network", "host", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
 """`podman run`, with what rootless podman needs on this machine (no slirp, low hard limits)."""
@@ -180,7 +180,7 @@ class Podman:
                 directory.mkdir(mode=0o700)
                 self.site.user.give(directory)
                 self._made.append(directory)
-        self._settings.write_text(text)
+        self._settings.write_text(with_launch(text))
         self.site.user.give(self._settings)
 
     def __exit__(

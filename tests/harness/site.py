@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,17 @@ def scrun_binary() -> str:
     found = os.environ.get("SCRUN_BIN") or str(Path(sys.executable).with_name("scrun"))
     assert os.access(found, os.X_OK), f"{found} is missing: run tools/setup, or set SCRUN_BIN"
     return found
+
+
+def with_launch(settings: str) -> str:
+    """Settings of scrun.toml, with the launch that `tools/test --launch` asks for."""
+    launch = os.environ.get("SCRUN_TEST_LAUNCH")
+    if not launch or re.search("^launch *=", settings, re.MULTILINE):
+        return settings
+    line = f'launch = "{launch}"\n'
+    if "[slurm]\n" in settings:
+        return settings.replace("[slurm]\n", f"[slurm]\n{line}", 1)
+    return f"{settings}\n[slurm]\n{line}"
 
 
 class Site:
@@ -71,7 +83,8 @@ class Site:
         make_rootfs(self.rootfs)
         configuration = self.base / "scrun.toml"
         patience = f"create_timeout = {create_timeout}\n"
-        configuration.write_text(f'engine = "{engine}"\n{patience}{settings}')
+        launched = with_launch(f'engine = "{engine}"\n{patience}{settings}')
+        configuration.write_text(launched)
         user.give(self.base)
         self.command = [binary, "--root", str(self.root)]
         self.environment = {**user.environment, "SCRUN_CONFIG": str(configuration)}

@@ -30,6 +30,8 @@ _PATIENCE = 5.0
 class RuntimeJob(LocalJob):
     """A job that first creates its container (see `supervisor.contracts.engine.CreatesFirst`)."""
 
+    below_engine = True
+
     def __init__(
         self,
         commands: RuntimeCommands,

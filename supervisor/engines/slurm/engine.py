@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from typing import Literal
 
 import trio
 
-from scrun.core.errors import EngineUnavailable, ScrunError
+from scrun.core.errors import EngineUnavailable, ScrunError, SettingsError
 from scrun.core.paths import real_id
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import node_runtime
@@ -15,10 +16,12 @@ from scrun.settings.oci_conf.site import beside, site_conf
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
+from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.identity import mark
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, allocated
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.job import SlurmJob
@@ -34,10 +37,13 @@ from scrun.supervisor.engines.slurm.layout import (
 )
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.pending import Queue
+from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
 
 _ANSWER = 10.0
+
+Launch = Literal["container", "shim"]
 
 
 class SlurmEngine:
@@ -55,6 +61,7 @@ class SlurmEngine:
         defaults: Mapping[str, str],
         allowed: Collection[str],
         runtime: RuntimeSettings,
+        launch: Launch = "container",
     ) -> None:
         """Create the engine. This reads oci.conf, but asks Slurm nothing.
 
@@ -68,6 +75,7 @@ class SlurmEngine:
             defaults: Requests for every job, by SCRUN_* variable.
             allowed: Requests that config.json may make besides those for resources.
             runtime: Commands of the nodes' runtime that oci.conf has no key for.
+            launch: What makes containers on the nodes (`[slurm] launch`).
         """
         self._tools = tools
         conf: OciConf | None = None
@@ -81,6 +89,7 @@ class SlurmEngine:
         self._host_only = host_only
         self._defaults = defaults
         self._allowed = allowed
+        self._launch = launch
         self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools, give_up)
         self._version: SlurmVersion | None = None
@@ -151,10 +160,19 @@ class SlurmEngine:
         of_the_step = {key: value for key, value in wanted.items() if key not in SHAPE}
         step_options = srun_arguments(of_the_step, version.release)
 
-        def job(held: Held, layout: Layout) -> SlurmJob:
-            return SlurmJob(
-                self._tools, what_it_does, self._commands, request, held, layout, step_options
-            )
+        @asynccontextmanager
+        async def job(held: Held, layout: Layout) -> AsyncIterator[Job]:
+            parts = (self._tools, what_it_does, self._commands, request, held, layout)
+            if self._launch == "shim" and layout.tasks == 1:
+                ports = await in_thread(self._ports)
+                async with ShimJob(*parts, step_options, ports).with_shim() as shim_job:
+                    yield shim_job
+                return
+            if self._launch == "shim":
+                request.journal.write(
+                    "info", f"{layout.tasks} tasks: launched by srun --container"
+                )
+            yield SlurmJob(*parts, step_options)
 
         if job_id := environment.get("SLURM_JOB_ID"):  # called within a job: use that one
             theirs = {key: text for key, text in environment.items() if key.startswith("SLURM_")}
@@ -164,11 +182,21 @@ class SlurmEngine:
                 # ignores --relative=0
                 step_options.append(f"--nodelist={node}")
             request.on_job_id(job_id, False)
-            yield job(Held(job_id, theirs), layout)
+            async with job(Held(job_id, theirs), layout) as ready:
+                yield ready
             return
         wish = AllocationRequest(options, directory, because, self._release_timeout)
         async with allocated(self._tools, self._queue, request, wish) as held:
-            yield job(held, layout_of_own_job(wanted, held.environment, one))
+            layout = layout_of_own_job(wanted, held.environment, one)
+            async with job(held, layout) as ready:
+                yield ready
+
+    def _ports(self) -> str | None:
+        """Return SrunPortRange of slurm.conf(5), if it is set."""
+        with suppress(SettingsError):
+            if self._tools.conf is not None:
+                return read_slurm_conf(self._tools.conf).get("srunportrange")
+        return None
 
     def _wanted(self, request: JobRequest) -> tuple[dict[str, str], str]:
         """Merge the requests of all sources; log those that are ignored.

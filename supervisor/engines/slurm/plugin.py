@@ -8,7 +8,7 @@ from scrun.core.errors import EngineUnavailable
 from scrun.settings.file.load import RuntimeSettings, Settings
 from scrun.settings.slurm_conf import find_slurm_conf
 from scrun.supervisor.contracts.target import HOST_ONLY
-from scrun.supervisor.engines.slurm.engine import SlurmEngine
+from scrun.supervisor.engines.slurm.engine import Launch, SlurmEngine
 from scrun.supervisor.engines.slurm.tools import Tools, find_tools
 
 plugin_type = "engine/slurm"
@@ -26,6 +26,7 @@ class SlurmConfiguration(msgspec.Struct, frozen=True):
     defaults: tuple[tuple[str, str], ...]
     allowed: frozenset[str]
     runtime: RuntimeSettings
+    launch: Launch = "container"
 
 
 def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfiguration:
@@ -46,6 +47,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfig
         defaults=tuple(sorted(settings.slurm.defaults.items())),
         allowed=frozenset(settings.slurm.allow),
         runtime=settings.runtime,
+        launch=settings.slurm.launch,
     )
 
 
@@ -59,4 +61,5 @@ def engine(root: str, configuration: SlurmConfiguration) -> SlurmEngine:
         defaults=dict(configuration.defaults),
         allowed=configuration.allowed,
         runtime=configuration.runtime,
+        launch=configuration.launch,
     )

@@ -1,0 +1,399 @@
+"""A Slurm job in which a shim makes the container, and holds it (`launch = "shim"`)."""
+
+import itertools
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import trio
+
+from scrun.core.errors import EngineError, StagingError, StateError, described, shortened
+from scrun.model.states import Ending, exited, taken
+from scrun.settings.slurm.versions import Features
+from scrun.supervisor.children.node_scripts import signal_script
+from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.local.job import not_started
+from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
+from scrun.supervisor.engines.local.runtime_job import NotMade
+from scrun.supervisor.engines.local.runtimes import program_failure, read_log
+from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.job_ending import query_ending
+from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.node import NodeCommands
+from scrun.supervisor.engines.slurm.shim_step import ShimStep
+from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
+from scrun.supervisor.nodes.streams import ContainerStreams
+
+_CONTAINER = "container"  # its id for the shim, which has one
+_LAST_OUTPUT = 2.0
+_PATIENCE = 10.0
+_NEWS_OF_THE_JOB = 2.0
+
+
+class ShimJob(SlurmJob):
+    """A job whose container a shim makes (see `supervisor.contracts.engine.CreatesFirst`)."""
+
+    below_engine = False
+
+    def __init__(
+        self,
+        tools: Tools,
+        features: Features,
+        commands: NodeCommands,
+        request: JobRequest,
+        held: Held,
+        layout: Layout,
+        options: list[str],
+        ports: str | None,
+    ) -> None:
+        """See `SlurmJob`.
+
+        Args:
+            tools: Slurm's tools.
+            features: What this version of Slurm can do.
+            commands: The commands of the nodes' runtime; only those of scrun.toml are used.
+            request: The request for the job.
+            held: The job.
+            layout: One task on one node.
+            options: Options of srun that the caller asked for.
+            ports: The ports for direct connections (SrunPortRange), or None.
+        """
+        super().__init__(tools, features, commands, request, held, layout, options)
+        self._shim_step = ShimStep(self._step, request.journal, ports)
+        self._exec_ids = itertools.count(1)
+        self._first: _FirstProcess | None = None
+        self._streams: ContainerStreams | None = None
+
+    @asynccontextmanager
+    async def with_shim(self) -> AsyncIterator["ShimJob"]:
+        """Start the shim, which comes up while the bundle is staged, and end it afterwards."""
+        words = ["--jobid", self.id, "--job-name", "scrun", *self._layout.arguments]
+        words += ["--overlap", "--export=NONE", *self._options]
+        variables = msgspec.structs.replace(self._child_env, environment=self._variables_of_job())
+        async with self._shim_step.opened(words, variables):
+            yield self
+
+    async def run(self, step: Step) -> Ending:
+        """Create the container, start it, and wait for its end."""
+        try:
+            async with self.created(step) as process:
+                await process.start()
+                step.running()
+                return await process.ended()
+        except NotMade as error:
+            return not_started(error.words, shown=error.shown)
+
+    @asynccontextmanager
+    async def created(
+        self, step: Step, call: Call | None = None, console: str | None = None
+    ) -> AsyncIterator["_FirstProcess"]:
+        """See `supervisor.contracts.engine.CreatesFirst`.
+
+        Raises:
+            EngineError: There is no shim, or the runtime failed.
+        """
+        del call, console
+        shim = await self._shim_step.shim()
+        self._request.journal.write("info", f"job {self.id}: {self._shim_step.what}")
+        async with unwrapped() as nursery:
+            streams = shim.streams(step.stdio, step.terminal, self._child_env)
+            async with streams:
+                await self._create(shim, step, streams)
+                first = self._first = _FirstProcess(self, shim, streams)
+                self._streams = streams if step.terminal else None
+                nursery.start_soon(first.watch)
+                try:
+                    yield first
+                finally:
+                    with trio.move_on_after(_PATIENCE, shield=True):
+                        await self._delete(shim)
+                        await first.ended()
+                    nursery.cancel_scope.cancel()
+
+    async def _create(self, shim: Shim, step: Step, streams: ContainerStreams) -> None:
+        config = await self._config(shim, step)
+        try:
+            await shim.call(
+                "create", id=_CONTAINER, name=self._request.container, config=config,
+                streams=streams.fields, directory=self._request.directory,
+            )  # fmt: skip
+        except ShimError as error:
+            words, _ = read_log(error.log.encode(errors="replace"))
+            with trio.move_on_after(_PATIENCE, shield=True):
+                await self._delete(shim)
+            # the runtime wrote the same to the container's standard error
+            await streams.finished(_LAST_OUTPUT)
+            raise NotMade(words or str(error), shown=bool(words)) from None
+
+    async def _config(self, shim: Shim, step: Step) -> dict[str, Any]:
+        """Return the config.json for the runtime, from that of the staged bundle.
+
+        A site's script may have put that where only the nodes see it.
+
+        Raises:
+            StagingError: It cannot be read.
+        """
+        path = os.path.join(step.bundle, "config.json")
+        try:
+            content = await in_thread(_content, path)
+        except FileNotFoundError:
+            reply = await shim.call("script", script=_reading(path))
+            if reply["status"]:
+                raise StagingError(f"{self._node}: {reply['text'].strip()}") from None
+            content = reply["text"].encode()
+        except OSError as error:
+            raise StagingError(f"{path}: {described(error)}") from error
+        config: dict[str, Any] = with_absolute_paths(msgspec.json.decode(content), step.bundle)
+        environment = {
+            name: text
+            for name, _, text in (
+                entry.partition("=") for entry in config["process"].get("env") or ()
+            )
+        }
+        environment |= {name: text for name, text in step.variables.items() if text is not None}
+        for name, text in step.variables.items():
+            if text is None:
+                environment.pop(name, None)
+        config["process"] = {
+            **config["process"],
+            "args": list(step.arguments),
+            "env": [f"{name}={text}" for name, text in environment.items()],
+        }
+        return config
+
+    async def _delete(self, shim: Shim) -> None:
+        try:
+            await shim.call("delete", id=_CONTAINER)
+        except EngineError as error:
+            self._request.journal.write("verbose", str(error))
+
+    @property
+    def _node(self) -> str:
+        return self._shim_step.hello.node if self._shim_step.hello else "the node"
+
+    async def begin(self, shim: Shim) -> None:
+        """Call the runtime's `start`.
+
+        Raises:
+            EngineError: The runtime failed.
+        """
+        try:
+            await shim.call("start", id=_CONTAINER)
+        except ShimError as error:
+            words, _ = read_log(error.log.encode(errors="replace"))
+            raise EngineError(
+                shortened(f"the container could not be started: {words or error}")
+            ) from None
+
+    async def how_it_ended(self, shim: Shim, streams: ContainerStreams) -> Ending:
+        """Wait for the container's end and for its output, and say how it ended."""
+        try:
+            status = await shim.ended(_CONTAINER)
+            await streams.finished(_LAST_OUTPUT)
+        except ShimLost:
+            await self._shim_step.leave()
+            # salloc reports whether the job ended with the step, and then this is cancelled
+            await trio.sleep(_NEWS_OF_THE_JOB)
+            found = await query_ending(self._tools, self._child_env, self.id)
+            return found or self._shim_step.lost()
+        if status != signal.SIGKILL:
+            return exited(_exit_code(status))
+        await self._shim_step.leave()  # then Slurm says whether memory ran out
+        return self._shim_step.ending(self._held.state, status)
+
+    async def _running(self) -> tuple[str, dict[str, list[int]]]:
+        await self._alive()
+        return self._step.state.step_id, {self._node: [0]}
+
+    async def _alive(self) -> Shim:
+        """Return the shim of a container that runs.
+
+        Raises:
+            StateError: It does not.
+        """
+        if self._first is None or not self._first.begun.is_set() or self._first.over:
+            raise StateError(f"container {self._request.container} is not running")
+        return await self._shim_step.shim()
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the container's first process; SIGKILL ends all of them.
+
+        Raises:
+            EngineError: The signal was not delivered.
+        """
+        first = self._first
+        if first is None:
+            raise EngineError("the container is not running")
+        await first.begun.wait()
+        if first.over:
+            return
+        shim = await self._shim_step.shim()
+        await shim.call("signal", id=_CONTAINER, number=number, all=number == signal.SIGKILL)
+
+    async def session(self, program: Program) -> Session:
+        """Prepare to run another program in the container.
+
+        Raises:
+            StateError: The container is not running.
+        """
+        shim = await self._alive()
+        return ShimSession(shim, f"exec-{next(self._exec_ids)}", self._child_env, program)
+
+    async def pause(self, *, resume: bool) -> None:
+        """Pause or resume all processes of the container by signals.
+
+        Raises:
+            EngineError: The processes could not be signalled.
+        """
+        name = "CONT" if resume else "STOP"
+        for answer in await self.inspect(lambda state: signal_script(state, name)):
+            if answer.status:
+                raise EngineError(f"on {answer.node}: {answer.text.strip()}")
+
+    async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
+        """Run a shell script on the container's node, by the shim.
+
+        Raises:
+            EngineError: The script could not be run.
+        """
+        shim = await self._alive()
+        state = f'eval "$SCRUN_RUNTIME state {self._request.container}"'
+        reply = await shim.call("script", script=script(state))
+        return [NodeAnswer(self._node, reply["status"], reply["text"])]
+
+    def resized(self) -> None:
+        """Pass on a new size of the terminal."""
+        if self._streams is not None:
+            self._streams.resized(_CONTAINER)
+
+
+class _FirstProcess:
+    """The container's first process (see `supervisor.contracts.engine.FirstProcess`)."""
+
+    pid = 0  # it is on another machine
+
+    def __init__(self, job: ShimJob, shim: Shim, streams: ContainerStreams) -> None:
+        self.begun = trio.Event()
+        self._job = job
+        self._shim = shim
+        self._streams = streams
+        self._ending: Ending | None = None
+        self._ended = trio.Event()
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended, or None."""
+        return self._ending
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self._ending is not None
+
+    async def start(self) -> None:
+        """Start the container's program."""
+        await self._job.begin(self._shim)
+        self.begun.set()
+
+    async def ended(self) -> Ending:
+        """Wait for its end."""
+        await self._ended.wait()
+        return self._ending or taken("scrun-failure", "the container's shim was ended")
+
+    async def watch(self) -> None:
+        """Learn how it ends."""
+        try:
+            self._ending = await self._job.how_it_ended(self._shim, self._streams)
+        finally:
+            self._ended.set()
+            self.begun.set()
+
+
+class ShimSession:
+    """A program of `exec` (see `supervisor.contracts.engine.Session`)."""
+
+    def __init__(self, shim: Shim, id: str, child_env: Any, program: Program) -> None:  # noqa: A002
+        """Create it; nothing runs yet.
+
+        Args:
+            shim: The shim of the container.
+            id: The exec's id for the shim.
+            child_env: The environment of child processes.
+            program: What to run.
+        """
+        self._shim = shim
+        self._id = id
+        self._child_env = child_env
+        self._program = program
+        self._streams: ContainerStreams | None = None
+
+    async def run(self) -> Ending:
+        """Run it to its end."""
+        program, shim = self._program, self._shim
+        async with shim.streams(program.stdio, program.terminal, self._child_env) as streams:
+            try:
+                await shim.call(
+                    "exec", id=self._id, container=_CONTAINER, process=program.process,
+                    streams=streams.fields,
+                )  # fmt: skip
+            except ShimError as error:
+                await streams.finished(_LAST_OUTPUT)
+                return _not_run(error)
+            self._streams = streams
+            program.running()
+            try:
+                status = await shim.ended(self._id)
+                await streams.finished(_LAST_OUTPUT)
+            except trio.Cancelled:
+                with trio.move_on_after(_PATIENCE, shield=True):
+                    await shim.call("signal", id=self._id, number=signal.SIGKILL, all=True)
+                    await shim.ended(self._id)
+                raise
+            except ShimLost as error:
+                return taken("scrun-failure", str(error))
+        return exited(_exit_code(status))
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the program.
+
+        Raises:
+            EngineError: The program is not running yet, or it was not delivered.
+        """
+        await self._shim.call("signal", id=self._id, number=number, all=number == signal.SIGKILL)
+
+    def resized(self) -> None:
+        """Pass on a new size of the terminal."""
+        if self._streams is not None:
+            self._streams.resized(self._id)
+
+
+def _not_run(error: ShimError) -> Ending:
+    """Return the ending of a program that the runtime could not start."""
+    words, _ = read_log(error.log.encode(errors="replace"))
+    reason = words or str(error)
+    if (status := program_failure(reason)) is not None:
+        return Ending(status, "not-found" if status == 127 else "not-executable")
+    return taken("scrun-failure", f"the program could not be started: {reason}", shown=bool(words))
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _reading(path: str) -> str:
+    import shlex
+
+    return f"exec cat -- {shlex.quote(path)}"

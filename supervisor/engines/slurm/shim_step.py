@@ -1,0 +1,168 @@
+"""The step in which a shim runs, and the connection to that."""
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from scrun.core.errors import EngineError
+from scrun.model.states import Ending, exited, taken
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
+from scrun.supervisor.engines.slurm.job_state import JobState
+from scrun.supervisor.engines.slurm.step import SrunStep, Streams
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.code import boot_command
+from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
+
+_WAY_OUT = 10.0
+_RAN_OUT = 128 + 9
+
+
+class ShimStep:
+    """A step with a shim (see `scrun.supervisor.shim`). It is begun at once, in the background."""
+
+    def __init__(self, step: SrunStep, journal: Journal, port_range: str | None) -> None:
+        """Create it; `opened` begins it.
+
+        Args:
+            step: The run of srun.
+            journal: Where messages go.
+            port_range: Ports for the direct connection (SrunPortRange), or None for any.
+        """
+        self.step = step
+        self.hello: Hello | None = None
+        self._journal = journal
+        self._port_range = port_range
+        self._shim: Shim | None = None
+        self._known = trio.Event()  # that it is there, or never will be
+        self._leaving = trio.Event()
+        self._over = trio.Event()
+        self._status = 1
+        self._words: list[str] = []
+
+    @asynccontextmanager
+    async def opened(self, options: Sequence[str], child_env: ChildEnv) -> AsyncIterator[None]:
+        """Run the step for as long as the block lasts.
+
+        Args:
+            options: Options of srun.
+            child_env: Its variables beyond those of the step itself.
+        """
+        async with unwrapped() as nursery:
+            await nursery.start(self._run, list(options), child_env)
+            try:
+                yield
+            finally:
+                with trio.move_on_after(_WAY_OUT, shield=True):
+                    await self.leave()
+                nursery.cancel_scope.cancel()
+
+    async def shim(self) -> Shim:
+        """Wait for the shim.
+
+        Raises:
+            EngineError: It could not be started, or has ended.
+        """
+        await self._known.wait()
+        if self._shim is None or self._over.is_set():
+            raise EngineError(f"the shim could not be started: {self.reason}")
+        return self._shim
+
+    @property
+    def what(self) -> str:
+        """How containers are launched, for the log."""
+        if self.hello is None:
+            return "launched by a shim"
+        return f"launched by a shim on {self.hello.node}, with {self.hello.runtime}"
+
+    @property
+    def reason(self) -> str:
+        """Why there is no shim, as far as it or srun said it."""
+        said = self._words or self.step.state.complaints
+        return "; ".join(said[-3:]) or f"srun ended with {self._status}"
+
+    async def leave(self) -> None:
+        """End the shim and all that it made, and wait for the end of srun."""
+        self._leaving.set()
+        await self._over.wait()
+
+    def ending(self, salloc: JobState | None, status: int) -> Ending:
+        """Return how a container ended, given what Slurm says of its step. `leave` comes before.
+
+        Args:
+            salloc: The state of the job, if scrun allocated it.
+            status: The wait status that the shim reported (waitpid(2)).
+        """
+        code = os.waitstatus_to_exitcode(status)
+        code = code if code >= 0 else 128 - code
+        if code == _RAN_OUT:
+            seen = ending_of_step(self.step.state, step_exit(self.step.state, code), salloc)
+            if seen.reason == "out-of-memory":
+                return seen
+        return exited(code)
+
+    def lost(self) -> Ending:
+        """Return the ending of a container whose shim has gone without a word. `leave` first."""
+        ended = step_exit(self.step.state, self._status)
+        if ended.out_of_memory:
+            return ending_of_step(self.step.state, ended)
+        return taken("scrun-failure", f"the step of the container's shim ended: {self.reason}")
+
+    async def _run(
+        self,
+        options: list[str],
+        child_env: ChildEnv,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        stdin, to_srun = os.pipe()
+        from_srun, stdout = os.pipe()  # `connected` owns our ends
+        try:
+            async with messages(self._take_words) as error, unwrapped() as nursery:
+                nursery.start_soon(self._connect, to_srun, from_srun)
+                task_status.started()
+                streams = Streams((stdin, stdout, error), terminal=False, listen=False)
+                try:
+                    self._status = await self.step.run(
+                        options, boot_command(), streams, _nothing, child_env.environment
+                    )
+                finally:
+                    os.close(stdin)
+                    os.close(stdout)  # now what srun wrote has an end
+        finally:
+            self._over.set()
+            self._known.set()
+
+    async def _connect(self, to_srun: int, from_srun: int) -> None:
+        try:
+            async with connected(to_srun, from_srun, self._journal) as shim:
+                self.hello = await shim.hello()
+                if not self.hello.runtime:
+                    self._words.append(f"{self.hello.node}: no OCI runtime (crun or runc) found")
+                    return
+                await shim.dial(self._port_range)
+                self._shim = shim
+                self._known.set()
+                async with unwrapped() as nursery:
+                    for event in (shim.lost, self._leaving):
+                        nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
+        except ShimLost as error:
+            self._journal.write("verbose", str(error))
+        finally:
+            self._known.set()
+
+    def _take_words(self, line: str) -> None:
+        self._words.append(line)
+        self._journal.write("error", line)
+
+
+def _nothing() -> None:
+    """Do nothing: that srun's task runs means no more than that the shim is on its way."""
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
