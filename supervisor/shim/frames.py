@@ -29,8 +29,7 @@ class BrokenFrame(Exception):
     """What the other end sent is no frame."""
 
 
-def frame(kind, stream=0, payload=b""):
-    # type: (int, int, bytes) -> bytes
+def frame(kind: int, stream: int = 0, payload: bytes = b"") -> bytes:
     """Return a whole frame."""
     return HEADER.pack(kind, stream, len(payload)) + payload
 
@@ -38,13 +37,11 @@ def frame(kind, stream=0, payload=b""):
 class Reader:
     """Takes bytes as they come, and returns whole frames."""
 
-    def __init__(self):
-        # type: () -> None
+    def __init__(self) -> None:
         """Begin with nothing."""
         self._rest = bytearray()
 
-    def feed(self, data):
-        # type: (bytes) -> list[tuple[int, int, bytes]]
+    def feed(self, data: bytes) -> "list[tuple[int, int, bytes]]":
         """Take bytes.
 
         Returns:
@@ -60,7 +57,7 @@ class Reader:
         while len(rest) - start >= HEADER.size:
             kind, stream, length = HEADER.unpack_from(rest, start)
             if not CALL <= kind <= CLOSED or length > LONGEST:
-                raise BrokenFrame("kind %d, %d bytes" % (kind, length))
+                raise BrokenFrame(f"kind {kind}, {length} bytes")
             end = start + HEADER.size + length
             if len(rest) < end:
                 break
@@ -71,8 +68,7 @@ class Reader:
         return found
 
 
-def proof(secret, who, both):
-    # type: (bytes, bytes, bytes) -> bytes
+def proof(secret: bytes, who: bytes, both: bytes) -> bytes:
     """Return what proves that an end knows the secret.
 
     Args:

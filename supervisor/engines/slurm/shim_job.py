@@ -2,13 +2,16 @@
 
 import itertools
 import os
+import shlex
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import trio
+from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
+from scrun.supervisor.nodes.streams import ContainerStreams
 
 from scrun.core.errors import EngineError, StagingError, StateError, described, shortened
 from scrun.model.states import Ending, exited, taken
@@ -28,8 +31,6 @@ from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.tools import Tools
-from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
-from scrun.supervisor.nodes.streams import ContainerStreams
 
 _CONTAINER = "container"  # its id for the shim, which has one
 _LAST_OUTPUT = 2.0
@@ -394,6 +395,4 @@ def _content(path: str) -> bytes:
 
 
 def _reading(path: str) -> str:
-    import shlex
-
     return f"exec cat -- {shlex.quote(path)}"
