@@ -13,15 +13,13 @@ the text of an internal error only.
 EVENT carry JSON and go over srun. The others belong to a stream and go over the direct connection
 after `dial` succeeded, else over srun; this is settled before the first stream exists.
 
-| kind | from | payload |
-|---|---|---|
-| CALL | supervisor | `{"call": N, "verb": …, …}` |
-| REPLY | shim | `{"call": N, …}`; a failure has `"error"`: text |
-| EVENT | shim | `{"event": …, …}` |
-| DATA | both | bytes of the stream; at most what its window allows, `frames.WINDOW` at first |
-| CREDIT | the receiver of DATA | 4 bytes, a number: so many bytes were written onwards, send as many more |
-| END | the sender of DATA | nothing: end of file |
-| CLOSED | the receiver of DATA | nothing: its reader has gone, send no more |
+    CALL    supervisor   {"call": N, "verb": …, …}
+    REPLY   shim         {"call": N, …}; a failure has "error": text
+    EVENT   shim         {"event": …, …}
+    DATA    both         bytes of the stream, as many as its window allows; `frames.WINDOW` at first
+    CREDIT  receiver     4 bytes, a number: so many bytes were written onwards, send as many more
+    END     sender       nothing: end of file
+    CLOSED  receiver     nothing: its reader has gone, send no more
 
 Streams have numbers, which the supervisor chooses and never uses twice. Each of a container's or
 an exec's streams carries DATA in one direction, a terminal in both.
@@ -35,16 +33,25 @@ precede it.
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.
 
-| verb | fields | reply |
-|---|---|---|
-| `dial` | `addresses`: list of [host, port], `secret`: hex, `patience`: seconds for all | `{}`, or `error`: no connection, streams go over srun |
-| `create` | `id`, `name`: for the runtime, `config`: the whole config.json (paths absolute), `streams`, `directory` | `{"pid": …}` or `error`: the runtime's words, with `"log"`: its log as JSON lines |
-| `start` | `id` | `{}` or `error`: the runtime's words |
-| `signal` | `id`, `number`, `all`: bool | `{}`, or `error`: text. A target that has ended is no error. `all`: every process of the container |
-| `exec` | `id`, `container`, `process`: the spec's `process`, `streams` | `{"pid": …}` or `error` and `log` |
-| `resize` | `id`, `rows`, `columns` | `{}` |
-| `script` | `script`: text for `sh -c` | `{"status": exit status, "text": its standard output and error}`; at most `frames.SCRIPT_OUTPUT` bytes |
-| `delete` | `id` | `{}`: the container's processes are killed, its execs have ended, the runtime has forgotten it, its files are gone. Also stops a `create` or `start` that hangs |
+    dial     addresses: list of [host, port]; secret: hex; patience: seconds for all
+             {}; error: no connection, streams go over srun
+    create   id; name: for the runtime; config: the whole config.json, with absolute paths;
+             streams; directory
+             {"pid": …}; error: the runtime's words, with "log": its log as JSON lines
+    start    id
+             {}; error and log
+    signal   id; number; all: bool, every process of the container
+             {}, even if the target has ended; error
+    exec     id; container; process: the spec's `process`; streams
+             {"pid": …}; error and log
+    resize   id; rows; columns
+             {}
+    script   script: text for `sh -c`
+             {"status": exit status, "text": its standard output and error, at most
+             `frames.SCRIPT_OUTPUT` bytes}
+    delete   id
+             {}: the container's processes are killed, its execs have ended, the runtime has
+             forgotten it, its files are gone. Also ends a `create` or `start` that hangs
 
 `streams` is `{"stdin": n, "stdout": n, "stderr": n}`; one that is missing is /dev/null; or
 `{"terminal": n, "rows": …, "columns": …}`.

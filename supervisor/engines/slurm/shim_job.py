@@ -17,6 +17,7 @@ from scrun.core.errors import EngineError, StagingError, StateError, described, 
 from scrun.model.states import Ending, exited, taken
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import signal_script
+from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
@@ -320,7 +321,7 @@ class _FirstProcess:
 class ShimSession:
     """A program of `exec` (see `supervisor.contracts.engine.Session`)."""
 
-    def __init__(self, shim: Shim, id: str, child_env: Any, program: Program) -> None:  # noqa: A002
+    def __init__(self, shim: Shim, id: str, child_env: ChildEnv, program: Program) -> None:  # noqa: A002
         """Create it; nothing runs yet.
 
         Args:
