@@ -16,7 +16,7 @@ after `dial` succeeded, else over srun; this is settled before the first stream 
     CALL    supervisor   {"call": N, "verb": …, …}
     REPLY   shim         {"call": N, …}; a failure has "error": text
     EVENT   shim         {"event": …, …}
-    DATA    both         bytes of the stream, as many as its window allows; `frames.WINDOW` at first
+    DATA    both         bytes of the stream, at most its window; `frames.WINDOW` at first
     CREDIT  receiver     4 bytes, a number: so many bytes were written onwards, send as many more
     END     sender       nothing: end of file
     CLOSED  receiver     nothing: its reader has gone, send no more
