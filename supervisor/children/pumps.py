@@ -192,3 +192,21 @@ async def cat_to(fd: int, child_env: ChildEnv) -> AsyncIterator[int]:
         for end in (readable, writable):
             if end >= 0:
                 os.close(end)
+
+
+@asynccontextmanager
+async def cat_from(fd: int, child_env: ChildEnv) -> AsyncIterator[int]:
+    """Yield the read end of a pipe to which a `cat` copies what it reads from `fd`.
+
+    See `cat_to`. It may have read more than was taken from the pipe.
+    """
+    readable, writable = os.pipe()
+    try:
+        async with child([own_program("cat")], child_env, stdin=fd, stdout=writable):
+            os.close(writable)
+            writable = -1
+            yield readable
+    finally:
+        for end in (readable, writable):
+            if end >= 0:
+                os.close(end)

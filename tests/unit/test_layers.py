@@ -43,10 +43,11 @@ commands
 SHARED = "core protocol oci model settings settings.file settings.slurm settings.oci_conf " \
     "settings.spank cli"  # fmt: skip
 SUPERVISOR = """
-log worker reapers
+log worker reapers shim
 core
 children
 contracts
+nodes
 scripts engines.local engines.slurm engines
 scripts.spank
 staging
@@ -56,7 +57,7 @@ sessions
 daemon
 programs programs.doctor
 """
-APART = ("worker", "reapers")
+APART = ("worker", "reapers", "shim")
 """Folders of processes that have nothing of the supervisor's."""
 
 

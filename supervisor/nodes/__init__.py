@@ -1,0 +1,4 @@
+"""The other end of the shim: how the supervisor brings it to the node and talks to it.
+
+`connection` has what engines use; `supervisor.shim` is the contract.
+"""

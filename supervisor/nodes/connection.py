@@ -1,0 +1,343 @@
+"""A shim on a node, as engines see it (see `supervisor.shim` for what it can do)."""
+
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+import trio
+
+from scrun.core.errors import EngineError
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.code import code
+from scrun.supervisor.nodes.dialing import Listener, NotReached, addresses
+from scrun.supervisor.nodes.link import Broken, Link
+from scrun.supervisor.nodes.streams import ContainerStreams, StreamTable
+from scrun.supervisor.shim.frames import (
+    CALL,
+    EVENT,
+    HEADER,
+    LONGEST,
+    PROTOCOL,
+    REPLY,
+    BrokenFrame,
+    frame,
+)
+
+_HELLO = HEADER.pack(EVENT, 0, 0)[:5]
+_LAST_DATA = 1.0
+_DIAL_PATIENCE = 2.0
+_DIAL_ANSWERS = 30.0
+_WORDS_BEFORE = 500
+
+T = TypeVar("T")
+
+
+class ShimError(EngineError):
+    """The shim could not do what it was asked.
+
+    Attributes:
+        log: The log of the OCI runtime, as lines of JSON; "" if there is none.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class ShimLost(EngineError):
+    """The shim has gone, and with it what it made."""
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """What a shim says of itself, see `supervisor.shim`."""
+
+    protocol: int
+    node: str
+    pid: int
+    python: str = ""
+    runtime: str = ""
+    directory: str = ""
+    environment: Mapping[str, str] = {}
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    target: str
+    status: int
+
+
+class _Reply(msgspec.Struct, frozen=True):
+    call: int
+    error: str | None = None
+    log: str = ""
+
+
+class _Event(msgspec.Struct, frozen=True):
+    event: str
+
+
+class _Awaited:
+    """Something that comes once: a reply, a status."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.came = trio.Event()
+
+    def set(self, value: object) -> None:
+        self.value = value
+        self.came.set()
+
+
+class Shim:
+    """A shim.
+
+    Attributes:
+        lost: Set when it has gone.
+    """
+
+    def __init__(self, control: Link, nursery: trio.Nursery, journal: Journal) -> None:
+        """Use `connected`."""
+        self.lost = trio.Event()
+        self._reason = ""
+        self._control = control
+        self._nursery = nursery
+        self._journal = journal
+        self._direct = False
+        self._hello: _Awaited = _Awaited()
+        self._last_call = 0
+        self._calls: dict[int, _Awaited] = {}
+        self._targets: dict[str, _Awaited] = {}
+        self._container_of: dict[str, str] = {}
+        self._table = StreamTable(control)
+
+    async def hello(self) -> Hello:
+        """Wait until it is there.
+
+        Raises:
+            ShimLost: It never will be.
+        """
+        hello: Hello = await self._coming(self._hello)
+        if hello.protocol != PROTOCOL:
+            raise ShimLost(
+                f"the shim on {hello.node} speaks protocol {hello.protocol}, not {PROTOCOL}"
+            )
+        return hello
+
+    async def call(self, verb: str, **fields: object) -> dict[str, Any]:
+        """Have it do something, and wait for its reply. A cancellation only forgets that.
+
+        Args:
+            verb: One of `supervisor.shim`.
+            fields: Its fields.
+
+        Returns:
+            The reply.
+
+        Raises:
+            ShimError: It could not be done.
+            ShimLost: The shim has gone.
+        """
+        target = str(fields.get("id"))
+        begins = verb in ("create", "exec")
+        if begins:
+            self._targets[target] = _Awaited()
+            self._container_of[target] = str(fields.get("container", target))
+        number, waiting = self._send(verb, fields)
+        try:
+            reply: dict[str, Any] = await self._coming(waiting)
+        finally:
+            del self._calls[number]
+        if (error := reply.get("error")) is not None:
+            raise ShimError(error, reply.get("log", ""))
+        if begins:
+            self._table.begin(fields.get("streams"))
+        elif verb == "delete":
+            self._forget(target)
+        return reply
+
+    def tell(self, verb: str, **fields: object) -> None:
+        """Have it do something, whether that succeeds or not."""
+        number, _ = self._send(verb, fields)
+        del self._calls[number]
+
+    def _send(self, verb: str, fields: Mapping[str, object]) -> tuple[int, _Awaited]:
+        payload = msgspec.json.encode({**fields, "call": self._last_call + 1, "verb": verb})
+        if len(payload) > LONGEST:
+            raise ShimError(f"{verb}: {len(payload)} bytes are more than a shim takes")
+        self._last_call += 1
+        waiting = self._calls[self._last_call] = _Awaited()
+        if not self.lost.is_set():
+            self._control.put(frame(CALL, 0, payload))
+        return self._last_call, waiting
+
+    async def ended(self, target: str) -> int:
+        """Wait for the end of a container or an exec; call `create` or `exec` first.
+
+        Returns:
+            Its wait status (waitpid(2)).
+
+        Raises:
+            ShimLost: The shim has gone before.
+        """
+        status: int = await self._coming(self._targets.setdefault(target, _Awaited()))
+        return status
+
+    async def _coming(self, awaited: _Awaited) -> Any:  # noqa: ANN401 (JSON)
+        if not awaited.came.is_set() and not self.lost.is_set():
+            async with unwrapped() as nursery:
+                for event in (awaited.came, self.lost):
+                    nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
+        if not awaited.came.is_set():
+            raise ShimLost(f"the shim has gone: {self._reason}")
+        return awaited.value
+
+    def _forget(self, container: str) -> None:
+        for target in [of for of, its in self._container_of.items() if its == container]:
+            del self._container_of[target]
+            if self._targets[target].came.is_set():
+                del self._targets[target]
+
+    def streams(
+        self, stdio: tuple[int, int, int], terminal: bool, child_env: ChildEnv
+    ) -> ContainerStreams:
+        """Prepare the streams of a container or an exec.
+
+        Args:
+            stdio: The caller's descriptors; stay open while the streams are in use.
+            terminal: Whether they are a terminal.
+            child_env: For child processes that copy.
+        """
+        return ContainerStreams(self._table, stdio, terminal, child_env, self._journal, self.tell)
+
+    async def dial(self, ports: str | None, patience: float = _DIAL_PATIENCE) -> bool:
+        """Have the shim connect to us directly, for streams; before the first of them.
+
+        Where it cannot, they go over srun, which is slower.
+
+        Args:
+            ports: The range to listen in, as "60001-63000" (SrunPortRange); None for any.
+            patience: How long the shim tries, in seconds.
+
+        Returns:
+            Whether there is a direct connection.
+
+        Raises:
+            ShimLost: The shim has gone.
+        """
+        hello = await self.hello()
+        secret = secrets.token_bytes(32)
+        try:
+            async with Listener(ports, secret, self._journal).listening() as listener:
+                offered = await addresses(hello.environment, listener.port)
+                with trio.move_on_after(patience + _DIAL_ANSWERS):
+                    await self.call(
+                        "dial", addresses=offered, secret=secret.hex(), patience=patience
+                    )
+                    fd = await listener.connected()
+                    await self._use(Link(fd, fd))
+                    return True
+        except (NotReached, ShimError, OSError) as error:
+            self._journal.write("info", f"{hello.node}: streams go over srun: {error}")
+            return False
+        self._lose("it did not answer")
+        raise ShimLost(f"the shim has gone: {self._reason}")
+
+    async def _use(self, link: Link) -> None:
+        self._direct = True
+        self._table.link = link
+        self._nursery.start_soon(self._run_direct, link)
+
+    async def _run_direct(self, link: Link) -> None:
+        with trio.CancelScope() as scope:
+            self._direct_scope = scope
+            try:
+                await link.run(self._table.dispatch)
+            except Broken as error:
+                self._lose(f"its direct connection: {error}")
+        self._table.over()
+
+    async def run_control(self) -> None:
+        """Carry frames over srun until that ends."""
+        try:
+            await self._control.run(self._dispatch)
+        except Broken as error:
+            self._lose(f"srun's streams: {error}")
+        if not self._direct:
+            self._table.over()
+
+    _direct_scope: trio.CancelScope | None = None
+
+    def _lose(self, reason: str) -> None:
+        if self.lost.is_set():
+            return
+        self._reason = reason
+        self.lost.set()
+        if self._direct_scope is not None:  # what it sent last may be on its way
+            self._direct_scope.deadline = trio.current_time() + _LAST_DATA
+
+    def _dispatch(self, kind: int, stream: int, payload: memoryview) -> None:
+        if kind == REPLY:
+            call = _decoded(payload, _Reply).call
+            if call in self._calls:
+                self._calls[call].set(msgspec.json.decode(payload))
+        elif kind == EVENT:
+            self._take_event(_decoded(payload, _Event).event, payload)
+        elif kind == CALL or self._direct:
+            raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
+        else:
+            self._table.dispatch(kind, stream, payload)
+
+    def _take_event(self, event: str, payload: memoryview) -> None:
+        if event == "hello":
+            self._hello.set(_decoded(payload, Hello))
+            before = self._control.before.decode(errors="replace").strip()
+            self._control.before.clear()
+            if before:
+                self._journal.write("verbose", f"before the shim: {before[:_WORDS_BEFORE]}")
+        elif event == "ended":
+            ended = _decoded(payload, _Ended)
+            if ended.target in self._targets:
+                self._targets[ended.target].set(ended.status)
+
+
+def _decoded(payload: memoryview, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(payload, type=kind)
+    except msgspec.DecodeError as error:
+        raise BrokenFrame(f"what it sends is not understood: {error}") from error
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+@asynccontextmanager
+async def connected(to_srun: int, from_srun: int, journal: Journal) -> AsyncIterator[Shim]:
+    """Send the shim its code, and carry frames to and from it while the block runs.
+
+    Args:
+        to_srun: The pipe to srun's standard input; closed at the end, so that the shim ends.
+        from_srun: The pipe from its standard output; likewise.
+        journal: Where messages go.
+
+    Raises:
+        OSError: The shim's code cannot be read.
+    """
+    control = Link(from_srun, to_srun, _HELLO)
+    try:
+        control.put(await in_thread(code))
+    except BaseException:
+        control.close("it was closed")
+        raise
+    async with unwrapped() as nursery:
+        shim = Shim(control, nursery, journal)
+        nursery.start_soon(shim.run_control)
+        try:
+            yield shim
+        finally:
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,274 @@
+"""How the caller's descriptors are read and written without a change that others would notice.
+
+Others share their open file descriptions, and O_NONBLOCK belongs to that: a shell whose terminal
+became non-blocking loses output. So a pipe or a device is opened anew, through /proc/self/fd; a
+socket has flags for a single call; a regular file is read and written in a thread. A pipe or
+terminal of another user, which we may not open, is left to a `cat`.
+"""
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import trio
+
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.children.pumps import cat_from, cat_to
+from scrun.supervisor.core.threads import in_thread
+
+_NULL = os.makedev(1, 3)
+
+
+class Gone(Exception):
+    """Nobody reads any more, or nothing can be written; the reason, or "" for the usual one."""
+
+
+class Source(Protocol):
+    """What is read from."""
+
+    async def read_into(self, room: memoryview) -> int:
+        """Read; return the number of bytes, 0 at the end of file or after an error."""
+        ...
+
+
+class Sink(Protocol):
+    """What is written to."""
+
+    def try_write(self, data: memoryview) -> int:
+        """Write what fits without waiting; return the number of bytes.
+
+        Raises:
+            Gone: It cannot be written any more.
+        """
+        ...
+
+    async def write(self, data: memoryview) -> int:
+        """Write at least a part, and return the number of bytes.
+
+        Raises:
+            Gone: It cannot be written any more.
+        """
+        ...
+
+
+def is_null(fd: int) -> bool:
+    """Return whether a descriptor is /dev/null."""
+    if os.readlink(f"/proc/self/fd/{fd}") != "/dev/null":
+        return False
+    seen = os.fstat(fd)
+    return stat.S_ISCHR(seen.st_mode) and seen.st_rdev == _NULL
+
+
+async def _kind(fd: int) -> int:
+    """Return the type of a file (inode(7)); that of a regular one may be asked from a server."""
+    name = os.readlink(f"/proc/self/fd/{fd}")
+    if name.startswith(("pipe:", "socket:", "/dev/")):
+        return os.fstat(fd).st_mode
+    return (await in_thread(os.fstat, fd)).st_mode
+
+
+@asynccontextmanager
+async def source(fd: int, child_env: ChildEnv) -> AsyncIterator[Source]:
+    """Open a caller's descriptor for reading; the caller's stays as it is.
+
+    Args:
+        fd: The descriptor.
+        child_env: For a `cat`.
+
+    Raises:
+        OSError: We are out of descriptors, or cannot start a process.
+    """
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+        yield _Nothing()
+        return
+    kind = await _kind(fd)
+    if stat.S_ISSOCK(kind):
+        with socket.socket(fileno=os.dup(fd)) as sock:
+            yield _Socket(sock)
+    elif stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
+        try:
+            again = _open_again(fd, os.O_RDONLY)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            async with cat_from(fd, child_env) as again:
+                os.set_blocking(again, False)
+                yield _Pipe(again)
+        else:
+            try:
+                yield _Pipe(again)
+            finally:
+                os.close(again)
+    else:
+        yield _File(_Kept(os.dup(fd)))
+
+
+@asynccontextmanager
+async def sink(fd: int, child_env: ChildEnv) -> AsyncIterator[Sink]:
+    """Open a caller's descriptor for writing; likewise.
+
+    When the block is left without an error, everything has been written, also by a `cat`.
+
+    Args:
+        fd: The descriptor.
+        child_env: For a `cat`.
+
+    Raises:
+        OSError: We are out of descriptors, or cannot start a process.
+    """
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        yield _Nothing()
+        return
+    kind = await _kind(fd)
+    if stat.S_ISSOCK(kind):
+        with socket.socket(fileno=os.dup(fd)) as sock:
+            yield _Socket(sock)
+    elif stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
+        try:
+            again = _open_again(fd, os.O_WRONLY)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # a pipe that nobody reads
+                yield _Nothing()
+                return
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            async with cat_to(fd, child_env) as again:
+                os.set_blocking(again, False)
+                yield _Pipe(again)
+        else:
+            try:
+                yield _Pipe(again)
+            finally:
+                os.close(again)
+    else:
+        yield _File(_Kept(os.dup(fd)))
+
+
+def _open_again(fd: int, mode: int) -> int:
+    return os.open(f"/proc/self/fd/{fd}", mode | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+
+
+def _gone(error: OSError) -> Gone:
+    return Gone("" if error.errno in (errno.EPIPE, errno.ECONNRESET) else str(error.strerror))
+
+
+class _Nothing:
+    """What cannot be read, or written."""
+
+    async def read_into(self, room: memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        return 0
+
+    def try_write(self, data: memoryview) -> int:
+        raise Gone
+
+    async def write(self, data: memoryview) -> int:
+        raise Gone
+
+
+class _Ready:
+    """What can be waited for."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def _read(self, room: memoryview) -> int:
+        raise NotImplementedError
+
+    def _write(self, data: memoryview) -> int:
+        raise NotImplementedError
+
+    async def read_into(self, room: memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        while True:
+            try:
+                return self._read(room)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._fd)
+            except OSError:  # of a terminal: it was hung up
+                return 0
+
+    def try_write(self, data: memoryview) -> int:
+        try:
+            return self._write(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise _gone(error) from None
+
+    async def write(self, data: memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        while not (count := self.try_write(data)):
+            await trio.lowlevel.wait_writable(self._fd)
+        return count
+
+
+class _Pipe(_Ready):
+    """A pipe or a device, by an open file description of our own that does not block."""
+
+    def _read(self, room: memoryview) -> int:
+        return os.readv(self._fd, [room])
+
+    def _write(self, data: memoryview) -> int:
+        return os.write(self._fd, data)
+
+
+class _Socket(_Ready):
+    """A socket, whose file description is not ours."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock.fileno())
+        self._sock = sock
+
+    def _read(self, room: memoryview) -> int:
+        return self._sock.recv_into(room, 0, socket.MSG_DONTWAIT)
+
+    def _write(self, data: memoryview) -> int:
+        return self._sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
+class _Kept:
+    """A descriptor that is closed when nobody needs it, us or an abandoned thread."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class _File:
+    """A regular file, on a file system that may hang: then its thread is abandoned."""
+
+    def __init__(self, kept: _Kept) -> None:
+        self._kept = kept
+
+    async def read_into(self, room: memoryview) -> int:
+        try:
+            content = await in_thread(_read, self._kept, len(room), abandon=True)
+        except OSError:  # a directory, a broken disk
+            return 0
+        room[: len(content)] = content
+        return len(content)
+
+    def try_write(self, data: memoryview) -> int:
+        return 0
+
+    async def write(self, data: memoryview) -> int:
+        try:
+            return await in_thread(_write, self._kept, data, abandon=True)
+        except OSError as error:
+            raise _gone(error) from None
+
+
+def _read(kept: _Kept, most: int) -> bytes:
+    return os.read(kept.fd, most)
+
+
+def _write(kept: _Kept, data: memoryview) -> int:
+    return os.write(kept.fd, data)

@@ -1,0 +1,223 @@
+"""A connection to a shim, over which frames travel both ways (`supervisor.shim.frames`).
+
+Payloads of DATA are passed on as they come, from the buffer into which they were read: a frame of
+256 KiB is neither collected nor copied.
+"""
+
+import mmap
+import os
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.shim.frames import CALL, CLOSED, DATA, HEADER, LONGEST, BrokenFrame
+
+Dispatch = Callable[[int, int, memoryview], None]
+"""Takes a frame: kind, stream and payload, which is valid until it returns. DATA may come in
+parts, and one without a payload is left out.
+
+It may raise BrokenFrame.
+"""
+
+_BUFFER = 1 << 19
+_MOST_BEFORE = 1 << 20
+_MOST_AT_ONCE = 64  # buffers, for writev(2)
+
+
+class Broken(Exception):
+    """The connection has ended, or what came is no frame; with the reason."""
+
+
+def buffer(size: int) -> memoryview:
+    """Return memory that is taken from the system when it is written, unlike a bytearray's."""
+    return memoryview(mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+class Link:
+    """One connection: srun's standard input and output, or a socket."""
+
+    def __init__(self, readable: int, writable: int, begins_with: bytes = b"") -> None:
+        """Take it over; `run` closes it.
+
+        Args:
+            readable: What we read from.
+            writable: What we write to; the same for a socket.
+            begins_with: The first bytes of the first frame. What comes before is no frame; "" for
+                nothing does. Sites have scripts that write to a step's output.
+        """
+        self.before = bytearray()
+        self._readable = readable
+        self._writable = writable
+        self._begins_with = begins_with
+        self._queue: deque[tuple[memoryview, trio.Event | None]] = deque()
+        self._something = trio.Event()
+        self._broken: str | None = None
+        for fd in {readable, writable}:
+            os.set_blocking(fd, False)
+
+    def put(self, frame: bytes) -> None:
+        """Send a frame, after those that wait already."""
+        self._add(memoryview(frame), None)
+
+    async def send(self, frame: memoryview) -> None:
+        """Send a frame and wait until it is written, so that its memory can be used again.
+
+        Raises:
+            Broken: It cannot be sent any more.
+        """
+        written = trio.Event()
+        self._add(frame, written)
+        await written.wait()
+        if self._broken is not None:
+            raise Broken(self._broken)
+
+    def _add(self, frame: memoryview, written: trio.Event | None) -> None:
+        if self._broken is not None:
+            if written is not None:
+                written.set()
+            return
+        self._queue.append((frame, written))
+        self._something.set()
+
+    async def run(self, dispatch: Dispatch) -> None:
+        """Carry frames until the connection breaks; then close it.
+
+        Args:
+            dispatch: What takes the frames.
+
+        Raises:
+            Broken: It has ended.
+        """
+        reason = "it was closed"
+        try:
+            async with unwrapped() as nursery:
+                nursery.start_soon(self._write_all)
+                await self._read_all(dispatch)
+        except* (OSError, BrokenFrame) as group:
+            error = group.exceptions[0]
+            reason = getattr(error, "strerror", None) or str(error)
+        finally:
+            self.close(reason)
+        raise Broken(reason)
+
+    def close(self, reason: str) -> None:
+        """Close it; nothing can be sent any more."""
+        self._broken = reason
+        for _, written in self._queue:
+            if written is not None:
+                written.set()
+        self._queue.clear()
+        for fd in {self._readable, self._writable}:
+            trio.lowlevel.notify_closing(fd)
+            os.close(fd)
+
+    async def _write_all(self) -> None:
+        queue = self._queue
+        while True:
+            if not queue:
+                self._something = trio.Event()
+                await self._something.wait()
+            count = min(len(queue), _MOST_AT_ONCE)
+            try:
+                written = os.writev(self._writable, [queue[at][0] for at in range(count)])
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._writable)
+                continue
+            while queue and written >= len(queue[0][0]):
+                frame, event = queue.popleft()
+                written -= len(frame)
+                if event is not None:
+                    event.set()
+            if written:
+                frame, event = queue[0]
+                queue[0] = frame[written:], event
+            await trio.lowlevel.checkpoint()
+
+    async def _read_all(self, dispatch: Dispatch) -> None:
+        room = buffer(_BUFFER)
+        frames = Frames(dispatch)
+        skipping = bool(self._begins_with)
+        while True:
+            try:
+                count = os.readv(self._readable, [room])
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._readable)
+                continue
+            if not count:
+                raise BrokenFrame("it ended")
+            if skipping:
+                self.before += room[:count]
+                at = self.before.find(self._begins_with)
+                if at < 0 and len(self.before) > _MOST_BEFORE:
+                    raise BrokenFrame("what it sends is no frame")
+                if at >= 0:
+                    skipping = False
+                    rest = bytes(self.before[at:])
+                    del self.before[at:]
+                    frames.feed(memoryview(rest))
+            else:
+                frames.feed(room[:count])
+            await trio.lowlevel.checkpoint()
+
+
+class Frames:
+    """Takes bytes as they come, and hands frames on."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        """Begin with nothing.
+
+        Args:
+            dispatch: What takes the frames.
+        """
+        self._dispatch = dispatch
+        self._rest = bytearray()  # of a frame that is not whole
+        self._needs = HEADER.size  # bytes until that is
+        self._header: tuple[int, int] | None = None  # of that frame
+        self._data = 0  # bytes to come of a frame of DATA
+        self._stream = 0
+
+    def feed(self, data: memoryview) -> None:
+        """Take bytes.
+
+        Raises:
+            BrokenFrame: They are no frame.
+        """
+        at, end = 0, len(data)
+        while at < end:
+            if self._data:
+                part = data[at : at + self._data]
+                self._data -= len(part)
+                at += len(part)
+                self._dispatch(DATA, self._stream, part)
+                continue
+            count = min(self._needs, end - at)
+            if not self._rest and count == self._needs:
+                part = data[at : at + count]
+            else:
+                self._rest += data[at : at + count]
+                part = memoryview(self._rest)
+            at += count
+            self._needs -= count
+            if not self._needs:
+                self._rest = bytearray()
+                self._whole(part)
+
+    def _whole(self, part: memoryview) -> None:
+        """Take a whole header, or the whole payload after one."""
+        self._needs = HEADER.size
+        if self._header is not None:
+            kind, stream = self._header
+            self._header = None
+            self._dispatch(kind, stream, part)
+            return
+        kind, stream, length = HEADER.unpack(part)
+        if not CALL <= kind <= CLOSED or length > LONGEST:
+            raise BrokenFrame(f"what it sends is no frame: kind {kind}, {length} bytes")
+        if kind == DATA:
+            self._stream, self._data = stream, length
+        elif length:
+            self._header, self._needs = (kind, stream), length
+        else:
+            self._dispatch(kind, stream, part[:0])
