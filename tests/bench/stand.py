@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests import CHECKOUT
 from tests.bench.figures import Times
 from tests.harness.installation import Installation
 from tests.harness.processes import signal_quietly
@@ -21,7 +22,7 @@ from tests.harness.users import User
 from tests.harness.wait import wait_until, wait_while
 
 _PR_SET_CHILD_SUBREAPER = 36
-_NOTHING = Path(__file__).parents[2] / "docs" / "examples" / "plugin-none"
+_NOTHING = CHECKOUT / "docs" / "examples" / "plugin-none"
 _MEMORY = Path("/dev/shm")
 
 BARE = "`python3 -I -S -c pass`"

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from tests import CHECKOUT
 from tests.harness.installation import Installation
 
 if TYPE_CHECKING:
     from tests.chaos.life import Life
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 _STARTED = Path(__file__).with_name("started.py")
 _LOOKS = 0.05
 

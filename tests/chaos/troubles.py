@@ -4,13 +4,13 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 
 import trio
 
+from tests import CHECKOUT
 from tests.chaos.place import Place
 
-_TOOL = str(Path(__file__).parents[2] / "tools" / "slurm-cluster")
+_TOOL = str(CHECKOUT / "tools" / "slurm-cluster")
 _ARRIVE = 20.0
 
 Step = Callable[[Place], Awaitable[None]]

@@ -20,9 +20,9 @@ import pytest
 
 from scrun.anchor.pid_file import PidFile
 from scrun.protocol.anchor import LOST, PASSED_ON
+from tests import CHECKOUT
 from tests.harness.wait import wait_until
 
-REPOSITORY = Path(__file__).parents[2]
 SIGNALS = [signal.Signals["SIG" + name] for name in PASSED_ON]
 ALL_BUT_WINCH = [number for number in SIGNALS if number != signal.SIGWINCH]
 
@@ -177,7 +177,7 @@ def leave(shell: list[str], errors: IO[bytes]) -> Iterator[Leave]:
                 "terminal": terminal,
                 "python": interpreter,
             }
-            python = [sys.executable, "-I", "-S", "-c", CREATE, str(REPOSITORY), json.dumps(asked)]
+            python = [sys.executable, "-I", "-S", "-c", CREATE, str(CHECKOUT), json.dumps(asked)]
             with theirs:
                 create = subprocess.Popen(
                     [*shell, *before, *python],
@@ -373,7 +373,7 @@ def kinds_of(pid: int) -> dict[str, str]:
 
 def seen_by_an_engine(pid: int, *kinds: str) -> list[str]:
     paths = [f"/proc/{pid}/ns/{kind}" for kind in kinds]
-    program = [sys.executable, "-I", "-S", "-c", LOOK, str(REPOSITORY), *paths]
+    program = [sys.executable, "-I", "-S", "-c", LOOK, str(CHECKOUT), *paths]
     return subprocess.run(program, capture_output=True, text=True, check=True).stdout.splitlines()
 
 

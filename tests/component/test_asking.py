@@ -15,8 +15,8 @@ from scrun import _fast
 from scrun.client.ask import ask
 from scrun.model.record import Record, write_record
 from scrun.protocol import wire
+from tests import CHECKOUT
 
-REPOSITORY = Path(__file__).parents[2]
 _WITHOUT = """
 import os, resource, sys
 sys.path.insert(0, sys.argv[1])
@@ -81,7 +81,7 @@ def test_one_that_only_hangs_up_is_not_dead(
 @pytest.mark.parametrize("command", ["state", "start", "kill", "delete", "pause", "resume"])
 def test_a_command_without_a_descriptor_knows_nothing(tmp_path: Path, command: str) -> None:
     directory = record(tmp_path)
-    argv = [sys.executable, "-I", "-c", _WITHOUT, str(REPOSITORY), "--root", str(tmp_path)]
+    argv = [sys.executable, "-I", "-c", _WITHOUT, str(CHECKOUT), "--root", str(tmp_path)]
     with listening(directory, []):
         done = subprocess.run([*argv, command, "c1"], capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stdout) == (1, "")

@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+from tests import CHECKOUT
+
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
 
 SCRIPT = """
@@ -43,7 +43,7 @@ def test_one_that_was_killed_before_its_program(dumpable: int, reaped: str) -> N
     """An OCI runtime makes itself undumpable until then: its zombie shows nothing to others."""
     done = subprocess.run(
         [*NOBODY, sys.executable, "-c", SCRIPT, str(dumpable), reaped],
-        cwd=REPOSITORY,
+        cwd=CHECKOUT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -13,6 +13,7 @@ from scrun.client.launch import launch
 from scrun.core.errors import SupervisorLost
 from scrun.core.paths import LOOKED
 from scrun.protocol import wire
+from tests import CHECKOUT
 from tests.harness.processes import peer, processes, signal_quietly
 from tests.harness.wait import wait_while
 
@@ -68,7 +69,7 @@ def test_one_that_hangs_while_it_starts(tmp_path: Path, monkeypatch: pytest.Monk
         patch.setattr(os, "posix_spawn", spawn_and_stop)
         with subprocess.Popen(
             ["sh", "-c", 'sleep 0.5; exec "$@"', "sh", *other_one],
-            cwd=Path(__file__).parents[2],
+            cwd=CHECKOUT,
             stderr=subprocess.PIPE,
         ) as other:
             with pytest.raises(SupervisorLost, match="no listener after 2 s"):
@@ -97,7 +98,7 @@ def test_who_has_started_it_is_killed(tmp_path: Path) -> None:
     """The next one waits for the same supervisor, and does not start another beside it."""
     root = tmp_path / "root"
     program = [sys.executable, "-c", KILLED_AFTER_STARTING_ONE, str(root), NAME]
-    assert subprocess.run(program, cwd=Path(__file__).parents[2], check=False).returncode == 9
+    assert subprocess.run(program, cwd=CHECKOUT, check=False).returncode == 9
     try:
         launch(str(root), NAME).close()
         assert len(supervisors(root)) == 1

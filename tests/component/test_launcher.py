@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-LAUNCHER = Path(__file__).parents[2] / "bin" / "scrun"
+from tests import CHECKOUT
+
+LAUNCHER = CHECKOUT / "bin" / "scrun"
 PYTHON = Path(sys.executable).resolve()
 VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 MAIN = """

@@ -11,9 +11,9 @@ import pytest
 from scrun.supervisor.children.processes import ChildEnv, child, output_of
 from scrun.supervisor.contracts.create_request import read_command_line
 from scrun.supervisor.core.limits import AT_START, soft_limits, words_for
+from tests import CHECKOUT
 from tests.harness import users
 
-REPOSITORY = Path(__file__).parents[2]
 RAISE = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
@@ -28,7 +28,7 @@ INFINITY = str(resource.RLIM_INFINITY)
 
 def raised(*limits: str, prefix: tuple[str, ...] = ()) -> list[str]:
     done = subprocess.run(
-        ["prlimit", *limits, "--", *prefix, sys.executable, "-c", RAISE, REPOSITORY],
+        ["prlimit", *limits, "--", *prefix, sys.executable, "-c", RAISE, CHECKOUT],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -15,7 +15,8 @@ import pytest
 from scrun.core.paths import OWN_LOG
 from scrun.protocol import wire
 from scrun.supervisor.log import supervisor_log as log
-from tests.component.test_server import NAME, NOBODY, REPOSITORY, base, everything, running
+from tests import CHECKOUT
+from tests.component.test_server import NAME, NOBODY, base, everything, running
 from tests.harness import users
 from tests.harness.processes import peer
 from tests.harness.wait import wait_until, wait_while
@@ -37,8 +38,8 @@ class Detached:
             [*program, "--name", NAME, "--ready", str(writable), "--idle-timeout", idle],
             stdin=subprocess.DEVNULL,
             pass_fds=[writable],
-            cwd=REPOSITORY,
-            env={"PATH": users.PATH, "PYTHONPATH": str(REPOSITORY)},
+            cwd=CHECKOUT,
+            env={"PATH": users.PATH, "PYTHONPATH": str(CHECKOUT)},
             timeout=60,
             check=False,
         )

@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from scrun.supervisor.children.processes import Child, ChildEnv, child, output_of
+from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.processes import descendants
 
-REPOSITORY = Path(__file__).parents[2]
 SETTING = ChildEnv({"PATH": users.PATH})
 SLEEP = ["sleep", "60"]
 # told by the descriptor 1, so that the test knows when it ignores TERM
@@ -267,7 +267,7 @@ def test_children_have_the_descriptor_limit_that_we_were_given() -> None:
             sys.executable,
             "-c",
             LIMITS,
-            REPOSITORY,
+            CHECKOUT,
             users.PATH,
         ],
         stdin=subprocess.DEVNULL,
@@ -305,7 +305,7 @@ trio.run(main)
 @pytest.mark.parametrize("dies", ["dies", "stays"])
 def test_dies_with_us(dies: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", PARENT, REPOSITORY, users.PATH, dies],
+        [sys.executable, "-c", PARENT, CHECKOUT, users.PATH, dies],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         bufsize=0,

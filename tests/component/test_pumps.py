@@ -21,9 +21,9 @@ from scrun.supervisor.children.pumps import (
     messages,
     tee,
 )
+from tests import CHECKOUT
 from tests.harness import users
 
-REPOSITORY = Path(__file__).parents[2]
 SETTING = ChildEnv({"PATH": users.PATH})
 
 
@@ -212,7 +212,7 @@ def test_asking_does_not_make_a_terminal_ours() -> None:
         "print(open('/proc/self/stat').read().rpartition(')')[2].split()[4])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, REPOSITORY, str(slave)],
+        [sys.executable, "-c", program, CHECKOUT, str(slave)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -238,7 +238,7 @@ def test_can_another_users_stream_be_opened_again() -> None:
     )
     fds = (writable, slave)
     done = subprocess.run(
-        [*user.prefix, sys.executable, "-c", program, REPOSITORY, *map(str, fds)],
+        [*user.prefix, sys.executable, "-c", program, CHECKOUT, *map(str, fds)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -19,11 +19,11 @@ from scrun.supervisor.engines.local.runtimes import (
     run_command,
     try_runtime,
 )
+from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.users import PATH, User
 from tests.harness.wait import wait_while
 
-REPOSITORY = Path(__file__).parents[2]
 ENV = {"PATH": PATH}
 PURE_V2 = [
     *("unshare", "--mount", "--propagation", "slave", "sh", "-c"),
@@ -39,7 +39,7 @@ print(json.dumps(msgspec.to_builtins(find_runtime(None, env=os.environ))))
 def find_as(user: User, before: list[str], inside: list[str]) -> dict[str, Any]:
     done = subprocess.run(
         [*before, *user.prefix, *inside, sys.executable, "-c", FIND],
-        env={**user.environment, "PYTHONPATH": str(REPOSITORY)},
+        env={**user.environment, "PYTHONPATH": str(CHECKOUT)},
         cwd="/",
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -22,15 +22,15 @@ import pytest
 
 from scrun.core.paths import OWN_LOG
 from scrun.protocol import wire
+from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.bundle import make_config, make_rootfs, write_bundle
 from tests.harness.installation import importable
 from tests.harness.processes import descendants, peer
 from tests.harness.wait import wait_until, wait_while
 
-REPOSITORY = Path(__file__).parents[2]
 NAME = "@x"
-NOTHING = REPOSITORY / "docs" / "examples" / "plugin-none"
+NOTHING = CHECKOUT / "docs" / "examples" / "plugin-none"
 NOBODY = [b"state", b"nobody"]
 
 
@@ -54,7 +54,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
-                cwd=REPOSITORY,
+                cwd=CHECKOUT,
                 env={"PATH": users.PATH, "SCRUN_CONFIG": str(self.config), "PYTHONPATH": packages},
             )
         wait_until("socket", self._listens)
@@ -713,7 +713,7 @@ def server_of(root: Path, name: str) -> int:
 def detached(root: Path, inherited: int) -> "tuple[str, int]":
     """Start one as `create` does; what it says when it is ready, and its exit status."""
     readable, writable = os.pipe()
-    command = [sys.executable, "-I", str(REPOSITORY / "scrun" / "supervisor" / "__main__.py")]
+    command = [sys.executable, "-I", str(CHECKOUT / "scrun" / "supervisor" / "__main__.py")]
     command += ["--root", str(root), "--name", NAME, "--ready", str(writable)]
     with subprocess.Popen(
         command,

@@ -9,10 +9,11 @@ import trio
 from scrun.core.errors import SpankError, leaves
 from scrun.settings.file.load import Lua
 from scrun.supervisor.scripts.spank.items import ContextName, Facts
+from tests import CHECKOUT
 from tests.harness.lua import EXTREMES, VERSIONS
 from tests.harness.spank import CALLBACK, FACTS, SpankBench
 
-MANUAL = (Path(__file__).parents[1] / "data" / "spank-lua.8.lua").read_text()
+MANUAL = (CHECKOUT / "tests" / "data" / "spank-lua.8.lua").read_text()
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 from scrun.supervisor.containers import show_files as show
 from scrun.supervisor.contracts.staged import ShownMount, View
 from scrun.supervisor.programs import show_files as program
+from tests import CHECKOUT
 from tests.harness.wait import wait_until
 
-REPOSITORY = Path(__file__).parents[2]
 LEAVE = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -30,7 +30,7 @@ print(left.pid)
 def anchor() -> Iterator[int]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        arguments = [str(REPOSITORY), str(theirs.fileno())]
+        arguments = [str(CHECKOUT), str(theirs.fileno())]
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", LEAVE, *arguments],
             pass_fds=[theirs.fileno()],

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.harness import cluster, users
 
 pytestmark = pytest.mark.covers("promise no fault leaves a leak, a lost status or a hang")
 
-_TOOL = Path(__file__).parents[2] / "tools" / "chaos"
+_TOOL = CHECKOUT / "tools" / "chaos"
 
 
 @pytest.mark.timeout(170)

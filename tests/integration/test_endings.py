@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.podman import rootless_podman
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.covers("promise jobs that are taken away")
 
 as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 
-_TOOL = Path(__file__).parents[2] / "tools" / "slurm-cluster"
+_TOOL = CHECKOUT / "tools" / "slurm-cluster"
 _SETTINGS = """\
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU=50

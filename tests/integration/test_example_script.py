@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.conftest import MakeSite
 from tests.harness import users
 from tests.harness.podman import Podman
 from tests.harness.site import Site
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = CHECKOUT / "docs"
 INSTALLED = (DOCS / "examples" / "scrun.lua").read_text()
 PLACES = ["local-user", "slurm-user"]
 SETTINGS = "idle_timeout = 5\n"

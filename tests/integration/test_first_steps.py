@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.harness import cluster
 from tests.harness.podman import Podman, rootless_podman
 from tests.harness.session import Step, agrees, play, steps
-
-CHECKOUT = Path(__file__).parents[2]
 
 
 @dataclass

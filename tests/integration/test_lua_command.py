@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
-MANUAL = Path(__file__).parents[1] / "data" / "scrun.1.lua"
+MANUAL = CHECKOUT / "tests" / "data" / "scrun.1.lua"
 IN = "function slurm_scrun_stage_in(id, bundle, spool, config_file) %s return slurm.SUCCESS end\n"
 OUT = "function slurm_scrun_stage_out() slurm.log_info('out') return slurm.SUCCESS end\n"
 FINE = IN % "slurm.log_debug('in')" + OUT

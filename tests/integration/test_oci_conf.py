@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.conftest import MakeSite
 from tests.harness.site import CGROUP2, Site, several_lives
 from tests.harness.versions import slurm_version
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "oci.conf"
+EXAMPLES = CHECKOUT / "docs" / "examples" / "oci.conf"
 MakeExample = Callable[..., Site]
 
 

@@ -8,11 +8,11 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.installation import Installation
 from tests.harness.site import Site
@@ -20,7 +20,6 @@ from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.covers("promise plugins")
 
-CHECKOUT = Path(__file__).parents[2]
 EXAMPLE = CHECKOUT / "docs" / "examples" / "plugin"
 NOTHING = CHECKOUT / "docs" / "examples" / "plugin-none"
 MISFITS = CHECKOUT / "tests" / "data" / "misfits"

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
 PLACES = ("local-user", "slurm-user")
-DATA = Path(__file__).parents[1] / "data"
+DATA = CHECKOUT / "tests" / "data"
 
 # every callback notes itself, with its context and the status of the task
 ALL = """

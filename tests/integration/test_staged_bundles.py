@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from scrun.supervisor.engines.local.target import local_target
+from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.bundle import make_rootfs, snapshot
 from tests.harness.cluster import slurm_conf
@@ -25,8 +26,7 @@ from tests.harness.users import User
 
 pytestmark = pytest.mark.covers("guide all containers run without privileges")
 
-REPOSITORY = Path(__file__).parents[2]
-BUNDLES = REPOSITORY / "tests" / "unit" / "bundles"
+BUNDLES = CHECKOUT / "tests" / "unit" / "bundles"
 NAMES = sorted(path.stem for path in BUNDLES.glob("*.json"))
 PLACES = (
     *("slurm-user", "slurm-root", "local-user", "local-root", "local-namespace"),
@@ -93,7 +93,7 @@ class Ground:
             [*before, *self.user.prefix, *inside, *command],
             env={
                 **self.user.environment,
-                "PYTHONPATH": str(REPOSITORY),
+                "PYTHONPATH": str(CHECKOUT),
                 "SLURM_CONF": slurm_conf(),
             },
             cwd="/",

@@ -7,10 +7,10 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.conftest import MakeSite
 from tests.harness.installation import Installation
 from tests.harness.life import Life
@@ -18,7 +18,7 @@ from tests.harness.processes import processes
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
-_NOTHING = Path(__file__).parents[2] / "docs" / "examples" / "plugin-none"
+_NOTHING = CHECKOUT / "docs" / "examples" / "plugin-none"
 _STAGING = """function slurm_scrun_stage_in() return slurm.SUCCESS end
 function slurm_scrun_stage_out()
     slurm.allocator_command("echo begin >>@BASE@/b/marks; sleep @LONG@; echo end >>@BASE@/b/marks")

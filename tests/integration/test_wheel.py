@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from scrun.cli.completion.scripts import SCRIPTS
+from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.site import Site
 
-CHECKOUT = Path(__file__).parents[2]
 NEEDED = [
     *("bin", "docs/examples", "docs/man", "scrun", "supervisor", "tools/docs"),
     *("MANIFEST.in", "README.md", "pyproject.toml", "setup.py"),

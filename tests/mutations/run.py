@@ -6,14 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
+from tests import CHECKOUT
 from tests.harness.installation import Installation
 from tests.mutations.mutation import Mutation, broken
 
-_CHECKOUT = Path(__file__).resolve().parents[2]
 _OWN = {"scrun": "scrun", "supervisor": "scrun/supervisor"}
 _COPIED = ("tests", "tools", "docs", "pyproject.toml", "README.md", "CHANGELOG.md")
 _TIMEOUT = 900
@@ -49,11 +48,11 @@ class Copy:
     def __init__(self) -> None:
         """Make it; `close` removes it."""
         self._installation = Installation()
-        self._installation.own_copies(_CHECKOUT)
+        self._installation.own_copies(CHECKOUT)
         self.place = self._installation.base / "checkout"
         self.place.mkdir()
         for name in _COPIED:
-            source = _CHECKOUT / name
+            source = CHECKOUT / name
             if source.is_dir():
                 leave_out = shutil.ignore_patterns("__pycache__")
                 shutil.copytree(source, self.place / name, symlinks=True, ignore=leave_out)

@@ -15,9 +15,9 @@ import pytest
 
 from scrun.anchor.foreground import CarriedTerminal, KeptTerminal
 from scrun.protocol.anchor import LOST, PASSED_ON
+from tests import CHECKOUT
 from tests.harness.wait import wait_until
 
-REPOSITORY = Path(__file__).parents[2]
 STAYS = """
 import _socket, os, sys
 sys.path.insert(0, sys.argv[1])
@@ -34,7 +34,7 @@ class Staying:
         self.line.settimeout(20)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", STAYS, str(REPOSITORY), str(theirs.fileno())],
+                [sys.executable, "-I", "-S", "-c", STAYS, str(CHECKOUT), str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stderr=subprocess.PIPE,
                 text=True,
@@ -188,7 +188,7 @@ def test_who_is_in_the_background_is_not_stopped(pty: tuple[int, int]) -> None:
     _, end = pty
     before = termios.tcgetattr(end)
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", IN_BACKGROUND, str(REPOSITORY)],
+        [sys.executable, "-I", "-S", "-c", IN_BACKGROUND, str(CHECKOUT)],
         stdin=end,
         capture_output=True,
         start_new_session=True,

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
+
 pytestmark = pytest.mark.covers("promise the client never imports the supervisor")
 
-REPOSITORY = Path(__file__).parents[2]
 FAST = (
     "scrun._fast",
     "scrun.anchor.pid_file",
@@ -63,8 +64,8 @@ APART = ("worker", "reapers")
 def modules(folder: str) -> dict[str, Path]:
     """The modules below a folder of the checkout, by the names by which they are imported."""
     found = {}
-    for path in sorted((REPOSITORY / folder).rglob("*.py")):
-        parts = path.relative_to(REPOSITORY).with_suffix("").parts
+    for path in sorted((CHECKOUT / folder).rglob("*.py")):
+        parts = path.relative_to(CHECKOUT).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         found[f"scrun.{name}" if folder == "supervisor" else name] = path
     return found
@@ -179,7 +180,7 @@ def f():
 
 @pytest.mark.parametrize("folder", ["scrun", "supervisor"])
 def test_the_top_is_nearly_empty(folder: str) -> None:
-    assert len(list((REPOSITORY / folder).glob("*.py"))) <= 3
+    assert len(list((CHECKOUT / folder).glob("*.py"))) <= 3
 
 
 def test_modules_are_small() -> None:
@@ -201,7 +202,7 @@ def test_packages_of_the_commands_are_empty(package: str) -> None:
 
 def imported(*modules: str) -> set[str]:
     """What a bare interpreter imports for these modules."""
-    program = f"import sys; sys.path.insert(0, {str(REPOSITORY)!r})"
+    program = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r})"
     program += "".join(f"; import {module}" for module in modules)
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-X", "importtime", "-c", program],

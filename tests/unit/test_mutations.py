@@ -1,13 +1,10 @@
 """The table of tools/mutate: each fault can be put in, and its tests are there."""
 
-from pathlib import Path
-
 import pytest
 
+from tests import CHECKOUT
 from tests.mutations.mutation import Mutation, broken
 from tests.mutations.table import MUTATIONS
-
-CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)

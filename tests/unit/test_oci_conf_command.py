@@ -8,8 +8,9 @@ import pytest
 from scrun.cli.parse import parse
 from scrun.commands import oci_conf
 from scrun.core.errors import BundleError, SettingsError, UsageError
+from tests import CHECKOUT
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "oci.conf"
+EXAMPLES = CHECKOUT / "docs" / "examples" / "oci.conf"
 RUN = 'RunTimeRun="sh -c %@"\nRunTimeKill="kill %p"\nRunTimeDelete="rm %Z"\n'
 
 

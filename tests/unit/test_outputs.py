@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from scrun.oci.config import LONGEST_WORD
 from scrun.settings.slurm.outputs import ScriptFacts, output_variables
 from scrun.settings.slurm.requests import TABLE
+from tests import CHECKOUT
 
 # scrun(1), OUTPUT ENVIRONMENT VARIABLES, in its order
 MANUAL = """
@@ -112,7 +112,7 @@ def test_it_is_light() -> None:
         capture_output=True,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[2],
+        cwd=CHECKOUT,
     )
     assert done.stdout == "False\n"
 

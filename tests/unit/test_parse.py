@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,8 +11,7 @@ from scrun.cli import grammar
 from scrun.cli.grammar import COMMANDS, CONTAINER, MANY, ONCE, USED, options_of
 from scrun.cli.parse import parse
 from scrun.core.errors import UsageError
-
-ROOT = Path(__file__).parents[2]
+from tests import CHECKOUT
 
 
 @pytest.mark.covers(
@@ -251,7 +249,7 @@ def test_the_parser_imports_nothing_but_its_like(module: str) -> None:
         )
         return {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
 
-    path = f"import sys; sys.path.insert(0, {str(ROOT)!r})"
+    path = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r})"
     bare = imported(path)
     extra = imported(f"{path}; import {module}; {module}.__name__") - bare
     assert module in extra

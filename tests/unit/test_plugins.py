@@ -40,6 +40,7 @@ from scrun.supervisor.plugins.installed import (
 )
 from scrun.supervisor.plugins.registry import Plugins
 from scrun.supervisor.staging import builtin, lua
+from tests import CHECKOUT
 
 pytestmark = pytest.mark.covers("promise plugins")
 
@@ -426,7 +427,7 @@ def test_nothing_is_looked_up_for_our_own() -> None:
     """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[2],
+        cwd=CHECKOUT,
         capture_output=True,
         text=True,
         timeout=60,

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.protocol import wire
+from tests import CHECKOUT
 from tests.harness import users
 
-REPOSITORY = Path(__file__).parents[2]
 # fields are what execve(2) takes: bytes without NUL
 field = st.binary(max_size=40).map(lambda content: content.replace(b"\0", b""))
 
@@ -155,7 +155,7 @@ def answer_to(caller: int, server: int, directory: Path) -> str:
     package = directory / "scrun"  # a copy: not every user may read the checkout
     (package / "protocol").mkdir(parents=True)
     for name in ("__init__.py", "protocol/__init__.py", "protocol/wire.py"):
-        shutil.copy(REPOSITORY / "scrun" / name, package / name)
+        shutil.copy(CHECKOUT / "scrun" / name, package / name)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(directory / "s"))
     os.chmod(directory / "s", 0o666)
