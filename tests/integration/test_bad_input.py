@@ -23,11 +23,11 @@ from scrun.client.submit import _read_reply
 from scrun.oci.config import ANNOTATIONS_LIMIT
 from scrun.protocol import wire
 from scrun.protocol.progress import CALL
-from tests.fuzz.seeds import ODD, RECORD
-from tests.fuzz.targets import TARGETS
 from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
+from tests.stress.fuzz.seeds import ODD, RECORD
+from tests.stress.fuzz.targets import TARGETS
 
 pytestmark = [
     pytest.mark.covers("guide a job fails if the runtime does"),

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.bench.figures import Goal, Times, goals_table, growth, table
+from tests.stress.bench.figures import Goal, Times, goals_table, growth, table
 
 
 def test_times_are_told_by_their_median() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.chaos import points
-from tests.chaos.census import given_twice, left_in, not_made
-from tests.chaos.faults import (
+from tests.stress.chaos import points
+from tests.stress.chaos.census import given_twice, left_in, not_made
+from tests.stress.chaos.faults import (
     CREATED,
     CREATING,
     DELETING,
@@ -19,9 +19,9 @@ from tests.chaos.faults import (
     Fault,
     Moment,
 )
-from tests.chaos.plan import GROUP, Plan, draw
-from tests.chaos.seen import Answer, Kind, Seen, judge
-from tests.chaos.table import FAULTS, find
+from tests.stress.chaos.plan import GROUP, Plan, draw
+from tests.stress.chaos.seen import Answer, Kind, Seen, judge
+from tests.stress.chaos.table import FAULTS, find
 
 KILLED = Fault("anchor-kill", "anchor", "KILL", (RUNNING,), "", ends=frozenset({-9}))
 REFUSED = Answer(1, "", "scrun: it is not possible\n")

@@ -16,12 +16,12 @@ from scrun.oci.document import VALUES, decode
 from scrun.oci.process import process_from_file
 from scrun.oci.resources import read_resources
 from scrun.supervisor.staging.policy import fit
-from tests.fuzz.base import written
-from tests.fuzz.documents import PLACES
-from tests.fuzz.seeds import FULL, RECORD
-from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited
 from tests.harness.strategies import JSON, Mutated, mutate, mutated, named, paths
+from tests.stress.fuzz.base import written
+from tests.stress.fuzz.documents import PLACES
+from tests.stress.fuzz.seeds import FULL, RECORD
+from tests.stress.fuzz.targets import TARGETS
 
 # by these kinds the whole document is none, or too much; a byte is told where it can be
 OF_ALL = {

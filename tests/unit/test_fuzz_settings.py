@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from scrun.core.errors import SettingsError
 from scrun.settings.file.load import load
 from scrun.settings.oci_conf.parse import parse_oci_conf
-from tests.fuzz.base import written
-from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited
+from tests.stress.fuzz.base import written
+from tests.stress.fuzz.targets import TARGETS
 
 SETTINGS = TARGETS["settings"].seeds[0].decode().splitlines()
 OCI = TARGETS["oci-conf"].seeds[0].decode().splitlines()

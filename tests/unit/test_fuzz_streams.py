@@ -16,10 +16,10 @@ from scrun.protocol.attach import frame, take_frames
 from scrun.supervisor.containers.anchors import read_signals
 from scrun.supervisor.daemon.server import _receive
 from scrun.supervisor.scripts.channel import Channel, Hangup
-from tests.fuzz.frames import heard
-from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited
 from tests.harness.strategies import splits
+from tests.stress.fuzz.frames import heard
+from tests.stress.fuzz.targets import TARGETS
 
 field = st.binary(max_size=20).map(lambda content: content.replace(b"\0", b""))
 fields = st.lists(field, min_size=1, max_size=8)

@@ -1,14 +1,14 @@
-"""Every surface of `tests/fuzz`, with whatever may come there."""
+"""Every surface of `tests/stress/fuzz`, with whatever may come there."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.base import Target
-from tests.fuzz.seeds import ODD
-from tests.fuzz.targets import TARGETS
 from tests.harness.limits import limited
 from tests.harness.strategies import damaged, of_pieces
+from tests.stress.fuzz.base import Target
+from tests.stress.fuzz.seeds import ODD
+from tests.stress.fuzz.targets import TARGETS
 
 each = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 

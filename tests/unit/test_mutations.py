@@ -3,8 +3,8 @@
 import pytest
 
 from tests import CHECKOUT
-from tests.mutations.mutation import Mutation, broken
-from tests.mutations.table import MUTATIONS
+from tests.stress.mutations.mutation import Mutation, broken
+from tests.stress.mutations.table import MUTATIONS
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
