@@ -26,7 +26,7 @@ from tests.harness.users import User
 
 pytestmark = pytest.mark.covers("guide all containers run without privileges")
 
-BUNDLES = CHECKOUT / "tests" / "unit" / "bundles"
+BUNDLES = CHECKOUT / "tests" / "data" / "bundles"
 NAMES = sorted(path.stem for path in BUNDLES.glob("*.json"))
 PLACES = (
     *("slurm-user", "slurm-root", "local-user", "local-root", "local-namespace"),

@@ -156,7 +156,7 @@ ODD = (
 
 def bundles() -> tuple[bytes, ...]:
     """Every config.json that the tests have."""
-    found = sorted((CHECKOUT / "tests" / "unit" / "bundles").glob("*.json"))
+    found = sorted((CHECKOUT / "tests" / "data" / "bundles").glob("*.json"))
     documents = [json.loads(path.read_bytes()) for path in found]
     configs = [json.dumps(one.get("config", one)).encode() for one in documents]
     return (json.dumps(FULL).encode(), *configs)

@@ -3,7 +3,7 @@
 A target takes what the surface may get, lets the code that reads it do its work, and checks what
 has to hold whatever it was: errors are those that users are told, in one line; what was accepted
 goes through everything that comes after it; what is written is read again as the same. Hypothesis
-(`tests/unit/test_fuzz_*.py`) and atheris (`tools/fuzz`) run the same table.
+(`tests/unit/stress/test_fuzz_*.py`) and atheris (`tools/fuzz`) run the same table.
 """
 
 import base64

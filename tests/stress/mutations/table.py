@@ -34,7 +34,7 @@ def _all() -> Iterator[Mutation]:
 
 
 def _messages() -> Iterator[Mutation]:
-    said = "tests/unit/test_slurm_messages.py"
+    said = "tests/unit/supervisor/engines/slurm/test_slurm_messages.py"
     grammar = _in(_SLURM + "grammar.py", said)
     yield grammar("part-of-a-line-counts", "pattern.fullmatch(line)", "pattern.search(line)")
     yield grammar(
@@ -114,11 +114,13 @@ def _allocation() -> Iterator[Mutation]:
         "return waiting\n",
     )
     yield pending("what-it-waited-for-stays", "request.on_waiting(None)", "pass")
-    signals = _in(_SLURM + "signals.py", "tests/unit/test_slurm_signals.py")
+    signals = _in(
+        _SLURM + "signals.py", "tests/unit/supervisor/engines/slurm/test_slurm_signals.py"
+    )
     yield signals("a-signal-is-not-tried-again-on-the-node", "_TRIES = 30", "_TRIES = 1")
     tools = _in(
         _SLURM + "tools.py",
-        "tests/unit/test_slurm_tools.py",
+        "tests/unit/supervisor/engines/slurm/test_slurm_tools.py",
         _HERE + "test_job_status.py::test_options_of_slurms_tools_in_the_callers_environment",
     )
     for kind in ("SLURM_", "SALLOC_", "SBATCH_", "SRUN_"):
@@ -276,7 +278,7 @@ def _records() -> Iterator[Mutation]:
         "any-word-is-a-job",
         'if not re.fullmatch("[0-9]{1,10}", record.job_id)',
         "if False",
-        "tests/unit/test_bad_records.py",
+        "tests/unit/scrun/model/test_bad_records.py",
         _HERE + "test_bad_input.py::test_a_record_whose_job_is_none",
     )
     yield orphans(
@@ -289,7 +291,7 @@ def _records() -> Iterator[Mutation]:
 
 def _anchors() -> Iterator[Mutation]:
     scenario = _HERE + "test_scenario.py::"
-    anchors = _in("supervisor/containers/anchors.py", "tests/unit/test_fuzz_streams.py")
+    anchors = _in("supervisor/containers/anchors.py", "tests/unit/stress/test_fuzz_streams.py")
     yield anchors(
         "an-anchors-death-ends-nothing",
         'container.end(killed(signal.SIGKILL, "the anchor was killed"))',
@@ -391,7 +393,7 @@ def _life() -> Iterator[Mutation]:
     )
     ledger = _in(
         "supervisor/containers/ledger.py",
-        "tests/unit/test_ledger.py::test_what_may_be_left_is_kept",
+        "tests/unit/supervisor/containers/test_ledger.py::test_what_may_be_left_is_kept",
     )
     yield ledger(
         "the-job-of-somebody-else-is-left",

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -7,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrun.oci.state import render_state
+from tests import CHECKOUT
 
-SCHEMA = json.loads(Path(__file__).with_name("state-schema.json").read_text())
+SCHEMA = json.loads((CHECKOUT / "tests" / "data" / "schemas" / "state.json").read_text())
 
 
 def test_bytes() -> None:

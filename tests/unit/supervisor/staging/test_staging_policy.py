@@ -12,8 +12,9 @@ from scrun.core.errors import StagingError
 from scrun.oci.userns import BothIds, Ids, Range, mappings
 from scrun.supervisor.core.files import DIRECTORY_LIMIT, FILE_LIMIT
 from scrun.supervisor.staging.policy import Plan, Source, Target, fit
+from tests import CHECKOUT
 
-BUNDLES = sorted((Path(__file__).parent / "bundles").glob("*.json"))
+BUNDLES = sorted((CHECKOUT / "tests" / "data" / "bundles").glob("*.json"))
 SLURM_USER = Target(elsewhere=True, uid=1000, gid=100, rootless=True)
 SLURM_ROOT = Target(elsewhere=True, uid=0, gid=0, rootless=False)
 LOCAL_ROOT = Target(

@@ -15,9 +15,10 @@ from scrun.oci import config
 from scrun.settings.slurm.requests import TABLE
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging.policy import fit
+from tests import CHECKOUT
 from tests.harness.site import scrun_binary
 
-SCHEMA = json.loads(Path(__file__).with_name("features-schema.json").read_text())
+SCHEMA = json.loads((CHECKOUT / "tests" / "data" / "schemas" / "features.json").read_text())
 PLACES = [("slurm", False), ("slurm", True), ("local", False), ("local", True)]
 
 

@@ -15,10 +15,11 @@ from scrun.cli.parse import parse
 from scrun.commands.spec import run, spec
 from scrun.core.errors import StateError
 from scrun.oci.config import load_bundle
+from tests import CHECKOUT
 from tests.harness.site import Site, scrun_binary
 from tests.harness.users import User, ordinary
 
-SCHEMA = json.loads(Path(__file__).with_name("config-schema.json").read_text())
+SCHEMA = json.loads((CHECKOUT / "tests" / "data" / "schemas" / "config.json").read_text())
 KINDS = pytest.mark.parametrize("ids", [None, (1000, 1001)], ids=["plain", "rootless"])
 
 
