@@ -97,7 +97,9 @@ def _allocation() -> Iterator[Mutation]:
         "pass",
         _HERE + "test_after_the_dead.py::test_a_pending_job_goes_with_its_supervisor",
     )
-    pending = _in(_SLURM + "pending.py", "tests/component/test_slurm_queue.py")
+    pending = _in(
+        _SLURM + "pending.py", "tests/component/supervisor/engines/slurm/test_slurm_queue.py"
+    )
     yield pending(
         "the-pause-between-two-squeue-does-not-grow",
         "self._pause = min(max(_SECOND_PAUSE, 2 * self._pause), _LAST_PAUSE)",
@@ -132,7 +134,7 @@ def _allocation() -> Iterator[Mutation]:
 
 
 def _paths() -> Iterator[Mutation]:
-    paths = _in("scrun/core/paths.py", "tests/component/test_replaceable.py")
+    paths = _in("scrun/core/paths.py", "tests/component/scrun/core/test_replaceable.py")
     yield paths(
         "owners-on-the-way-do-not-matter",
         "if uid not in owners and not _is_outer_root(status, above):",
@@ -164,7 +166,7 @@ def _paths() -> Iterator[Mutation]:
 
 def _server() -> Iterator[Mutation]:
     server = _in("supervisor/daemon/server.py")
-    calls = "tests/component/test_server.py::"
+    calls = "tests/component/supervisor/daemon/test_server.py::"
     yield server(
         "half-a-request-is-waited-for",
         "_REQUEST_DEADLINE = 10.0",
@@ -217,7 +219,7 @@ def _server() -> Iterator[Mutation]:
         "a-fault-in-a-connection-is-everybodys",
         'except Exception as error:\n            fault("a connection", error)',
         'except ZeroDivisionError as error:\n            fault("a connection", error)',
-        "tests/component/test_own_log.py::test_a_fault_in_a_connection_is_its_own",
+        "tests/component/supervisor/log/test_own_log.py::test_a_fault_in_a_connection_is_its_own",
     )
     yield server(
         "sigterm-does-not-wait-for-what-is-undone",
@@ -236,13 +238,13 @@ def _server() -> Iterator[Mutation]:
 def _records() -> Iterator[Mutation]:
     records = _in(
         "supervisor/containers/records.py",
-        "tests/component/test_server.py::test_removes_what_others_left_that_were_killed",
+        "tests/component/supervisor/daemon/test_server.py::test_removes_what_others_left_that_were_killed",
     )
     yield records(
         "what-is-mounted-is-removed",
         "remove(folder, name, os.fstat(folder).st_dev)",
         "__import__('shutil').rmtree(os.path.join(root, name))",
-        "tests/component/test_removal.py",
+        "tests/component/supervisor/containers/test_removal.py",
     )
     yield records(
         "sockets-of-the-dead-stay",

@@ -26,7 +26,7 @@ from scrun.supervisor.log import files as log_files
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.staging import builtin
 from scrun.supervisor.staging.staged_bundle import directory_for
-from tests.component.test_server import NOBODY, Supervisor, base, running
+from tests.component.supervisor.daemon.test_server import NOBODY, Supervisor, base, running
 from tests.harness import users
 from tests.harness.hung import hung
 from tests.harness.processes import descendants

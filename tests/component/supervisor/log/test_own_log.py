@@ -16,7 +16,7 @@ from scrun.core.paths import OWN_LOG
 from scrun.protocol import wire
 from scrun.supervisor.log import supervisor_log as log
 from tests import CHECKOUT
-from tests.component.test_server import NAME, NOBODY, base, everything, running
+from tests.component.supervisor.daemon.test_server import NAME, NOBODY, base, everything, running
 from tests.harness import users
 from tests.harness.processes import peer
 from tests.harness.wait import wait_until, wait_while
