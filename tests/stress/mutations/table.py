@@ -77,25 +77,25 @@ def _allocation() -> Iterator[Mutation]:
         "the-job-ends-with-0-whatever-the-container-did",
         "status = _NOT_KNOWN if ending is None else ending.status",
         "status = 0",
-        _HERE + "test_job_status.py::test_the_job_ends_as_its_container",
+        _HERE + "slurm/test_job_status.py::test_the_job_ends_as_its_container",
     )
     yield hold(
         "a-killed-sallocs-job-is-forgotten",
         "await allocation.cancel_leftovers(salloc, began)",
         "pass",
-        _HERE + "test_salloc_killed.py::test_its_job_is_given_back",
+        _HERE + "faults/test_salloc_killed.py::test_its_job_is_given_back",
     )
     yield hold(
         "a-jobs-loss-is-not-told",
         "watching.start_soon(allocation.watch, salloc)",
         "pass",
-        _HERE + "test_taken_away.py::test_cancelled_from_outside",
+        _HERE + "faults/test_taken_away.py::test_cancelled_from_outside",
     )
     yield hold(
         "a-pending-job-outlives-its-supervisor",
         "nursery.start_soon(self._cancel_with_supervisor, state.job_id)",
         "pass",
-        _HERE + "test_after_the_dead.py::test_a_pending_job_goes_with_its_supervisor",
+        _HERE + "faults/test_after_the_dead.py::test_a_pending_job_goes_with_its_supervisor",
     )
     pending = _in(
         _SLURM + "pending.py", "tests/component/supervisor/engines/slurm/test_slurm_queue.py"
@@ -123,7 +123,8 @@ def _allocation() -> Iterator[Mutation]:
     tools = _in(
         _SLURM + "tools.py",
         "tests/unit/supervisor/engines/slurm/test_slurm_tools.py",
-        _HERE + "test_job_status.py::test_options_of_slurms_tools_in_the_callers_environment",
+        _HERE
+        + "slurm/test_job_status.py::test_options_of_slurms_tools_in_the_callers_environment",
     )
     for kind in ("SLURM_", "SALLOC_", "SBATCH_", "SRUN_"):
         yield tools(
@@ -225,13 +226,13 @@ def _server() -> Iterator[Mutation]:
         "sigterm-does-not-wait-for-what-is-undone",
         "await self._containers.end_all()",
         "pass",
-        _HERE + "test_stopping.py::test_it_waits_for_what_is_undone",
+        _HERE + "faults/test_stopping.py::test_it_waits_for_what_is_undone",
     )
     yield server(
         "sigterm-waits-for-ever",
         "with trio.move_on_after(self._stop_timeout) as patience:",
         "with trio.CancelScope() as patience:",
-        _HERE + "test_stopping.py::test_what_is_not_undone_then_is_left_to_the_next_one",
+        _HERE + "faults/test_stopping.py::test_what_is_not_undone_then_is_left_to_the_next_one",
     )
 
 
@@ -258,7 +259,7 @@ def _records() -> Iterator[Mutation]:
     )
     ownership = _in(
         "supervisor/core/ownership.py",
-        _HERE + "test_stopping.py::test_nobody_undoes_what_another_one_is_undoing",
+        _HERE + "faults/test_stopping.py::test_nobody_undoes_what_another_one_is_undoing",
     )
     yield ownership(
         "two-own-a-record", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH | fcntl.LOCK_NB"
@@ -268,37 +269,37 @@ def _records() -> Iterator[Mutation]:
         "an-orphans-job-is-not-cancelled",
         "await engine.release(record.job_id, ChildEnv(environment), directory)",
         "pass",
-        _HERE + "test_after_the_dead.py::test_delete_cancels_the_job",
+        _HERE + "faults/test_after_the_dead.py::test_delete_cancels_the_job",
     )
     yield orphans(
         "delete-forgets-an-orphans-job",
         "await undo(directory, engines, stagers, deleting=True)",
         "pass",
-        _HERE + "test_stopping.py::test_it_ends_in_time_while_slurm_does_not_answer",
+        _HERE + "faults/test_stopping.py::test_it_ends_in_time_while_slurm_does_not_answer",
     )
     yield orphans(
         "any-word-is-a-job",
         'if not re.fullmatch("[0-9]{1,10}", record.job_id)',
         "if False",
         "tests/unit/scrun/model/test_bad_records.py",
-        _HERE + "test_bad_input.py::test_a_record_whose_job_is_none",
+        _HERE + "faults/test_bad_input.py::test_a_record_whose_job_is_none",
     )
     yield orphans(
         "any-directory-is-a-record",
         'if not os.path.islink(os.path.join(directory, "supervisor")):',
         "if False:",
-        _HERE + "test_paths.py::test_only_records_are_removed",
+        _HERE + "faults/test_paths.py::test_only_records_are_removed",
     )
 
 
 def _anchors() -> Iterator[Mutation]:
-    scenario = _HERE + "test_scenario.py::"
+    scenario = _HERE + "commands/test_scenario.py::"
     anchors = _in("supervisor/containers/anchors.py", "tests/unit/stress/test_fuzz_streams.py")
     yield anchors(
         "an-anchors-death-ends-nothing",
         'container.end(killed(signal.SIGKILL, "the anchor was killed"))',
         "pass",
-        _HERE + "test_paths.py::test_root_directory_is_removed",
+        _HERE + "faults/test_paths.py::test_root_directory_is_removed",
     )
     yield anchors(
         "who-ignores-term-goes-on",
@@ -327,8 +328,8 @@ def _anchors() -> Iterator[Mutation]:
 
 
 def _life() -> Iterator[Mutation]:
-    scenario = _HERE + "test_scenario.py::"
-    waiting = _HERE + "test_waiting.py::"
+    scenario = _HERE + "commands/test_scenario.py::"
+    waiting = _HERE + "slurm/test_waiting.py::"
     phases = _in("supervisor/containers/phases.py")
     creation = _in("supervisor/containers/creation.py")
     life = _in("supervisor/containers/lifecycle.py")
@@ -336,7 +337,7 @@ def _life() -> Iterator[Mutation]:
         "the-last-reason-counts",
         "if self._ending is None:\n            self._ending = ending\n            if ending.text:",
         "if True:\n            self._ending = ending\n            if ending.text:",
-        _HERE + "test_stopping.py::test_it_keeps_its_name_until_everything_is_undone",
+        _HERE + "faults/test_stopping.py::test_it_keeps_its_name_until_everything_is_undone",
     )
     yield phases(
         "an-end-cancels-nothing",
@@ -348,7 +349,7 @@ def _life() -> Iterator[Mutation]:
         "an-end-is-no-transition",
         "else:\n            self.become(Phase.STOPPING)\n        self._scope",
         "else:\n            pass\n        self._scope",
-        _HERE + "test_stopping.py::test_it_keeps_its_name_until_everything_is_undone",
+        _HERE + "faults/test_stopping.py::test_it_keeps_its_name_until_everything_is_undone",
     )
     yield phases(
         "the-anchor-is-not-told",
@@ -372,15 +373,15 @@ def _life() -> Iterator[Mutation]:
         "what-the-job-is-is-not-on-disk",
         "self._ledger.job_is_known(job_id, owned)",
         "pass",
-        _HERE + "test_stopping.py::test_it_ends_in_time_while_slurm_does_not_answer",
+        _HERE + "faults/test_stopping.py::test_it_ends_in_time_while_slurm_does_not_answer",
     )
     yield life(
         "staging-that-failed-is-a-success",
         'status = self._ending.status or TAKEN["scrun-failure"]',
         "status = self._ending.status",
-        _HERE + "test_lua_staging.py::test_a_stage_out_that_fails_is_no_success",
+        _HERE + "staging/test_lua_staging.py::test_a_stage_out_that_fails_is_no_success",
     )
-    left = _HERE + "test_what_is_left.py::"
+    left = _HERE + "faults/test_what_is_left.py::"
     yield life(
         "a-job-that-could-not-be-given-back-is-forgotten",
         "keep_what_is_left(job=self._job_may_be_left)",

@@ -625,7 +625,7 @@ def test_a_runtime_may_say_anything(content: bytes) -> None:
 
 
 # Out of memory. Said by 22.05 with task/cgroup and ConstrainRAMSpace, and with jobacct_gather
-# and OverMemoryKill; tests/integration/test_endings.py has the second for real.
+# and OverMemoryKill; tests/integration/slurm/test_endings.py has the second for real.
 
 BY_KERNEL = (
     finished("00fd")

@@ -14,8 +14,8 @@ from tests.conftest import MakeSite
 from tests.harness.processes import descendants, run
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
-from tests.integration.test_after_the_dead import staging_in
-from tests.integration.test_shortage import limited
+from tests.integration.faults.test_after_the_dead import staging_in
+from tests.integration.faults.test_shortage import limited
 
 
 def record(site: Site, container: str) -> dict[str, Any]:
