@@ -39,9 +39,7 @@ _EMPTY = "/proc"
 """Where the empty root is mounted first: a directory that every host has."""
 
 # `podman top ID` and `docker top ID` show the anchor with its command line, which begins with this
-_EXPLAINED = (
-    ": stands here for a container on the cluster, whose processes 'top ID -o pid,args' shows; "
-)
+_EXPLAINED = ": stands here for a container on the cluster, whose processes 'exec ID ps' shows; "
 
 _SCRIPT = (
     f'{_EXPLAINED}for s in {" ".join(PASSED_ON)}; do trap "g=1; echo $s >&3" $s; done; '

@@ -19,8 +19,8 @@ from scrun.settings.slurm.outputs import ScriptFacts
 from scrun.supervisor.worker import constants
 from scrun.supervisor.worker import main as worker
 from scrun.supervisor.worker.documents import Documents
+from tests import CHECKOUT
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = ("scrun.1", "scrun.lua.5", "scrun.toml.5")
 PRELUDE = (CHECKOUT / "supervisor" / "worker" / "prelude.lua").read_text()
 

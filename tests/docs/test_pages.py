@@ -8,8 +8,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from scrun.cli.grammar import COMMANDS, GLOBAL
+from tests import CHECKOUT
 
-CHECKOUT = Path(__file__).parents[2]
 PAGES = sorted([*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md")])
 
 

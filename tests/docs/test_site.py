@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+from tests import CHECKOUT
+
 DOCS = CHECKOUT / "docs"
 MAN = ("scrun.1", "scrun.lua.5", "scrun.toml.5")
 

@@ -5,15 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import LETTERS
 from scrun.settings.spank.callbacks import CALLBACKS
+from tests import CHECKOUT
 
-CHECKOUT = Path(__file__).parents[2]
 HOWTO = CHECKOUT / "docs" / "howto"
 EXAMPLES = CHECKOUT / "docs" / "examples"
 SECTIONS = (

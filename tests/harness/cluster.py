@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests import CHECKOUT
 from tests.harness.users import PATH, User
 from tests.harness.wait import wait_until
 
-_TOOL = Path(__file__).parents[2] / "tools" / "slurm-cluster"
+_TOOL = CHECKOUT / "tools" / "slurm-cluster"
 
 
 def slurm_conf() -> str:

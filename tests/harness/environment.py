@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-_SETUP = Path(__file__).resolve().parents[2] / "tools" / "setup"
+from tests import CHECKOUT
+
+_SETUP = CHECKOUT / "tools" / "setup"
 
 
 def enter_environment() -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scrun.core import namespaces as ns
+from tests import CHECKOUT
 
 _IN, _OUT = struct.Struct("IIQQIIII"), struct.Struct("IiQ")
 _GETATTR, _INIT = 3, 26
@@ -22,7 +23,6 @@ _SETTINGS = struct.pack("IIIIHHII36x", 7, 31, 65536, 0, 1, 1, 65536, 1)
 _DIRECTORY = struct.pack("6Q10I", 1, *[0] * 8, stat.S_IFDIR | 0o755, 2, 0, 0, 0, 4096, 0)
 _PIECE = 1 << 17
 _PATIENCE = 10
-_REPOSITORY = Path(__file__).parents[2]
 
 
 def _serve(place: str, *, can_be_seen: bool) -> None:
@@ -52,7 +52,7 @@ class Hung:
         place.mkdir()
         words = ["-m", "tests.harness.hung", str(place), *(["seen"] if can_be_seen else [])]
         self._server = subprocess.Popen(
-            [sys.executable, *words], cwd=_REPOSITORY, stdout=subprocess.PIPE, bufsize=0
+            [sys.executable, *words], cwd=CHECKOUT, stdout=subprocess.PIPE, bufsize=0
         )
         self._hear(b"mounted\n")
 

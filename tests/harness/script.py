@@ -1,11 +1,11 @@
 """The scrun.lua of the manual page."""
 
-from pathlib import Path
+from tests import CHECKOUT
 
 
 def manual(form: str) -> str:
     """The manual page's example, as it is or rewritten for Slurm 26.05's functions."""
-    text = (Path(__file__).parents[1] / "data" / "scrun.1.lua").read_text()
+    text = (CHECKOUT / "tests" / "data" / "scrun.1.lua").read_text()
     if form == "require":
         return text
     text = text.replace("local json = require 'json'\n", "")

@@ -1,0 +1,108 @@
+"""Supervisors as `create` starts them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrun.client.launch import launch
+from scrun.core.errors import SupervisorLost
+from scrun.core.paths import LOOKED
+from scrun.protocol import wire
+from tests import CHECKOUT
+from tests.harness.processes import peer, processes, signal_quietly
+from tests.harness.wait import wait_while
+
+NAME = "@user-x"
+KILLED_AFTER_STARTING_ONE = """
+import os, sys
+from scrun.client.launch import launch
+spawn = os.posix_spawn
+def spawn_and_die(*arguments, **more):
+    spawn(*arguments, **more)
+    os._exit(9)
+os.posix_spawn = spawn_and_die
+launch(*sys.argv[1:])
+"""
+
+
+def supervisors(root: Path) -> list[int]:
+    """Those of a root directory."""
+    found = processes()
+    return [each.pid for each in found if each.is_supervisor and str(root) in each.argv]
+
+
+def end_supervisors(root: Path) -> None:
+    """End those of a root directory."""
+    for pid in supervisors(root):
+        signal_quietly(pid, signal.SIGTERM)
+    wait_while("the supervisor", lambda: supervisors(root))
+
+
+def test_one_that_does_not_start_leaves_nothing(tmp_path: Path) -> None:
+    """A lock that stays would be one more file for each name that was tried."""
+    (tmp_path / "root" / "@container-x").mkdir(parents=True)
+    with pytest.raises(SupervisorLost, match="does not start"):
+        launch(str(tmp_path / "root"), "@container-x")
+    assert os.listdir(tmp_path / "root") == ["@container-x"]
+
+
+def test_one_that_hangs_while_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up, and those that wait for it as well; the one after them has a new one."""
+    root = tmp_path / "root"
+    spawn = os.posix_spawn
+
+    def spawn_and_stop(*arguments: Any, **more: Any) -> int:
+        pid = spawn(*arguments, **more)
+        os.kill(pid, signal.SIGSTOP)
+        return pid
+
+    waits = "import sys; from scrun.client import launch as it; it._PATIENCE = 1; "
+    waits += "it.launch(*sys.argv[1:])"
+    other_one = [sys.executable, "-c", waits, str(root), NAME]
+    with monkeypatch.context() as patch:
+        patch.setattr("scrun.client.launch._PATIENCE", 2.0)
+        patch.setattr(os, "posix_spawn", spawn_and_stop)
+        with subprocess.Popen(
+            ["sh", "-c", 'sleep 0.5; exec "$@"', "sh", *other_one],
+            cwd=CHECKOUT,
+            stderr=subprocess.PIPE,
+        ) as other:
+            with pytest.raises(SupervisorLost, match="no listener after 2 s"):
+                launch(str(root), NAME)
+            assert other.stderr is not None
+            assert b"no listener after 1 s" in other.stderr.read()
+    try:
+        launch(str(root), NAME).close()
+    finally:
+        end_supervisors(root)
+    assert {*os.listdir(root)} <= {LOOKED}  # it may have come as far as that
+
+
+@pytest.mark.parametrize("_", range(5))
+def test_one_that_is_ended_at_once(tmp_path: Path, _: int) -> None:
+    """From its first word on, SIGTERM leaves neither its socket's name nor the lock."""
+    root = tmp_path / "root"
+    connection = launch(str(root), NAME)
+    os.kill(peer(connection), signal.SIGTERM)
+    connection.close()
+    wait_while("the supervisor", lambda: supervisors(root))
+    assert {*os.listdir(root)} <= {LOOKED}  # it may have come as far as that
+
+
+def test_who_has_started_it_is_killed(tmp_path: Path) -> None:
+    """The next one waits for the same supervisor, and does not start another beside it."""
+    root = tmp_path / "root"
+    program = [sys.executable, "-c", KILLED_AFTER_STARTING_ONE, str(root), NAME]
+    assert subprocess.run(program, cwd=CHECKOUT, check=False).returncode == 9
+    try:
+        launch(str(root), NAME).close()
+        assert len(supervisors(root)) == 1
+        wire.connect_supervisor(str(root), NAME).close()
+    finally:
+        end_supervisors(root)
+    assert {*os.listdir(root)} <= {LOOKED}  # it may have come as far as that

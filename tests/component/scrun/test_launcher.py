@@ -1,0 +1,98 @@
+"""`bin/scrun` starts the interpreter of the installation that it is part of, in every layout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import CHECKOUT
+
+LAUNCHER = CHECKOUT / "bin" / "scrun"
+PYTHON = Path(sys.executable).resolve()
+VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+MAIN = """
+import sys
+
+def main():
+    print(*sys.argv, "bare" if sys.flags.isolated and sys.flags.no_site else "site", sep="|")
+"""
+
+
+def install(prefix: Path, *, venv: bool = True) -> Path:
+    """Make an environment with a scrun that tells how it is run, and return its launcher."""
+    package = prefix / "lib" / VERSION / "site-packages" / "scrun"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "_fast.py").write_text(MAIN)
+    program = prefix / "bin" / "scrun"
+    program.parent.mkdir()
+    program.write_bytes(LAUNCHER.read_bytes())
+    program.chmod(0o755)
+    if venv:
+        (prefix / "pyvenv.cfg").write_text(f"home = {PYTHON.parent}\n")
+        (program.parent / "python3").symlink_to(PYTHON)
+    return program
+
+
+def call(program: str | Path, *arguments: str, **environment: str) -> list[str]:
+    """Run it, and return what it says."""
+    done = subprocess.run(
+        [program, *arguments],
+        env={"PATH": os.defpath, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.rstrip("\n").split("|")
+
+
+def test_it_is_called_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = install(tmp_path / "an environment")
+    assert call(program, "a  b", "$c", "") == [str(program), "a  b", "$c", "", "bare"]
+    monkeypatch.chdir(program.parent)
+    assert call("./scrun") == ["./scrun", "bare"]
+    assert call("scrun", PATH=f"{program.parent}/:{os.defpath}")[-1] == "bare"
+
+
+@pytest.mark.parametrize("name", ["share/pipx/venvs/scrun", "share/uv/tools/scrun", "else where"])
+def test_it_is_called_by_a_link(tmp_path: Path, name: str) -> None:
+    program = install(tmp_path / name)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to("/nowhere")
+    link = tmp_path / "bin" / "scrun"
+    link.symlink_to(program)
+    assert call(link, "state") == [str(link), "state", "bare"]
+    further = tmp_path / "further"
+    further.symlink_to("bin/scrun")
+    assert call(further) == [str(further), "bare"]
+
+
+def test_the_caller_s_variables_for_python_do_not_count(tmp_path: Path) -> None:
+    program = install(tmp_path / "environment")
+    assert call(program, PYTHONHOME="/nowhere", PYTHONPATH="/nowhere")[-1] == "bare"
+
+
+def test_outside_of_an_environment_the_site_module_counts(tmp_path: Path) -> None:
+    program = install(tmp_path / "local", venv=False)
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / VERSION).symlink_to(PYTHON)
+    path = f"{tmp_path}/path:{os.defpath}"
+    assert call(program, PATH=path) == [str(program), "site"]
+
+
+def test_an_editable_installation(tmp_path: Path) -> None:
+    prefix = tmp_path / "environment"
+    subprocess.run([PYTHON, "-m", "venv", "--without-pip", prefix], check=True, timeout=60)
+    program = prefix / "bin" / "scrun"
+    program.write_bytes(LAUNCHER.read_bytes())
+    program.chmod(0o755)
+    source = tmp_path / "source"
+    (source / "scrun").mkdir(parents=True)
+    (source / "scrun" / "_fast.py").write_text(MAIN)
+    packages = prefix / "lib" / VERSION / "site-packages"
+    (packages / "scrun.pth").write_text(f"{source}\n")
+    assert call(program, "state") == [str(program), "state", "site"]

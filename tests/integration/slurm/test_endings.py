@@ -1,0 +1,133 @@
+"""Containers that Slurm ends: for want of memory, and for a job that counts more.
+
+The cluster of the tests has no memory to give away and preempts nothing, so these tests change
+its configuration while they run.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests import CHECKOUT
+from tests.harness import cluster
+from tests.harness.life import Life
+from tests.harness.podman import rootless_podman
+from tests.harness.site import Site
+from tests.harness.wait import wait_until
+
+pytestmark = pytest.mark.covers("promise jobs that are taken away")
+
+as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
+
+_TOOL = CHECKOUT / "tools" / "slurm-cluster"
+_SETTINGS = """\
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerCPU=50
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+PartitionName=urgent Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP
+"""
+# 200 MiB that stay until somebody reads them
+_GREEDY = "head -c 200m /dev/zero | tail -c 200m | sleep 600"
+
+
+@contextmanager
+def restarted(conf: Path, content: str) -> Iterator[None]:
+    """A cluster whose daemons have read another slurm.conf; undone at the end."""
+    before = conf.read_text()
+    nodes = cluster.slurm("sinfo", "-h", "-N", "-o", "%N").split()
+    _restart(conf, content, nodes)
+    try:
+        yield
+    finally:
+        _restart(conf, before, nodes)
+
+
+def _restart(conf: Path, content: str, nodes: list[str]) -> None:
+    for node in nodes:
+        cluster.control("fail", node)
+    cluster.control("stop-controller")
+    conf.write_text(content)
+    environment = {**os.environ, "SLURM_CLUSTER_DIR": str(conf.parents[1])}
+    # together: either waits until the nodes have found the controller
+    calls = [
+        subprocess.Popen([_TOOL, *words], env=environment, stdin=subprocess.DEVNULL)
+        for words in (("start-controller",), *(("heal", node) for node in nodes))
+    ]
+    assert [call.wait(60) for call in calls] == [0] * len(calls)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _strict_cluster() -> Iterator[None]:
+    conf = Path(cluster.slurm_conf())
+    replaced = tuple(line.partition("=")[0] + "=" for line in _SETTINGS.splitlines()[:-1])
+    kept = [line for line in conf.read_text().splitlines() if not line.startswith(replaced)]
+    with restarted(conf, "\n".join([*kept, _SETTINGS])):
+        yield
+
+
+def told(life: Life, reason: str, words: str) -> None:
+    """Check what is told about an end."""
+    annotations = life.state()["annotations"]
+    assert annotations["org.scrun.reason"] == reason
+    assert words in annotations["org.scrun.message"]
+    [said] = [line for line in life.errors().splitlines() if "slurmstepd-" not in line]
+    assert said == f"scrun: {annotations['org.scrun.message']}"
+
+
+@pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
+@as_user
+def test_out_of_memory(site: Site) -> None:
+    environment = {"SCRUN_MEM_PER_NODE": "50", "_OCI_SYNCPIPE": "3"}
+    life = site.shell(_GREEDY, environment=environment).created().start()
+    assert life.wait() == 137
+    told(life, "out-of-memory", "out of memory")
+    assert (life.bundle / "oom").exists()
+
+
+@pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
+@as_user
+def test_killed_within_its_memory(site: Site) -> None:
+    life = site.shell("kill -KILL $$; exit 137", environment={"_OCI_SYNCPIPE": "3"})
+    assert life.created().start().wait() == 137
+    assert life.state()["annotations"]["org.scrun.reason"] == "exited"
+    assert not (life.bundle / "oom").exists()
+
+
+@pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
+@as_user
+def test_preempted(site: Site) -> None:
+    # its node cleans up for as long as it ignores the signal; the state is COMPLETING then
+    running = site.shell("trap '' TERM; echo up; while :; do sleep 1; done").created().start()
+    created = site.life("true").created()
+    running.says("up")
+    urgent = cluster.slurm(
+        "sbatch", "--parsable", "--exclusive", "-N2", "--partition=urgent", "--output=/dev/null",
+        f"--uid={site.user.uid}", "--chdir=/", "--wrap", "exec sleep 600",
+    ).strip()  # fmt: skip
+    try:
+        for life in (running, created):
+            assert life.wait() == 121
+            told(life, "preempted", "another job preempted it")
+    finally:
+        cluster.slurm("scancel", urgent)
+        wait_until("it is gone", lambda: not cluster.slurm("squeue", "-h", "-p", "urgent"))
+
+
+@pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
+def test_podman_knows_that_memory_was_lacking() -> None:
+    limits = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
+    with rootless_podman() as podman:
+        run = ("run", "--name", "greedy", "--network", "host", *limits)
+        done = podman.run(*run, "--annotation", "slurm.mem=50", "busybox", "sh", "-c", _GREEDY)
+        assert done.returncode == 137
+        assert "out of memory" in done.stderr
+        state = "{{.State.OOMKilled}} {{.State.ExitCode}}"
+        assert podman.must("inspect", "--format", state, "greedy").split() == ["true", "137"]

@@ -1,0 +1,181 @@
+"""Counts what is left: jobs, processes, sockets, directories, mounts, descriptors."""
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from scrun.core.paths import LOOKED, OWN_LOG
+from tests.harness.processes import processes
+from tests.harness.versions import slurm_version
+from tests.stress.chaos.place import Place
+from tests.stress.chaos.victims import children_of, listener, words_of
+
+HALF_MADE = "half-made state of crun on a node"
+"""What crun leaves when its step is killed in the moment in which it makes it: a directory without
+a container. slurmstepd (22.05) deletes only what `crun state` knows."""
+
+FORGOTTEN = "jobs whose end a killed slurmctld has forgotten"
+"""slurmctld saves its state some seconds later, so one that is killed believes again in jobs that
+were given back just before."""
+BY_PODMAN = "stopped containers that podman did not delete after the death of its conmon"
+GIVEN_TWICE = "lives whose job has a number that a killed slurmctld had given before"
+"""It saves the last number some seconds later, too. A node then refuses such a job's step, or has
+the runtime's state of the first one still; and who gives the first one back cancels the second."""
+NOT_MADE = "lives whose step a node could not make, as slurmstepd lost its cgroup"
+"""24.11 with cgroup v1: the directory of the job is away when the task is to be put into it, now
+and then (1 in 5,000 lives), when other jobs of the user come and go. The container ends with 125
+and srun's words."""
+NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE, NOT_MADE}
+"""What is left, or lost, by others, whatever scrun does."""
+
+_ERROR = re.compile(
+    r'msg="(\w+(?:Error|Exception|Group): '
+    r"(?!\[Errno (?:11|12|24|28)\]|can't start new thread|'popitem\(\): dictionary is empty)"
+    r'.*)"$',
+    re.MULTILINE,
+)
+"""The end of a traceback, but for those of a want of processes, memory, descriptors or space: two
+of them are trio's when there is no idle thread, and no new one."""
+
+_NUMBER = re.compile(r"the job is (\d+)")
+
+Left = dict[str, list[str]]
+"""What is left, by its kind."""
+
+
+def given_twice(conf: str, log: str) -> str:
+    """Return the number of a life's job if slurmctld has given it more than once, or "".
+
+    Args:
+        conf: The slurm.conf of a cluster of `tools/slurm-cluster`.
+        log: The container's log.
+    """
+    controller = Path(conf).parents[1] / "log" / "slurmctld.log"
+    if not (found := _NUMBER.search(log)) or not controller.exists():
+        return ""
+    given = f"_slurm_rpc_allocate_resources JobId={found[1]} "
+    return found[1] if controller.read_text(errors="replace").count(given) > 1 else ""
+
+
+def not_made(notes: str, log: str) -> bool:
+    """Tell whether a node could not make a life's step.
+
+    Args:
+        notes: What was seen of the life, with its standard error.
+        log: The container's log.
+    """
+    return "error: proctrack_g_add: " in notes and "launch failed: Slurmd could not" in log
+
+
+def look(places: list[Place], jobs: list[str], forgotten: set[str]) -> Left:
+    """Return what should not be there when no life goes on; supervisors may be.
+
+    Args:
+        places: Where lives were lived.
+        jobs: The cluster's jobs: number, state and name of each.
+        forgotten: The names of jobs that slurmctld may believe in again.
+    """
+    left: Left = {}
+
+    def add(kind: str, what: str) -> None:
+        if what not in left.setdefault(kind, []):
+            left[kind].append(what)
+
+    bases = [str(place.site.base) for place in places]
+    for process in processes():
+        base = next((base for base in bases if process.mentions(base)), None)
+        pause = process.argv[0] == "catatonit"  # holds podman's user namespace, until it is told
+        if base is not None and not process.is_supervisor and not pause:
+            add("processes", str(process))
+    for pid in children_of(os.getpid()):
+        words = words_of(pid)
+        if words[:1] == ["scrun-anchor"]:
+            add("processes", f"{pid}: an anchor")
+    for job in jobs:
+        if any(os.path.basename(base) in job for base in bases):
+            add(FORGOTTEN if job.split()[-1] in forgotten else "jobs", job)
+    with open("/proc/self/mountinfo") as mounts:
+        for line in mounts:
+            if any(os.path.basename(base) in line for base in bases):
+                add("mounts", line.rstrip())
+    for place in places:
+        for kind, path in _directories(place):
+            add(kind, path)
+    return left
+
+
+def _directories(place: Place) -> list[tuple[str, str]]:
+    """Return what is left on disk."""
+    found = []
+    for name in os.listdir(place.root) if os.path.exists(place.root) else []:
+        path = f"{place.root}/{name}"
+        if name[0] != "@":
+            found.append((BY_PODMAN if _not_deleted(place, name) else "records", path))
+        elif name.startswith("@tmp"):
+            found.append(("half-made records", path))
+        elif os.path.exists(f"{path}.lock") and not listener(path):
+            found.append(("sockets", path))
+    if place.engine == "slurm" and slurm_version().deletes_killed:
+        user = place.cluster / "oci" / place.site.user.name
+        name = place.site.base.name
+        found += [
+            ("runtime's state", str(path)) for path in user.glob("*/status") if _has(path, name)
+        ]
+    return found
+
+
+def _not_deleted(place: Place, name: str) -> bool:
+    """Tell whether podman has forgotten a container of its that had ended by itself."""
+    own = place.root != str(place.site.root)
+    return own and place.read_record(f"{place.root}/{name}").get("status") == "stopped"
+
+
+def _has(path: Path, text: str) -> bool:
+    try:
+        return text in path.read_text(errors="replace")
+    except FileNotFoundError:
+        return False
+
+
+def half_made(places: Iterable[Place]) -> list[str]:
+    """Return the directories of crun's on the nodes that have no container."""
+    return [
+        str(entry)
+        for place in places
+        if place.engine == "slurm"
+        for entry in (place.cluster / "oci" / place.site.user.name).glob("*")
+        if not (entry / "status").exists()
+    ]
+
+
+def descriptors(place: Place) -> dict[int, list[str]]:
+    """Return what each supervisor has open, but for what comes and goes with its threads."""
+    found = {}
+    for pid in place.site.supervisors():
+        links = []
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                links.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+            except OSError:
+                continue
+        found[pid] = sorted(links)
+    return found
+
+
+def remains(place: Place) -> list[str]:
+    """Return what is in the root directory when the last supervisor is gone: nothing."""
+    return [name for name in left_in(place.root) if not _not_deleted(place, name)]
+
+
+def left_in(root: str) -> list[str]:
+    """Return what a supervisor has left in its root directory, or in any other one.
+
+    The mark of who has looked for the dead stays. The supervisors' log stays when there is
+    something in it: what was refused them may be told there, but no fault of scrun's own.
+    """
+    names = sorted(os.listdir(root)) if os.path.exists(root) else []
+    log = Path(root, OWN_LOG)
+    text = log.read_text(errors="replace") if log.exists() else ""
+    left = [name for name in names if name not in (LOOKED, OWN_LOG)]
+    return left + [f"{OWN_LOG}: {error}" for error in _ERROR.findall(text)]

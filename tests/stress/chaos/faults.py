@@ -1,0 +1,108 @@
+"""The table of faults: whom they hit, when, and what is right then. Pure.
+
+A fault either leaves the container alone, which then has to end with its own status and all of
+its output, or it ends it, with one of the statuses for that in
+docs/reference/exit-status.md. Moments that are a race (while something is created, started, ended
+or deleted) may go either way.
+"""
+
+import enum
+
+import msgspec
+
+
+class Moment(enum.Enum):
+    """When a fault comes."""
+
+    CREATING = "creating"
+    CREATED = "created"
+    STARTING = "starting"
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDING = "ending"
+    DELETING = "deleting"
+
+
+ALL = tuple(Moment)
+CREATING, CREATED, STARTING, WAITING, RUNNING, ENDING, DELETING = ALL
+HELD = (CREATED, WAITING, RUNNING)
+"""Moments in which the life waits until the fault has come: no race is in what follows."""
+
+KINDS = ("status", "lines", "stdin", "terminal", "kill", "exec", "script", "stubborn")
+ANCHORED = ("script",)
+"""Kinds that have an anchor on this machine, too, and an OCI runtime beside it while they run."""
+OWN = tuple(kind for kind in KINDS if kind not in ANCHORED)
+"""Kinds whose engine has the container's own first process there."""
+PODMAN = ("podman",)
+ENGINES = ("slurm", "local")
+
+TRAPPED = 33
+"""What the containers exit with when they get TERM or INT."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One way to break something.
+
+    Attributes:
+        name: What it is called.
+        target: Whom it hits.
+        deed: What is done: a signal, or the name of something in `deeds`.
+        moments: When.
+        seen: What the user sees, and what is kept: `tools/chaos --list` prints it.
+        ends: The statuses with which the container ends; empty if it goes on.
+        surely: Whether it ends the container for sure when the life waits for it.
+        refuses: Whether what is being asked for at that moment may be refused.
+        engines: Where.
+        kinds: Which kinds of life.
+        own: Whether the life has a supervisor of its own.
+        weight: How often it comes, compared with others.
+        trouble: Whether it disturbs everybody: then a group of lives waits for it.
+        slow: Whether it takes long: it is left out of short runs.
+        before: Words before the call of `create`.
+        beside: Who else is hit at the same moment, before it.
+        point: Which of `tests.stress.chaos.points.POINTS` it comes at, or "".
+        disk: Which directory is on a small file system of the life's own: "root" or "scratch".
+    """
+
+    name: str
+    target: str
+    deed: str
+    moments: tuple[Moment, ...]
+    seen: str
+    ends: frozenset[int] = frozenset()
+    surely: bool = True
+    refuses: bool = True
+    engines: tuple[str, ...] = ENGINES
+    kinds: tuple[str, ...] = KINDS
+    own: bool = False
+    weight: int = 4
+    before: tuple[str, ...] = ()
+    trouble: bool = False
+    slow: bool = False
+    beside: tuple[str, ...] = ()
+    point: str = ""
+
+    def moments_on(self, engine: str) -> tuple[Moment, ...]:
+        """Those that come with an engine: only a job of Slurm's is waited for."""
+        return tuple(m for m in self.moments if m is not WAITING or engine == "slurm")
+
+    def kinds_at(self, engine: str, moment: Moment | None) -> tuple[str, ...]:
+        """Those that have its target at a moment."""
+        if engine == "slurm":
+            return self.kinds
+        hit = (self.target, *self.beside)
+        anchored = "anchor" in hit and moment is not CREATING
+        if anchored or ("runtime" in hit and moment is RUNNING):
+            return ANCHORED
+        return tuple(kind for kind in self.kinds if kind in OWN or "first" not in hit)
+
+    @property
+    def when(self) -> str:
+        """When it comes, in words."""
+        names = "always" if self.moments == ALL else ", ".join(m.value for m in self.moments)
+        return names + ("" if self.engines == ENGINES else f"; {self.engines[0]}")
+
+    disk: str = ""
+
+
+NONE = Fault("none", "", "", (), "nothing breaks", refuses=False, weight=0)

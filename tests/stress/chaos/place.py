@@ -1,0 +1,233 @@
+"""Where the lives of one engine are lived: a site of the tests, with variants of its settings."""
+
+import itertools
+import json
+import os
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from tests.harness.installation import Installation
+from tests.harness.site import Site
+from tests.harness.users import User
+from tests.stress.chaos.children import Call, Children, Done
+from tests.stress.chaos.faults import TRAPPED
+from tests.stress.chaos.plan import Plan
+from tests.stress.chaos.points import installation
+
+TAG = "CHAOS_LIFE"
+MARK = "chaos_command"
+"""What is in each command of the script, so that they can be told from others."""
+
+_IMPATIENT = 0.3  # seconds that `create` waits for a job that has to wait
+_LOOKS = 0.2
+
+_SCRIPT = """
+local function run(text)
+  local status = slurm.allocator_command(": {mark}; " .. text)
+  if status ~= 0 then error("the command ended with " .. status) end
+end
+function slurm_scrun_stage_in(id)
+  run("sleep 0.05")
+  return slurm.SUCCESS
+end
+function slurm_scrun_stage_out(id)
+  run("sleep 0.02; echo " .. id .. " >> {base}/staged-out")
+  return slurm.SUCCESS
+end
+"""
+
+_DEAF = "trap '' TERM INT HUP QUIT USR1; echo up; "
+_UP = f"trap 'exit {TRAPPED}' TERM INT; echo up; "
+
+
+class Place:
+    """One engine's.
+
+    Attributes:
+        site: The site.
+        engine: Its name.
+    """
+
+    def __init__(self, engine: str, user: User, children: Children) -> None:
+        self.site = Site(engine, user, 'idle_timeout = 3\n[log]\nlevel = "debug"\n')
+        self.engine = engine
+        self.children = children
+        self._settings: dict[tuple[bool, ...], str] = {}
+        self._gate = ""
+        self._numbers = itertools.count(1)
+        script = self.site.base / "chaos.lua"
+        script.write_text(_SCRIPT.format(mark=MARK, base=self.site.base))
+        self.staged_out.touch()
+        user.give(self.staged_out)
+
+    @property
+    def staged_out(self) -> Path:
+        """Where the script notes whose stage_out was called."""
+        return self.site.base / "staged-out"
+
+    @property
+    def root(self) -> str:
+        """The root directory of most lives."""
+        return str(self.site.root)
+
+    def disk(self, plan: Plan) -> str | None:
+        """Return the small file system of a life, if it has one."""
+        if not plan.fault.disk:
+            return None
+        base = self.site.base
+        if self.engine == "slurm":  # nodes see what is mounted below this directory
+            return str(self.cluster / "disks" / f"{base.name}-{plan.number}")
+        return f"{base}/d{plan.number}"
+
+    def root_of(self, plan: Plan) -> str:
+        """Return the root directory of a life."""
+        if plan.fault.point:
+            return f"{self.site.base}/p{plan.number}"
+        disk = self.disk(plan)
+        return disk if disk and plan.fault.disk == "root" else self.root
+
+    def tag(self, plan: Plan) -> str:
+        """Return what every process of a life has in its environment, and its job's name."""
+        return f"{self.site.base.name}.{plan.number}."
+
+    def settings(self, plan: Plan) -> str:
+        """Return the settings' file for a life."""
+        own, script, waits = key = plan.fault.own, plan.kind == "script", plan.waits
+        disk = plan.fault.disk
+        path = self.site.base / f"{own:d}{script:d}{waits:d}{plan.number if disk else ''}.toml"
+        if key not in self._settings or disk:
+            text = f'engine = "{self.engine}"\nidle_timeout = {0.5 if own else 3}\n'
+            text += 'group = "container"\n' if own else ""
+            text += f"create_timeout = {_IMPATIENT}\n" if waits else ""
+            text += '[log]\nlevel = "debug"\n'
+            named = str(self.site.base / "chaos.lua") if script else "none"
+            text += f'[lua]\nscript = "{named}"\n'
+            text += f'[staging]\nscratch = "{self.disk(plan)}"\n' if disk == "scratch" else ""
+            path.write_text(text)
+            if not disk:
+                self._settings[key] = str(path)
+        return str(path)
+
+    def environment(self, plan: Plan) -> dict[str, str]:
+        """Return the environment of a life's `create`."""
+        found = {
+            **self.site.environment,
+            "SCRUN_CONFIG": self.settings(plan),
+            TAG: self.tag(plan),
+        }
+        if self.engine == "slurm":
+            found["SCRUN_JOB_NAME"] = self.tag(plan)
+        if plan.waits:
+            found["SCRUN_DEPENDENCY"] = f"afterany:{self._gate}"
+        return found
+
+    async def make_gate(self) -> None:
+        """Submit a job that never runs, for those to depend on that have to wait."""
+        words = ["sbatch", "--parsable", "--hold", "--job-name=gate", "--output=none"]
+        user = self.site.user
+        done = await self.children.run(
+            [*user.prefix, *words, "--wrap=true"], {**self.slurm_environment, "HOME": user.home}
+        )
+        if done.status:
+            raise RuntimeError(f"sbatch ended with {done.status}: {done.err}")
+        self._gate = done.out.strip()
+
+    async def open_gate(self, plan: Plan, over: Callable[[], bool]) -> None:
+        """Let the job of a life go, unless the life is over.
+
+        A slurmctld that was killed may have forgotten that there was such a job.
+        """
+        queued = ["squeue", "-h", "-n", self.tag(plan), "-o", "%i"]
+        while not over():
+            for job in (await self._slurm(*queued)).out.split():
+                words = ["scontrol", "update", f"JobId={job}", "Dependency="]
+                if (await self._slurm(*words)).status == 0:
+                    return
+            await trio.sleep(_LOOKS)
+
+    async def remove_gate(self) -> None:
+        """Cancel the job that never runs."""
+        if self._gate:
+            await self._slurm("scancel", self._gate)
+
+    async def _slurm(self, *words: str) -> Done:
+        return await self.children.run(words, self.slurm_environment)
+
+    def command(self, plan: Plan, *arguments: str) -> list[str]:
+        """Return the command line of a call of scrun."""
+        before = plan.fault.before if arguments[0] == "create" else ()
+        scrun = self._pointed.binary if plan.fault.point else self.site.command[0]
+        words = [*self.site.user.prefix, *before, scrun]
+        return [*words, "--root", self.root_of(plan), *arguments]
+
+    def call(self, plan: Plan, *arguments: str) -> Call:
+        """Begin a call of scrun."""
+        return Call(self.children, self.command(plan, *arguments), self.environment(plan))
+
+    def bundle(self, plan: Plan) -> Path:
+        """Make a life's bundle."""
+        before, after = plan.lines
+        scripts = {
+            "status": f"{_UP}read gate; exit {plan.status}",
+            "script": f"{_UP}read gate; exit {plan.status}",
+            "exec": f"{_UP}read gate; exit {plan.status}",
+            "lines": f"{_UP}seq {before}; read gate; seq {after}; exit {plan.status}",
+            "stdin": f"{_UP}while read -r line; do echo $line; done; exit {plan.status}",
+            "terminal": f"{_UP}read gate; echo down; exit {plan.status}",
+            "kill": f"{_UP}sleep 600 & wait",
+            "stubborn": f"{_DEAF}read gate; exit {plan.status}",
+        }
+        config = self.site.config("sh", "-c", scripts[plan.kind], terminal=plan.kind == "terminal")
+        config["process"]["env"].append(f"{TAG}={self.tag(plan)}")
+        if plan.kind == "script":
+            self._fit(config)
+        return self.site.bundle(config)
+
+    def _fit(self, config: dict[str, Any]) -> None:
+        """Make a configuration run as it is: no policy makes it fit."""
+        user = self.site.user
+        linux = config["linux"]
+        if user.uid:
+            for mount in config["mounts"]:
+                options = mount.get("options", [])
+                mount["options"] = [word for word in options if not word.startswith("gid=")]
+            linux["uidMappings"] = [{"containerID": 0, "hostID": user.uid, "size": 1}]
+            linux["gidMappings"] = [{"containerID": 0, "hostID": user.gid, "size": 1}]
+            linux["namespaces"].append({"type": "user"})
+
+    @cached_property
+    def _pointed(self) -> Installation:
+        """The scrun of lives whose supervisor stops at a point."""
+        return installation()
+
+    def close(self) -> None:
+        """Remove what is not below the site's directory."""
+        if "_pointed" in self.__dict__:
+            self._pointed.close()
+
+    def stated(self, plan: Plan, container: str) -> dict[str, Any]:
+        """Return a container's record, or nothing."""
+        return self.read_record(f"{self.root_of(plan)}/{container}")
+
+    def read_record(self, directory: str) -> dict[str, Any]:
+        """Return the record in a directory, or nothing."""
+        try:
+            with open(f"{directory}/state.json") as file:
+                found: dict[str, Any] = json.load(file)
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    @cached_property
+    def cluster(self) -> Path:
+        """The directory of the cluster."""
+        return Path(self.site.environment["SLURM_CONF"]).parents[1]
+
+    @cached_property
+    def slurm_environment(self) -> dict[str, str]:
+        """What Slurm's commands get when root runs them."""
+        return {"PATH": os.environ["PATH"], "SLURM_CONF": self.site.environment["SLURM_CONF"]}

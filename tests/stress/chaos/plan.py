@@ -1,0 +1,126 @@
+"""What each life is like: decided by the seed and the life's number, and by nothing else. Pure."""
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from tests.stress.chaos.faults import ENGINES, KINDS, NONE, OWN, PODMAN, Fault, Moment
+
+GROUP = 8
+_TROUBLE_EVERY = 32
+"""How many groups there are to one that has a trouble."""
+_QUIET = 0.25
+_LOCAL = 0.4
+_WAITS = 0.1
+_KIND_WEIGHTS = dict(zip((*KINDS, *PODMAN), (5, 3, 3, 2, 3, 2, 1, 2, 1), strict=True))
+_WINDOW = {
+    Moment.CREATING: 0.25,
+    Moment.CREATED: 0.05,
+    Moment.STARTING: 0.08,
+    Moment.WAITING: 0.05,
+    Moment.RUNNING: 0.05,
+    Moment.ENDING: 0.15,
+    Moment.DELETING: 0.08,
+}
+"""Within how many seconds of a phase's begin a fault comes, about as long as the phase is."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """One life.
+
+    Attributes:
+        number: Which one of the run.
+        engine: Where.
+        kind: What its container does.
+        fault: What happens to it.
+        moment: When; None if nothing happens.
+        delay: Seconds after that moment's begin.
+        pause: Seconds until what is stopped goes on.
+        status: What the container exits with by itself.
+        lines: How many lines it prints before, and after, it is told to go on.
+        force: Whether `delete` is forced.
+        waits: Whether its job stays in the queue until after `start`, longer than `create` does.
+    """
+
+    number: int
+    engine: str
+    kind: str
+    fault: Fault
+    moment: Moment | None
+    delay: float
+    pause: float
+    status: int
+    lines: tuple[int, int]
+    force: bool
+    waits: bool = False
+
+    @property
+    def has_own_process(self) -> bool:
+        """Whether its engine has the container's own first process, and no anchor."""
+        return self.engine == "local" and self.kind in OWN
+
+    def __str__(self) -> str:
+        when = f"{self.moment.value} + {self.delay * 1e3:.0f} ms" if self.moment else "never"
+        return f"life {self.number}: {self.engine}, {self.kind}, {self.fault.name}, {when}"
+
+
+def draw(
+    seed: int, number: int, engines: Sequence[str] = ENGINES, faults: Sequence[Fault] = (NONE,)
+) -> Plan:
+    """Draw the life of a number."""
+    if trouble := _trouble(seed, number, engines, faults):
+        engines, faults = [trouble[0]], [trouble[1]]
+    else:
+        faults = [fault for fault in faults if not fault.trouble]
+    dice = random.Random(f"{seed}:{number}")
+    engine = "local" if dice.random() < _LOCAL else "slurm"
+    if engine not in engines:
+        engine = engines[0]
+    quiet = dice.random() < _QUIET and len(faults) > 1 and trouble is None
+    possible = [fault for fault in faults if engine in (fault.engines or ENGINES)]
+    fault = NONE
+    if possible and not quiet:
+        [fault] = dice.choices(possible, [max(fault.weight, 1) for fault in possible])
+    moment = dice.choice(fault.moments_on(engine)) if fault.moments else None
+    kinds = fault.kinds_at(engine, moment)
+    [kind] = dice.choices(kinds, [_KIND_WEIGHTS[kind] for kind in kinds])
+    waits = moment is Moment.WAITING or dice.random() < _WAITS
+    part = dice.random() ** 2  # what is done first takes the least time
+    return Plan(
+        number=number,
+        engine=engine,
+        kind=kind,
+        fault=fault,
+        moment=moment,
+        delay=part * _WINDOW[moment] if moment else 0.0,
+        pause=0.2 + dice.random() * 1.3,
+        # a 0 that is not the container's own has to show
+        status=0 if fault is NONE and dice.random() < 0.5 else dice.randint(40, 99),
+        lines=(dice.randint(1, 200), dice.randint(0, 200)),
+        force=dice.random() < 0.5,
+        waits=waits and engine == "slurm" and kind not in PODMAN,
+    )
+
+
+def _trouble(
+    seed: int, number: int, engines: Sequence[str], faults: Sequence[Fault]
+) -> tuple[str, Fault] | None:
+    """Draw whether the group of a life has a trouble, where, and which.
+
+    Each in its turn: of a thousand groups so few have one that chance would leave some out.
+    """
+    possible = [
+        (engine, fault)
+        for engine in engines
+        for fault in faults
+        if fault.trouble and engine in fault.engines
+    ]
+    if number < 0 or not possible:
+        return None
+    every = 1 if all(fault.trouble for fault in faults) else _TROUBLE_EVERY
+    turn, place = divmod(number // GROUP, every)
+    if random.Random(f"{seed}:turn {turn}").randrange(every) != place:
+        return None
+    random.Random(f"{seed}:troubles").shuffle(possible)
+    return possible[turn % len(possible)]

@@ -1,0 +1,97 @@
+"""A process between the commands and their supervisor, that does not pass answers on as it should.
+
+It is this one: for as long as it listens it has the user's id, because that is what commands check
+(SO_PEERCRED is taken when a socket begins to listen).
+"""
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from tests.stress.chaos.life import Life
+
+NAMES = ("slow", "dropped", "stranger")
+_STRANGER = 65534
+
+
+@asynccontextmanager
+async def between(life: "Life") -> AsyncIterator[None]:
+    """Be between the commands of a life and its supervisor."""
+    how = life.plan.fault.name.removeprefix("answer-")
+    directory = f"{life.place.root_of(life.plan)}/{life.id}"
+    try:
+        real = os.readlink(f"{directory}/supervisor")
+    except OSError:
+        yield
+        return
+    name = f"@proxy-{life.id}"
+    path = f"{os.path.dirname(directory)}/{name}"
+    listener = _listen(path, _STRANGER if how == "stranger" else life.place.site.user.uid)
+    _replace(f"{directory}/supervisor", f"../{name}")
+    life.hit(f"answers are {how}")
+    proxy = _Proxy(how, os.path.normpath(f"{directory}/{real}"))
+    # who has been taken in is answered to the end
+    async with trio.open_nursery() as calls, trio.open_nursery() as nursery:
+        nursery.start_soon(
+            partial(trio.serve_listeners, proxy.serve, [listener], handler_nursery=calls)
+        )
+        try:
+            yield
+        finally:
+            _replace(f"{directory}/supervisor", real)
+            os.unlink(path)
+            nursery.cancel_scope.cancel()
+
+
+def _listen(path: str, uid: int) -> trio.SocketListener:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.bind(path)
+    os.chmod(path, 0o666)
+    os.seteuid(uid)
+    try:
+        sock.listen()
+    finally:
+        os.seteuid(0)
+    sock.setblocking(False)
+    return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+
+
+def _replace(link: str, target: str) -> None:
+    """Let a link name something else, if the record is there still."""
+    try:
+        os.symlink(target, f"{link}.new")
+        os.rename(f"{link}.new", link)
+    except FileNotFoundError:
+        pass
+
+
+class _Proxy:
+    def __init__(self, how: str, real: str) -> None:
+        self._how = how
+        self._real = real
+        self._calls = 0
+
+    async def serve(self, caller: trio.SocketStream) -> None:
+        """Pass one request on, and its answer back."""
+        self._calls += 1
+        if self._how == "dropped" and self._calls % 2:
+            return
+        try:
+            await self._pass_on(caller)
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # either side is gone
+
+    async def _pass_on(self, caller: trio.SocketStream) -> None:
+        async with await trio.open_unix_socket(self._real) as supervisor:
+            request = await caller.receive_some()
+            await supervisor.send_all(request)
+            async for part in supervisor:
+                for byte in part:
+                    await caller.send_all(bytes([byte]))
+                    await trio.sleep(0.002)

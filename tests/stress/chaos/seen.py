@@ -1,0 +1,266 @@
+"""What was seen of a life, and whether it is right. Pure."""
+
+import enum
+
+import msgspec
+
+from tests.stress.chaos.faults import (
+    CREATED,
+    CREATING,
+    ENDING,
+    HELD,
+    STARTING,
+    TRAPPED,
+    WAITING,
+)
+from tests.stress.chaos.plan import Plan
+
+KILLED = (-9, -15, -2, 130)
+"""How a command ends that somebody kills."""
+
+
+class Kind(enum.Enum):
+    """What kind of wrong something is; the columns of the report."""
+
+    LEAK = "leak"
+    STATUS = "status"
+    LINES = "lines"
+    HANG = "hang"
+    WORDS = "words"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that is not right.
+
+    Attributes:
+        kind: Which kind of wrong.
+        text: What was expected, and seen.
+    """
+
+    kind: Kind
+    text: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """How a call of scrun ended: its exit status (negative for a signal), and what it said."""
+
+    status: int
+    out: str = ""
+    err: str = ""
+
+
+class Seen(msgspec.Struct):
+    """What was seen of a life, filled in as it goes on.
+
+    Attributes:
+        create: How `create` ended.
+        start: How `start` ended.
+        anchor: The anchor's exit status.
+        state: What `state` answered at the end: status, reason and exit status.
+        waiting: The status that it told while the job was in the queue.
+        kills: How each `kill` ended.
+        deletes: How each `delete` ended.
+        out: The container's standard output.
+        expected: All that it would write.
+        hit: Whether the fault hit anybody.
+        hit_after: Whether that was after the container had been let go.
+        hangs: What took too long.
+        left: What is left after `delete`.
+        executed: How `exec` ended.
+        staged_out: How often the script's stage_out was called.
+        rogue: What a client that does not behave has brought about.
+        seconds: How long it took from the fault until all was undone.
+    """
+
+    create: Answer | None = None
+    start: Answer | None = None
+    anchor: int | None = None
+    state: dict[str, str] | None = None
+    waiting: str = ""
+    kills: list[Answer] = []
+    deletes: list[Answer] = []
+    out: bytes = b""
+    expected: bytes = b""
+    own: frozenset[int] = frozenset()
+    hit: bool = False
+    hangs: list[str] = []
+    left: list[str] = []
+    executed: Answer | None = None
+    staged_out: int = 0
+    rogue: str = ""
+    seconds: float = 0.0
+
+
+def judge(plan: Plan, seen: Seen) -> list[Problem]:
+    """Return what is wrong with a life."""
+    found = [Problem(Kind.HANG, text) for text in seen.hangs]
+    found += [Problem(Kind.LEAK, text) for text in seen.left]
+    if seen.rogue:
+        found.append(Problem(Kind.WORDS, seen.rogue))
+    if seen.hangs:  # the rest follows from it
+        return found
+    found += _of_calls(plan, seen)
+    found += _of_the_end(plan, seen)
+    found += _of_output(plan, seen)
+    return found
+
+
+def _may(plan: Plan, seen: Seen) -> frozenset[int]:
+    """Return the statuses with which the container may end."""
+    if not seen.hit:
+        return seen.own
+    # here the engine has the container's own process, and what ends that from outside kills it
+    killed = {137} if plan.has_own_process and plan.fault.ends else frozenset[int]()
+    starting = "supervisor" in plan.fault.name and plan.moment is STARTING
+    if killed and (starting or plan.fault.point):
+        killed = {137, 1}  # `start` is ended half-way, and the runtime's process within with it
+    return _may_with_anchor(plan, seen) | killed
+
+
+def _may_with_anchor(plan: Plan, seen: Seen) -> frozenset[int]:
+    fault = plan.fault
+    if seen.start is not None and seen.start.status:
+        return fault.ends | seen.own | _odd(plan) | {137}  # what could not be started is killed
+    if _never_ran(plan, seen):
+        return fault.ends - {TRAPPED}
+    if fault.ends and fault.surely and plan.moment in HELD and not fault.trouble:
+        return fault.ends | ({137} if plan.kind == "stubborn" else set())
+    return fault.ends | seen.own | _odd(plan)
+
+
+def _never_ran(plan: Plan, seen: Seen) -> bool:
+    """Tell whether it was ended for sure while its job was in the queue."""
+    fault = plan.fault
+    surely = bool(fault.ends) and fault.surely and not fault.trouble
+    return seen.hit and plan.moment is WAITING and surely
+
+
+def _odd(plan: Plan) -> frozenset[int]:
+    """Return the statuses of moments of a few milliseconds (docs/reference/reliability.md)."""
+    if plan.fault.target == "anchor" and plan.moment is CREATING:
+        return frozenset({-2, -15})  # it has no traps yet, and perhaps no pid namespace
+    if plan.kind == "stubborn":
+        return frozenset({137})  # what does not hear TERM or INT is killed
+    if plan.fault.name == "runtime-int" and plan.kind == "terminal" and plan.moment is ENDING:
+        return frozenset({0})  # runc's, when its container has ended already
+    return frozenset()
+
+
+def _one_line(text: str) -> bool:
+    return text.startswith("scrun: ") and text.count("\n") == 1
+
+
+def _too_early(answer: Answer) -> bool:
+    """Tell whether SIGINT found an interpreter that had not begun with anything of ours yet."""
+    interrupted = any(line.startswith("KeyboardInterrupt") for line in answer.err.splitlines())
+    return interrupted and not answer.err.startswith("Traceback")
+
+
+_BEFORE_ITS_FIRST_LINE = "line 0, in <module>\nKeyboardInterrupt\n"
+
+
+def _refusal(plan: Plan, seen: Seen, what: str, answer: Answer) -> list[Problem]:
+    """Judge a call that did not succeed."""
+    if seen.hit and plan.fault.name == "runtime-int" and _BEFORE_ITS_FIRST_LINE in answer.err:
+        return []  # a reaper, likewise
+    hits_client = plan.fault.target == "client" and seen.hit
+    if hits_client and (answer.status in KILLED or _too_early(answer)):
+        return []
+    # what crun or runc has to say it says itself, and perhaps with a warning before it
+    by_runtime = plan.engine == "local" and "Traceback" not in answer.err and answer.err
+    if answer.status != 1 or not (_one_line(answer.err) or by_runtime):
+        text = f"{what} ended with {answer.status}: {answer.err!r}"
+        return [Problem(Kind.WORDS, f"not one line and 1: {text}")]
+    if not seen.hit or not plan.fault.refuses:
+        return [Problem(Kind.WORDS, f"{what} was refused: {answer.err!r}")]
+    return []
+
+
+def _of_calls(plan: Plan, seen: Seen) -> list[Problem]:
+    found: list[Problem] = []
+    for what, answer in (("create", seen.create), ("start", seen.start)):
+        if answer is not None and answer.status != 0:
+            found += _refusal(plan, seen, what, answer)
+    harmed = seen.hit and (plan.fault.target == "exec" or bool(plan.fault.ends))
+    if seen.executed not in (None, Answer(5, "executed\n")) and not harmed:
+        found.append(Problem(Kind.STATUS, f"exec: {seen.executed}"))
+    *first, last = seen.deletes or [Answer(0)]
+    if last.status != 0:
+        found.append(Problem(Kind.LEAK, f"delete: {last}"))
+    for what, answers in (("delete", first), ("kill", seen.kills)):
+        for answer in answers:
+            if answer.status:
+                found += _refusal(plan, seen, what, answer)
+    return found
+
+
+def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
+    if seen.create is None or seen.create.status != 0:
+        return []
+    if seen.anchor is None:
+        return [Problem(Kind.STATUS, "the anchor's status is not known")]
+    found = []
+    may = _may(plan, seen)
+    if seen.anchor not in may:
+        few = len(may) < 10
+        wanted = f"not {sorted(may)}" if few else "which is none of a failure"
+        found.append(Problem(Kind.STATUS, f"status {seen.anchor}, {wanted}"))
+    if seen.state is not None:
+        found += _of_state(plan, seen, seen.state)
+    # without a process there is no running it, which the status and the log tell
+    unable = plan.fault.target in ("worker", "command") or plan.fault.deed == "limited"
+    # and what has not been staged need not be brought back
+    unable |= plan.waits and seen.hit and plan.moment in (CREATING, CREATED, STARTING, WAITING)
+    scripted = plan.kind == "script" and not unable
+    if scripted and not seen.staged_out:
+        found.append(Problem(Kind.LINES, "stage_out was not called"))
+    has_run = b"up" in map(bytes.strip, seen.out.splitlines()) or seen.staged_out
+    if _never_ran(plan, seen) and has_run:
+        found.append(Problem(Kind.LINES, f"it has run without its job: {seen.out!r}"))
+    harmless = not (seen.hit and plan.fault.ends)
+    if seen.waiting not in ("", "running") and harmless:
+        found.append(Problem(Kind.STATUS, f"while its job waits, state says {seen.waiting}"))
+    return found
+
+
+def _of_state(plan: Plan, seen: Seen, state: dict[str, str]) -> list[Problem]:
+    if plan.fault.target == "anchor" and seen.anchor is not None and seen.anchor < 0:
+        return []  # whoever is its parent knows of its death first
+    if state["status"] != "stopped":
+        return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
+    if "pending" in state:
+        return [Problem(Kind.STATUS, f"it has ended, and waits for {state['pending']} still")]
+    told = state.get("exit_status")
+    if told is None and seen.hit and ("supervisor" in plan.fault.name or plan.fault.point):
+        return []  # nobody was there to write it down: the engine is told first
+    if told != str(seen.anchor):
+        return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
+    return []
+
+
+def _of_output(plan: Plan, seen: Seen) -> list[Problem]:
+    out, wanted = seen.out, seen.expected
+    if plan.kind == "terminal":
+        out = out.replace(b"\r", b"")
+        lost = not all(line in out for line in wanted.splitlines())
+        strange = False
+    else:
+        out = b"".join(
+            line for line in out.splitlines(keepends=True) if not line.startswith(b"scrun: ")
+        )
+        lost = out != wanted
+        strange = not wanted.startswith(out)
+    if strange:
+        return [Problem(Kind.LINES, f"not what the container wrote: {_around(out, wanted)}")]
+    by_fault = plan.fault.ends if seen.hit else frozenset()
+    if plan.fault.target == "srun":  # what it had not printed yet is lost with it
+        by_fault = seen.own if by_fault else by_fault
+    never_began = seen.hit and seen.start is not None and seen.start.status not in (0, *KILLED)
+    regular = seen.anchor is not None and seen.anchor in seen.own - by_fault and not never_began
+    if lost and regular:
+        return [Problem(Kind.LINES, f"{len(out)} of {len(wanted)} bytes: {_around(out, wanted)}")]
+    return []
+
+
+def _around(out: bytes, wanted: bytes) -> str:
+    return f"{out[-60:]!r} instead of {wanted[-60:]!r}"

@@ -1,0 +1,96 @@
+"""Stands in for the supervisor's __main__: has it stop at a point, and then is it.
+
+It is copied into an installation, beside the product's own, as `product_main`.
+"""
+
+import functools
+import importlib
+import inspect
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+Function = Callable[..., Any]
+
+
+class Point:
+    """Where something happens, once for all supervisors of a root directory."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        """Take what `tests.stress.chaos.points.prepare` wrote."""
+        self._order = order
+        self._calls = 0
+
+    def install(self) -> None:
+        """Wrap the function."""
+        module, _, name = self._order["function"].partition(":")
+        *path, name = name.split(".")
+        holder = importlib.import_module(module)
+        for part in path:
+            holder = getattr(holder, part)
+        setattr(holder, name, self._wrapped(getattr(holder, name)))
+
+    def _wrapped(self, function: Function) -> Function:
+        before = self._order["side"] == "before"
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def asynchronous(*arguments: Any, **named: Any) -> Any:
+                if before:
+                    self._reach()
+                answer = await function(*arguments, **named)
+                if not before:
+                    self._reach()
+                return answer
+
+            return asynchronous
+
+        @functools.wraps(function)
+        def plain(*arguments: Any, **named: Any) -> Any:
+            if before:
+                self._reach()
+            answer = function(*arguments, **named)
+            if not before:
+                self._reach()
+            return answer
+
+        return plain
+
+    def _reach(self) -> None:
+        self._calls += 1
+        if self._calls != self._order["call"]:
+            return
+        try:
+            os.close(os.open(self._order["reached"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        except OSError:
+            return  # another supervisor was there before
+        deed = self._order["deed"]
+        if deed == "delay":
+            time.sleep(self._order["seconds"])
+        else:
+            os.kill(os.getpid(), signal.Signals["SIG" + deed])
+
+
+def main(argv: list[str]) -> int:
+    """Be the supervisor, with a point if there is one for its root directory."""
+    package = os.path.abspath(__file__).removesuffix("/scrun/supervisor/__main__.py")
+    sys.path.insert(0, package)
+    root = dict(zip(argv[::2], argv[1::2], strict=True))["--root"]
+    try:
+        with open(f"{root}.point") as file:
+            order = json.load(file)
+    except FileNotFoundError:
+        pass
+    else:
+        Point(order).install()
+    product = importlib.import_module("scrun.supervisor.product_main")
+    status: int = product.main(argv)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,234 @@
+"""All faults there are. Pure."""
+
+import msgspec
+
+from tests.stress.chaos.faults import (
+    ALL,
+    CREATED,
+    CREATING,
+    DELETING,
+    ENDING,
+    ENGINES,
+    HELD,
+    KINDS,
+    NONE,
+    RUNNING,
+    STARTING,
+    TRAPPED,
+    WAITING,
+    Fault,
+    Moment,
+)
+from tests.stress.chaos.points import POINTS
+from tests.stress.chaos.processes import PROCESSES
+
+_RUNTIME = 1  # what the OCI runtime ends with itself; it says why on the container's stderr
+_NODE, _CANCELLED, _LIMIT, _FAILURE = 120, 122, 124, 125
+
+FAULTS: tuple[Fault, ...] = (
+    *PROCESSES,
+    *(
+        Fault(
+            name=f"{point}-{deed}",
+            target="point",
+            deed="point",
+            moments=(CREATING,),
+            seen=seen,
+            ends=frozenset(ends),
+            surely=False,
+            refuses=deed != "delay",
+            own=True,
+            weight=1,
+            point=point,
+        )
+        for point in POINTS
+        for deed, seen, ends in (
+            ("kill", f"as supervisor-kill, {POINTS[point][1]} `{POINTS[point][0]}`", {_FAILURE}),
+            ("term", f"as supervisor-term, {POINTS[point][1]} `{POINTS[point][0]}`", {_FAILURE}),
+            ("delay", "nothing: it takes longer", set()),
+        )
+    ),
+    *(
+        Fault(
+            name=f"supervisor-{kind}",
+            target="supervisor",
+            deed="limited",
+            moments=(CREATING, STARTING, WAITING, RUNNING, ENDING, DELETING),
+            seen=f"what needs one more {what} is refused, or ends with 125; all else goes on",
+            ends=frozenset({_FAILURE}),
+            surely=False,
+            own=True,
+            weight=3,
+        )
+        for kind, what in (("nproc", "process"), ("nofile", "descriptor"))
+    ),
+    *(
+        Fault(
+            name=f"create-{kind}",
+            target="client",
+            deed="prepared",
+            moments=(CREATING,),
+            seen=f"`create` is refused when it lacks a {what}",
+            ends=frozenset({_FAILURE}),
+            own=own,
+            before=("prlimit", f"--{kind}={few}:", "--"),
+            weight=1,
+        )
+        for kind, what, few, own in (
+            ("nproc", "process", 1, False),
+            ("nofile", "descriptor", 9, False),
+        )
+    ),
+    *(
+        Fault(
+            name=f"{kind}-full",
+            target="supervisor",
+            deed="full",
+            moments=ALL,
+            seen=seen,
+            ends=frozenset({_FAILURE, _RUNTIME}),
+            surely=False,
+            own=True,
+            disk=kind,
+            weight=2,
+        )
+        for kind, seen in (
+            ("root", "`create` is refused; a container that is there goes on, its record is old"),
+            ("scratch", "`create` is refused; a container that is there goes on"),
+        )
+    ),
+    *(
+        Fault(
+            name=f"rogue-{name}",
+            target="supervisor",
+            deed="rogue",
+            moments=(CREATING, *HELD, ENDING),
+            seen="nothing",
+            refuses=False,
+            weight=1,
+        )
+        for name in ("garbage", "half", "slow", "twice", "gone", "many", "stranger")
+    ),
+    *(
+        Fault(
+            name=f"answer-{name}",
+            target="supervisor",
+            deed="between",
+            moments=HELD,
+            seen=seen,
+            refuses=name == "stranger",
+            kinds=tuple(kind for kind in KINDS if kind != "exec"),  # that passes descriptors
+            weight=1,
+        )
+        for name, seen in (
+            ("slow", "nothing: it takes longer"),
+            ("dropped", "nothing: the command asks again"),
+            ("stranger", "what is asked for meanwhile is refused: another user answers"),
+        )
+    ),
+    Fault(
+        "job-cancel",
+        "job",
+        "cancel",
+        (CREATING, CREATED, STARTING, WAITING, RUNNING, ENDING),
+        "status 122, `job N was cancelled`",
+        ends=frozenset({_CANCELLED}),
+        engines=("slurm",),
+    ),
+    Fault(
+        "job-requeue",
+        "job",
+        "requeue",
+        (CREATED, RUNNING),
+        "nothing: Slurm requeues batch jobs only",
+        ends=frozenset({_CANCELLED}),
+        surely=False,
+        engines=("slurm",),
+        weight=1,
+    ),
+    Fault(
+        "job-limit",
+        "job",
+        "limit",
+        (CREATED, RUNNING),
+        "status 124, when slurmctld looks (every 30 s) or refuses a step",
+        ends=frozenset({_LIMIT, TRAPPED}),
+        engines=("slurm",),
+        weight=1,
+        slow=True,
+    ),
+    *(
+        Fault(
+            name,
+            "cluster",
+            name,
+            ALL,
+            seen,
+            ends=frozenset(ends),
+            surely=False,
+            engines=engines,
+            trouble=True,
+            slow=engines == ("slurm",),
+        )
+        for name, seen, ends, engines in (
+            (
+                "controller-restart",
+                "what needs slurmctld waits for it, or is refused; what runs goes on",
+                {_FAILURE},
+                ("slurm",),
+            ),
+            (
+                "controller-kill",
+                "as controller-restart; a job of the last seconds may be forgotten: 122, or 125",
+                {_FAILURE, _CANCELLED},
+                ("slurm",),
+            ),
+            ("controller-stop", "as controller-restart", {_FAILURE}, ("slurm",)),
+            (
+                "slurmd-kill",
+                "what runs goes on; what is started meanwhile ends with 125",
+                {_FAILURE},
+                ("slurm",),
+            ),
+            ("slurmd-stop", "as slurmd-kill, or it waits", {_FAILURE}, ("slurm",)),
+            (
+                "munged-restart",
+                "what needs Slurm is refused, or ends with 125; what runs goes on",
+                {_FAILURE},
+                ("slurm",),
+            ),
+            ("munged-stop", "what needs Slurm waits", {_FAILURE}, ("slurm",)),
+            ("node-down", "status 120, `node N failed`", {_NODE, _FAILURE}, ("slurm",)),
+            ("supervisors-kill", "as supervisor-kill, of all containers", {_FAILURE}, ENGINES),
+            ("supervisors-term", "as supervisor-term, of all containers", {_FAILURE}, ENGINES),
+        )
+    ),
+)
+
+
+def find(names: str, moment: Moment | None = None) -> list[Fault]:
+    """Return the faults of a list like `anchor-kill,supervisor`; a target stands for all of its.
+
+    `all` are all of them, `quick` those that do not take long. With a moment they are those that
+    come then, and come at no other one.
+
+    Raises:
+        KeyError: There is none of that name.
+    """
+    if moment is not None:
+        return [
+            msgspec.structs.replace(fault, moments=(moment,))
+            for fault in find(names)
+            if moment in fault.moments
+        ]
+    if names in ("all", "quick"):
+        return [fault for fault in FAULTS if names == "all" or not fault.slow]
+    found: list[Fault] = []
+    for name in names.split(","):
+        some = [fault for fault in FAULTS if name in (fault.name, fault.target)]
+        if name == "none":
+            some = [NONE]
+        if not some:
+            raise KeyError(name)
+        found += some
+    return found

@@ -1,0 +1,226 @@
+"""Finds the process that a fault is meant for."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from tests.harness.processes import peer
+from tests.stress.chaos.place import MARK, TAG
+from tests.stress.chaos.plan import Plan
+
+Words = list[str]
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process' main thread."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def words_of(pid: int) -> Words:
+    """Return a process' argv; empty when it is gone, or a zombie."""
+    try:
+        content = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in content.split(b"\0")[:-1]]
+
+
+def has_tag(pid: int, tag: str) -> bool:
+    """Tell whether a process belongs to a life."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{TAG}={tag}".encode() in environment.split(b"\0")
+
+
+def listener(path: str) -> int:
+    """Return the pid of the process that listens on a socket; 0 if there is none."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(path)
+        except OSError:
+            return 0
+        return peer(sock)
+
+
+def _named(*names: str) -> Callable[[Words], bool]:
+    return lambda words: os.path.basename(words[0]) in names
+
+
+_WORK = {"run", "create", "start", "kill", "delete"}
+"""What an OCI runtime is called for."""
+
+_IS: dict[str, Callable[[Words], bool]] = {
+    "salloc": _named("salloc"),
+    "srun": lambda words: _named("srun")(words) and "--container" in words,
+    "holder": lambda words: (
+        words[1:2] == ["-c"] and "read -r" in words[2] and " delete " in words[-1]
+    ),
+    # or the reaper, below which both make a container that no engine waits for
+    "runtime": lambda words: (
+        (_named("crun", "runc")(words) and bool(_WORK & {*words}))
+        or any(word.endswith("/reapers/runtime.py") for word in words[:4])
+    ),
+    "worker": lambda words: any("worker" in word for word in words[:8]),
+    "command": lambda words: words[1:2] == ["-c"] and MARK in words[2],
+}
+
+
+class Where:
+    """Where to look for the processes of a life.
+
+    Attributes:
+        root: The root directory.
+        container: The container's id.
+        tag: The life's.
+        client: The pid of the command that runs at the moment, or 0.
+        create: The pid of its `create`, as long as that runs.
+        anchor: Its anchor's, when it is known.
+    """
+
+    def __init__(self, root: str, container: str, tag: str) -> None:
+        self.root = root
+        self.container = container
+        self.tag = tag
+        self.client = 0
+        self.create = 0
+        self.anchor = 0
+
+    def find(self, target: str) -> int:
+        """Return the pid of a process of the life; 0 as long as there is none."""
+        if target in ("client", "exec"):
+            return self.client if self._is_scrun(self.client) else 0
+        if target == "anchor":
+            return self._anchor()
+        if target == "first":
+            return self._first()
+        supervisor = self._supervisor()
+        if target in ("job", "supervisor"):
+            return supervisor
+        # an OCI runtime may be below the `create` that waits
+        makers = (self.create, supervisor)
+        for pid in [child for maker in makers if maker for child in children_of(maker)]:
+            words = words_of(pid)
+            if words and _IS[target](words) and has_tag(pid, self.tag):
+                return pid
+        return 0
+
+    def _is_scrun(self, pid: int) -> bool:
+        """Tell whether it is scrun by now, and not what changes the user before it."""
+        words = words_of(pid)
+        return self.container in words and "setpriv" not in words[0]
+
+    def _anchor(self) -> int:
+        for pid in [self.anchor] if self.anchor else self._young():
+            if words_of(pid)[:1] == ["scrun-anchor"]:
+                return pid
+        return 0
+
+    def _first(self) -> int:
+        """Return the container's first process, if that is its engine's child."""
+        pid = self.anchor
+        if not pid:
+            try:
+                pid = int(Path(f"{self.root}/{self.container}/runtime.pid").read_text())
+            except (OSError, ValueError):  # it is not made yet
+                return 0
+        return pid if words_of(pid)[:1] not in ([], ["scrun-anchor"]) else 0
+
+    def _young(self) -> list[int]:
+        """Return those of which one may be the anchor, while `create` runs."""
+        makers = children_of(self.create)
+        try:
+            record = json.loads(Path(f"{self.root}/{self.container}/state.json").read_bytes())
+        except (OSError, ValueError):  # there is none yet
+            record = {}
+        # who has made the anchor is gone soon, and then it is a subreaper's
+        return [pid for maker in makers for pid in children_of(maker)] + [record.get("pid", 0)]
+
+    def _supervisor(self) -> int:
+        if found := listener(f"{self.root}/{self.container}/supervisor"):
+            return found
+        for pid in children_of(self.create):  # one that is about to detach
+            if any(os.path.basename(word) == "supervisor" for word in words_of(pid)[:6]):
+                return pid
+        return 0
+
+
+class Harmed(Protocol):
+    """Whom a fault hits."""
+
+    plan: Plan
+
+    def hit(self, text: str) -> None:
+        """Take notice that the fault has come."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Keep what happened."""
+        ...
+
+
+def killed(life: Harmed, pids: list[int]) -> None:
+    """Kill several processes with nothing in between.
+
+    Under load a supervisor that still runs has the time to hear of the others' death, and to tell.
+    """
+    pidfds = []
+    try:
+        for pid in pids:
+            try:
+                pidfds.append(os.pidfd_open(pid))
+            except ProcessLookupError:
+                continue
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pidfd in reversed(pidfds):
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, number)
+        life.hit(f"SIGKILL to {pids}")
+    finally:
+        for pidfd in pidfds:
+            os.close(pidfd)
+
+
+async def signalled(
+    life: Harmed, pid: int, name: str, still: Callable[[], bool] = lambda: True
+) -> None:
+    """Send a signal to a process; one that is stopped goes on after a while.
+
+    Args:
+        life: Whose it is.
+        pid: The process.
+        name: The signal's.
+        still: Whether the number is still that process'.
+    """
+    number = signal.Signals["SIG" + name]
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not still():
+            return
+        signal.pidfd_send_signal(pidfd, number)
+        life.hit(f"{number.name} to {life.plan.fault.target} {pid}")
+        if number == signal.SIGSTOP:
+            try:
+                await trio.sleep(life.plan.pause)
+            finally:
+                signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+                life.note(f"SIGCONT to {pid}")
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(pidfd)

@@ -1,0 +1,193 @@
+"""What is typed, and what goes through sockets."""
+
+import os
+import socket
+from collections.abc import Iterable
+
+import trio
+
+from scrun import _fast
+from scrun.cli.grammar import COMMANDS
+from scrun.cli.parse import parse as parse_argv
+from scrun.client import progress
+from scrun.client.ask import build_request
+from scrun.client.submit import _read_reply, build_call
+from scrun.client.supervisor_name import supervisor_name
+from scrun.core.errors import UsageError
+from scrun.oci.ids import check_id
+from scrun.oci.signals import parse_signal, signal_name
+from scrun.protocol import wire
+from scrun.protocol.attach import DATA, frame, take_frames
+from scrun.supervisor.containers.anchors import read_signals
+from scrun.supervisor.containers.containers import Containers
+from scrun.supervisor.contracts.create_request import read_command_line
+from scrun.supervisor.daemon.requests import ClientRequest
+from scrun.supervisor.plugins.registry import plugins
+from scrun.supervisor.scripts.channel import Channel, Hangup
+from scrun.supervisor.scripts.process import parse_frame
+from tests.stress.fuzz.base import LONGEST, said, scratch
+
+_INFORMATION = ("help", "usage", "version")
+
+
+def argv(data: bytes) -> None:
+    """Arguments, separated by NUL."""
+    words = [os.fsdecode(word) for word in data.split(b"\0")]
+    try:
+        parsed = parse_argv(words)
+    except UsageError as error:
+        said(error)
+        return
+    assert parsed.command in COMMANDS or parsed.command in _INFORMATION
+    if parsed.id is not None:
+        assert check_id(parsed.id) == parsed.id
+    if parsed.command in _fast._FORWARDED:
+        fields = build_request(parsed, parsed.id or "")
+        assert wire.frame(fields)[4:].split(b"\0") == fields
+    if parsed.command in ("create", "exec"):  # the supervisor reads the same out of it
+        call = read_command_line(build_call(parsed.command, 1, words)[1:], parsed.command)
+        assert repr(call.parsed) == repr(parsed)
+        supervisor_name("container", parsed)
+
+
+def signals(data: bytes) -> None:
+    """What `kill` is asked to send."""
+    text = os.fsdecode(data)
+    try:
+        number = parse_signal(text)
+    except UsageError as error:
+        said(error)
+        return
+    assert parse_signal(signal_name(number)) == number
+
+
+def call(data: bytes) -> None:
+    """A request that carries a command line: what follows its name."""
+    try:
+        found = read_command_line(data.split(b"\0"), "create", "run", "exec", "shell")
+    except UsageError as error:
+        said(error)
+        return
+    assert 0 < found.pid <= 1 << 22
+    assert 0 <= found.child_env.umask <= 0o777
+    assert found.directory.startswith("/")
+    assert not any("=" in name or "\0" in name for name in found.child_env.environment)
+
+
+def requests(data: bytes) -> None:
+    """A request to a supervisor that has no container."""
+    answer = trio.run(_answer, data.split(b"\0"))
+    assert answer, "a request without an answer"
+    assert b"internal error" not in answer, answer
+    assert len(answer) <= 4 * LONGEST
+
+
+async def _answer(fields: list[bytes]) -> bytes:
+    root = scratch() / "root"
+    root.mkdir(mode=0o700, exist_ok=True)
+    ours, theirs = trio.socket.socketpair()
+    with ours, theirs:
+        async with plugins() as loaded, trio.open_nursery() as nursery:
+            containers = Containers(str(root), "@x", loaded, nursery, lambda: None)
+            return await ClientRequest(containers, ours, fields, []).answer()
+    raise AssertionError
+
+
+class _Said:
+    """A socket on which somebody has said something, and gone."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = [*pieces, b""]
+
+    def recv(self, size: int) -> bytes:
+        assert all(len(piece) <= size for piece in self._pieces)
+        return self._pieces.pop(0)
+
+    def setsockopt(self, *option: object) -> None:
+        """There is no limit to take away."""
+
+
+def heard(pieces: Iterable[bytes]) -> tuple[object, list[bytes]]:
+    """What `create` makes of an answer, and what it shows meanwhile."""
+    shown: list[bytes] = []
+    before = progress.write_if_possible
+    progress.write_if_possible = lambda fd, line: shown.append(line)
+    try:
+        return _read_reply(_Said(pieces), parse_argv(["create", "c"]))[:2], shown  # type: ignore[arg-type]
+    except ConnectionError as error:
+        return str(error), shown
+    finally:
+        progress.write_if_possible = before
+
+
+def reply(data: bytes) -> None:
+    """The answer to `create`, with the messages before it."""
+    data = data[:60000]
+    in_parts = [data[place : place + 1] for place in range(min(len(data), 300))]
+    assert heard([*in_parts, *filter(None, [data[300:]])]) == heard([data])
+    try:
+        status, content = wire.receive(_Said([data]))  # type: ignore[arg-type]
+    except ConnectionError:
+        assert not data
+    else:
+        assert bytes([status]) + content == data
+
+
+def attached(data: bytes) -> None:
+    """The frames of `attach`, both ways."""
+    frames, rest = take_frames(data)
+    assert b"".join(frame(kind, content) for kind, content in frames) + rest == data
+    assert take_frames(rest) == ([], rest)
+    assert take_frames(frame(DATA, data)) == ([(DATA, data)], b"")
+
+
+def anchor(data: bytes) -> None:
+    """What an anchor says: signals, by name."""
+    data = data[:30_000]
+    whole, rest = read_signals(data)
+    found, left = [], b""
+    for place in range(0, len(data), 3):
+        some, left = read_signals(left + data[place : place + 3])
+        found += some
+    assert (found, left) == (whole, rest)
+    assert len(rest) <= LONGEST
+
+
+def worker(data: bytes) -> None:
+    """What the process of a script sends."""
+    frames = trio.run(_frames, [data])
+    assert trio.run(_frames, [data[i : i + 7] for i in range(0, min(len(data), 700), 7)]) == (
+        frames if len(data) <= 700 else trio.run(_frames, [data[:700]])
+    )
+    for found in frames:
+        try:
+            kind, fields = parse_frame(found)
+        except Hangup:
+            continue
+        assert kind
+        assert kind in (b"loaded", b"stop", b"opened", b"called") or 1 <= len(fields) <= 2
+
+
+async def _frames(pieces: list[bytes]) -> list[list[bytes]]:
+    ours, theirs = socket.socketpair()
+    channel, found = Channel(ours), []
+
+    async def send() -> None:
+        with trio.socket.from_stdlib_socket(theirs) as sock:
+            for piece in pieces:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[await sock.send(rest) :]
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            while True:
+                try:
+                    found.append(await channel.receive())
+                except Hangup:
+                    break
+            nursery.cancel_scope.cancel()
+    finally:
+        channel.close()
+    return found

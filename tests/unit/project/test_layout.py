@@ -1,0 +1,32 @@
+"""The tests' folders are those of the product, and tools/test runs all of them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import CHECKOUT
+
+TESTS = CHECKOUT / "tests"
+
+
+def folders(above: Path) -> set[Path]:
+    """Every folder below one that has tests in it."""
+    return {path.parent.relative_to(above) for path in above.rglob("test_*.py")}
+
+
+@pytest.mark.parametrize("kind", ["unit", "component"])
+def test_the_tests_have_the_folders_of_the_product(kind: str) -> None:
+    found = {folder for folder in folders(TESTS / kind) if folder.parts[:1] != ("project",)} - {
+        Path("stress")
+    }
+    assert {folder.parts[0] for folder in found} == {"scrun", "supervisor"}
+    assert [str(path) for path in sorted(found) if not any((CHECKOUT / path).glob("*.py"))] == []
+
+
+def test_every_folder_of_the_integration_tests_is_in_one_lane() -> None:
+    text = (CHECKOUT / "tools" / "test").read_text()
+    lanes = re.findall(r"^\t(?:first|second)=\(tests/integration/\{(.*)\}\)$", text, re.MULTILINE)
+    assert len(lanes) == 2
+    named = [Path(folder) for lane in lanes for folder in lane.split(",")]
+    assert sorted(named) == sorted(folders(TESTS / "integration"))

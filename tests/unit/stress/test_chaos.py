@@ -1,0 +1,301 @@
+"""What tools/chaos makes of a seed, and what it makes of what it has seen."""
+
+import importlib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.stress.chaos import points
+from tests.stress.chaos.census import given_twice, left_in, not_made
+from tests.stress.chaos.faults import (
+    CREATED,
+    CREATING,
+    DELETING,
+    ENGINES,
+    NONE,
+    RUNNING,
+    WAITING,
+    Fault,
+    Moment,
+)
+from tests.stress.chaos.plan import GROUP, Plan, draw
+from tests.stress.chaos.seen import Answer, Kind, Seen, judge
+from tests.stress.chaos.table import FAULTS, find
+
+KILLED = Fault("anchor-kill", "anchor", "KILL", (RUNNING,), "", ends=frozenset({-9}))
+REFUSED = Answer(1, "", "scrun: it is not possible\n")
+
+
+def plan(fault: Fault = NONE, moment: Moment | None = None, kind: str = "lines") -> Plan:
+    return Plan(1, "slurm", kind, fault, moment, 0.0, 1.0, 44, (2, 1), force=True)
+
+
+def seen(**other: object) -> Seen:
+    fine = Seen(
+        create=Answer(0),
+        start=Answer(0),
+        anchor=44,
+        state={"status": "stopped", "exit_status": "44"},
+        deletes=[Answer(0)],
+        out=b"1\n2\n1\n",
+        expected=b"1\n2\n1\n",
+        own=frozenset({44}),
+    )
+    return msgspec.structs.replace(fine, **other)
+
+
+def kinds(of: Plan, what: Seen) -> list[Kind]:
+    return [problem.kind for problem in judge(of, what)]
+
+
+def test_a_life_depends_on_the_seed_and_its_number_alone() -> None:
+    drawn = [draw(7, number, ENGINES, FAULTS) for number in range(300)]
+    assert drawn == [draw(7, number, ENGINES, FAULTS) for number in range(300)]
+    assert drawn != [draw(8, number, ENGINES, FAULTS) for number in range(300)]
+
+
+def test_every_fault_comes_at_each_of_its_moments() -> None:
+    drawn = [draw(1, number, ENGINES, FAULTS) for number in range(60000)]
+    seen_ = {(plan.fault.name, plan.moment) for plan in drawn}
+    assert seen_ == {
+        (fault.name, moment)
+        for fault in FAULTS
+        for engine in fault.engines
+        for moment in fault.moments_on(engine)
+    } | {("none", None)}
+    for plan_ in drawn:
+        assert plan_.engine in plan_.fault.engines
+        assert plan_.kind in plan_.fault.kinds
+        assert plan_.waits or plan_.moment is not WAITING
+        assert plan_.engine == "slurm" or not plan_.waits
+
+
+@pytest.mark.parametrize("point", sorted(points.POINTS))
+def test_every_point_is_a_function_of_the_product(point: str) -> None:
+    function, side = points.POINTS[point]
+    module, _, path = function.partition(":")
+    found: object = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert callable(found)
+    assert side in ("before", "after")
+
+
+def test_a_trouble_is_a_whole_groups() -> None:
+    drawn = [draw(3, number, ENGINES, FAULTS) for number in range(8000)]
+    groups = [drawn[first : first + GROUP] for first in range(0, len(drawn), GROUP)]
+    disturbed = [group for group in groups if any(plan.fault.trouble for plan in group)]
+    assert disturbed
+    for group in disturbed:
+        assert len({(plan.fault.name, plan.engine) for plan in group}) == 1
+    possible = {
+        (fault.name, engine) for fault in FAULTS if fault.trouble for engine in fault.engines
+    }
+    assert possible == {(group[0].fault.name, group[0].engine) for group in disturbed}
+
+
+def test_faults_by_their_names() -> None:
+    assert [fault.name for fault in find("anchor-kill,srun-term")] == ["anchor-kill", "srun-term"]
+    assert {fault.target for fault in find("salloc")} == {"salloc"}
+    assert len(find("quick")) < len(find("all")) == len(FAULTS)
+    assert {fault.moments for fault in find("all", WAITING)} == {(WAITING,)}
+    assert not find("srun", WAITING)
+    with pytest.raises(KeyError, match="nothing"):
+        find("nothing")
+
+
+def test_a_life_that_is_right() -> None:
+    assert kinds(plan(), seen()) == []
+    assert kinds(plan(KILLED, RUNNING), seen(hit=True, anchor=-9, out=b"1\n")) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "problems"),
+    [
+        ({"anchor": 0}, [Kind.STATUS, Kind.STATUS]),
+        ({"anchor": None}, [Kind.STATUS]),
+        ({"state": {"status": "running"}}, [Kind.STATUS]),
+        ({"state": {"status": "stopped", "exit_status": "0"}}, [Kind.STATUS]),
+        ({"out": b"1\n2\n"}, [Kind.LINES]),
+        ({"out": b"1\n1\n"}, [Kind.LINES]),
+        ({"left": ["its record"]}, [Kind.LEAK]),
+        ({"deletes": [Answer(0), REFUSED]}, [Kind.LEAK]),
+        ({"deletes": [REFUSED, Answer(0)]}, [Kind.WORDS]),
+        ({"hangs": ["start"]}, [Kind.HANG]),
+        ({"create": REFUSED, "start": None}, [Kind.WORDS]),
+        ({"executed": Answer(0, "executed\n")}, [Kind.STATUS]),
+        ({"rogue": "answered"}, [Kind.WORDS]),
+    ],
+)
+def test_what_is_wrong_without_a_fault(what: dict[str, object], problems: list[Kind]) -> None:
+    assert kinds(plan(), seen(**what)) == problems
+
+
+@pytest.mark.parametrize(
+    ("moment", "what", "problems"),
+    [
+        # it waits for the fault, so its own end cannot come before
+        (RUNNING, {"anchor": 44}, [Kind.STATUS]),
+        (RUNNING, {"anchor": 0, "out": b""}, [Kind.STATUS]),
+        (CREATED, {"anchor": -9, "out": b""}, []),
+        # a race
+        (CREATING, {"anchor": 44}, []),
+        (CREATING, {"anchor": -9, "out": b"1\n"}, []),
+        (CREATING, {"anchor": -9, "out": b"2\n"}, [Kind.LINES]),
+        (CREATING, {"create": REFUSED, "anchor": None}, []),
+        (CREATING, {"create": Answer(1, "", "Traceback\n  x\n"), "anchor": None}, [Kind.WORDS]),
+        (CREATING, {"create": Answer(-9), "anchor": None}, [Kind.WORDS]),
+    ],
+)
+def test_what_is_wrong_with_a_fault(
+    moment: Moment, what: dict[str, object], problems: list[Kind]
+) -> None:
+    of = plan(KILLED, moment)
+    assert kinds(of, seen(hit=True, state=None, **what)) == problems
+
+
+@pytest.mark.parametrize(
+    ("what", "problems"),
+    [
+        ({"anchor": 143, "out": b""}, []),
+        ({"anchor": 143, "out": b"scrun: job 7 is queued\r\n"}, []),
+        ({"anchor": 143, "out": b"up\r\n"}, [Kind.LINES]),
+        ({"anchor": 143, "out": b"", "staged_out": 1}, [Kind.LINES]),
+        ({"anchor": 33, "out": b""}, [Kind.STATUS]),  # nobody was there who could have trapped it
+        ({"anchor": 44, "out": b""}, [Kind.STATUS, Kind.LINES]),
+        ({"anchor": 143, "out": b"", "state": {"status": "running"}}, [Kind.STATUS]),
+    ],
+)
+def test_an_end_while_the_job_waits(what: dict[str, object], problems: list[Kind]) -> None:
+    [fault] = find("anchor-term")
+    state = {"status": "stopped", "exit_status": str(what["anchor"])}
+    fine = seen(hit=True, state=state, expected=b"up\n")
+    of = msgspec.structs.replace(plan(fault, WAITING, "terminal"), waits=True)
+    assert kinds(of, msgspec.structs.replace(fine, **what)) == problems
+
+
+def test_a_container_whose_job_waits_is_running_and_no_longer_waits_in_the_end() -> None:
+    of = msgspec.structs.replace(plan(), waits=True)
+    assert kinds(of, seen(waiting="running")) == []
+    assert kinds(of, seen(waiting="created")) == [Kind.STATUS]
+    state = {"status": "stopped", "exit_status": "44", "pending": "Dependency"}
+    assert kinds(of, seen(state=state)) == [Kind.STATUS]
+
+
+def test_the_anchor_of_a_script_on_this_machine_is_killed_like_others() -> None:
+    """Its parent knows first, and with its own process it is the engine that does."""
+    [fault] = find("anchor-kill")
+    of = msgspec.structs.replace(plan(fault, RUNNING, "script"), engine="local")
+    what = seen(hit=True, anchor=-9, state={"status": "running"}, staged_out=1, out=b"")
+    assert kinds(of, what) == []
+    [fault] = find("first-kill")
+    of = msgspec.structs.replace(plan(fault, RUNNING), engine="local")
+    what = seen(hit=True, anchor=137, state={"status": "running"}, out=b"")
+    assert kinds(of, what) == [Kind.STATUS]
+
+
+def test_who_is_hit_on_this_machine_is_there() -> None:
+    """An anchor with a script alone; an OCI runtime below a running container, too."""
+    for number in range(1000):
+        drawn = draw(2, number, ["local"], find("anchor,first,runtime"))
+        anchored = drawn.kind == "script"
+        if drawn.fault.target == "anchor" and drawn.moment is not CREATING:
+            assert anchored
+        if drawn.fault.target == "runtime" and drawn.moment is RUNNING:
+            assert anchored
+        assert not (drawn.fault.target == "first" and anchored)
+
+
+@pytest.mark.parametrize(
+    "own_words",
+    [
+        "Fatal Python error: init_sys_streams: none\nKeyboardInterrupt\n",
+        "python: failed to set __main__.__loader__\nTraceback (most):\n  x\nKeyboardInterrupt: \n",
+    ],
+)
+def test_an_interpreter_that_was_interrupted_at_once(own_words: str) -> None:
+    [fault] = find("client-int")
+    deletes = [Answer(1, "", own_words), Answer(0)]
+    assert kinds(plan(fault, DELETING), seen(hit=True, deletes=deletes)) == []
+    assert kinds(plan(), seen(deletes=deletes)) == [Kind.WORDS]
+
+
+@pytest.mark.parametrize(("moment", "problems"), [(CREATING, []), (RUNNING, [Kind.STATUS])])
+def test_an_anchor_that_was_ended_before_it_had_traps(
+    moment: Moment, problems: list[Kind]
+) -> None:
+    [fault] = find("anchor-term")
+    what = seen(hit=True, anchor=-15, state={"status": "stopped", "exit_status": "137"}, out=b"")
+    assert kinds(plan(fault, moment), what) == problems
+    what.start = REFUSED
+    assert kinds(plan(fault, moment), what) == problems
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "problems"),
+    [("stubborn", 137, []), ("lines", 137, [Kind.STATUS]), ("stubborn", 44, [Kind.STATUS])],
+)
+def test_one_that_ignores_signals_is_killed(kind: str, status: int, problems: list[Kind]) -> None:
+    [fault] = find("anchor-term")
+    state = {"status": "stopped", "exit_status": str(status)}
+    what = seen(hit=True, anchor=status, state=state, out=b"1\n2\n1\n")
+    assert kinds(plan(fault, RUNNING, kind), what) == problems
+
+
+def test_a_keeper_that_gets_sigint_before_its_first_line() -> None:
+    said = 'Traceback (most recent call last):\n  File "keeper.py", line {}, in <module>\n'
+    said += "KeyboardInterrupt\nscrun: the container could not be created: status -2\n"
+    [fault] = find("runtime-int")
+    early = seen(hit=True, create=Answer(1, "", said.format(0)))
+    assert kinds(plan(fault, CREATING), early) == []
+    late = seen(hit=True, create=Answer(1, "", said.format(7)))
+    assert kinds(plan(fault, CREATING), late) == [Kind.WORDS]
+
+
+def test_what_could_not_be_started_has_written_nothing() -> None:
+    [fault] = find("answer-stranger")
+    what = seen(hit=True, start=REFUSED, anchor=137, state=None, out=b"", own=frozenset({137}))
+    assert kinds(plan(fault, CREATED, "kill"), what) == []
+    what.start = Answer(0)
+    assert kinds(plan(fault, CREATED, "kill"), what) == [Kind.LINES]
+
+
+def test_a_number_that_was_given_twice(tmp_path: Path) -> None:
+    conf = tmp_path / "etc" / "slurm.conf"
+    line = (
+        "[2026-11-21T23:51:20.991] sched: _slurm_rpc_allocate_resources JobId={} NodeList=node1\n"
+    )
+    (tmp_path / "log").mkdir()
+    text = "".join(map(line.format, (36, 37, 3, 36)))
+    (tmp_path / "log" / "slurmctld.log").write_text(text)
+    said = 'level=info msg="the job is {}"\n'
+    assert given_twice(str(conf), said.format(36)) == "36"
+    assert given_twice(str(conf), said.format(37)) == ""
+    assert given_twice(str(conf), said.format(3)) == ""
+    assert given_twice(str(conf), "") == ""
+    assert given_twice("/none/etc/slurm.conf", said.format(36)) == ""
+
+
+def test_a_step_that_a_node_could_not_make() -> None:
+    said = "standard error: 'slurmstepd-node2: error: proctrack_g_add: Bad address\\n'"
+    log = 'msg="srun: error: task 0 launch failed: Slurmd could not execve job"'
+    assert not_made(said, log)
+    assert not not_made(said, "")
+    assert not not_made("", log)
+
+
+def test_what_may_stay_in_a_root_directory(tmp_path: Path) -> None:
+    """The mark of who has looked, and a log without a fault of scrun's own."""
+    (tmp_path / "@looked").touch()
+    log = tmp_path / "@supervisor.log"
+    log.write_text(
+        'level=warning msg="job 7 belongs to a dead supervisor: releasing it"\n'
+        'level=error msg="RuntimeError: can\'t start new thread"\n'
+        'level=error msg="OSError: [Errno 28] No space left on device"\n'
+    )
+    assert left_in(str(tmp_path)) == []
+    (tmp_path / "c1").mkdir()
+    log.write_text('level=error msg="ValueError: 7"\n')
+    assert left_in(str(tmp_path)) == ["c1", "@supervisor.log: ValueError: 7"]
+    assert left_in(f"{tmp_path}/none") == []

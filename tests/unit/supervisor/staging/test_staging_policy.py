@@ -1,0 +1,470 @@
+"""The policy of built-in staging: what a config.json becomes, and what is said about it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from scrun.core.errors import StagingError
+from scrun.oci.userns import BothIds, Ids, Range, mappings
+from scrun.supervisor.core.files import DIRECTORY_LIMIT, FILE_LIMIT
+from scrun.supervisor.staging.policy import Plan, Source, Target, fit
+from tests import CHECKOUT
+
+BUNDLES = sorted((CHECKOUT / "tests" / "data" / "bundles").glob("*.json"))
+SLURM_USER = Target(elsewhere=True, uid=1000, gid=100, rootless=True)
+SLURM_ROOT = Target(elsewhere=True, uid=0, gid=0, rootless=False)
+LOCAL_ROOT = Target(
+    elsewhere=False, uid=0, gid=0, rootless=False, cgroups=True, host_only=(), rlimits={}
+)
+LOCAL_USER = Target(elsewhere=False, uid=1000, gid=100, rootless=True, host_only=(), rlimits={})
+TARGETS = [SLURM_USER, SLURM_ROOT, LOCAL_ROOT, LOCAL_USER]
+
+each_bundle = pytest.mark.parametrize("path", BUNDLES, ids=lambda path: path.stem)
+each_target = pytest.mark.parametrize(
+    "target", TARGETS, ids=["slurm-user", "slurm-root", "local-root", "local-user"]
+)
+
+
+def load(name: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((BUNDLES[0].parent / f"{name}.json").read_bytes())
+    return config
+
+
+def fitted(
+    config: Mapping[str, Any], target: Target, sources: Mapping[str, Source] | None = None
+) -> Plan:
+    return fit(
+        config,
+        bundle="/bundle",
+        staged="/shared/staged",
+        rootfs="/bundle/rootfs",
+        target=target,
+        sources=sources or {},
+    )
+
+
+def mount_at(plan: Plan, destination: str) -> dict[str, Any] | None:
+    found = [mount for mount in plan.config["mounts"] if mount["destination"] == destination]
+    return found[0] if found else None
+
+
+def bind(source: str | None, destination: str = "/x", **more: object) -> dict[str, Any]:
+    mount: dict[str, Any] = {"destination": destination, "type": "bind", "options": ["rbind"]}
+    return mount | ({"source": source} if source is not None else {}) | more
+
+
+def namespaces(*types: str, **paths: str) -> dict[str, Any]:
+    listed: list[dict[str, str]] = [{"type": name} for name in types]
+    listed += [{"type": name, "path": path} for name, path in paths.items()]
+    return {"linux": {"namespaces": listed}}
+
+
+@each_bundle
+@each_target
+def test_fitting_changes_nothing_of_the_submitted_config(path: Path, target: Target) -> None:
+    config = json.loads(path.read_bytes())
+    fitted(config, target)
+    assert config == json.loads(path.read_bytes())
+
+
+@each_bundle
+@each_target
+def test_fitting_what_fits_changes_nothing(path: Path, target: Target) -> None:
+    shm = next(
+        (
+            mount["source"]
+            for mount in json.loads(path.read_bytes())["mounts"]
+            if mount["source"].endswith("/shm") and mount["type"] == "bind"
+        ),
+        "none",
+    )
+    sources = {shm: Source(kind="directory", private=True, capacity=65536000)}
+    once = fitted(json.loads(path.read_bytes()), target, sources)
+    twice = fitted(once.config, target, sources)
+    assert twice.config == once.config
+    assert twice.copies == ()
+
+
+@each_bundle
+@pytest.mark.parametrize("target", [SLURM_USER, LOCAL_USER], ids=["slurm", "local"])
+def test_an_ordinary_user_is_the_only_one_mapped(path: Path, target: Target) -> None:
+    config = json.loads(path.read_bytes())
+    user = config["process"]["user"]
+    linux = fitted(config, target).config["linux"]
+    assert [n for n in linux["namespaces"] if n["type"] == "user"] == [{"type": "user"}]
+    assert linux["uidMappings"] == [{"containerID": user["uid"], "hostID": 1000, "size": 1}]
+    assert linux["gidMappings"] == [{"containerID": user["gid"], "hostID": 100, "size": 1}]
+
+
+LENT = Ids(1000, (Range(0, 1000, 1), Range(1, 165536, 65536)), lent=True)
+SLURM_PODMAN = msgspec.structs.replace(SLURM_USER, ids=BothIds(LENT, LENT))
+
+
+def test_all_users_that_are_lent() -> None:
+    """What one user cannot have stays: groups, owners of mounts, a range of groups for ping."""
+    config: dict[str, Any] = {
+        "process": {"user": {"uid": 33, "gid": 33, "additionalGids": [44, 70000]}},
+        "mounts": [{"destination": "/dev/pts", "type": "devpts", "options": ["gid=5"]}],
+        "linux": {
+            "namespaces": [{"type": "network"}],
+            "sysctl": {"net.ipv4.ping_group_range": "0 0"},
+        },
+    }
+    plan = fitted(config, SLURM_PODMAN)
+    linux = plan.config["linux"]
+    assert linux["uidMappings"] == linux["gidMappings"] == mappings(LENT.known)
+    assert plan.config["process"]["user"] == {"uid": 33, "gid": 33, "additionalGids": [44]}
+    assert plan.config["mounts"][0]["options"] == ["gid=5"]
+    assert linux["sysctl"] == {"net.ipv4.ping_group_range": "0 0"}
+    assert plan.notes == ("process.user.additionalGids without 70000: not mapped there",)
+
+
+@each_bundle
+@pytest.mark.parametrize("target", [SLURM_USER, LOCAL_USER], ids=["slurm", "local"])
+def test_nothing_of_an_ordinary_user_needs_root(path: Path, target: Target) -> None:
+    config = fitted(json.loads(path.read_bytes()), target).config
+    assert "additionalGids" not in config["process"]["user"]
+    assert "oomScoreAdj" not in config["process"]
+    assert not {"resources", "cgroupsPath", "mountLabel"} & set(config["linux"])
+    assert not any("path" in namespace for namespace in config["linux"]["namespaces"])
+    for mount in config["mounts"]:
+        assert not any(o.startswith(("uid=", "gid=")) for o in mount.get("options") or [])
+
+
+@each_bundle
+@pytest.mark.parametrize("target", [SLURM_USER, SLURM_ROOT], ids=["user", "root"])
+def test_nothing_on_a_node_belongs_to_this_machine(path: Path, target: Target) -> None:
+    config = fitted(json.loads(path.read_bytes()), target).config
+    assert "hooks" not in config
+    assert not {"rlimits", "apparmorProfile", "selinuxLabel"} & set(config["process"])
+    assert not {"resources", "cgroupsPath", "mountLabel"} & set(config["linux"])
+    assert not any("path" in namespace for namespace in config["linux"]["namespaces"])
+
+
+@each_bundle
+def test_local_root_gets_what_was_submitted(path: Path) -> None:
+    config = json.loads(path.read_bytes())
+    fitted_config = fitted(config, LOCAL_ROOT).config
+    config["root"]["path"] = "/bundle/rootfs"
+    assert fitted_config == config
+
+
+def test_what_is_not_known_stays_as_and_where_it_is() -> None:
+    text = (
+        b'{"z":18446744073709551615,"ociVersion":"1.0.2","root":{"path":"r","x":null},'
+        b'"a":{"b":[],"c":{}},"mounts":[{"destination":"/p","type":"new","q":1}],'
+        b'"linux":{"namespaces":[{"type":"time","later":true}]}}'
+    )
+    plan = fitted(msgspec.json.decode(text), LOCAL_ROOT)
+    expected = text.replace(b'"path":"r"', b'"path":"/bundle/rootfs"')
+    assert msgspec.json.encode(plan.config) == expected
+    assert plan.notes == ()
+
+
+def test_every_loss_is_noted() -> None:
+    notes = "\n".join(fitted(load("docker"), SLURM_USER).notes)
+    for lost in (
+        "hooks",
+        "process.rlimits",
+        "process.apparmorProfile",
+        "process.oomScoreAdj",
+        "process.user.additionalGids",
+        "linux.cgroupsPath",
+        "linux.resources",
+        "/var/run/docker/netns/0123456789ab",
+        "net.ipv4.ip_unprivileged_port_start",
+    ):
+        assert notes.count(lost) == 1, lost
+
+
+@pytest.mark.parametrize(
+    ("sysctl", "processes", "missed"),
+    [
+        ({}, 2048, ()),
+        ({"net.core.somaxconn": "9"}, 2048, ("--sysctl net.core.somaxconn",)),
+        ({}, 10, ("--pids-limit",)),
+        ({}, -1, ()),
+        (
+            {f"net.x{number}": "9" for number in range(99)},
+            0,
+            (*(f"--sysctl net.x{number}" for number in range(8)), "…"),
+        ),
+    ],
+)
+def test_what_somebody_has_asked_for_is_missed(
+    sysctl: dict[str, str], processes: int, missed: tuple[str, ...]
+) -> None:
+    """And not what engines set by themselves."""
+    own = {"net.ipv4.ping_group_range": "0 0", "net.ipv4.ip_unprivileged_port_start": "0"}
+    limits = {"pids": {"limit": processes}, "devices": [{"allow": False, "access": "rwm"}]}
+    config = {"linux": {"sysctl": own | sysctl, "resources": limits}}
+    assert fitted(config, SLURM_USER).missed == missed
+    assert fitted(config, LOCAL_USER).missed == ()
+
+
+def test_what_says_nothing_is_lost_in_silence() -> None:
+    config = {"process": {"user": {"uid": 0, "gid": 0, "additionalGids": []}, "rlimits": []}}
+    assert fitted(config, SLURM_USER).notes == ()
+
+
+@pytest.mark.covers(
+    "podman network", "limitation no custom networks: all containers work in the host's network"
+)
+def test_a_network_made_elsewhere_becomes_the_nodes() -> None:
+    config = load("podman-pod")
+    plan = fitted(config, SLURM_USER)
+    kinds = [namespace["type"] for namespace in plan.config["linux"]["namespaces"]]
+    assert kinds == ["pid", "ipc", "uts", "mount", "user"]
+    # a user namespace may mount sysfs only with a network namespace of its own
+    assert mount_at(plan, "/sys") == {
+        "destination": "/sys",
+        "type": "bind",
+        "source": "/sys",
+        "options": ["rbind", "nosuid", "noexec", "nodev", "ro"],
+    }
+
+
+def test_root_may_mount_sysfs_with_the_nodes_network() -> None:
+    mount = mount_at(fitted(load("podman-pod"), SLURM_ROOT), "/sys")
+    assert mount is not None
+    assert mount["type"] == "sysfs"
+
+
+def test_a_fresh_network_stays() -> None:
+    plan = fitted(load("podman-none"), SLURM_USER)
+    assert {"type": "network"} in plan.config["linux"]["namespaces"]
+    mount = mount_at(plan, "/sys")
+    assert mount is not None
+    assert mount["type"] == "sysfs"
+
+
+def test_kernel_file_systems_need_namespaces_of_the_users() -> None:
+    mounts = [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue"},
+    ]
+    plan = fitted({"mounts": mounts} | namespaces("mount"), SLURM_USER)
+    assert plan.config["mounts"] == [
+        {"destination": "/proc", "type": "bind", "source": "/proc", "options": ["rbind"]}
+    ]
+    assert "/dev/mqueue dropped" in plan.notes[0]
+    kept = fitted({"mounts": mounts} | namespaces("mount", "pid", "ipc"), SLURM_USER)
+    assert kept.config["mounts"] == mounts
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("net.ipv4.ip_forward", "1", True),
+        ("net.ipv4.ping_group_range", "0 0", True),
+        ("net.ipv4.ping_group_range", "0 2147483647", False),
+        ("kernel.msgmax", "65536", False),
+        ("vm.swappiness", "1", False),
+    ],
+)
+def test_sysctls_of_own_namespaces_stay(name: str, value: str, kept: bool) -> None:
+    config = namespaces("network")
+    config["linux"]["sysctl"] = {name: value}
+    plan = fitted(config, SLURM_USER)
+    assert (name in plan.config["linux"]["sysctl"]) == kept
+    assert bool(plan.notes) != kept
+
+
+def test_devices_that_can_be_bound_stay() -> None:
+    devices = [{"path": "/dev/fuse", "type": "c"}, {"path": "/dev/none", "type": "c"}]
+    sources = {"/dev/fuse": Source(kind="device"), "/dev/none": Source(kind="missing")}
+    config = {"linux": {"devices": devices}}
+    assert fitted(config, SLURM_USER, sources).config["linux"]["devices"] == devices[:1]
+    # root makes them
+    assert fitted(config, SLURM_ROOT, sources).config["linux"]["devices"] == devices
+
+
+def test_rlimits_are_lowered_to_what_can_be_had() -> None:
+    rlimits = [
+        {"type": "RLIMIT_NOFILE", "hard": 1048576, "soft": 524288},
+        {"type": "RLIMIT_NPROC", "hard": 100, "soft": 50},
+        {"type": "RLIMIT_CORE", "hard": (1 << 64) - 1, "soft": 0},
+    ]
+    target = msgspec.structs.replace(
+        LOCAL_ROOT, rlimits={"RLIMIT_NOFILE": 4096, "RLIMIT_CORE": (1 << 64) - 1}
+    )
+    plan = fitted({"process": {"rlimits": rlimits}}, target)
+    lowered = {"type": "RLIMIT_NOFILE", "hard": 4096, "soft": 4096}
+    assert plan.config["process"]["rlimits"] == [lowered, *rlimits[1:]]
+    assert plan.notes == ("process.rlimits: RLIMIT_NOFILE lowered from 1048576 to 4096",)
+
+
+def test_capabilities_are_those_that_can_be_had() -> None:
+    capabilities = {
+        "bounding": ["CAP_KILL", "CAP_SYS_RESOURCE"],
+        "ambient": ["CAP_SYS_RESOURCE"],
+        "effective": ["CAP_KILL"],
+    }
+    target = msgspec.structs.replace(LOCAL_ROOT, capabilities=frozenset(("CAP_KILL",)))
+    plan = fitted({"process": {"capabilities": capabilities}}, target)
+    assert plan.config["process"]["capabilities"] == {
+        "bounding": ["CAP_KILL"],
+        "ambient": [],
+        "effective": ["CAP_KILL"],
+    }
+    assert plan.notes == ("process.capabilities without CAP_SYS_RESOURCE: not permitted there",)
+
+
+def test_the_one_user_is_root_where_the_runtime_needs_it() -> None:
+    target = msgspec.structs.replace(LOCAL_USER, maps_root=True)
+    plan = fitted(load("podman-user"), target)
+    assert plan.config["process"]["user"] == {"uid": 0, "gid": 0, "umask": 18}
+    assert plan.config["linux"]["uidMappings"] == [{"containerID": 0, "hostID": 1000, "size": 1}]
+    assert "process.user.uid: 0 instead of 1000: the runtime there needs it" in plan.notes
+
+
+def test_terminal_args_and_seccomp_stay() -> None:
+    config = load("podman-seccomp")
+    config["process"]["terminal"] = True
+    plan = fitted(config, SLURM_USER)
+    for key in ("terminal", "args", "env", "cwd", "capabilities"):
+        assert plan.config["process"][key] == config["process"][key]
+    assert plan.config["linux"]["seccomp"] == config["linux"]["seccomp"]
+    for key in ("maskedPaths", "readonlyPaths"):
+        assert plan.config["linux"][key] == config["linux"][key]
+
+
+# mounts
+
+
+@pytest.mark.parametrize("target", [SLURM_USER, LOCAL_ROOT])
+@pytest.mark.parametrize("source", [None, ""])
+def test_a_bind_mount_without_a_source_is_refused(target: Target, source: str | None) -> None:
+    with pytest.raises(StagingError, match=r"mounts\[1\]\.source: missing"):
+        fitted({"mounts": [bind("/a"), bind(source)]}, target)
+
+
+@each_target
+def test_a_bind_mount_of_nothing_is_refused(target: Target) -> None:
+    with pytest.raises(StagingError, match=r"mounts\[0\]\.source: /gone does not exist"):
+        fitted({"mounts": [bind("/gone")]}, target, {"/gone": Source(kind="missing")})
+
+
+def test_an_optional_mount_of_nothing_is_dropped() -> None:
+    mount = bind("/gone", options=["rbind", "nofail"])
+    plan = fitted({"mounts": [mount]}, SLURM_USER, {"/gone": Source(kind="missing")})
+    assert plan.config["mounts"] == []
+    assert plan.notes == ("mount /x dropped: /gone does not exist",)
+
+
+@each_target
+def test_relative_sources_begin_at_the_bundle(target: Target) -> None:
+    mounts = [bind("data"), bind("../other", type="none"), {**bind("x"), "type": "tmpfs"}]
+    mounts[2]["options"] = []
+    plan = fitted({"mounts": mounts}, target)
+    assert [m["source"] for m in plan.config["mounts"]] == ["/bundle/data", "/other", "x"]
+
+
+def test_a_small_file_that_is_only_here_is_copied() -> None:
+    path = "/run/user/1000/containers/x/hosts"
+    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: Source(kind="file", size=10)})
+    assert [(copy.source, copy.name) for copy in plan.copies] == [(path, "0-hosts")]
+    assert plan.config["mounts"][0]["source"] == "/shared/staged/files/0-hosts"
+    assert plan.notes == ()
+
+
+@pytest.mark.parametrize("destination", ["/dev/init", "/run/podman-init", "/sbin/docker-init"])
+def test_the_init_of_an_engine_is_copied(destination: str) -> None:
+    path = "/usr/bin/some-init"
+    mount = bind(path, destination)
+    plan = fitted({"mounts": [mount]}, SLURM_ROOT, {path: Source(kind="file", size=700_000)})
+    assert [(copy.source, copy.name) for copy in plan.copies] == [(path, "0-some-init")]
+    large = fitted({"mounts": [mount]}, SLURM_ROOT, {path: Source(kind="file", size=2 << 20)})
+    assert large.config["mounts"] == [mount]
+    assert fitted({"mounts": [mount]}, LOCAL_ROOT).config["mounts"] == [mount]
+
+
+def test_a_mount_that_was_made_for_the_container_is_passed_by() -> None:
+    path = "/bundle/mnt/bound"
+    source = Source(kind="directory", real="/data", there="/data")
+    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: source})
+    assert plan.config["mounts"] == [bind("/data")]
+    assert plan.notes == ()
+
+
+def test_a_small_directory_that_is_only_here_is_copied_and_noted() -> None:
+    source = Source(kind="directory", size=DIRECTORY_LIMIT, private=True)
+    plan = fitted({"mounts": [bind("/scratch/d")]}, SLURM_USER, {"/scratch/d": source})
+    assert plan.copies[0].name == "0-d"
+    assert "changes to it are lost" in plan.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (Source(kind="file", size=FILE_LIMIT + 1), "larger than 1 MiB"),
+        (Source(kind="directory", size=DIRECTORY_LIMIT + 1), "larger than 16 MiB"),
+        (Source(kind="socket"), "a socket cannot be copied"),
+        (Source(kind="fifo"), "a fifo cannot be copied"),
+        (Source(kind="device"), "a device cannot be copied"),
+        (Source(kind="unreadable"), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_copied_is_dropped(source: Source, why: str) -> None:
+    path = "/run/user/1000/it"
+    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: source})
+    assert plan.config["mounts"] == []
+    assert plan.copies == ()
+    assert plan.notes == (f"mount /x dropped: {path} is only on this machine, and {why}",)
+
+
+@pytest.mark.parametrize(
+    "path", ["/home/user/x", "/tmp", "/run", "/dev/fuse", "/sys", "/proc/1", "/etc/resolv.conf"]
+)
+def test_what_every_node_has_is_bound_there(path: str) -> None:
+    private = path != "/home/user/x"
+    source = Source(kind="directory", private=private, real=path)
+    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: source})
+    assert plan.config["mounts"] == [bind(path)]
+
+
+def test_what_is_only_here_by_its_real_path_is_copied() -> None:
+    source = Source(kind="file", real="/run/user/1000/x")
+    plan = fitted({"mounts": [bind("/home/user/x")]}, SLURM_USER, {"/home/user/x": source})
+    assert len(plan.copies) == 1
+
+
+def test_nothing_is_only_here_when_it_runs_here() -> None:
+    source = Source(kind="socket", private=True)
+    plan = fitted({"mounts": [bind("/run/user/1/s")]}, LOCAL_USER, {"/run/user/1/s": source})
+    assert plan.config["mounts"] == [bind("/run/user/1/s")]
+
+
+def test_shared_memory_of_podman_becomes_a_tmpfs() -> None:
+    options = ["bind", "rprivate", "nosuid", "noexec", "nodev"]
+    mount = bind("/run/user/1/shm", "/dev/shm", options=options)
+    source = Source(kind="directory", private=True, capacity=65536000)
+    plan = fitted({"mounts": [mount]}, SLURM_USER, {"/run/user/1/shm": source})
+    assert plan.config["mounts"] == [
+        {
+            "destination": "/dev/shm",
+            "type": "tmpfs",
+            "source": "shm",
+            "options": [*options[1:], "mode=1777", "size=65536000"],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "copied"),
+    [
+        ("a b;$(c)", "0-a_b_c_"),
+        (".bashrc", "0-bashrc"),
+        ("...", "0-file"),
+        ("äöü", "0-_"),
+        ("x" * 300, "0-" + "x" * 64),
+    ],
+)
+def test_names_of_copies_are_plain(name: str, copied: str) -> None:
+    path = f"/run/user/1000/{name}"
+    plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: Source(kind="file")})
+    assert plan.copies[0].name == copied
