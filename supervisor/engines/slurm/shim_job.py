@@ -10,8 +10,6 @@ from typing import Any
 
 import msgspec
 import trio
-from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
-from scrun.supervisor.nodes.streams import ContainerStreams
 
 from scrun.core.errors import EngineError, StagingError, StateError, described, shortened
 from scrun.model.states import Ending, exited, taken
@@ -32,6 +30,8 @@ from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
+from scrun.supervisor.nodes.streams import ContainerStreams
 
 _CONTAINER = "container"  # its id for the shim, which has one
 _LAST_OUTPUT = 2.0

@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
-from scrun.supervisor.nodes.code import boot_command
-from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited, taken
@@ -17,6 +15,8 @@ from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.code import boot_command
+from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
 
 _WAY_OUT = 10.0
 _RAN_OUT = 128 + 9
