@@ -3,20 +3,25 @@
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import trio
 
-from scrun.core.errors import EngineError
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.code import code
-from scrun.supervisor.nodes.dialing import Listener, NotReached, addresses
+from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.link import Broken, Link
-from scrun.supervisor.nodes.streams import ContainerStreams, StreamTable
+from scrun.supervisor.nodes.listening import NotReached, addresses
+from scrun.supervisor.nodes.messages import Ended, Event, Reply, decoded
+from scrun.supervisor.nodes.messages import Hello as Hello
+from scrun.supervisor.nodes.messages import ShimError as ShimError
+from scrun.supervisor.nodes.messages import ShimLost as ShimLost
+from scrun.supervisor.nodes.streams import ContainerStreams
+from scrun.supervisor.nodes.table import StreamTable
 from scrun.supervisor.shim.frames import (
     CALL,
     EVENT,
@@ -34,62 +39,19 @@ _DIAL_PATIENCE = 2.0
 _DIAL_ANSWERS = 30.0
 _WORDS_BEFORE = 500
 
-T = TypeVar("T")
-
-
-class ShimError(EngineError):
-    """The shim could not do what it was asked.
-
-    Attributes:
-        log: The log of the OCI runtime, as lines of JSON; "" if there is none.
-    """
-
-    def __init__(self, message: str, log: str = "") -> None:
-        super().__init__(message)
-        self.log = log
-
-
-class ShimLost(EngineError):
-    """The shim has gone, and with it what it made."""
-
-
-class Hello(msgspec.Struct, frozen=True):
-    """What a shim says of itself, see `supervisor.shim`."""
-
-    protocol: int
-    node: str
-    pid: int
-    python: str = ""
-    runtime: str = ""
-    directory: str = ""
-    environment: Mapping[str, str] = {}
-
-
-class _Ended(msgspec.Struct, frozen=True):
-    target: str
-    status: int
-
-
-class _Reply(msgspec.Struct, frozen=True):
-    call: int
-    error: str | None = None
-    log: str = ""
-
-
-class _Event(msgspec.Struct, frozen=True):
-    event: str
-
 
 class _Awaited:
-    """Something that comes once: a reply, a status."""
+    """Something that comes once, a reply or a status, or never will."""
 
     def __init__(self) -> None:
         self.value: Any = None
-        self.came = trio.Event()
+        self.came = False
+        self.known = trio.Event()
 
     def set(self, value: object) -> None:
         self.value = value
-        self.came.set()
+        self.came = True
+        self.known.set()
 
 
 class Shim:
@@ -152,6 +114,8 @@ class Shim:
         finally:
             del self._calls[number]
         if (error := reply.get("error")) is not None:
+            if begins:
+                del self._targets[target], self._container_of[target]
             raise ShimError(error, reply.get("log", ""))
         if begins:
             self._table.begin(fields.get("streams"))
@@ -187,18 +151,16 @@ class Shim:
         return status
 
     async def _coming(self, awaited: _Awaited) -> Any:  # noqa: ANN401 (JSON)
-        if not awaited.came.is_set() and not self.lost.is_set():
-            async with unwrapped() as nursery:
-                for event in (awaited.came, self.lost):
-                    nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
-        if not awaited.came.is_set():
+        if not self.lost.is_set():
+            await awaited.known.wait()
+        if not awaited.came:
             raise ShimLost(f"the shim has gone: {self._reason}")
         return awaited.value
 
     def _forget(self, container: str) -> None:
         for target in [of for of, its in self._container_of.items() if its == container]:
             del self._container_of[target]
-            if self._targets[target].came.is_set():
+            if self._targets[target].came:
                 del self._targets[target]
 
     def streams(
@@ -276,16 +238,18 @@ class Shim:
             return
         self._reason = reason
         self.lost.set()
+        for awaited in (self._hello, *self._calls.values(), *self._targets.values()):
+            awaited.known.set()
         if self._direct_scope is not None:  # what it sent last may be on its way
             self._direct_scope.deadline = trio.current_time() + _LAST_DATA
 
     def _dispatch(self, kind: int, stream: int, payload: memoryview) -> None:
         if kind == REPLY:
-            call = _decoded(payload, _Reply).call
+            call = decoded(payload, Reply).call
             if call in self._calls:
                 self._calls[call].set(msgspec.json.decode(payload))
         elif kind == EVENT:
-            self._take_event(_decoded(payload, _Event).event, payload)
+            self._take_event(decoded(payload, Event).event, payload)
         elif kind == CALL or self._direct:
             raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
         else:
@@ -293,27 +257,15 @@ class Shim:
 
     def _take_event(self, event: str, payload: memoryview) -> None:
         if event == "hello":
-            self._hello.set(_decoded(payload, Hello))
+            self._hello.set(decoded(payload, Hello))
             before = self._control.before.decode(errors="replace").strip()
             self._control.before.clear()
             if before:
                 self._journal.write("verbose", f"before the shim: {before[:_WORDS_BEFORE]}")
         elif event == "ended":
-            ended = _decoded(payload, _Ended)
+            ended = decoded(payload, Ended)
             if ended.target in self._targets:
                 self._targets[ended.target].set(ended.status)
-
-
-def _decoded(payload: memoryview, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(payload, type=kind)
-    except msgspec.DecodeError as error:
-        raise BrokenFrame(f"what it sends is not understood: {error}") from error
-
-
-async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
 
 
 @asynccontextmanager

@@ -1,0 +1,153 @@
+"""A stream from a container or an exec: its output, or what its terminal shows."""
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+from scrun.supervisor.nodes.ends import Gone, Sink
+from scrun.supervisor.nodes.link import Link
+from scrun.supervisor.shim.frames import CLOSED, CREDIT, CREDIT_BYTES, WINDOW, BrokenFrame, frame
+
+_CREDIT_AT = WINDOW // 4
+_TOGETHER = 1 << 16  # else a program that writes single bytes would take far more memory
+
+
+class Incoming:
+    """A stream from the container.
+
+    Attributes:
+        number: Its number.
+        over: Set when all of it has been written, or its reader has gone.
+    """
+
+    def __init__(self, link: Link, number: int, name: str, failed: Callable[[str], None]) -> None:
+        """Create it.
+
+        Args:
+            link: Over which it goes.
+            number: Its number.
+            name: Its name for people.
+            failed: Called with the reason if it cannot be written, other than by its reader's end.
+        """
+        self.number = number
+        self.over = trio.Event()
+        self._link = link
+        self._name = name
+        self._failed = failed
+        self._sink: Sink | None = None
+        self._waiting: deque[bytearray] = deque()  # for a sink that is full
+        self._window = WINDOW
+        self._written = 0  # and no credit sent for it yet
+        self._ended = False
+        self._gone = False
+        self._changed = trio.Event()
+
+    @property
+    def full(self) -> bool:
+        """Whether its reader makes it wait."""
+        return bool(self._waiting)
+
+    def take(self, data: memoryview) -> None:
+        """Write data, or keep a copy.
+
+        Raises:
+            BrokenFrame: It is more than was allowed.
+        """
+        if self._ended or self._gone:
+            return
+        self._window -= len(data)
+        if self._window < 0:
+            raise BrokenFrame(f"more than {WINDOW} bytes of a stream")
+        if self._sink is not None and not self._waiting:
+            try:
+                count = self._sink.try_write(data)
+            except Gone as error:
+                self._lose_reader(error)
+                return
+            self._count(count)
+            data = data[count:]
+        if data:
+            self._keep(data)
+
+    def _keep(self, data: memoryview) -> None:
+        waiting = self._waiting
+        if len(waiting) > 1 and len(waiting[-1]) < _TOGETHER:  # the first one is being written
+            waiting[-1] += data
+        else:
+            waiting.append(bytearray(data))
+            if len(waiting) == 1:
+                self._tell()
+
+    def end(self) -> None:
+        """Take the end of file."""
+        self._ended = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _count(self, written: int) -> None:
+        self._written += written
+        if self._written >= _CREDIT_AT:
+            self._window += self._written
+            count, self._written = self._written, 0
+            self._link.put(frame(CREDIT, self.number, CREDIT_BYTES.pack(count)))
+
+    def _lose_reader(self, error: Gone) -> None:
+        self._gone = True
+        self._waiting.clear()
+        self._link.put(frame(CLOSED, self.number))
+        if str(error):
+            self._failed(f"{self._name}: {error}")
+        self._tell()
+
+    async def pump(self, opened: AbstractAsyncContextManager[Sink]) -> None:
+        """Write what comes until its end.
+
+        Args:
+            opened: The sink; closed as soon as it is not needed.
+        """
+        try:
+            async with opened as self._sink:
+                await self._write_all(self._sink)
+                self._sink = None
+        finally:
+            if not self._ended and not self._gone:
+                self._gone = True
+                self._link.put(frame(CLOSED, self.number))
+        self.over.set()
+        self._tell()
+
+    async def _write_all(self, found: Sink) -> None:
+        try:
+            while True:
+                if self._waiting:
+                    await self._write_first(found)
+                elif self._ended or self._gone:
+                    return
+                else:
+                    await self._changed.wait()
+        except Gone as error:
+            self._lose_reader(error)
+
+    async def _write_first(self, found: Sink) -> None:
+        data = memoryview(self._waiting[0])
+        while data:
+            count = await found.write(data)
+            self._count(count)
+            data = data[count:]
+        self._waiting.popleft()
+        if not self._waiting:
+            self._tell()
+
+    async def finished(self, patience: float) -> None:
+        """Wait until it is over, `patience` seconds besides those in which its reader is slow."""
+        while not self.over.is_set() and patience > 0:
+            begun, slow, changed = trio.current_time(), self.full or self._ended, self._changed
+            with trio.move_on_after(float("inf") if slow else patience):
+                await changed.wait()
+            if not slow:
+                patience -= trio.current_time() - begun

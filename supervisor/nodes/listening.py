@@ -1,0 +1,94 @@
+"""Where nodes can reach us, and the port at which we listen for one of them."""
+
+import ipaddress
+import random
+import socket
+from collections.abc import Mapping
+
+from scrun.core.errors import ScrunError
+from scrun.supervisor.core.threads import look
+
+BACKLOG = 16
+_NAMES = 2.0
+_LOOPBACK = "127.0.0.1"
+_FROM_SLURM = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
+
+
+class NotReached(ScrunError):
+    """The node has no connection to us; with the reason."""
+
+
+async def addresses(environment: Mapping[str, str], port: int) -> list[tuple[str, int]]:
+    """Return where the node may find us, the most probable first.
+
+    Args:
+        environment: The variables of the step: Slurm says there whence srun came.
+        port: Where we listen.
+    """
+    found = [environment[name] for name in _FROM_SLURM if environment.get(name)]
+    try:
+        found += await look("the name service", _own_addresses, patience=_NAMES)
+    except (ScrunError, OSError):
+        pass  # those that Slurm knows are left
+    return [(host, port) for host in dict.fromkeys([*found, _LOOPBACK])]
+
+
+def _own_addresses() -> list[str]:
+    """Return the name of this machine and its addresses, as the name service knows them."""
+    name = socket.gethostname()
+    found = [name]
+    for *_, address in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM):
+        host = str(address[0])
+        own = ipaddress.ip_address(host.partition("%")[0])
+        if not own.is_loopback and not own.is_link_local:
+            found.append(host)
+    return found
+
+
+def listen(ports: str | None) -> socket.socket:
+    """Listen on all addresses of this machine.
+
+    Args:
+        ports: The range to choose from, as "60001-63000"; None for any.
+
+    Raises:
+        NotReached: No port is free.
+        OSError: Sockets cannot be made.
+    """
+    tries = [0]
+    if ports:
+        first, _, last = ports.partition("-")
+        try:
+            tries = list(range(int(first), int(last or first) + 1))
+        except ValueError:
+            raise NotReached(f"SrunPortRange={ports} is no range") from None
+        random.shuffle(tries)
+    for port in tries:
+        try:
+            return _listen_at(port)
+        except (OSError, OverflowError):
+            continue
+    raise NotReached(f"no port is free in {ports}" if ports else "no port is free")
+
+
+def _listen_at(port: int) -> socket.socket:
+    for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:
+            if family == socket.AF_INET:
+                raise
+            continue  # this machine has no IPv6
+        try:
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, port))
+            sock.listen(BACKLOG)
+        except OSError:
+            sock.close()
+            if family == socket.AF_INET:
+                raise
+            continue
+        return sock
+    raise AssertionError("unreachable")

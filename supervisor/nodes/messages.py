@@ -1,0 +1,72 @@
+"""What a shim says: replies, events, errors."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from scrun.core.errors import EngineError
+from scrun.supervisor.shim.frames import BrokenFrame
+
+T = TypeVar("T")
+
+
+class ShimError(EngineError):
+    """The shim could not do what it was asked.
+
+    Attributes:
+        log: The log of the OCI runtime, as lines of JSON; "" if there is none.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class ShimLost(EngineError):
+    """The shim has gone, and with it what it made."""
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """What a shim says of itself, see `supervisor.shim`."""
+
+    protocol: int
+    node: str
+    pid: int
+    python: str = ""
+    runtime: str = ""
+    directory: str = ""
+    environment: Mapping[str, str] = {}
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """That a container or an exec has ended, see `supervisor.shim`."""
+
+    target: str
+    status: int
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The reply to a call, as far as it is always the same, see `supervisor.shim`."""
+
+    call: int
+    error: str | None = None
+    log: str = ""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """The kind of an event, see `supervisor.shim`."""
+
+    event: str
+
+
+def decoded(payload: memoryview, kind: type[T]) -> T:
+    """Return a message.
+
+    Raises:
+        BrokenFrame: It is none.
+    """
+    try:
+        return msgspec.json.decode(payload, type=kind)
+    except msgspec.DecodeError as error:
+        raise BrokenFrame(f"what it sends is not understood: {error}") from error

@@ -1,0 +1,67 @@
+"""A stream to a container or an exec: its standard input, or what is typed at its terminal."""
+
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+from scrun.supervisor.nodes.ends import Source
+from scrun.supervisor.nodes.link import Broken, Link, buffer
+from scrun.supervisor.shim.frames import DATA, END, HEADER, PIECE, WINDOW, frame
+
+
+class Outgoing:
+    """A stream to the container."""
+
+    def __init__(self, link: Link, number: int) -> None:
+        """Create it.
+
+        Args:
+            link: Over which it goes.
+            number: Its number.
+        """
+        self.begun = trio.Event()
+        self._link = link
+        self._number = number
+        self._allowed = WINDOW
+        self._more = trio.Event()
+        self._scope = trio.CancelScope()
+
+    def credit(self, count: int) -> None:
+        """Allow more bytes."""
+        self._allowed += count
+        self._more.set()
+
+    def close(self) -> None:
+        """Stop reading: nobody takes it any more."""
+        self._scope.cancel()
+
+    async def pump(self, opened: AbstractAsyncContextManager[Source]) -> None:
+        """Send what is read until its end.
+
+        Args:
+            opened: The source; closed as soon as it is not needed.
+        """
+        try:
+            with self._scope:
+                await self.begun.wait()
+                try:
+                    async with opened as found:
+                        await self._send_all(found)
+                finally:
+                    self._link.put(frame(END, self._number))
+        except Broken:
+            pass  # the shim has gone, which others tell
+
+    async def _send_all(self, found: Source) -> None:
+        room = buffer(HEADER.size + PIECE)
+        while True:
+            while self._allowed <= 0:
+                self._more = trio.Event()
+                await self._more.wait()
+            most = min(PIECE, self._allowed)
+            count = await found.read_into(room[HEADER.size : HEADER.size + most])
+            if not count:
+                return
+            self._allowed -= count
+            HEADER.pack_into(room, 0, DATA, self._number, count)
+            await self._link.send(room[: HEADER.size + count])
