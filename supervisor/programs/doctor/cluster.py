@@ -250,6 +250,9 @@ async def _oci_conf(call: DoctorCall, report: Reporter) -> None:
     if not call.by_slurm:
         report(Finding(name, "ok", "not needed"))
         return
+    if call.settings.slurm.launch == "shim":
+        report(Finding(name, "ok", "not needed: [slurm] launch is shim"))
+        return
     version = None
     with contextlib.suppress(ScrunError):  # the finding `versions` reports this
         version = await slurm_version(call)

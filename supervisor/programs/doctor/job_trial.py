@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shlex
 import tempfile
 import uuid
@@ -46,11 +47,13 @@ class NodeReport(msgspec.Struct, frozen=True):
         node: The node's name.
         runtime: The first line of the runtime's `--version`, "" if it is missing.
         token: The content of the file that was written here, "" if it is missing.
+        python: The version of Python, "" if it is missing; only a shim needs it.
     """
 
     node: str
     runtime: str
     token: str
+    python: str = ""
 
 
 def script(program: str | None, file: str) -> str:
@@ -64,14 +67,30 @@ def script(program: str | None, file: str) -> str:
     return f'echo "node $SLURMD_NODENAME"\n{asked}echo "token $(cat {shlex.quote(file)})"\n'
 
 
+_FOR_A_SHIM = """\
+PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+for p in python3 /usr/libexec/platform-python; do
+    if command -v "$p" >/dev/null 2>&1; then echo "python $("$p" --version 2>&1)"; break; fi
+done
+for p in crun runc; do
+    if "$p" --version >/dev/null 2>&1; then echo "runtime $("$p" --version | head -n 1)"; break; fi
+done
+"""
+
+
 def read(lines: list[str]) -> NodeReport:
     """Parse the output of `script`; of several nodes, the first counts."""
     found: dict[str, str] = {}
     for line in lines:
         word, _, rest = line.partition(" ")
-        if word in ("node", "runtime", "token"):
+        if word in ("node", "runtime", "token", "python"):
             found.setdefault(word, rest.strip())
-    return NodeReport(found.get("node", "?"), found.get("runtime", ""), found.get("token", ""))
+    return NodeReport(
+        found.get("node", "?"),
+        found.get("runtime", ""),
+        found.get("token", ""),
+        found.get("python", ""),
+    )
 
 
 def judge_runtime(program: str | None, seen: NodeReport, conf: str) -> Finding:
@@ -89,6 +108,23 @@ def judge_runtime(program: str | None, seen: NodeReport, conf: str) -> Finding:
         remedy = f"install it there (apt install {os.path.basename(program)}), or correct {conf}"
         return Finding(name, "fail", f"{seen.node}: {program} is not installed", remedy)
     return Finding(name, "ok", f"{seen.node}: {program}, {seen.runtime}")
+
+
+def judge_node_for_shim(seen: NodeReport) -> Finding:
+    """Judge whether a shim would work on a node.
+
+    Args:
+        seen: The node's report.
+    """
+    name = "runtime on a node"
+    version = re.match(r"Python (\d+)\.(\d+)", seen.python)
+    if version is None or (int(version[1]), int(version[2])) < (3, 6):
+        text = f"{seen.node}: Python 3.6 or newer is missing, which [slurm] launch = shim needs"
+        return Finding(name, "fail", text, "install it there, or set launch to container")
+    if not seen.runtime:
+        text = f"{seen.node}: neither crun nor runc works there"
+        return Finding(name, "fail", text, "install one of them there (apt install crun)")
+    return Finding(name, "ok", f"{seen.node}: {seen.runtime}, called by a shim of {seen.python}")
 
 
 def judge_directory(directory: str, seen: NodeReport, token: str, *, scripted: bool) -> Finding:
@@ -216,9 +252,11 @@ async def _in_job(call: DoctorCall, report: Reporter, job: Job, request: JobRequ
     conf = oci_conf_path(call)
     program = await trio.to_thread.run_sync(_program, call, abandon_on_cancel=True)
     with _token(call, request) as (directory, file, token):
-        _, lines = await _step(job, script(program, file))
+        shim = call.settings.slurm.launch == "shim"
+        text = _FOR_A_SHIM + script(None, file) if shim else script(program, file)
+        _, lines = await _step(job, text)
     seen = read(lines)
-    report(judge_runtime(program, seen, conf))
+    report(judge_node_for_shim(seen) if shim else judge_runtime(program, seen, conf))
     report(judge_directory(directory, seen, token, scripted=_scripted(call)))
     report(await _users(call, job, request))
     report(await try_container(call, job.environment))

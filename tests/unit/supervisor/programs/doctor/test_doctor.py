@@ -261,6 +261,24 @@ def test_munge_socket() -> None:
 # --- on a node
 
 
+@pytest.mark.parametrize(
+    ("lines", "status", "text"),
+    [
+        (["python Python 3.6.8", "runtime crun version 1.8"], "ok", "crun version 1.8, called by"),
+        (["python Python 3.14.0", "runtime runc version 1.1"], "ok", "runc version 1.1"),
+        (["python Python 3.5.3", "runtime crun version 1.8"], "fail", "3.6 or newer is missing"),
+        (["python Python 2.7.18", "runtime crun version 1.8"], "fail", "3.6 or newer is missing"),
+        (["runtime crun version 1.8"], "fail", "3.6 or newer is missing"),
+        (["python Python 3.11.2"], "fail", "neither crun nor runc works there"),
+    ],
+)
+def test_a_node_for_a_shim(lines: list[str], status: str, text: str) -> None:
+    found = job_trial.judge_node_for_shim(job_trial.read(["node n1", *lines]))
+    assert found.status == status
+    assert found.text.startswith("n1: ")
+    assert text in found.text
+
+
 def test_what_a_node_tells() -> None:
     seen = job_trial.read(
         ["node n1", "runtime crun version 1", "token t", "node n2", "noise", "token"]
