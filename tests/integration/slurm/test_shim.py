@@ -93,7 +93,7 @@ def test_create_reports_the_runtimes_error(site: Site) -> None:
 
 def test_what_the_log_says(site: Site) -> None:
     life = site.life("sleep", "600").created().start()
-    log = site.must("logs", "--messages", life.container)
+    log = site.must("logs", "--messages", life.id)
     assert "launched by a shim on node" in log
     assert "streams go over srun" not in log
     life.kill("KILL")
@@ -107,15 +107,15 @@ def test_signals_and_exec(site: Site) -> None:
     life.says("up")
     life.kill("TERM")
     life.says("term")
-    done = site.run("exec", life.container, "sh", "-c", "echo in; echo err >&2; exit 5")
+    done = site.run("exec", life.id, "sh", "-c", "echo in; echo err >&2; exit 5")
     assert (done.returncode, done.stdout, done.stderr) == (5, "in\n", "err\n")
-    missing = site.run("exec", life.container, "/no/such/program")
+    missing = site.run("exec", life.id, "/no/such/program")
     assert missing.returncode == 127
-    assert "pid" in site.must("state", life.container)
-    assert "sleep" in site.must("ps", life.container)
-    site.must("pause", life.container)
+    assert "pid" in site.must("state", life.id)
+    assert "sleep" in site.must("ps", life.id)
+    site.must("pause", life.id)
     assert life.status == "paused"
-    site.must("resume", life.container)
+    site.must("resume", life.id)
     life.kill("KILL")
     assert life.wait() == 137
     life.delete()
