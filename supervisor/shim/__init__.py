@@ -28,7 +28,8 @@ an exec's streams carries DATA in one direction, a terminal in both.
 its own, "python": "3.11.2", "runtime": path or "", "directory": its directory, "environment":
 its environment}`. `ended`: `{"target": ID, "status": wait status as of waitpid(2)}`; it comes
 after the reply to the target's `create` or `exec`, and all END frames of its output follow or
-precede it.
+precede it. `signal`: `{"number": n}`: Slurm sent the step SIGHUP, SIGINT, SIGQUIT, SIGUSR1 or
+SIGUSR2; what becomes of it is the supervisor's to decide.
 
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.
@@ -36,7 +37,7 @@ twice.
     dial     addresses: list of [host, port]; secret: hex; patience: seconds for all
              {}; error: no connection, streams go over srun
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;
-             streams; directory
+             streams
              {"pid": …}; error: the runtime's words, with "log": its log as JSON lines
     start    id
              {}; error and log

@@ -1,7 +1,5 @@
 """The frames between the supervisor and the shim, for both ends (see `supervisor.shim`). Pure."""
 
-import hashlib
-import hmac
 import struct
 
 PROTOCOL = 1
@@ -76,4 +74,7 @@ def proof(secret: bytes, who: bytes, both: bytes) -> bytes:
         who: b"shim" or b"supervisor".
         both: The random bytes of the shim, then those of the supervisor.
     """
+    import hashlib  # some ms, which a shim that is not asked to dial need not spend
+    import hmac
+
     return hmac.new(secret, who + both, hashlib.sha256).digest()

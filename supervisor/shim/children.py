@@ -1,0 +1,129 @@
+"""Starts children and reaps them: ours, and the orphans that come to a subreaper."""
+
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Become the parent of orphans: the containers' first processes, when their runtime has ended.
+
+    From now on nobody but root may trace this process, either: it will know a secret.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    import ctypes
+
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    nothing = ctypes.c_ulong(0)
+    if prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), nothing, nothing, nothing):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    prctl(_PR_SET_DUMPABLE, nothing, nothing, nothing, nothing)
+
+
+class Children:
+    """The one place that reaps."""
+
+    def __init__(self) -> None:
+        """Have no children."""
+        self._waiting: dict[int, Callable[[int], None]] = {}
+        self._unclaimed: dict[int, int] = {}
+        self._expected = 0
+        self._null = os.open("/dev/null", os.O_RDWR)
+
+    def spawn(
+        self,
+        command: "Sequence[str]",
+        ended: "Callable[[int], None]",
+        stdio: "Sequence[int | None]" = (None, None, None),
+        place: "str | None" = None,
+        env: "Mapping[str, str] | None" = None,
+    ) -> int:
+        """Start a program in a session of its own; return its pid.
+
+        Args:
+            command: The path of the program, and its arguments.
+            ended: Called with its wait status.
+            stdio: Its descriptors 0 to 2; None is /dev/null. None of ours is below 3.
+            place: Its working directory, if it is not ours.
+            env: Its environment, if it is not ours.
+
+        Raises:
+            OSError: The machine has no process left.
+        """
+        pid = os.fork()
+        if pid == 0:
+            self._become(command, stdio, place, os.environ if env is None else env)
+        self._waiting[pid] = ended
+        return pid
+
+    def _become(
+        self,
+        command: "Sequence[str]",
+        stdio: "Sequence[int | None]",
+        place: "str | None",
+        env: "Mapping[str, str]",
+    ) -> None:
+        """Be the program, in the child; never returns."""
+        try:
+            signal.set_wakeup_fd(-1)  # the pipe is the parent's, too
+            os.setsid()
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
+                signal.signal(ignored, signal.SIG_DFL)
+            if place is not None:
+                os.chdir(place)
+            for number, fd in enumerate(stdio):
+                os.dup2(self._null if fd is None else fd, number)
+            os.execve(command[0], list(command), env)
+        except BaseException as error:
+            os.write(2, (f"{command[0]}: {error}\n").encode(errors="replace"))
+        finally:
+            os._exit(127)
+
+    def expect(self) -> None:
+        """Keep the statuses of processes nobody knows, until `expect_no_longer`.
+
+        A runtime is at work, and what it started may end before its pid is read.
+        """
+        self._expected += 1
+
+    def expect_no_longer(self) -> None:
+        """End what one `expect` began. All pids are claimed that will be."""
+        self._expected -= 1
+        if not self._expected:
+            self._unclaimed.clear()  # a pid may come again
+
+    def claim(self, pid: int, ended: "Callable[[int], None]") -> None:
+        """Have the end of a process of the runtime's told: at once, if it has ended already."""
+        status = self._unclaimed.pop(pid, None)
+        if status is None:
+            self._waiting[pid] = ended
+        else:
+            ended(status)
+
+    def reap(self) -> None:
+        """Reap all that have ended, and tell."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            ended = self._waiting.pop(pid, None)
+            if ended is not None:
+                ended(status)
+            elif self._expected:
+                self._unclaimed[pid] = status
+
+
+def exit_status(status: int) -> int:
+    """Return what a shell says of a wait status: 128+n for a signal."""
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

@@ -1,0 +1,195 @@
+"""A container's or an exec's standard streams: pipes, or a terminal from the runtime."""
+
+import array
+import errno
+import fcntl
+import os
+import socket
+import struct
+import termios
+
+from .frames import END
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .streams import Sink, Source, Streams
+
+_PIPE = 1 << 18  # many larger ones would use up what a user may have
+_F_SETPIPE_SZ = 1031
+_WORDS = 1 << 16
+
+
+class Stdio:
+    """The standard streams of a container or of an exec.
+
+    Attributes:
+        terminal: Whether they are a terminal.
+        child: The descriptors that the runtime gets as 0 to 2; closed by `begun` and `abandon`.
+    """
+
+    def __init__(self, streams: "Streams", wanted: "Mapping[str, int]", place: str) -> None:
+        """Make the pipes, or the socket for the terminal.
+
+        Args:
+            streams: Where they go.
+            wanted: The call's `streams`.
+            place: The directory of the container or exec; this becomes no working directory.
+
+        Raises:
+            OSError: No descriptor is left.
+            ValueError: A stream exists already.
+        """
+        self._streams = streams
+        self.terminal = "terminal" in wanted
+        self.child: list[int | None] = [None, None, None]
+        self._sources: list[Source] = []
+        self._sinks: list[Sink] = []
+        self._words = self._master = self._listener = -1
+        self._socket: socket.socket | None = None
+        self._number = wanted.get("terminal", 0)
+        self._size = (int(wanted.get("rows", 0)), int(wanted.get("columns", 0)))
+        try:
+            if self.terminal:
+                self._listen(place)
+            else:
+                self._make_pipes(wanted)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _listen(self, place: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._socket.bind(f"/proc/self/fd/{folder}/console")
+        finally:
+            os.close(folder)
+        self._socket.listen(1)
+        self._socket.setblocking(False)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        words = os.open(os.path.join(place, "words"), flags, 0o600)
+        self.child[1:] = [words, words]
+        self._words = os.dup(words)
+        self._sinks.append(self._streams.sink(self._number, -1))
+
+    def _make_pipes(self, wanted: "Mapping[str, int]") -> None:
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            if name not in wanted:
+                continue
+            here, there = os.pipe()
+            if number == 0:
+                here, there = there, here
+            self.child[number] = there
+            if number < 2:
+                _enlarge(here)
+            try:
+                if number == 0:
+                    self._sinks.append(self._streams.sink(wanted[name], here))
+                    continue
+                self._sources.append(self._streams.source(wanted[name], here))
+            except ValueError:
+                os.close(here)
+                raise
+            if number == 2:
+                self._words = os.dup(here)
+
+    def close_child(self) -> None:
+        """Close the runtime's ends: it has them."""
+        for fd in {fd for fd in self.child if fd is not None}:
+            os.close(fd)
+        self.child = [None, None, None]
+
+    def receive(self) -> None:
+        """Receive the terminal, which a runtime that succeeded has sent (runc's terminals.md).
+
+        Raises:
+            OSError: It has not.
+        """
+        if self._socket is None:
+            return
+        connection, _ = self._socket.accept()
+        try:
+            connection.setblocking(False)
+            space = socket.CMSG_SPACE(struct.calcsize("i"))
+            _, ancillary, _, _ = connection.recvmsg(4096, space, socket.MSG_CMSG_CLOEXEC)
+        finally:
+            connection.close()
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds = array.array("i")
+                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+                self._master = fds[0]
+                os.set_inheritable(self._master, False)
+        if self._master < 0:
+            raise OSError(errno.EPROTO, "the runtime sent no terminal")
+        self.resize(*self._size)
+
+    def begin(self) -> None:
+        """Carry bytes: the runtime has succeeded, and what comes now is the program's."""
+        self._end_setup()
+        if self._master >= 0:
+            source = self._streams.source(self._number, os.dup(self._master), terminal=True)
+            self._sources.append(source)
+            self._sinks[0].open(os.dup(self._master))
+        for source in self._sources:
+            source.begin()
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Give the terminal a size, now or when it comes; 0 leaves it as it is."""
+        self._size = (rows, columns)
+        if self._master >= 0 and rows > 0 and columns > 0:
+            size = struct.pack("HHHH", min(rows, 0xFFFF), min(columns, 0xFFFF), 0, 0)
+            fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+
+    def words(self) -> bytes:
+        """Return what a runtime that failed wrote to its standard error."""
+        if self._words < 0:
+            return b""
+        try:
+            if self.terminal:
+                os.lseek(self._words, 0, os.SEEK_SET)
+            return os.read(self._words, _WORDS)
+        except OSError:
+            return b""
+
+    def fail(self) -> None:
+        """Carry what the runtime wrote, and end: there will be no program."""
+        self._end_setup()
+        for sink in self._sinks:
+            sink.close()
+        for source in self._sources:
+            source.begin()
+        if self.terminal:
+            self.release()
+            self._streams.link.send(END, self._number)
+
+    def abandon(self) -> None:
+        """Close everything without a word: the program is not there, or nobody wants it."""
+        self.close_child()
+        self._end_setup()
+        for end in self._sources + self._sinks:
+            end.close()
+        self.release()
+
+    def release(self) -> None:
+        """Close the terminal; what its programs wrote is still carried."""
+        if self._master >= 0:
+            os.close(self._master)
+            self._master = -1
+
+    def _end_setup(self) -> None:
+        if self._words >= 0:
+            os.close(self._words)
+            self._words = -1
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _enlarge(pipe: int) -> None:
+    try:
+        fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PIPE)
+    except OSError:  # the user has many already
+        pass

@@ -1,0 +1,109 @@
+"""Makes the direct connection to the supervisor. Blocks, for no stream exists yet."""
+
+import errno
+import hmac
+import os
+import select
+import socket
+import time
+
+from .frames import proof
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NONCE = 32
+_PROOF = 32
+_KEEP_IDLE = 300  # seconds: some firewalls forget a connection without traffic
+_BUSY = (errno.EINPROGRESS, errno.EWOULDBLOCK, 0)
+
+
+class NoConnection(Exception):
+    """Nobody who knows the secret answered; the reasons."""
+
+
+def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float) -> socket.socket:
+    """Connect to the first address where somebody proves to know the secret.
+
+    Args:
+        addresses: Pairs of host and port; all are tried at once.
+        secret: The secret.
+        patience: The seconds for everything.
+
+    Returns:
+        A non-blocking socket.
+
+    Raises:
+        NoConnection: There is none.
+    """
+    deadline = time.monotonic() + patience
+    reasons: list[str] = []
+    waiting: dict[int, tuple[socket.socket, str]] = {}
+    poll = select.poll()
+    for host, port in addresses:
+        name = f"{host}:{port}"
+        try:
+            for family, kind, protocol, _, address in socket.getaddrinfo(
+                str(host), int(str(port)), 0, socket.SOCK_STREAM
+            ):
+                sock = socket.socket(family, kind, protocol)
+                sock.setblocking(False)
+                code = sock.connect_ex(address)
+                if code in _BUSY:
+                    waiting[sock.fileno()] = (sock, name)
+                    poll.register(sock, select.POLLOUT)
+                else:
+                    reasons.append(f"{name}: {os.strerror(code)}")
+                    sock.close()
+        except (OSError, ValueError) as error:
+            reasons.append(f"{name}: {error}")
+    found = None
+    while waiting and found is None and deadline > time.monotonic():
+        for fd, _ in poll.poll(max(0, int((deadline - time.monotonic()) * 1000) + 1)):
+            poll.unregister(fd)
+            sock, name = waiting.pop(fd)
+            try:
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if code:
+                    raise OSError(code, os.strerror(code))
+                _prove(sock, secret, deadline)
+            except OSError as error:
+                reasons.append(f"{name}: {error.strerror or error}")
+                sock.close()
+            else:
+                found = sock
+                break
+    for sock, name in waiting.values():
+        reasons.append(f"{name}: no answer")
+        sock.close()
+    if found is None:
+        raise NoConnection("; ".join(reasons) or "no address")
+    found.setblocking(False)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_IDLE)
+    return found
+
+
+def _prove(sock: socket.socket, secret: bytes, deadline: float) -> None:
+    ours = os.urandom(_NONCE)
+    sock.settimeout(max(0.001, deadline - time.monotonic()))
+    sock.sendall(ours)
+    both = ours + _exactly(sock, _NONCE, deadline)
+    sock.sendall(proof(secret, b"shim", both))
+    if not hmac.compare_digest(
+        _exactly(sock, _PROOF, deadline), proof(secret, b"supervisor", both)
+    ):
+        raise OSError(errno.EACCES, "the other end does not know the secret")
+
+
+def _exactly(sock: socket.socket, size: int, deadline: float) -> bytes:
+    data = b""
+    while len(data) < size:
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        piece = sock.recv(size - len(data))
+        if not piece:
+            raise OSError(errno.ECONNRESET, "closed before it proved to know the secret")
+        data += piece
+    return data

@@ -1,0 +1,183 @@
+"""The shim's directory: made, locked and removed; and those that dead shims have left."""
+
+import fcntl
+import os
+import signal
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+_RANDOM = 6
+_ATTEMPTS = 20
+_ELSEWHERE = ("/dev/shm", "/var/tmp")
+_LOCK = "lock"
+_PATIENCE = 30  # seconds
+
+
+class Directory:
+    """The shim's own directory, locked while it lives.
+
+    Attributes:
+        path: Its path.
+    """
+
+    def __init__(self, path: str, lock: int) -> None:
+        """Use `make_directory`."""
+        self.path = path
+        self.lock = lock
+
+    def remove(self) -> None:
+        """Remove it and what is in it."""
+        remove_tree(self.path)
+
+
+def make_directory(env: "Mapping[str, str]") -> Directory:
+    """Make the shim's directory, which nobody else may enter.
+
+    Args:
+        env: The environment, for TMPDIR.
+
+    Raises:
+        OSError: It cannot be made anywhere.
+    """
+    first = None
+    for folder in _folders(env):
+        try:
+            return _make_in(folder)
+        except OSError as error:
+            first = first or error
+    raise first or FileNotFoundError(2, "No folder for temporary files")
+
+
+def _folders(env: "Mapping[str, str]") -> "Iterator[str]":
+    own = env.get("TMPDIR", "")
+    yield own if own.startswith("/") else "/tmp"
+    yield from _ELSEWHERE
+
+
+def _make_in(folder: str) -> Directory:
+    for _ in range(_ATTEMPTS):
+        letters = "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(_RANDOM))
+        path = os.path.join(folder, f"scrun-{os.geteuid()}-{letters}")
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            continue
+        lock = _locked(path, os.O_CREAT)
+        if lock is not None:
+            return Directory(path, lock)
+    raise FileExistsError(17, f"No free name in {folder}")
+
+
+def _locked(path: str, create: int = 0) -> "int | None":
+    """Lock a directory; None if somebody else has, or has removed it."""
+    name = os.path.join(path, _LOCK)
+    try:
+        lock = os.open(name, os.O_RDWR | os.O_NOFOLLOW | create, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), os.lstat(name)):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None
+
+
+def others(env: "Mapping[str, str]", own: str) -> "list[str]":
+    """Return the directories of the user's other shims on this node.
+
+    Args:
+        env: The environment, for TMPDIR.
+        own: The directory that is not meant.
+    """
+    start, found = f"scrun-{os.geteuid()}-", []
+    for folder in {*_folders(env), "/tmp"}:
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            path = os.path.join(folder, name)
+            ours = name.startswith(start) and len(name) == len(start) + _RANDOM
+            if ours and path != own and _is_private(path):
+                found.append(path)
+    return found
+
+
+def _is_private(path: str) -> bool:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    private = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o700
+    return private and status.st_uid == os.geteuid()
+
+
+def remove_left(paths: "Sequence[str]", runtimes: "Sequence[Sequence[str]]") -> None:
+    """Delete containers and files of shims that are dead. Blocks; for a process of its own.
+
+    Args:
+        paths: What `others` found.
+        runtimes: Each runtime's name, and its program with options up to `--root`.
+    """
+    signal.alarm(_PATIENCE)
+    for path in paths:
+        lock = _locked(path)
+        if lock is None:
+            _remove_empty(path)
+            continue
+        for name, *command in runtimes:
+            root = os.path.join(path, name)
+            for container in sorted(os.listdir(root)) if os.path.isdir(root) else ():
+                _wait([*command, root, "delete", "--force", "--", container])
+        remove_tree(path)
+        os.close(lock)
+
+
+def _remove_empty(path: str) -> None:
+    """Remove a directory if it is empty: its shim ended before it had the lock."""
+    try:
+        os.rmdir(path)
+    except OSError:
+        pass
+
+
+def _wait(command: "list[str]") -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.execv(command[0], command)
+        finally:
+            os._exit(127)
+    os.waitpid(pid, 0)
+
+
+def write_private(path: str, text: str) -> None:
+    """Write a file that only the user may read."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(fd, "w", encoding="utf-8", errors="surrogatepass") as file:
+        file.write(text)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory and what is in it, as far as that is possible; the lock last."""
+    try:
+        names = os.listdir(path)
+    except OSError:
+        return
+    for name in sorted(names, key=lambda name: name == _LOCK):
+        inner = os.path.join(path, name)
+        try:
+            if stat.S_ISDIR(os.lstat(inner).st_mode):
+                remove_tree(inner)
+            else:
+                os.unlink(inner)
+        except OSError:
+            pass
+    _remove_empty(path)

@@ -1,0 +1,153 @@
+"""Frames over a pair of descriptors: srun's standard streams, or the direct connection."""
+
+import collections
+import os
+
+from .frames import HEADER, BrokenFrame, Reader
+from .loop import READ, WRITE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .loop import Loop
+
+_LONG = 1 << 20
+_SHORT = 1 << 18
+_AT_ONCE = 64
+_READ = 1 << 18
+
+
+class Link:
+    """One connection: whole frames come and go, and nothing blocks.
+
+    Attributes:
+        broken: Why it can no longer be used; "" while it can.
+    """
+
+    def __init__(
+        self,
+        loop: "Loop",
+        source: int,
+        sink: int,
+        received: "Callable[[int, int, bytes], None]",
+        ended: "Callable[[], None]",
+    ) -> None:
+        """Begin to send; `listen` begins to receive.
+
+        Args:
+            loop: What waits.
+            source: Where frames come from.
+            sink: Where they go; may be the same.
+            received: Called with each frame.
+            ended: Called once, when it is broken.
+        """
+        self._loop, self._source, self._sink = loop, source, sink
+        self._received, self._ended = received, ended
+        self._reader = Reader()
+        self._queue: collections.deque[memoryview] = collections.deque()
+        self._queued = 0
+        self._listens = False
+        self._short: list[Callable[[], None]] = []
+        self.broken = ""
+        for fd in (source, sink):
+            os.set_blocking(fd, False)
+
+    def listen(self) -> None:
+        """Receive from now on."""
+        self._listens = True
+        self._watch()
+
+    @property
+    def is_long(self) -> bool:
+        """Whether so much waits to be sent that no more should be read."""
+        return self._queued >= _LONG
+
+    def when_short(self, call: "Callable[[], None]") -> None:
+        """Call once when little waits to be sent."""
+        self._short.append(call)
+
+    def send(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
+        """Send a frame, now or when it can be."""
+        if self.broken:
+            return
+        self._queue.append(memoryview(HEADER.pack(kind, stream, len(payload))))
+        self._queued += HEADER.size + len(payload)
+        if payload:
+            self._queue.append(memoryview(payload))
+        if len(self._queue) <= 2:  # nothing waited
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._queue:
+            try:
+                written = os.writev(self._sink, [self._queue[n] for n in range(self._some())])
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self._fail(f"cannot write: {error}")
+                return
+            self._queued -= written
+            while written:
+                first = self._queue.popleft()
+                if written < len(first):
+                    self._queue.appendleft(first[written:])
+                    break
+                written -= len(first)
+        self._watch()
+        if self._short and self._queued <= _SHORT:
+            waiting, self._short = self._short, []
+            for call in waiting:
+                call()
+
+    def _some(self) -> int:
+        return min(len(self._queue), _AT_ONCE)
+
+    def _watch(self) -> None:
+        if self.broken:
+            return
+        reads = READ if self._listens else 0
+        writes = WRITE if self._queue else 0
+        if self._source == self._sink:
+            self._loop.watch(self._source, reads | writes, self._happened)
+            return
+        if reads:
+            self._loop.watch(self._source, reads, self._happened)
+        # also with nothing to send: the end of its reader is the end of this
+        self._loop.watch(self._sink, writes, self._writable)
+
+    def _happened(self, events: int) -> None:
+        if events & WRITE:
+            self._flush()
+        if events & ~WRITE:
+            self._read()
+
+    def _writable(self, events: int) -> None:
+        if events & WRITE:
+            self._flush()
+        elif not self.broken:
+            self._fail("nobody reads")
+
+    def _read(self) -> None:
+        if self.broken:
+            return
+        try:
+            data = os.read(self._source, _READ)
+            frames = self._reader.feed(data)
+        except BlockingIOError:
+            return
+        except (OSError, BrokenFrame) as error:
+            self._fail(f"cannot read: {error}")
+            return
+        if not data:
+            self._fail("end")
+        for kind, stream, payload in frames:
+            self._received(kind, stream, payload)
+
+    def _fail(self, reason: str) -> None:
+        self.broken = reason
+        self._queue.clear()
+        self._queued = 0
+        self._loop.forget(self._source)
+        self._loop.forget(self._sink)
+        self._ended()

@@ -1,0 +1,252 @@
+"""The program: says hello, does what comes, and leaves nothing behind."""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+
+from .children import Children, become_subreaper
+from .files import Directory, make_directory, others, remove_left
+from .frames import CALL, EVENT, PROTOCOL, REPLY, BrokenFrame
+from .link import Link
+from .loop import Loop
+from .processes import descendants, kill_quietly
+from .runtime import NAMES, Runtime, installed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .containers import Containers
+    from .streams import Streams
+
+_HIGH = 10
+_TRYING = 5.0
+_KILLING = 2.0
+_DELETING = 5.0
+_TOLD = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main() -> None:
+    """Be the shim; never returns."""
+    status = 1
+    try:
+        status = Shim().run()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+class Shim:
+    """The whole."""
+
+    def __init__(self) -> None:
+        """Take the standard streams, the signals and a directory."""
+        self._loop = Loop()
+        source, sink = _standard_streams()
+        self._children = Children()
+        self._loop.take_signals((signal.SIGCHLD, signal.SIGTERM, *_TOLD), self._signalled)
+        self._over = ""
+        self._link = Link(self._loop, source, sink, self._received, self._broken)
+        self._direct: Link | None = None
+        self._directory: Directory | None = None
+        self._runtime = Runtime("", "")
+        self._containers: Containers | None = None
+        self._streams: Streams | None = None
+
+    def run(self) -> int:
+        """Run to the end; return the exit status."""
+        try:
+            self._directory = make_directory(os.environ)
+        except OSError as error:
+            sys.stderr.write(f"no directory for temporary files: {error}\n")
+            return 1
+        try:
+            self._find_runtime(self._directory.path)
+            self._say_hello()
+            self._prepare()
+            self._link.listen()
+            self._loop.run(lambda: bool(self._over))
+        finally:
+            self._end()
+        return self._containers.last_status if self._containers is not None else 0
+
+    def _find_runtime(self, directory: str) -> None:
+        """Take the first runtime that can say its version."""
+        for path in installed(os.environ.get("PATH", "")):
+            answers: list[int] = []
+            pid = self._children.spawn([path, "--version"], answers.append)
+            self._wait_for(pid, answers)
+            if answers == [0]:
+                self._runtime = Runtime(path, directory)
+                return
+
+    def _wait_for(self, trial: int, answers: "list[int]") -> None:
+        late = self._loop.after(_TRYING, lambda: kill_quietly(trial, signal.SIGKILL))
+        self._loop.run(lambda: bool(answers or self._over))
+        self._loop.cancel(late)
+
+    def _say_hello(self) -> None:
+        assert self._directory is not None
+        self._tell(
+            EVENT,
+            event="hello",
+            protocol=PROTOCOL,
+            node=os.uname().nodename,
+            pid=os.getpid(),
+            python="{}.{}.{}".format(*sys.version_info),
+            runtime=self._runtime.path,
+            directory=self._directory.path,
+            environment={_clean(name): _clean(value) for name, value in os.environ.items()},
+        )
+
+    def _prepare(self) -> None:
+        """Do what need not be done before the supervisor knows that this is here."""
+        from .containers import Containers
+        from .streams import Streams
+
+        assert self._directory is not None
+        become_subreaper()
+        self._streams = Streams(self._loop, self._link)
+        self._containers = Containers(
+            self._loop,
+            self._children,
+            self._streams,
+            self._runtime,
+            self._directory.path,
+            lambda target, status: self._tell(EVENT, event="ended", target=target, status=status),
+        )
+        left = others(os.environ, self._directory.path)
+        if left:
+            self._remove_left(left)
+
+    def _remove_left(self, paths: "list[str]") -> None:
+        """Remove what dead shims have left, in a child that nobody waits for."""
+        programs = {os.path.basename(path): path for path in installed(os.environ.get("PATH", ""))}
+        runtimes = [
+            [name, *Runtime(programs[name], "").options()[:-1]]
+            for name in NAMES
+            if name in programs
+        ]
+        if os.fork():
+            return
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM, *_TOLD):
+                signal.signal(number, signal.SIG_DFL)
+            os.setsid()
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            remove_left(paths, runtimes)
+        finally:
+            os._exit(0)
+
+    def _signalled(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            self._children.reap()
+        elif number == signal.SIGTERM:
+            self._over = self._over or "SIGTERM"
+        else:
+            self._tell(EVENT, event="signal", number=number)
+
+    def _broken(self) -> None:
+        self._over = self._over or "the supervisor has gone"
+
+    def _tell(self, kind: int, **fields: object) -> None:
+        self._link.send(kind, 0, json.dumps(fields).encode())
+
+    def _received(self, kind: int, stream: int, payload: bytes) -> None:
+        """Take a frame that came over srun."""
+        if kind == CALL:
+            self._call(json.loads(payload.decode("utf-8", "surrogatepass")))
+        elif self._direct is None:
+            self._carried(kind, stream, payload)
+        else:
+            raise BrokenFrame("a frame of a stream came over srun")
+
+    def _carried(self, kind: int, stream: int, payload: bytes) -> None:
+        """Take a frame of a stream."""
+        assert self._streams is not None
+        self._streams.dispatch(kind, stream, payload)
+
+    def _call(self, call: "dict[str, Any]") -> None:
+        """Do what the supervisor asks; whatever is wrong with that is its answer."""
+        number = call["call"]
+
+        def reply(answer: "dict[str, Any]") -> None:
+            self._tell(REPLY, call=number, **answer)
+
+        verb = call.get("verb")
+        try:
+            if verb == "dial":
+                self._dial(call)
+                reply({})
+            elif verb == "script":
+                from .scripts import Script
+
+                Script(self._loop, self._children, call["script"], self._runtime.options(), reply)
+            elif verb in ("create", "start", "signal", "exec", "resize", "delete"):
+                getattr(self._containers, verb)(call, reply)
+            else:
+                reply({"error": f"there is no {verb}"})
+        except Exception as error:
+            text = str(error) if isinstance(error, (OSError, ValueError)) else ""
+            reply({"error": text or f"{type(error).__name__}: {error}"})
+
+    def _dial(self, call: "dict[str, Any]") -> None:
+        from .dial import dial
+
+        assert self._streams is not None
+        if self._direct is not None:
+            raise ValueError("there is a direct connection already")
+        sock = dial(call["addresses"], bytes.fromhex(call["secret"]), call["patience"])
+        fd = sock.detach()
+        self._direct = Link(self._loop, fd, fd, self._carried, self._broken)
+        self._direct.listen()
+        self._streams.link = self._direct
+
+    def _end(self) -> None:
+        """Kill and delete what was made, and remove the directory."""
+        self._kill_all()
+        if self._containers is not None:
+            left = self._containers.delete_commands()
+            pids = [self._children.spawn(command, lambda _: None) for command in left]
+            self._wait_for_children(_DELETING)
+            for pid in pids:
+                kill_quietly(pid, signal.SIGKILL)
+            self._kill_all()
+        if self._directory is not None:
+            self._directory.remove()
+
+    def _kill_all(self) -> None:
+        """Kill all descendants; orphans come to us."""
+        for _ in range(2):
+            for pid in descendants(os.getpid()):
+                kill_quietly(pid, signal.SIGKILL)
+        self._wait_for_children(_KILLING)
+
+    def _wait_for_children(self, seconds: float) -> None:
+        late: list[bool] = []
+        key = self._loop.after(seconds, lambda: late.append(True))
+        self._loop.run(lambda: bool(late) or not descendants(os.getpid()))
+        self._loop.cancel(key)
+
+
+def _standard_streams() -> "tuple[int, int]":
+    """Take the frames' descriptors from 0 and 1, so that nothing else is written there."""
+    source = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    sink = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    return source, sink
+
+
+def _clean(text: str) -> str:
+    """Return a text that is one in JSON, too."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

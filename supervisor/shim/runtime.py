@@ -1,0 +1,120 @@
+"""The OCI runtime of the node: which one, and its command lines."""
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+# in order of preference: crun is smaller and faster
+NAMES = ("crun", "runc")
+# ordinary users often lack these in PATH
+_ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
+
+# what slurmstepd gives a task about its place in the job
+_OWN = ("SLURM", "PMI")
+_DEVICES = (
+    "CUDA_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ROCR_VISIBLE_DEVICES",
+    "ZE_AFFINITY_MASK",
+)
+
+
+def installed(path: str) -> "Iterator[str]":
+    """Return the runtimes of the node, the best first.
+
+    Args:
+        path: PATH.
+    """
+    folders = [folder for folder in path.split(os.pathsep) if folder.startswith("/")]
+    for name in NAMES:
+        if name == "crun" and _is_hybrid():
+            continue
+        for folder in folders + list(_ALSO):
+            program = os.path.join(folder, name)
+            if os.path.isfile(program) and os.access(program, os.X_OK):
+                yield program
+                break
+
+
+def _is_hybrid() -> bool:
+    """Return whether both versions of cgroups have controllers: crun refuses to work then."""
+    try:
+        with open("/sys/fs/cgroup/unified/cgroup.controllers", "rb") as file:
+            return bool(file.read().strip())
+    except OSError:
+        return False
+
+
+class Runtime:
+    """A runtime, and where it keeps what it knows.
+
+    Attributes:
+        path: The program.
+    """
+
+    def __init__(self, path: str, directory: str) -> None:
+        """Keep its state below the shim's directory, in a folder of the program's name."""
+        self.path = path
+        self._root = os.path.join(directory, os.path.basename(path))
+
+    def options(self) -> "list[str]":
+        """Return the program with the options that every command has."""
+        if os.path.basename(self.path) == "runc":
+            # it cannot be told to make no cgroups, only to ignore that it may not
+            own = "--rootless=%s" % ("false" if os.geteuid() == 0 else "true")
+        else:
+            own = "--cgroup-manager=disabled"
+        return [self.path, own, "--root", self._root]
+
+    def command(self, place: str, *words: str) -> "list[str]":
+        """Return a command with a log in a container's or an exec's directory."""
+        return [*self.options(), "--log", log_of(place), "--log-format", "json", *list(words)]
+
+    def create(self, place: str, name: str, terminal: bool) -> "list[str]":
+        """Return the command that creates a container; to be run in its directory."""
+        words = ["create", "--bundle", place, "--pid-file", pid_file_of(place)]
+        return self.command(place, *(words + _console(terminal) + ["--", name]))
+
+    def exec(self, place: str, name: str, terminal: bool) -> "list[str]":
+        """Return the command that runs one more program; to be run in the exec's directory."""
+        words = ["exec", "--detach", "--pid-file", pid_file_of(place)]
+        words += ["--process", process_of(place)]
+        return self.command(place, *(words + _console(terminal) + ["--", name]))
+
+
+def log_of(place: str) -> str:
+    """Return the file of the runtime's log."""
+    return os.path.join(place, "log")
+
+
+def pid_file_of(place: str) -> str:
+    """Return the file of the first process's pid."""
+    return os.path.join(place, "pid")
+
+
+def process_of(place: str) -> str:
+    """Return the file that describes an exec."""
+    return os.path.join(place, "process.json")
+
+
+def _console(terminal: bool) -> "list[str]":
+    # relative: a socket's path is short, and TMPDIR need not be
+    return ["--console-socket", "console"] if terminal else []
+
+
+def merged(config: "Sequence[str]", own: "Mapping[str, str]") -> "list[str]":
+    """Return a program's environment with what Slurm says of its task.
+
+    Args:
+        config: `env` of the specification's `process`.
+        own: The shim's environment; its variables win, as slurmstepd's do.
+    """
+    wins = {
+        name: f"{name}={value}"
+        for name, value in own.items()
+        if name.startswith(_OWN) or name in _DEVICES
+    }
+    found = [wins.get(item.partition("=")[0], item) for item in config]
+    return found + [item for item in wins.values() if item not in found]

@@ -1,0 +1,80 @@
+"""Runs the supervisor's shell scripts on the node."""
+
+import json
+import os
+import shlex
+
+from .children import exit_status
+from .frames import LONGEST, SCRIPT_OUTPUT
+from .loop import READ
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from .children import Children
+    from .loop import Loop
+
+_PIECE = 1 << 16
+
+
+class Script:
+    """A script that runs; it replies when its shell has ended."""
+
+    def __init__(
+        self,
+        loop: "Loop",
+        children: "Children",
+        text: str,
+        runtime: "Sequence[str]",
+        reply: "Callable[[dict[str, Any]], None]",
+    ) -> None:
+        """Run it.
+
+        Args:
+            loop: What waits.
+            children: What starts and reaps.
+            text: The script.
+            runtime: The runtime's command with its options.
+            reply: Called with its status and its output.
+
+        Raises:
+            OSError: Nothing is left to run it with.
+        """
+        self._loop, self._reply = loop, reply
+        self._output = bytearray()
+        self._pipe, there = os.pipe()
+        os.set_blocking(self._pipe, False)
+        env = dict(os.environ, SCRUN_RUNTIME=" ".join(shlex.quote(word) for word in runtime))
+        try:
+            children.spawn(
+                ["/bin/sh", "-c", text], self._ended, stdio=(None, there, there), env=env
+            )
+        except BaseException:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(there)
+        loop.watch(self._pipe, READ, lambda _: self._read())
+
+    def _read(self) -> None:
+        """Take what there is; what is too much goes."""
+        try:
+            data = os.read(self._pipe, _PIECE)
+        except BlockingIOError:
+            return
+        if data:
+            self._output += data[: SCRIPT_OUTPUT - len(self._output)]
+        else:
+            self._loop.forget(self._pipe)
+
+    def _ended(self, status: int) -> None:
+        for _ in range(2):  # what it left in the background may go on writing
+            self._read()
+        self._loop.forget(self._pipe)
+        os.close(self._pipe)
+        text = self._output.decode("utf-8", "replace")
+        while len(json.dumps(text)) > LONGEST - _PIECE:
+            text = text[: len(text) // 2]
+        self._reply({"status": exit_status(status), "text": text})

@@ -1,0 +1,248 @@
+"""Carries bytes between the containers' pipes and terminals and the supervisor, within windows."""
+
+import errno
+import os
+
+from .frames import (
+    CLOSED,
+    CREDIT,
+    CREDIT_BYTES,
+    DATA,
+    END,
+    PIECE,
+    WINDOW,
+    BrokenFrame,
+)
+from .loop import READ, WRITE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .link import Link
+    from .loop import Loop
+
+_TELL = 1 << 16
+_SMALL = 1 << 16
+
+
+class Streams:
+    """All streams, by number, and where their frames go.
+
+    Attributes:
+        link: The connection that carries them; settled before the first one exists.
+    """
+
+    def __init__(self, loop: "Loop", link: "Link") -> None:
+        """Have none."""
+        self.loop = loop
+        self.link = link
+        self._sources: dict[int, Source] = {}
+        self._sinks: dict[int, Sink] = {}
+
+    def source(self, number: int, fd: int, terminal: bool = False) -> "Source":
+        """Carry from a descriptor to the supervisor, once `begin` is called."""
+        if number in self._sources:
+            raise ValueError(f"stream {number} exists already")
+        self._sources[number] = source = Source(self, number, fd, terminal)
+        return source
+
+    def sink(self, number: int, fd: int) -> "Sink":
+        """Carry from the supervisor to a descriptor; -1: it comes later."""
+        if number in self._sinks:
+            raise ValueError(f"stream {number} exists already")
+        self._sinks[number] = sink = Sink(self, number, fd)
+        return sink
+
+    def forget_source(self, number: int) -> None:
+        """Forget what has ended."""
+        self._sources.pop(number, None)
+
+    def forget_sink(self, number: int) -> None:
+        """Forget what has ended."""
+        self._sinks.pop(number, None)
+
+    def close_sink(self, number: int) -> None:
+        """Close the other direction of a terminal."""
+        sink = self._sinks.get(number)
+        if sink is not None:
+            sink.close()
+
+    def dispatch(self, kind: int, number: int, payload: bytes) -> None:
+        """Take a frame of the supervisor's. Frames of streams that have ended are none.
+
+        Raises:
+            BrokenFrame: Its payload is wrong.
+        """
+        if kind in (DATA, END):
+            sink = self._sinks.get(number)
+            if sink is not None:
+                sink.take(payload, kind == END)
+            return
+        source = self._sources.get(number)
+        if kind == CREDIT:
+            if len(payload) != CREDIT_BYTES.size:
+                raise BrokenFrame(f"a credit of {len(payload)} bytes")
+            if source is not None:
+                source.credit(CREDIT_BYTES.unpack(payload)[0])
+        elif kind == CLOSED and source is not None:
+            source.closed()
+
+
+class Source:
+    """Output of a container."""
+
+    def __init__(self, streams: Streams, number: int, fd: int, terminal: bool) -> None:
+        """Use `Streams.source`."""
+        self._streams, self._number, self._fd = streams, number, fd
+        self._terminal = terminal
+        self._window = WINDOW
+        self._begun = self._deaf = False
+        os.set_blocking(fd, False)
+
+    def begin(self) -> None:
+        """Read from now on."""
+        self._begun = True
+        self._watch()
+
+    def credit(self, count: int) -> None:
+        """Be allowed to send more."""
+        self._window += count
+        self._watch()
+
+    def closed(self) -> None:
+        """Send no more: nobody reads it. A terminal has to be read, or its programs stop."""
+        if self._terminal:
+            self._deaf = True
+            self._watch()
+        else:
+            self._end()
+
+    def close(self) -> None:
+        """End without a word."""
+        if self._fd >= 0:
+            self._streams.loop.forget(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        self._streams.forget_source(self._number)
+        if self._terminal:
+            self._streams.close_sink(self._number)
+
+    def _watch(self) -> None:
+        if self._fd < 0 or not self._begun:
+            return
+        link = self._streams.link
+        if not self._deaf and link.is_long:
+            self._streams.loop.forget(self._fd)
+            link.when_short(self._watch)
+        elif self._deaf or self._window > 0:
+            self._streams.loop.watch(self._fd, READ, self._readable)
+        else:  # not with no events: the end of the writers would be told again and again
+            self._streams.loop.forget(self._fd)
+
+    def _readable(self, _events: int) -> None:
+        try:
+            data = os.read(self._fd, PIECE if self._deaf else min(PIECE, self._window))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.EIO:  # a terminal that no process has open
+                raise
+            data = b""
+        if not data:
+            self._end()
+            return
+        if self._deaf:
+            return
+        self._window -= len(data)
+        self._streams.link.send(DATA, self._number, data)
+        if self._window <= 0 or self._streams.link.is_long:
+            self._watch()
+
+    def _end(self) -> None:
+        self.close()
+        self._streams.link.send(END, self._number)
+
+
+class Sink:
+    """Input of a container."""
+
+    def __init__(self, streams: Streams, number: int, fd: int) -> None:
+        """Use `Streams.sink`."""
+        self._streams, self._number, self._fd = streams, number, -1
+        self._pending = bytearray()
+        self._written = 0
+        self._ends = self._terminal = False
+        if fd >= 0:
+            self._set(fd)
+
+    def open(self, fd: int) -> None:
+        """Write to this terminal, which has come."""
+        self._terminal = True
+        self._set(fd)
+        self._flush()
+
+    def _set(self, fd: int) -> None:
+        self._fd = fd
+        os.set_blocking(fd, False)
+        self._watch()
+
+    def take(self, data: bytes, end: bool) -> None:
+        """Write this, and close after it if it is the end.
+
+        Raises:
+            BrokenFrame: It is more than the window allows.
+        """
+        if len(self._pending) + len(data) > WINDOW:
+            raise BrokenFrame(f"stream {self._number}: more than its window")
+        self._ends = self._ends or end
+        self._pending += data
+        self._flush()
+
+    def close(self) -> None:
+        """End without a word."""
+        if self._fd >= 0:
+            self._streams.loop.forget(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        self._streams.forget_sink(self._number)
+
+    def _flush(self) -> None:
+        if self._fd < 0:
+            return
+        while self._pending:
+            piece = self._pending
+            if len(piece) > _SMALL:
+                piece = piece[:_SMALL]  # a pipe takes hardly more at once
+            try:
+                written = os.write(self._fd, piece)
+            except BlockingIOError:
+                break
+            except OSError:  # EPIPE; EIO of a terminal
+                self._gone()
+                return
+            del self._pending[:written]
+            self._written += written
+            if self._written >= _TELL:
+                self._streams.link.send(CREDIT, self._number, CREDIT_BYTES.pack(self._written))
+                self._written = 0
+        if self._ends and not self._pending and not self._terminal:
+            self.close()  # a terminal has no end of file but the key
+        else:
+            self._watch()
+
+    def _watch(self) -> None:
+        if self._pending:
+            self._streams.loop.watch(self._fd, WRITE, self._writable)
+        elif self._terminal:  # its other direction notices the end
+            self._streams.loop.forget(self._fd)
+        else:
+            self._streams.loop.watch(self._fd, 0, self._writable)
+
+    def _writable(self, events: int) -> None:
+        if events & WRITE:
+            self._flush()
+        else:
+            self._gone()
+
+    def _gone(self) -> None:
+        self.close()
+        self._streams.link.send(CLOSED, self._number)

@@ -1,0 +1,96 @@
+"""A container or an exec, and finding the processes of it."""
+
+import os
+import signal
+
+from .processes import descendants, kill_quietly
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .console import Stdio
+
+
+class Target:
+    """A container, or an exec in one.
+
+    Attributes:
+        id: The supervisor's name of it.
+        place: Its directory.
+        name: The runtime's name of the container.
+        container: The container that an exec is in; None for a container.
+        stdio: Its standard streams.
+        pid: Its first process; 0 before it is there and after it has been reaped.
+        running: The runtime's processes at work for it.
+        doomed: Whether it is being deleted.
+        changes: To be called when a process of it or of the runtime has ended.
+    """
+
+    def __init__(
+        self,
+        id: str,  # noqa: A002
+        place: str,
+        name: str,
+        container: "Target | None",
+        stdio: "Stdio",
+    ) -> None:
+        """Describe one that is about to be made."""
+        self.id, self.place, self.name = id, place, name
+        self.container, self.stdio = container, stdio
+        self.pid = 0
+        self.running: set[int] = set()
+        self.doomed = False
+        self.made = False
+        self.changes: list[Callable[[], None]] = []
+        self._mounts = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a process is left that is to end before its files go."""
+        return bool(self.pid or self.running)
+
+    def changed(self) -> None:
+        """Tell that a process has ended."""
+        for change in list(self.changes):
+            change()
+
+    def begin(self, pid: int) -> None:
+        """Know its first process."""
+        self.pid, self.made = pid, True
+        if self.container is None:
+            self._mounts = _mounts_of(pid)
+
+    def processes(self) -> "list[int]":
+        """Return all its processes; of a container also those that the first one has left."""
+        found = {self.pid, *descendants(self.pid)} if self.pid else set()
+        if self._mounts and self._mounts != _mounts_of(os.getpid()):
+            found.update(
+                pid for pid in descendants(os.getpid()) if _mounts_of(pid) == self._mounts
+            )
+        return sorted(found)
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to all its processes, and to those that they start meanwhile."""
+        seen: set[int] = set()
+        for _ in range(2):
+            for pid in self.processes():
+                if pid not in seen:
+                    kill_quietly(pid, number)
+                    seen.add(pid)
+
+    def stop_runtime(self) -> None:
+        """Kill the runtime's processes at work for it, and what they have started."""
+        for runtime in self.running:
+            kill_quietly(runtime, signal.SIGSTOP)  # so that it starts nothing behind our back
+            for _ in range(2):
+                for pid in descendants(runtime):
+                    kill_quietly(pid, signal.SIGKILL)
+            kill_quietly(runtime, signal.SIGKILL)
+
+
+def _mounts_of(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return ""

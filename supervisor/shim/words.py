@@ -1,0 +1,42 @@
+"""What an OCI runtime says when it fails."""
+
+import json
+import re
+
+from .runtime import log_of
+
+_LAST_WORDS = 1 << 16
+_LARGEST_LOG = 1 << 20
+_ENTRY = re.compile(r"^\{", re.MULTILINE)
+
+
+def read_log(place: str, words: bytes) -> "tuple[str, str]":
+    """Return what a runtime that failed says: in a sentence, and its log.
+
+    Args:
+        place: The directory with its log.
+        words: What it wrote to standard error.
+    """
+    try:
+        with open(log_of(place), "rb") as file:
+            log = file.read(_LARGEST_LOG).decode("utf-8", "replace")
+    except OSError:
+        log = ""
+    lines = words[-_LAST_WORDS:].decode("utf-8", "replace").strip().splitlines()
+    return last_error(log) or (lines[-1] if lines else ""), log
+
+
+def last_error(log: str) -> str:
+    """Return the last error of a log of JSON values, one on a line or on several (crun 1.28)."""
+    decoder = json.JSONDecoder()
+    error, place = "", 0
+    while True:
+        found = _ENTRY.search(log, place)
+        if found is None:
+            return error
+        try:
+            entry, place = decoder.raw_decode(log, found.start())
+        except (ValueError, RecursionError):
+            entry, place = None, found.start() + 1
+        if isinstance(entry, dict) and entry.get("level") in ("error", "fatal", "panic"):
+            error = str(entry.get("msg", ""))

@@ -1,0 +1,214 @@
+"""A shim as a process, and its supervisor's end: blocking, in a few lines."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scrun.supervisor.shim.frames import (
+    CALL,
+    CLOSED,
+    CREDIT,
+    CREDIT_BYTES,
+    DATA,
+    END,
+    EVENT,
+    PIECE,
+    REPLY,
+    WINDOW,
+    Reader,
+    frame,
+)
+
+_CHECKOUT = Path(__file__).parents[2]
+_BOOT = (
+    f"import sys; sys.path.insert(0, {str(_CHECKOUT)!r});"
+    "from scrun.supervisor.shim.main import main; main()"
+)
+
+
+class Shim:
+    """A shim that runs, with what came from it.
+
+    Attributes:
+        process: Its process.
+        hello: What it said first.
+        output: The bytes of each stream.
+        finished: The streams that have ended.
+        closed: The streams whose reader has gone.
+        allowed: How many bytes may be sent in each stream.
+        signals: The signals that it told.
+        generous: Whether what comes is credited at once.
+    """
+
+    def __init__(
+        self, env: Mapping[str, str] | None = None, python: Sequence[str] = (sys.executable,)
+    ) -> None:
+        self.process = subprocess.Popen(
+            [*python, "-I", "-S", "-c", _BOOT],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+            bufsize=0,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
+        self._readers = {self._from: Reader()}
+        self.direct = -1
+        self._calls = 0
+        self._replies: dict[int, dict[str, Any]] = {}
+        self._ended: dict[str, int] = {}
+        self.output: dict[int, bytearray] = defaultdict(bytearray)
+        self.finished: set[int] = set()
+        self.closed: set[int] = set()
+        self.allowed: dict[int, int] = defaultdict(lambda: WINDOW)
+        self.signals: list[int] = []
+        self.generous = True
+        self._hello: dict[str, Any] = {}
+        self.hello = self.until("hello", lambda: self._hello)
+
+    def use_direct(self, fd: int) -> None:
+        """Carry streams over this connection."""
+        self._readers[fd] = Reader()
+        self.direct = fd
+
+    def send(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
+        """Send a frame."""
+        fd = self.direct if kind != CALL and self.direct >= 0 else self._to
+        data = memoryview(frame(kind, stream, payload))
+        while data:
+            data = data[os.write(fd, data) :]
+
+    def ask(self, verb: str, **fields: Any) -> int:
+        """Send a call; return its number."""
+        self._calls += 1
+        self.send(CALL, 0, json.dumps({"call": self._calls, "verb": verb, **fields}).encode())
+        return self._calls
+
+    def answer(self, call: int, timeout: float = 20) -> dict[str, Any]:
+        """Wait for the reply to a call."""
+        self.until(f"reply {call}", lambda: call in self._replies, timeout)
+        return self._replies.pop(call)
+
+    def call(self, verb: str, **fields: Any) -> dict[str, Any]:
+        """Call, and wait for the reply."""
+        return self.answer(self.ask(verb, **fields))
+
+    def ended(self, target: str, timeout: float = 20) -> int:
+        """Wait for the end of a container or exec; return its exit status as a child's."""
+        self.until(f"end of {target}", lambda: target in self._ended, timeout)
+        return os.waitstatus_to_exitcode(self._ended[target])
+
+    def has_ended(self, target: str) -> bool:
+        """Whether the end of a container or exec has been told."""
+        self.pump(0)
+        return target in self._ended
+
+    def finish(self, *streams: int) -> bytes:
+        """Wait for the ends of streams; return what the first one had."""
+        self.until(f"ends of {streams}", lambda: self.finished.issuperset(streams))
+        return bytes(self.output[streams[0]])
+
+    def write(self, stream: int, data: bytes, end: bool = True) -> None:
+        """Write to a stream, within its window."""
+        while data:
+            self.until("credit", lambda: self.allowed[stream] or stream in self.closed)
+            if stream in self.closed:
+                return
+            piece = data[: min(self.allowed[stream], PIECE)]
+            self.allowed[stream] -= len(piece)
+            self.send(DATA, stream, piece)
+            data = data[len(piece) :]
+        if end:
+            self.send(END, stream)
+
+    def credit(self, stream: int, count: int) -> None:
+        """Allow a stream more bytes."""
+        self.send(CREDIT, stream, CREDIT_BYTES.pack(count))
+
+    def until(self, what: str, found: Callable[[], Any], timeout: float = 20) -> Any:
+        """Take frames until something is so.
+
+        Raises:
+            AssertionError: It was not in time, or the shim has gone.
+        """
+        deadline = time.monotonic() + timeout
+        while not (answer := found()):
+            left = deadline - time.monotonic()
+            assert left > 0, f"not within {timeout} s: {what}"
+            assert self.pump(left), f"the shim ended before: {what}"
+        return answer
+
+    def pump(self, timeout: float) -> bool:
+        """Take what comes within some seconds; return whether the shim is there."""
+        ready, _, _ = select.select(list(self._readers), [], [], timeout)
+        for fd in ready:
+            data = os.read(fd, 1 << 20)
+            if not data:
+                return False
+            for kind, stream, payload in self._readers[fd].feed(data):
+                self._take(kind, stream, payload)
+        return True
+
+    def _take(self, kind: int, stream: int, payload: bytes) -> None:
+        if kind == DATA:
+            assert stream not in self.finished
+            self.output[stream] += payload
+            if self.generous:
+                self.credit(stream, len(payload))
+        elif kind == CREDIT:
+            self.allowed[stream] += CREDIT_BYTES.unpack(payload)[0]
+        elif kind == END:
+            assert stream not in self.finished
+            self.finished.add(stream)
+        elif kind == CLOSED:
+            self.closed.add(stream)
+        else:
+            self._take_message(kind, json.loads(payload))
+
+    def _take_message(self, kind: int, message: dict[str, Any]) -> None:
+        if kind == REPLY:
+            self._replies[message.pop("call")] = message
+            return
+        assert kind == EVENT
+        event = message.pop("event")
+        if event == "hello":
+            self._hello = message
+        elif event == "signal":
+            self.signals.append(message["number"])
+        else:
+            assert event == "ended"
+            assert message["target"] not in self._ended, "told twice"
+            self._ended[message["target"]] = message["status"]
+
+    def close(self) -> tuple[int, str]:
+        """End its standard input; return its exit status and what it wrote to standard error."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.wait()
+
+    def wait(self) -> tuple[int, str]:
+        """Wait for its end; return its exit status and what it wrote to standard error."""
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        try:
+            while self.pump(20):
+                pass
+            status = self.process.wait(20)
+            return status, self.process.stderr.read().decode()
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+            self.process.stderr.close()
+            if self.direct >= 0:
+                os.close(self.direct)
+                self.direct = -1
