@@ -14,13 +14,13 @@ import trio
 
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.listening import BACKLOG, listen
+from scrun.supervisor.nodes.listening import listen
 from scrun.supervisor.shim.frames import proof
 
 RANDOM = 32
 """Bytes of each of the four parts of the proof."""
 
-MOST_UNPROVED = BACKLOG
+MOST_UNPROVED = 16
 _TO_PROVE = 5.0
 _IDLE = 300  # seconds, below what firewalls forget
 

@@ -11,8 +11,8 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 import trio
@@ -20,12 +20,9 @@ import trio
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.children.pumps import cat_from, cat_to
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.nodes.files import Gone, RegularFile, gone
 
 _NULL = os.makedev(1, 3)
-
-
-class Gone(Exception):
-    """Nobody reads any more, or nothing can be written; the reason, or "" for the usual one."""
 
 
 class Source(Protocol):
@@ -91,21 +88,11 @@ async def source(fd: int, child_env: ChildEnv) -> AsyncIterator[Source]:
         with socket.socket(fileno=os.dup(fd)) as sock:
             yield _Socket(sock)
     elif stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
-        try:
-            again = _open_again(fd, os.O_RDONLY)
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise
-            async with cat_from(fd, child_env) as again:
-                os.set_blocking(again, False)
-                yield _Pipe(again)
-        else:
-            try:
-                yield _Pipe(again)
-            finally:
-                os.close(again)
+        async with _again(fd, os.O_RDONLY, cat_from, child_env) as pipe:
+            yield pipe
     else:
-        yield _File(_Kept(os.dup(fd)))
+        with RegularFile(os.dup(fd)) as file:
+            yield file
 
 
 @asynccontextmanager
@@ -129,32 +116,42 @@ async def sink(fd: int, child_env: ChildEnv) -> AsyncIterator[Sink]:
         with socket.socket(fileno=os.dup(fd)) as sock:
             yield _Socket(sock)
     elif stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
-        try:
-            again = _open_again(fd, os.O_WRONLY)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # a pipe that nobody reads
-                yield _Nothing()
-                return
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise
-            async with cat_to(fd, child_env) as again:
-                os.set_blocking(again, False)
-                yield _Pipe(again)
-        else:
-            try:
-                yield _Pipe(again)
-            finally:
-                os.close(again)
+        async with _again(fd, os.O_WRONLY, cat_to, child_env) as pipe:
+            yield pipe
     else:
-        yield _File(_Kept(os.dup(fd)))
+        with RegularFile(os.dup(fd)) as file:
+            yield file
+
+
+@asynccontextmanager
+async def _again(
+    fd: int,
+    mode: int,
+    cat: Callable[[int, ChildEnv], AbstractAsyncContextManager[int]],
+    child_env: ChildEnv,
+) -> AsyncIterator["_Pipe | _Nothing"]:
+    """Open a pipe or a device anew, or have a `cat` copy if we may not."""
+    try:
+        again = _open_again(fd, mode)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        if error.errno in (errno.ENXIO, errno.EIO):  # nobody reads; a terminal was hung up
+            yield _Nothing()
+            return
+    else:
+        try:
+            yield _Pipe(again)
+        finally:
+            os.close(again)
+        return
+    async with cat(fd, child_env) as pipe:
+        os.set_blocking(pipe, False)
+        yield _Pipe(pipe)
 
 
 def _open_again(fd: int, mode: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", mode | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-
-
-def _gone(error: OSError) -> Gone:
-    return Gone("" if error.errno in (errno.EPIPE, errno.ECONNRESET) else str(error.strerror))
 
 
 class _Nothing:
@@ -199,7 +196,7 @@ class _Ready:
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise _gone(error) from None
+            raise gone(error) from None
 
     async def write(self, data: memoryview) -> int:
         await trio.lowlevel.checkpoint()
@@ -230,45 +227,3 @@ class _Socket(_Ready):
 
     def _write(self, data: memoryview) -> int:
         return self._sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-
-
-class _Kept:
-    """A descriptor that is closed when nobody needs it, us or an abandoned thread."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
-class _File:
-    """A regular file, on a file system that may hang: then its thread is abandoned."""
-
-    def __init__(self, kept: _Kept) -> None:
-        self._kept = kept
-
-    async def read_into(self, room: memoryview) -> int:
-        try:
-            content = await in_thread(_read, self._kept, len(room), abandon=True)
-        except OSError:  # a directory, a broken disk
-            return 0
-        room[: len(content)] = content
-        return len(content)
-
-    def try_write(self, data: memoryview) -> int:
-        return 0
-
-    async def write(self, data: memoryview) -> int:
-        try:
-            return await in_thread(_write, self._kept, data, abandon=True)
-        except OSError as error:
-            raise _gone(error) from None
-
-
-def _read(kept: _Kept, most: int) -> bytes:
-    return os.read(kept.fd, most)
-
-
-def _write(kept: _Kept, data: memoryview) -> int:
-    return os.write(kept.fd, data)

@@ -6,7 +6,8 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-from scrun.supervisor.nodes.ends import Gone, Sink
+from scrun.supervisor.nodes.ends import Sink
+from scrun.supervisor.nodes.files import Gone
 from scrun.supervisor.nodes.link import Link
 from scrun.supervisor.shim.frames import CLOSED, CREDIT, CREDIT_BYTES, WINDOW, BrokenFrame, frame
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from scrun.core.errors import ScrunError
 from scrun.supervisor.core.threads import look
 
-BACKLOG = 16
+BACKLOG = 64
 _NAMES = 2.0
 _LOOPBACK = "127.0.0.1"
 _FROM_SLURM = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
@@ -61,12 +61,14 @@ def listen(ports: str | None) -> socket.socket:
         try:
             tries = list(range(int(first), int(last or first) + 1))
         except ValueError:
-            raise NotReached(f"SrunPortRange={ports} is no range") from None
+            tries = []
+        if not tries or not 0 < tries[0] <= tries[-1] < 1 << 16:
+            raise NotReached(f"SrunPortRange={ports} is no range of ports")
         random.shuffle(tries)
     for port in tries:
         try:
             return _listen_at(port)
-        except (OSError, OverflowError):
+        except OSError:
             continue
     raise NotReached(f"no port is free in {ports}" if ports else "no port is free")
 

@@ -1,0 +1,93 @@
+"""A regular file of a caller's, which may be on a file system that hangs."""
+
+import errno
+import os
+
+import trio
+
+from scrun.supervisor.core.threads import in_thread
+
+
+class Gone(Exception):
+    """Nobody reads any more, or nothing can be written; the reason, or "" for the usual one."""
+
+
+def gone(error: OSError) -> Gone:
+    """Return the error as the end of a reader."""
+    return Gone("" if error.errno in (errno.EPIPE, errno.ECONNRESET) else str(error.strerror))
+
+
+class RegularFile:
+    """A regular file, read and written in threads; a block that is left abandons one that hangs.
+
+    The offset stays one for all who share the file.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Take a descriptor over; it is closed when the block is left.
+
+        Args:
+            fd: The descriptor.
+        """
+        self._kept = _Kept(fd)
+        self._abandoned = False
+
+    def __enter__(self) -> "RegularFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._abandoned:
+            self._kept.close()
+
+    async def read_into(self, room: memoryview) -> int:
+        """Read; return the number of bytes, 0 at the end of file or after an error."""
+        try:
+            content = await in_thread(_read, self._kept, len(room), abandon=True)
+        except OSError:  # a directory, a broken disk
+            return 0
+        except trio.Cancelled:
+            self._abandoned = True
+            raise
+        room[: len(content)] = content
+        return len(content)
+
+    def try_write(self, data: memoryview) -> int:
+        """Write nothing: that may take long."""
+        return 0
+
+    async def write(self, data: memoryview) -> int:
+        """Write at least a part, and return the number of bytes.
+
+        Raises:
+            Gone: It cannot be written.
+        """
+        try:
+            return await in_thread(_write, self._kept, data, abandon=True)
+        except OSError as error:
+            raise gone(error) from None
+        except trio.Cancelled:
+            self._abandoned = True
+            raise
+
+
+class _Kept:
+    """A descriptor that is closed at the latest when no thread needs it any more."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _read(kept: _Kept, most: int) -> bytes:
+    return os.read(kept.fd, most)
+
+
+def _write(kept: _Kept, data: memoryview) -> int:
+    return os.write(kept.fd, data)

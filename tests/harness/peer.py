@@ -1,0 +1,220 @@
+"""A shim that a test plays itself: it speaks frames, and does nothing else."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import trio
+
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.connection import Shim, connected
+from scrun.supervisor.shim.frames import (
+    CALL,
+    CREDIT,
+    CREDIT_BYTES,
+    DATA,
+    EVENT,
+    PROTOCOL,
+    REPLY,
+    Reader,
+    frame,
+    proof,
+)
+
+HELLO = {
+    "event": "hello",
+    "protocol": PROTOCOL,
+    "node": "node1",
+    "pid": 7,
+    "python": "3.6.8",
+    "runtime": "/usr/bin/crun",
+    "directory": "/tmp/shim",
+    "environment": {"SLURM_JOB_ID": "1"},
+}
+Frame = tuple[int, int, bytes]
+
+
+class Said:
+    """A journal that only remembers."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def write(self, level: str, text: str) -> None:
+        self.lines.append((level, text))
+
+    @property
+    def journal(self) -> Journal:
+        return cast("Journal", self)
+
+    def __contains__(self, words: str) -> bool:
+        return any(words in text for _, text in self.lines)
+
+
+class Peer:
+    """The node's end."""
+
+    def __init__(self, receiving: trio.abc.ReceiveStream, sending: trio.abc.SendStream) -> None:
+        self.control = (receiving, sending)
+        self.stream: trio.SocketStream | None = None
+        self.code = b""
+        self._readers: dict[object, Reader] = {}
+        self._frames: dict[object, list[Frame]] = {}
+
+    async def take_code(self) -> None:
+        """Read exactly the code."""
+        receiving = self.control[0]
+        line = b""
+        while not line.endswith(b"\n"):
+            line += await receiving.receive_some(1)
+        left = sum(int(word) for word in line.split()[:2])
+        while left:
+            part = await receiving.receive_some(left)
+            assert part
+            left -= len(part)
+
+    async def hello(self, **other: object) -> None:
+        await self.take_code()
+        await self.event(**{**HELLO, **other})
+
+    async def event(self, **fields: object) -> None:
+        await self.control[1].send_all(frame(EVENT, 0, json.dumps(fields).encode()))
+
+    async def reply(self, call: dict[str, Any], **fields: object) -> None:
+        payload = json.dumps({"call": call["call"], **fields}).encode()
+        await self.control[1].send_all(frame(REPLY, 0, payload))
+
+    async def call(self, verb: str = "") -> dict[str, Any]:
+        kind, stream, payload = await self._frame(self.control[0])
+        assert (kind, stream) == (CALL, 0)
+        call: dict[str, Any] = json.loads(payload)
+        assert not verb or call["verb"] == verb
+        return call
+
+    async def _frame(self, receiving: trio.abc.ReceiveStream) -> Frame:
+        frames = self._frames.setdefault(receiving, [])
+        reader = self._readers.setdefault(receiving, Reader())
+        while not frames:
+            data = await receiving.receive_some(65536)
+            if not data:
+                raise EOFError
+            frames += reader.feed(bytes(data))
+        return frames.pop(0)
+
+    async def frame(self) -> Frame:
+        """The next frame where streams go."""
+        return await self._frame(self.stream or self.control[0])
+
+    async def send(self, kind: int, stream: int, payload: bytes = b"") -> None:
+        await (self.stream or self.control[1]).send_all(frame(kind, stream, payload))
+
+    async def credit(self, stream: int, count: int) -> None:
+        await self.send(CREDIT, stream, CREDIT_BYTES.pack(count))
+
+    async def data(self, stream: int, size: int, *, credit: bool = True) -> bytes:
+        """Take so many bytes of a stream."""
+        got = b""
+        while len(got) < size:
+            kind, number, payload = await self.frame()
+            assert (kind, number) == (DATA, stream)
+            got += payload
+            if credit:
+                await self.credit(stream, len(payload))
+        return got
+
+    async def dial(self, call: dict[str, Any], secret: bytes | None = None) -> bool:
+        """Connect as asked; return whether both knew the secret."""
+        stream = await connection(call)
+        proved = await prove(stream, secret or bytes.fromhex(call["secret"]))
+        if proved:
+            self.stream = stream
+        else:
+            await stream.aclose()
+        return proved
+
+    async def close(self) -> None:
+        for stream in (*self.control, self.stream):
+            if stream is not None:
+                await stream.aclose()
+
+
+async def connection(call: dict[str, Any]) -> trio.SocketStream:
+    """Connect to the last address of a `dial`, which is the loopback's."""
+    host, port = call["addresses"][-1]
+    return await trio.open_tcp_stream(host, port)
+
+
+async def prove(stream: trio.SocketStream, secret: bytes) -> bool:
+    mine = os.urandom(32)
+    try:
+        await stream.send_all(mine)
+        both = mine + await exactly(stream, 32)
+        await stream.send_all(proof(secret, b"shim", both))
+        return await exactly(stream, 32) == proof(secret, b"supervisor", both)
+    except (EOFError, trio.BrokenResourceError):
+        return False
+
+
+async def exactly(stream: trio.abc.ReceiveStream, size: int) -> bytes:
+    got = b""
+    while len(got) < size:
+        part = await stream.receive_some(size - len(got))
+        if not part:
+            raise EOFError
+        got += part
+    return got
+
+
+@asynccontextmanager
+async def played(said: Said | None = None) -> AsyncIterator[tuple[Shim, Peer]]:
+    """A supervisor's end, and ours; nothing is said yet."""
+    there, to_srun = os.pipe()
+    from_srun, back = os.pipe()
+    peer = Peer(trio.lowlevel.FdStream(there), trio.lowlevel.FdStream(back))
+    try:
+        async with connected(to_srun, from_srun, (said or Said()).journal) as shim:
+            yield shim, peer
+    finally:
+        with trio.CancelScope(shield=True):
+            await peer.close()
+
+
+@asynccontextmanager
+async def talking(
+    *, direct: bool = False, said: Said | None = None
+) -> AsyncIterator[tuple[Shim, Peer]]:
+    """The same after the greeting, and a direct connection or none."""
+    async with played(said) as (shim, peer):
+        await peer.hello()
+        await shim.hello()
+
+        async def answer() -> None:
+            call = await peer.call("dial")
+            if direct:
+                assert await peer.dial(call)
+                await peer.reply(call)
+            else:
+                await peer.reply(call, error="it was not wanted")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer)
+            assert await shim.dial(None) is direct
+        yield shim, peer
+
+
+def silent_connection(call: dict[str, Any]) -> socket.socket:
+    host, port = call["addresses"][-1]
+    return socket.create_connection((host, port))
+
+
+async def soon(what: object, *, within: float = 5.0) -> None:
+    """Wait until a callable is true."""
+    assert callable(what)
+    end = time.monotonic() + within
+    while not what():
+        assert time.monotonic() < end
+        await trio.sleep(0.005)
