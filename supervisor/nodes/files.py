@@ -2,6 +2,7 @@
 
 import errno
 import os
+from typing import Self
 
 import trio
 
@@ -32,7 +33,7 @@ class RegularFile:
         self._kept = _Kept(fd)
         self._abandoned = False
 
-    def __enter__(self) -> "RegularFile":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
