@@ -131,9 +131,7 @@ class ShimJob(SlurmJob):
             words, _ = read_log(error.log.encode(errors="replace"))
             with trio.move_on_after(_PATIENCE, shield=True):
                 await self._delete(shim)
-            # the runtime wrote the same to the container's standard error
-            await streams.finished(_LAST_OUTPUT)
-            raise NotMade(words or str(error), shown=bool(words)) from None
+            raise NotMade(words or str(error), shown=False) from None
 
     async def _config(self, shim: Shim, step: Step) -> dict[str, Any]:
         """Return the config.json for the runtime, from that of the staged bundle.
@@ -179,7 +177,7 @@ class ShimJob(SlurmJob):
 
     @property
     def _node(self) -> str:
-        return self._shim_step.hello.node if self._shim_step.hello else "the node"
+        return self._shim_step.node
 
     async def begin(self, shim: Shim) -> None:
         """Call the runtime's `start`.
@@ -347,7 +345,6 @@ class ShimSession:
                     streams=streams.fields,
                 )  # fmt: skip
             except ShimError as error:
-                await streams.finished(_LAST_OUTPUT)
                 return _not_run(error)
             self._streams = streams
             program.running()
@@ -381,9 +378,10 @@ def _not_run(error: ShimError) -> Ending:
     """Return the ending of a program that the runtime could not start."""
     words, _ = read_log(error.log.encode(errors="replace"))
     reason = words or str(error)
+    text = shortened(f"the program could not be started: {reason}")
     if (status := program_failure(reason)) is not None:
-        return Ending(status, "not-found" if status == 127 else "not-executable")
-    return taken("scrun-failure", f"the program could not be started: {reason}", shown=bool(words))
+        return Ending(status, "not-found" if status == 127 else "not-executable", text)
+    return taken("scrun-failure", text)
 
 
 def _exit_code(status: int) -> int:

@@ -77,7 +77,14 @@ class ShimStep:
         """How containers are launched, for the log."""
         if self.hello is None:
             return "launched by a shim"
-        return f"launched by a shim on {self.hello.node}, with {self.hello.runtime}"
+        return f"launched by a shim on {self.node}, with {self.hello.runtime}"
+
+    @property
+    def node(self) -> str:
+        """The name of its node, for Slurm."""
+        if self.hello is None:
+            return "the node"
+        return self.hello.environment.get("SLURMD_NODENAME") or self.hello.node
 
     @property
     def reason(self) -> str:
@@ -141,7 +148,7 @@ class ShimStep:
             async with connected(to_srun, from_srun, self._journal) as shim:
                 self.hello = await shim.hello()
                 if not self.hello.runtime:
-                    self._words.append(f"{self.hello.node}: no OCI runtime (crun or runc) found")
+                    self._words.append(f"{self.node}: no OCI runtime (crun or runc) found")
                     return
                 await shim.dial(self._port_range)
                 self._shim = shim

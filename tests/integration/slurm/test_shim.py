@@ -27,7 +27,8 @@ def site(request: pytest.FixtureRequest, make_site: MakeSite) -> Iterator[Site]:
     made = make_site(request.param, settings=SHIM)
     yield made
     made.settle()
-    wait_while("directories of shims", lambda: directories(made), 10)
+    if made.user.uid:  # root's may be those of other runs
+        wait_while("directories of shims", lambda: directories(made), 10)
 
 
 def directories(site: Site) -> list[str]:
@@ -53,9 +54,9 @@ def shim_of(life: Life) -> int:
 def srun_of(life: Life) -> int:
     """The pid of the srun whose step is a container's shim."""
     name = f"--jobid {life.state()['annotations']['org.scrun.job_id']} "
-    [pid] = [
+    pid, *_ = [  # the second one is its own helper
         process.pid
-        for process in processes()
+        for process in sorted(processes(), key=lambda process: process.pid)
         if os.path.basename(process.argv[0]) == "srun"
         and name in f"{' '.join(process.argv)} "
         and any("scrun.supervisor.shim" in word for word in process.argv)
