@@ -1,7 +1,7 @@
 """Starts children and reaps them: ours, and the orphans that come to a subreaper."""
 
+import _signal as signal  # without enum, which takes longer than hello
 import os
-import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ _ENDING = 2.0  # for processes that got SIGKILL
 _DELETING = 10.0
 
 
-class Refused(Exception):
+class Refused(ValueError):
     """A call cannot be done; its text is for the supervisor."""
 
 
@@ -156,7 +156,7 @@ class Containers:
         """Go on after `create` or `exec`."""
         try:
             pid = self._pid_of(target, status)
-        except (Refused, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             text, log = read_log(target.place, target.stdio.words())
             text = "it has been deleted" if target.doomed else text or str(error)
             reply({"error": text, "log": log})

@@ -19,7 +19,7 @@ _KEEP_IDLE = 300  # seconds: some firewalls forget a connection without traffic
 _BUSY = (errno.EINPROGRESS, errno.EWOULDBLOCK, 0)
 
 
-class NoConnection(Exception):
+class NoConnection(OSError):
     """Nobody who knows the secret answered; the reasons."""
 
 

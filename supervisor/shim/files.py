@@ -1,8 +1,8 @@
 """The shim's directory: made, locked and removed; and those that dead shims have left."""
 
+import _signal as signal  # without enum, which takes longer than hello
 import fcntl
 import os
-import signal
 import stat
 
 TYPE_CHECKING = False

@@ -1,7 +1,7 @@
 """Frames over a pair of descriptors: srun's standard streams, or the direct connection."""
 
-import collections
 import os
+from _collections import deque  # collections itself takes longer
 
 from .frames import HEADER, BrokenFrame, Reader
 from .loop import READ, WRITE
@@ -45,7 +45,7 @@ class Link:
         self._loop, self._source, self._sink = loop, source, sink
         self._received, self._ended = received, ended
         self._reader = Reader()
-        self._queue: collections.deque[memoryview] = collections.deque()
+        self._queue: deque[memoryview] = deque()
         self._queued = 0
         self._listens = False
         self._short: list[Callable[[], None]] = []

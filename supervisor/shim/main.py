@@ -1,9 +1,8 @@
 """The program: says hello, does what comes, and leaves nothing behind."""
 
+import _signal as signal  # without enum, which takes longer than hello
 import fcntl
-import json
 import os
-import signal
 import sys
 
 from .children import Children, become_subreaper
@@ -13,6 +12,11 @@ from .link import Link
 from .loop import Loop
 from .processes import descendants, kill_quietly
 from .runtime import NAMES, Runtime, installed
+
+try:
+    from _json import encode_basestring_ascii as quoted
+except ImportError:  # not CPython
+    from json.encoder import encode_basestring_ascii as quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,17 +97,17 @@ class Shim:
 
     def _say_hello(self) -> None:
         assert self._directory is not None
-        self._tell(
-            EVENT,
-            event="hello",
-            protocol=PROTOCOL,
-            node=os.uname().nodename,
-            pid=os.getpid(),
-            python="{}.{}.{}".format(*sys.version_info),
-            runtime=self._runtime.path,
-            directory=self._directory.path,
-            environment={_clean(name): _clean(value) for name, value in os.environ.items()},
-        )
+        hello = {
+            "event": "hello",
+            "protocol": PROTOCOL,
+            "node": os.uname().nodename,
+            "pid": os.getpid(),
+            "python": "{}.{}.{}".format(*sys.version_info),
+            "runtime": self._runtime.path,
+            "directory": self._directory.path,
+            "environment": dict(os.environ),
+        }
+        self._link.send(EVENT, 0, _json_of(hello).encode())
 
     def _prepare(self) -> None:
         """Do what need not be done before the supervisor knows that this is here."""
@@ -157,11 +161,15 @@ class Shim:
         self._over = self._over or "the supervisor has gone"
 
     def _tell(self, kind: int, **fields: object) -> None:
+        import json  # with re, enum and more: they take longer than all of hello
+
         self._link.send(kind, 0, json.dumps(fields).encode())
 
     def _received(self, kind: int, stream: int, payload: bytes) -> None:
         """Take a frame that came over srun."""
         if kind == CALL:
+            import json
+
             self._call(json.loads(payload.decode("utf-8", "surrogatepass")))
         elif self._direct is None:
             self._carried(kind, stream, payload)
@@ -247,6 +255,12 @@ def _standard_streams() -> "tuple[int, int]":
     return source, sink
 
 
-def _clean(text: str) -> str:
-    """Return a text that is one in JSON, too."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def _json_of(value: object) -> str:
+    """Return the JSON of objects, numbers and texts; what is no text in UTF-8 is replaced."""
+    if isinstance(value, dict):
+        return "{%s}" % ",".join(
+            f"{_json_of(name)}:{_json_of(one)}" for name, one in value.items()
+        )
+    if isinstance(value, str):
+        return quoted(value.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    return str(value)

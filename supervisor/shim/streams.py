@@ -17,6 +17,8 @@ from .loop import READ, WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from .link import Link
     from .loop import Loop
 
@@ -40,15 +42,13 @@ class Streams:
 
     def source(self, number: int, fd: int, terminal: bool = False) -> "Source":
         """Carry from a descriptor to the supervisor, once `begin` is called."""
-        if number in self._sources:
-            raise ValueError(f"stream {number} exists already")
+        _check(number, self._sources)
         self._sources[number] = source = Source(self, number, fd, terminal)
         return source
 
     def sink(self, number: int, fd: int) -> "Sink":
         """Carry from the supervisor to a descriptor; -1: it comes later."""
-        if number in self._sinks:
-            raise ValueError(f"stream {number} exists already")
+        _check(number, self._sinks)
         self._sinks[number] = sink = Sink(self, number, fd)
         return sink
 
@@ -246,3 +246,10 @@ class Sink:
     def _gone(self) -> None:
         self.close()
         self._streams.link.send(CLOSED, self._number)
+
+
+def _check(number: object, streams: "Container[object]") -> None:
+    if not isinstance(number, int) or not 0 <= number < 1 << 32:
+        raise ValueError(f"no stream has the number {number!r}")
+    if number in streams:
+        raise ValueError(f"stream {number} exists already")

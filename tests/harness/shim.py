@@ -25,12 +25,20 @@ from scrun.supervisor.shim.frames import (
     Reader,
     frame,
 )
+from tests import CHECKOUT
+from tests.harness.bundle import make_config
 
-_CHECKOUT = Path(__file__).parents[2]
 _BOOT = (
-    f"import sys; sys.path.insert(0, {str(_CHECKOUT)!r});"
+    f"import sys; sys.path.insert(0, {str(CHECKOUT)!r});"
     "from scrun.supervisor.shim.main import main; main()"
 )
+
+
+_PURE_V2 = (
+    *("unshare", "--mount", "--propagation", "slave", "sh", "-c"),
+    *('mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@"', "sh"),
+)
+"""Before a program: crun refuses to work where there are cgroups of both versions."""
 
 
 class Shim:
@@ -45,13 +53,17 @@ class Shim:
         allowed: How many bytes may be sent in each stream.
         signals: The signals that it told.
         generous: Whether what comes is credited at once.
+        rootfs: The root file system of `create`.
     """
 
     def __init__(
-        self, env: Mapping[str, str] | None = None, python: Sequence[str] = (sys.executable,)
+        self,
+        env: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+        before: Sequence[str] = _PURE_V2,
     ) -> None:
         self.process = subprocess.Popen(
-            [*python, "-I", "-S", "-c", _BOOT],
+            [*before, python, "-I", "-S", "-c", _BOOT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -72,6 +84,8 @@ class Shim:
         self.allowed: dict[int, int] = defaultdict(lambda: WINDOW)
         self.signals: list[int] = []
         self.generous = True
+        self.rootfs = Path("/nonexistent")
+        self._last_stream = 0
         self._hello: dict[str, Any] = {}
         self.hello = self.until("hello", lambda: self._hello)
 
@@ -102,6 +116,46 @@ class Shim:
         """Call, and wait for the reply."""
         return self.answer(self.ask(verb, **fields))
 
+    def streams(self, *names: str) -> dict[str, int]:
+        """Return `streams` with new numbers: of these names, or of all three."""
+        found = {}
+        for name in names or ("stdin", "stdout", "stderr"):
+            self._last_stream += 1
+            found[name] = self._last_stream
+        return found
+
+    def create(
+        self, target: str, *args: str, streams: Mapping[str, int] | None = None, **changes: Any
+    ) -> dict[str, Any]:
+        """Create a container that runs a command; return the reply.
+
+        Args:
+            target: Its id.
+            args: The command.
+            streams: Its streams; none if missing.
+            changes: Members of config.json.
+        """
+        terminal = "terminal" in (streams or {})
+        config = {**make_config(args, str(self.rootfs), terminal=terminal), **changes}
+        return self.call(
+            "create", id=target, name=f"name-{target}", config=config, streams=streams or {}
+        )
+
+    def run(self, target: str, *args: str, **options: Any) -> None:
+        """Create a container and start it; options as of `create`."""
+        assert "error" not in (reply := self.create(target, *args, **options)), reply
+        assert self.call("start", id=target) == {}
+
+    def exec(
+        self, target: str, container: str, *args: str, streams: Mapping[str, int] | None = None
+    ) -> dict[str, Any]:
+        """Run one more program in a container; return the reply."""
+        terminal = "terminal" in (streams or {})
+        process = make_config(args, terminal=terminal)["process"]
+        return self.call(
+            "exec", id=target, container=container, process=process, streams=streams or {}
+        )
+
     def ended(self, target: str, timeout: float = 20) -> int:
         """Wait for the end of a container or exec; return its exit status as a child's."""
         self.until(f"end of {target}", lambda: target in self._ended, timeout)
@@ -111,6 +165,10 @@ class Shim:
         """Whether the end of a container or exec has been told."""
         self.pump(0)
         return target in self._ended
+
+    def has_signals(self, count: int) -> bool:
+        """Whether so many signals have been told."""
+        return len(self.signals) == count
 
     def finish(self, *streams: int) -> bytes:
         """Wait for the ends of streams; return what the first one had."""
@@ -197,7 +255,6 @@ class Shim:
 
     def wait(self) -> tuple[int, str]:
         """Wait for its end; return its exit status and what it wrote to standard error."""
-        assert self.process.stdout is not None
         assert self.process.stderr is not None
         try:
             while self.pump(20):
@@ -205,10 +262,22 @@ class Shim:
             status = self.process.wait(20)
             return status, self.process.stderr.read().decode()
         finally:
-            self.process.kill()
-            self.process.wait()
-            self.process.stdout.close()
-            self.process.stderr.close()
-            if self.direct >= 0:
-                os.close(self.direct)
-                self.direct = -1
+            self.kill()
+
+    def end(self) -> None:
+        """End it in good order, unless it has ended."""
+        if self.process.returncode is None:
+            _, errors = self.close()
+            assert errors == ""
+        self.kill()
+
+    def kill(self) -> None:
+        """Make sure that it has ended."""
+        self.process.kill()
+        self.process.wait()
+        for file in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert file is not None
+            file.close()
+        if self.direct >= 0:
+            os.close(self.direct)
+            self.direct = -1

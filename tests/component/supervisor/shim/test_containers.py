@@ -1,0 +1,313 @@
+"""What a shim does with containers: real runtimes, real processes."""
+
+import functools
+import hashlib
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from scrun.supervisor.engines.local.runtimes import program_failure
+from scrun.supervisor.shim.frames import CLOSED, DATA, WINDOW
+from tests.harness.processes import descendants, processes_of
+from tests.harness.shim import Shim
+from tests.harness.wait import wait_until, wait_while
+
+MIB = 1 << 20
+
+
+def no_pid_namespace(shim: Shim) -> dict[str, object]:
+    """`linux` of a config.json whose processes are the machine's."""
+    return {"namespaces": [{"type": kind} for kind in ("ipc", "uts", "mount")]}
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("true", 0), ("exit 7", 7), ("kill -KILL $$; exit 1", 1)]
+)
+def test_a_life(shim: Shim, script: str, status: int) -> None:
+    streams = shim.streams()
+    reply = shim.create("a", "sh", "-c", f"echo out; echo err >&2; {script}", streams=streams)
+    assert os.path.exists(f"/proc/{reply['pid']}")
+    time.sleep(0.05)
+    assert not shim.has_ended("a")
+    assert not shim.output  # it is created, and not started
+    assert shim.call("start", id="a") == {}
+    assert shim.ended("a") == status
+    assert shim.finish(streams["stdout"], streams["stderr"]) == b"out\n"
+    assert shim.output[streams["stderr"]] == b"err\n"
+    assert shim.call("delete", id="a") == {}
+    names = {"lock", os.path.basename(shim.hello["runtime"])}
+    assert set(os.listdir(shim.hello["directory"])) == names
+    assert shim.close() == (status, "")
+
+
+def test_the_end_by_a_signal(shim: Shim) -> None:
+    shim.run("a", "sleep", "1000")
+    assert shim.call("signal", id="a", number=9, all=False) == {}
+    assert shim.ended("a") == -9
+    assert shim.call("signal", id="a", number=9, all=False) == {}
+    assert shim.call("signal", id="a", number=9, all=True) == {}
+    assert shim.close() == (137, "")
+
+
+def test_one_that_ends_before_anybody_looks(shim: Shim) -> None:
+    """The pid file of an exec is read when its process may have ended."""
+    shim.run("a", "sleep", "1000")
+    for number in range(5):
+        assert "pid" in shim.exec(f"b{number}", "a", "sh", "-c", f"exit {number}")
+        assert shim.ended(f"b{number}") == number
+
+
+def test_bytes_arrive_unchanged(shim: Shim) -> None:
+    data = random.Random(1).randbytes(5 * MIB)
+    streams = shim.streams()
+    shim.run("a", "sh", "-c", "tee /dev/stderr", streams=streams)
+    shim.write(streams["stdin"], data)
+    assert shim.finish(streams["stdout"], streams["stderr"]) == data
+    assert shim.output[streams["stderr"]] == data
+    assert shim.ended("a") == 0
+
+
+def test_input_that_nobody_ends(shim: Shim) -> None:
+    """Nothing is sent in the stream: the program waits for it."""
+    streams = shim.streams()
+    shim.run("a", "sh", "-c", "read line; echo got $line", streams=streams)
+    time.sleep(0.1)
+    assert not shim.has_ended("a")
+    shim.write(streams["stdin"], b"x\n", end=False)
+    assert shim.finish(streams["stdout"]) == b"got x\n"
+    shim.until("closed", lambda: streams["stdin"] in shim.closed)
+
+
+def test_a_slow_reader_stops_the_writer(shim: Shim) -> None:
+    shim.generous = False
+    stdout = shim.streams("stdout")
+    shim.run("a", "sh", "-c", "yes | head -c 3000000; echo end", streams=stdout)
+    number = stdout["stdout"]
+    shim.until("a window", lambda: len(shim.output[number]) == WINDOW)
+    shim.pump(0.3)
+    assert len(shim.output[number]) == WINDOW
+    assert not shim.has_ended("a")
+    shim.credit(number, 10)
+    shim.until("some more", lambda: len(shim.output[number]) == WINDOW + 10)
+    shim.credit(number, 10 * MIB)
+    assert shim.finish(number) == b"y\n" * 1500000 + b"end\n"
+
+
+def test_a_program_that_does_not_read_stops_the_supervisor(shim: Shim) -> None:
+    stdin = shim.streams("stdin")
+    shim.run("a", "sleep", "1000", streams=stdin)
+    number = stdin["stdin"]
+    for _ in range(WINDOW >> 16):
+        shim.allowed[number] -= 1 << 16
+        shim.send(DATA, number, bytes(1 << 16))
+    shim.pump(0.3)
+    assert 0 < shim.allowed[number] <= 1 << 18  # what the pipe took
+    assert shim.call("delete", id="a") == {}
+    shim.until("closed", lambda: number in shim.closed)
+
+
+def test_a_reader_that_has_gone(shim: Shim) -> None:
+    shim.generous = False
+    stdout = shim.streams("stdout")
+    shim.run("a", "sh", "-c", "yes; exit $?", streams=stdout)
+    shim.until("output", lambda: shim.output)
+    shim.send(CLOSED, stdout["stdout"])
+    shim.finish(stdout["stdout"])
+    assert shim.ended("a") in (1, 128 + signal.SIGPIPE)
+
+
+def test_a_terminal(shim: Shim) -> None:
+    streams = {**shim.streams("terminal"), "rows": 33, "columns": 101}
+    terminal = streams["terminal"]
+    script = "tty; stty size; read x; trap 'exit 9' INT; stty size; while :; do sleep 0.1; done"
+    shim.run("a", "sh", "-c", script, streams=streams)
+    shim.until("the first size", lambda: b"33 101" in shim.output[terminal])
+    assert shim.call("resize", id="a", rows=20, columns=60) == {}
+    shim.write(terminal, b"go\r", end=False)
+    shim.until("the second size", lambda: b"20 60" in shim.output[terminal])
+    assert b"/dev/" in shim.output[terminal]
+    shim.write(terminal, b"\x03", end=False)  # only the controlling terminal makes a signal of it
+    assert shim.ended("a") == 9
+    assert b"go\r\n" in shim.finish(terminal)
+
+
+def test_much_output_of_a_terminal(shim: Shim) -> None:
+    streams = {**shim.streams("terminal"), "rows": 24, "columns": 80}
+    shim.run("a", "sh", "-c", "stty raw; seq 200000", streams=streams)
+    want = "".join(f"{number}\n" for number in range(1, 200001)).encode()
+    got = shim.finish(streams["terminal"])
+    assert hashlib.sha256(got).digest() == hashlib.sha256(want).digest()
+
+
+def test_exec(shim: Shim) -> None:
+    shim.run("a", "sleep", "1000")
+    streams = shim.streams()
+    assert "pid" in shim.exec("b", "a", "sh", "-c", "cat; echo err >&2; exit 5", streams=streams)
+    shim.write(streams["stdin"], b"text")
+    assert shim.finish(streams["stdout"], streams["stderr"]) == b"text"
+    assert shim.output[streams["stderr"]] == b"err\n"
+    assert shim.ended("b") == 5
+    assert shim.call("delete", id="b") == {}
+    assert not shim.has_ended("a")
+
+
+def test_exec_in_a_terminal(shim: Shim) -> None:
+    shim.run("a", "sleep", "1000")
+    streams = {**shim.streams("terminal"), "rows": 12, "columns": 34}
+    terminal = streams["terminal"]
+    assert "pid" in shim.exec("b", "a", "sh", "-c", "sleep 0.1; stty size; cat", streams=streams)
+    shim.until("its size", lambda: b"12 34" in shim.output[terminal])
+    shim.write(terminal, b"\x03", end=False)
+    assert shim.ended("b") in (130, -2)
+    shim.finish(terminal)
+
+
+def test_exec_of_a_missing_program(shim: Shim) -> None:
+    shim.run("a", "sleep", "1000")
+    for streams in (shim.streams(), {**shim.streams("terminal"), "rows": 1, "columns": 1}):
+        reply = shim.exec(f"b{len(streams)}{min(streams)}", "a", "missing", streams=streams)
+        assert program_failure(reply["error"]) == 127
+        assert '"level"' in reply["log"]
+        shim.finish(
+            *(n for name, n in streams.items() if name not in ("stdin", "rows", "columns"))
+        )
+    assert not shim.has_ended("a")
+    assert "pid" in shim.exec("c", "a", "true")
+    assert shim.ended("c") == 0
+
+
+def test_execs_end_with_their_container(shim: Shim) -> None:
+    shim.run("a", "sleep", "1000")
+    for number in range(3):
+        assert "pid" in shim.exec(f"b{number}", "a", "sleep", "1000")
+    assert shim.call("delete", id="a") == {}
+    for target in ("a", "b0", "b1", "b2"):
+        assert shim.has_ended(target)
+        assert shim.ended(target) == -9
+    assert shim.call("delete", id="b0") == {}
+
+
+def test_an_exec_is_deleted_alone(shim: Shim) -> None:
+    shim.run("a", "sleep", "1000")
+    assert "pid" in shim.exec("b", "a", "sh", "-c", "trap '' TERM; sleep 1000 & wait")
+    assert shim.call("delete", id="b") == {}
+    assert shim.ended("b") == -9
+    assert not shim.has_ended("a")
+
+
+def test_a_container_that_cannot_be_made(shim: Shim) -> None:
+    streams = shim.streams()
+    reply = shim.create("a", "true", streams=streams, root={"path": "/missing/root"})
+    assert "/missing/root" in reply["error"]
+    assert '"level"' in reply["log"]
+    shim.finish(streams["stdout"], streams["stderr"])
+    assert shim.call("delete", id="a") == {}
+    assert "error" in shim.call("start", id="a")
+    # the name is free again
+    assert "pid" in shim.create("b", "true")
+
+
+def test_a_missing_program(shim: Shim) -> None:
+    """crun sees it when it creates, runc when it starts."""
+    reply = shim.create("a", "missing-program")
+    if "error" not in reply:
+        reply = shim.call("start", id="a")
+    assert program_failure(reply["error"]) == 127
+    assert shim.call("delete", id="a") == {}
+
+
+def test_a_signal_for_all(shim: Shim) -> None:
+    stdout = shim.streams("stdout")
+    inner = "trap 'echo inner; exit' USR1; echo ready; while :; do sleep 0.1; done"
+    script = f"trap 'echo main' USR1; ({inner}) & while :; do wait; done"
+    shim.run("a", "sh", "-c", script, streams=stdout)
+    shim.until("ready", lambda: b"ready" in shim.output[stdout["stdout"]])
+    assert shim.call("signal", id="a", number=signal.SIGUSR1, all=False) == {}
+    shim.until("main", lambda: b"main" in shim.output[stdout["stdout"]])
+    assert b"inner" not in shim.output[stdout["stdout"]]
+    assert shim.call("signal", id="a", number=signal.SIGUSR1, all=True) == {}
+    shim.until("inner", lambda: b"inner" in shim.output[stdout["stdout"]])
+
+
+def test_wrong_signals(shim: Shim) -> None:
+    shim.run("a", "sleep", "1000")
+    for number in (0, -9, 65, 100000):
+        assert "no signal" in shim.call("signal", id="a", number=number, all=False)["error"]
+    assert "error" in shim.call("signal", id="b", number=9, all=False)
+
+
+def test_slurms_variables_win(shim: Shim) -> None:
+    stdout = shim.streams("stdout")
+    assert shim.hello["environment"]["TMPDIR"]
+    shim.run("a", "sh", "-c", "echo ${TMPDIR-unset} $TERM", streams=stdout)
+    assert shim.finish(stdout["stdout"]) == b"unset xterm\n"
+
+
+def test_delete_of_one_that_runs(shim: Shim) -> None:
+    stdout = shim.streams("stdout")
+    shim.run("a", "sh", "-c", "sleep 1000 & sleep 1000 & wait", streams=stdout)
+    began = time.monotonic()
+    assert shim.call("delete", id="a") == {}
+    assert time.monotonic() - began < 2
+    assert shim.ended("a") == -9
+    shim.finish(stdout["stdout"])
+    assert shim.call("delete", id="a") == {}
+    assert shim.call("delete", id="never-was") == {}
+    assert not descendants(shim.process.pid)
+
+
+def test_delete_of_one_that_was_not_started(shim: Shim) -> None:
+    assert "pid" in shim.create("a", "true")
+    assert shim.call("delete", id="a") == {}
+    assert shim.ended("a") == -9
+    assert "pid" in shim.create("b", "true")
+
+
+def test_two_containers(shim: Shim) -> None:
+    shim.run("a", "sleep", "1000")
+    shim.run("b", "sh", "-c", "exit 3")
+    assert shim.ended("b") == 3
+    assert shim.call("delete", id="b") == {}
+    assert not shim.has_ended("a")
+    assert "exists" in shim.create("a", "true")["error"]
+
+
+def test_daemons_without_a_pid_namespace(shim: Shim) -> None:
+    """What outlives the first process ends with its container, and only with that."""
+    marks = ["1234567", "7654321"]
+    for target, mark in zip("ab", marks, strict=True):
+        shim.run(target, "sh", "-c", f"setsid sleep {mark} & exit 0", linux=no_pid_namespace(shim))
+        assert shim.ended(target) == 0
+    for mark in marks:
+        wait_until("the daemon", functools.partial(processes_of, mark))
+    assert shim.call("signal", id="a", number=signal.SIGCONT, all=True) == {}
+    assert shim.call("delete", id="a") == {}
+    wait_while("the first daemon", lambda: processes_of(marks[0]))
+    assert processes_of(marks[1])
+    shim.close()
+    assert not processes_of(marks[1])
+
+
+def test_what_a_container_sees_of_the_shim(shim: Shim) -> None:
+    """No descriptor of the shim's, and none of its signal dispositions."""
+    files, signals = shim.streams("stdout"), shim.streams("stdout")
+    shim.run("a", "ls", "/proc/self/fd", streams=files)
+    assert shim.finish(files["stdout"]).split() == [b"0", b"1", b"2", b"3"]  # with its own
+    shim.run("b", "grep", "-E", "Sig(Ign|Blk)", "/proc/self/status", streams=signals)
+    got = shim.finish(signals["stdout"]).split()
+    assert [int(got[place], 16) for place in (1, 3)] == [0, 0]
+
+
+def test_scripts(shim: Shim) -> None:
+    assert shim.call("script", script="echo a; echo b >&2; cat; exit 3") == {
+        "status": 3, "text": "a\nb\n",
+    }  # fmt: skip
+    shim.run("a", "sleep", "1000")
+    reply = shim.call("script", script='eval "$SCRUN_RUNTIME state name-a"')
+    assert '"running"' in reply["text"]
+    assert reply["status"] == 0
+    assert shim.call("script", script="kill -9 $$")["status"] == 137
+    assert shim.call("script", script="sleep 1000 & echo x") == {"status": 0, "text": "x\n"}

@@ -1,0 +1,55 @@
+"""A node has its own Python, and nothing of ours: what the shim may be written in."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import CHECKOUT
+
+FOLDER = CHECKOUT / "supervisor" / "shim"
+MODULES = sorted(FOLDER.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_imports(path: Path) -> None:
+    """The standard library, and its own folder."""
+    named = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            named |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            assert node.level == 1
+            assert (FOLDER / f"{node.module}.py").exists()
+        elif isinstance(node, ast.ImportFrom):
+            named.add(str(node.module).partition(".")[0])
+    assert named <= sys.stdlib_module_names
+    # in 3.6 with these names or not at all
+    assert not named & {"dataclasses", "contextvars", "graphlib", "tomllib", "zoneinfo"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_syntax(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "vermin", "-q", "--no-tips", "--target=3.6-", path],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_is_imported_before_hello() -> None:
+    """What is not needed then is imported while the supervisor reads it."""
+    program = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r})"
+    program += "; import scrun.supervisor.shim.main; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    slow = {"json", "re", "enum", "collections", "ctypes", "hashlib", "hmac", "socket", "typing"}
+    assert not slow & set(done.stdout.split())
