@@ -258,9 +258,8 @@ def _standard_streams() -> "tuple[int, int]":
 def _json_of(value: object) -> str:
     """Return the JSON of objects, numbers and texts; what is no text in UTF-8 is replaced."""
     if isinstance(value, dict):
-        return "{%s}" % ",".join(
-            f"{_json_of(name)}:{_json_of(one)}" for name, one in value.items()
-        )
+        members = ",".join(f"{_json_of(name)}:{_json_of(one)}" for name, one in value.items())
+        return "{" + members + "}"
     if isinstance(value, str):
         return quoted(value.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     return str(value)

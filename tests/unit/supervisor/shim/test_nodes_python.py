@@ -30,10 +30,9 @@ def test_imports(path: Path) -> None:
     assert not named & {"dataclasses", "contextvars", "graphlib", "tomllib", "zoneinfo"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
-def test_syntax(path: Path) -> None:
+def test_syntax() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "vermin", "-q", "--no-tips", "--target=3.6-", path],
+        [Path(sys.executable).with_name("vermin"), "-v", "--no-tips", "--target=3.6-", FOLDER],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

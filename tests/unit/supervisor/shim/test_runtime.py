@@ -15,13 +15,14 @@ from scrun.supervisor.shim.words import last_error, read_log
     [
         ([], {}, []),
         (["A=1", "B=2"], {"HOME": "/h", "PATH": "/p"}, ["A=1", "B=2"]),
-        (["A=1", "SLURM_JOB_ID=3", "B=2"], {"SLURM_JOB_ID": "4"}, ["A=1", "SLURM_JOB_ID=4", "B=2"]),
+        (["A=1", "SLURM_ID=3", "B=2"], {"SLURM_ID": "4"}, ["A=1", "SLURM_ID=4", "B=2"]),
         (["PMI_RANK=9", "PMI_RANK=8"], {"PMI_RANK": "0"}, ["PMI_RANK=0", "PMI_RANK=0"]),
-        (["A=1"], {"PMIX_RANK": "0", "SLURMD_NODENAME": "n"}, ["A=1", "PMIX_RANK=0", "SLURMD_NODENAME=n"]),
+        (["A=1"], {"PMIX_RANK": "0", "SLURMD_X": "n"}, ["A=1", "PMIX_RANK=0", "SLURMD_X=n"]),
         (["CUDA_VISIBLE_DEVICES=all"], {"CUDA_VISIBLE_DEVICES": "1"}, ["CUDA_VISIBLE_DEVICES=1"]),
         ([], {"CUDA_HOME": "/c", "ROCR_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "=2"},
          ["ROCR_VISIBLE_DEVICES=", "ZE_AFFINITY_MASK==2"]),
-        (["SLURM_X=1", "odd"], {"GPU_DEVICE_ORDINAL": "0"}, ["SLURM_X=1", "odd", "GPU_DEVICE_ORDINAL=0"]),
+        (["SLURM_X=1", "odd"], {"GPU_DEVICE_ORDINAL": "0"},
+         ["SLURM_X=1", "odd", "GPU_DEVICE_ORDINAL=0"]),
     ],
 )  # fmt: skip
 def test_slurms_variables_are_added(
