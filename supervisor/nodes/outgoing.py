@@ -43,12 +43,13 @@ class Outgoing:
         """
         try:
             with self._scope:
-                await self.begun.wait()
                 try:
-                    async with opened as found:
+                    async with opened as found:  # at once: the caller's descriptor may be closed
+                        await self.begun.wait()
                         await self._send_all(found)
                 finally:
-                    self._link.put(frame(END, self._number))
+                    if self.begun.is_set():
+                        self._link.put(frame(END, self._number))
         except Broken:
             pass  # the shim has gone, which others tell
 

@@ -4,6 +4,7 @@ A stream may have `frames.WINDOW` bytes on their way, and credit for more comes 
 were written onwards. So memory is bounded, and a reader that stops stops the container's writer.
 """
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
@@ -57,7 +58,7 @@ class ContainerStreams:
                     self.fields[name] = table.number()
 
     def resized_fields(self) -> dict[str, int]:
-        """Return the size of the caller's terminal, as fields of `resize`."""
+        """Return the size of the caller's terminal, as fields of `resize`; before the end."""
         if self._terminal is None:
             return {}
         rows, columns = size(self._terminal)
@@ -96,6 +97,8 @@ class ContainerStreams:
     async def _carried(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             if self._terminal is not None:
+                self._terminal = os.dup(self._terminal)  # the caller's are closed once it runs
+                stack.callback(os.close, self._terminal)
                 stack.enter_context(raw(self._terminal))
             nursery = await stack.enter_async_context(unwrapped())
             for name in (*NAMES, "terminal"):
