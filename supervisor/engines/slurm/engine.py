@@ -166,8 +166,8 @@ class SlurmEngine:
             request.on_job_id(job_id, False)
             yield job(Held(job_id, theirs), layout)
             return
-        wish = AllocationRequest(options, directory, because, self._release_timeout)
-        async with allocated(self._tools, self._queue, request, wish) as held:
+        allocation = AllocationRequest(options, directory, because, self._release_timeout)
+        async with allocated(self._tools, self._queue, request, allocation) as held:
             yield job(held, layout_of_own_job(wanted, held.environment, one))
 
     def _wanted(self, request: JobRequest) -> tuple[dict[str, str], str]:
