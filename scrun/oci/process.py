@@ -56,11 +56,11 @@ def process_from_file(content: bytes, name: str) -> tuple[dict[str, Any], Proces
     return raw, checked(raw, name)
 
 
-def process_from_wish(wish: ExecOptions, first: Mapping[str, Any]) -> dict[str, Any]:
+def process_from_options(options: ExecOptions, first: Mapping[str, Any]) -> dict[str, Any]:
     """Make the description of a process from a command line.
 
     Args:
-        wish: The options.
+        options: The options.
         first: `process` of the container.
 
     Raises:
@@ -68,21 +68,21 @@ def process_from_wish(wish: ExecOptions, first: Mapping[str, Any]) -> dict[str, 
     """
     process = copy.deepcopy(dict(first))
     process.pop("consoleSize", None)
-    process["args"] = list(wish.args)
-    process["terminal"] = wish.terminal
-    if wish.cwd is not None:
-        process["cwd"] = wish.cwd
-    process["env"] = _merged(process.get("env") or [], wish.env)
-    if wish.no_new_privileges:
+    process["args"] = list(options.args)
+    process["terminal"] = options.terminal
+    if options.cwd is not None:
+        process["cwd"] = options.cwd
+    process["env"] = _merged(process.get("env") or [], options.env)
+    if options.no_new_privileges:
         process["noNewPrivileges"] = True
-    if wish.user is not None:
-        process["user"] = _user(wish.user)
-    if wish.groups:
+    if options.user is not None:
+        process["user"] = _user(options.user)
+    if options.groups:
         user = process["user"] = process.get("user") or {}  # null is absent
         known = user.get("additionalGids") or []
-        user["additionalGids"] = [*known, *(_number(group, "group") for group in wish.groups)]
-    if wish.capabilities:
-        names = [_capability(name) for name in wish.capabilities]
+        user["additionalGids"] = [*known, *(_number(group, "group") for group in options.groups)]
+    if options.capabilities:
+        names = [_capability(name) for name in options.capabilities]
         sets = process["capabilities"] = process.get("capabilities") or {}
         for kind in _SETS:
             sets[kind] = list(dict.fromkeys([*(sets.get(kind) or []), *names]))

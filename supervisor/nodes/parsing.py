@@ -6,7 +6,7 @@ Payloads of DATA are passed on at once, from the buffer into which they were rea
 
 from collections.abc import Callable
 
-from scrun.supervisor.shim.frames import CALL, CLOSED, DATA, HEADER, LONGEST, BrokenFrame
+from scrun.supervisor.shim.frames import CALL, DATA, HEADER, LINE, LONGEST, BrokenFrame
 
 Dispatch = Callable[[int, int, memoryview], None]
 """Takes a frame: kind, stream and payload, which is valid until it returns. DATA may come in
@@ -64,10 +64,11 @@ class Frames:
         if self._header is not None:
             kind, stream = self._header
             self._header = None
-            self._dispatch(kind, stream, part)
+            if kind != LINE:
+                self._dispatch(kind, stream, part)
             return
         kind, stream, length = HEADER.unpack(part)
-        if not CALL <= kind <= CLOSED or length > LONGEST:
+        if not CALL <= kind <= LINE or length > LONGEST:
             raise BrokenFrame(f"what it sends is no frame: kind {kind}, {length} bytes")
         if kind == DATA:
             self._stream, self._data = stream, length

@@ -137,9 +137,9 @@ def check(full: str, plugin: object) -> str:
     for symbol in ("plugin_type", "plugin_name", "plugin_version"):
         if not isinstance(value := getattr(plugin, symbol, None), str) or not value:
             return f"{symbol} is not a string; ask its author"
-    said, version = [getattr(plugin, symbol) for symbol in ("plugin_type", "plugin_version")]
-    if said != full:
-        return f"has plugin_type {said}; ask its author"
+    its_type, version = [getattr(plugin, symbol) for symbol in ("plugin_type", "plugin_version")]
+    if its_type != full:
+        return f"has plugin_type {its_type}; ask its author"
     if version.split(".")[:2] != api.VERSION.split(".")[:2]:
         return (
             f"is for version {version} of the plugin API, and this scrun has {api.VERSION}; "

@@ -40,10 +40,10 @@ def main(log: str, create: str, start: str, query: str) -> int:
     if created:
         return _shell_status(created)
     # before the start: a stopped container has no pid
-    told = _created(query)
-    if not told:
+    state = _created(query)
+    if not state:
         return _fail(log, f"RunTimeQuery does not know the new container: {query}")
-    pid = _pid(told)
+    pid = _pid(state)
     pidfd = _pidfd(pid)
     started = subprocess.run(
         ["/bin/sh", "-c", start],
@@ -52,8 +52,8 @@ def main(log: str, create: str, start: str, query: str) -> int:
         check=False,
     )
     if started.returncode:
-        said = started.stderr.decode(errors="replace").strip().splitlines()
-        return _fail(log, said[-1] if said else f"RunTimeStart failed: {start}")
+        errors = started.stderr.decode(errors="replace").strip().splitlines()
+        return _fail(log, errors[-1] if errors else f"RunTimeStart failed: {start}")
     try:
         return _shell_status(os.waitstatus_to_exitcode(os.waitpid(pid or -2, 0)[1]))
     except OSError:  # not a child of this process

@@ -19,7 +19,7 @@ from scrun.oci.process import (
     checked,
     fitting_user,
     process_from_file,
-    process_from_wish,
+    process_from_options,
 )
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.stdio import Stdio
@@ -74,8 +74,8 @@ def prepare(call: CommandLine, bundle: Bundle, place: Staged, terminal: int | No
         process, typed = process_from_file(read_file(name), name)
         process["terminal"] = terminal is not None
     else:
-        wish = _wish(parsed, bundle, place, terminal=terminal is not None)
-        process = process_from_wish(wish, running.get("process") or {})
+        options = _exec_options(parsed, bundle, place, terminal=terminal is not None)
+        process = process_from_options(options, running.get("process") or {})
         typed = checked(process, f"{parsed.command} {parsed.id}")
     for unwanted in ("rlimits", "apparmorProfile", "selinuxLabel", "oomScoreAdj"):
         if unwanted not in (running.get("process") or {}):
@@ -107,7 +107,7 @@ def _looking_at(bundle: Bundle, place: Staged, process: Process) -> Bundle:
     return msgspec.structs.replace(bundle, config=config, rootfs=rootfs)
 
 
-def _wish(parsed: Parsed, bundle: Bundle, place: Staged, *, terminal: bool) -> ExecOptions:
+def _exec_options(parsed: Parsed, bundle: Bundle, place: Staged, *, terminal: bool) -> ExecOptions:
     words = parsed.operands
     if parsed.command == "shell" and (not words or words[0].startswith("-")):
         words = [_best_shell(bundle, place), *words]

@@ -20,6 +20,8 @@ after `dial` succeeded, else over srun; this is settled before the first stream 
     CREDIT  receiver     4 bytes, a number: so many bytes were written onwards, send as many more
     END     sender       nothing: end of file
     CLOSED  receiver     nothing: its reader has gone, send no more
+    LINE    shim         a newline, after each frame over srun: slurmstepd passes on whole lines
+                         only, and with `srun --unbuffered` standard output is a terminal
 
 Streams have numbers, which the supervisor chooses and never uses twice. Each of a container's or
 an exec's streams carries DATA in one direction, a terminal in both.

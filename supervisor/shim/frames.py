@@ -7,9 +7,12 @@ PROTOCOL = 1
 HEADER = struct.Struct(">BII")
 """Kind, stream, length of the payload in bytes."""
 
-CALL, REPLY, EVENT, DATA, CREDIT, END, CLOSED = range(1, 8)
+CALL, REPLY, EVENT, DATA, CREDIT, END, CLOSED, LINE = range(1, 9)
 
 CREDIT_BYTES = struct.Struct(">I")
+
+NEWLINE = HEADER.pack(LINE, 0, 1) + b"\n"
+"""What ends each burst of frames from the shim over srun."""
 
 LONGEST = 1 << 24
 """The longest payload, in bytes: a config.json with everything that the runtimes take."""
@@ -54,7 +57,7 @@ class Reader:
         start = 0
         while len(rest) - start >= HEADER.size:
             kind, stream, length = HEADER.unpack_from(rest, start)
-            if not CALL <= kind <= CLOSED or length > LONGEST:
+            if not CALL <= kind <= LINE or length > LONGEST:
                 raise BrokenFrame(f"kind {kind}, {length} bytes")
             end = start + HEADER.size + length
             if len(rest) < end:

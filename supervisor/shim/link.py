@@ -3,7 +3,7 @@
 import os
 from _collections import deque  # collections itself takes longer
 
-from .frames import HEADER, BrokenFrame, Reader
+from .frames import HEADER, NEWLINE, BrokenFrame, Reader
 from .loop import READ, WRITE
 
 TYPE_CHECKING = False
@@ -32,6 +32,7 @@ class Link:
         sink: int,
         received: "Callable[[int, int, bytes], None]",
         ended: "Callable[[], None]",
+        lines: bool = False,
     ) -> None:
         """Begin to send; `listen` begins to receive.
 
@@ -41,9 +42,11 @@ class Link:
             sink: Where they go; may be the same.
             received: Called with each frame.
             ended: Called once, when it is broken.
+            lines: Whether only whole lines arrive: see `frames.LINE`.
         """
         self._loop, self._source, self._sink = loop, source, sink
         self._received, self._ended = received, ended
+        self._line = memoryview(NEWLINE if lines else b"")
         self._reader = Reader()
         self._queue: deque[memoryview] = deque()
         self._queued = 0
@@ -75,7 +78,10 @@ class Link:
         self._queued += HEADER.size + len(payload)
         if payload:
             self._queue.append(memoryview(payload))
-        if len(self._queue) <= 2:  # nothing waited
+        if self._line:
+            self._queue.append(self._line)
+            self._queued += len(self._line)
+        if len(self._queue) <= 3:  # nothing waited
             self._flush()
 
     def _flush(self) -> None:

@@ -56,7 +56,7 @@ class Shim:
         self._children = Children()
         self._loop.take_signals((signal.SIGCHLD, signal.SIGTERM, *_TOLD), self._signalled)
         self._over = ""
-        self._link = Link(self._loop, source, sink, self._received, self._broken)
+        self._link = Link(self._loop, source, sink, self._received, self._broken, lines=True)
         self._direct: Link | None = None
         self._directory: Directory | None = None
         self._runtime = Runtime("", "")

@@ -129,12 +129,14 @@ async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> N
     Raises:
         StagingError: The command failed; with its last line of standard error.
     """
-    said: deque[str] = deque(maxlen=1)  # a rootless copy prints a line for each unreadable file
+    last_lines: deque[str] = deque(
+        maxlen=1
+    )  # a rootless copy prints a line for each unreadable file
     async with (
-        messages(said.append) as stderr,
+        messages(last_lines.append) as stderr,
         child(command, request.child_env, stderr=stderr) as running,
     ):
         status = await running.wait()
     if status:
-        reason = said[-1] if said else f"status {status}"
+        reason = last_lines[-1] if last_lines else f"status {status}"
         raise StagingError(f"{what} failed: {reason}")

@@ -54,9 +54,9 @@ for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
 	[ "$there" = "$here" ] || break
 	sleep 0.05
 done
-said=$({ newuidmap $pid %s && newgidmap $pid %s; } 2>&1) && said=ok
+output=$({ newuidmap $pid %s && newgidmap $pid %s; } 2>&1) && output=ok
 kill $pid
-echo "$SLURMD_NODENAME: $said" | head -n 1
+echo "$SLURMD_NODENAME: $output" | head -n 1
 """
 
 

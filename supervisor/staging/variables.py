@@ -24,7 +24,7 @@ def script_variables(
     """
     uid = real_uid(os.environ)
     user = user_of(uid) or UserEntry(str(uid), os.getgid(), str(os.getgid()))
-    told = ScriptFacts(
+    facts = ScriptFacts(
         oci_version=bundle.config.oci_version,
         container_id=create_request.id,
         pid=pid,
@@ -45,4 +45,4 @@ def script_variables(
         log_file=create_request.settings.log.file or os.path.join(record, "log"),
         log_format=create_request.settings.log.format,
     )
-    return {**job, **output_variables(told)}
+    return {**job, **output_variables(facts)}

@@ -239,8 +239,8 @@ class WorkerScript:
         return [self._host.paths[b"bundle"], self._host.paths[b"root"]]
 
     def _reason(self, what: str) -> str:
-        said = self._host.last_error
-        return f"{what}: {said}" if said else f"{what}, not slurm.SUCCESS"
+        error = self._host.last_error
+        return f"{what}: {error}" if error else f"{what}, not slurm.SUCCESS"
 
     def _shown(self, result: Value) -> str:
         if result is None:

@@ -210,7 +210,7 @@ local function callbacks(index)
 	return found
 end
 
-local function begin(told) state = told end
+local function begin(values) state = values end
 
 local function call(index, name, arguments)
 	local env = scripts[index]

@@ -80,8 +80,8 @@ class Changes:
         self, name: bytes, usage: bytes, takes: int, argument: bytes, function: bytes, val: int
     ) -> None:
         """Store an option."""
-        told = (name, usage, argument, function)
-        texts = [text.decode(errors="replace") for text in told]
+        fields = (name, usage, argument, function)
+        texts = [text.decode(errors="replace") for text in fields]
         names = ("name", "usage", "argument", "function")
         option = {**dict(zip(names, texts, strict=True)), "takes": int(takes), "val": int(val)}
         self.options.append(option)
@@ -136,18 +136,18 @@ class LuaContext:
             self._changes.take()
             return json.dumps({"error": error.reason, "trace": error.trace}).encode()
         found = {name.decode(errors="replace") for name in self._callbacks(index).values()}
-        told = {
+        answer = {
             "functions": [name for name in CALLBACKS if name in found],
             "unknown": sorted(found.difference(CALLBACKS)),
             "options": self._changes.options,
         }
         self._changes.take()
-        return json.dumps(told).encode()
+        return json.dumps(answer).encode()
 
     def call(self, index: int, function: bytes, state: bytes) -> list[bytes]:
         """Call one of the functions of a script."""
-        told = self._tell(state)
-        return self._result(lambda: self._call(index, function, told))
+        arguments = self._tell(state)
+        return self._result(lambda: self._call(index, function, arguments))
 
     def call_back(self, fields: list[bytes]) -> list[bytes]:
         """Call the function of an option."""
@@ -160,11 +160,11 @@ class LuaContext:
 
     def _tell(self, state: bytes) -> Value:
         """Pass the state of a call to Lua; return the script's arguments."""
-        told = json.loads(state)
+        values = json.loads(state)
         if self._is_job_script:
-            os.environ.update(told["job"])  # as in a prolog
-        arguments = told.pop("arguments")
-        self._begin(self._table(told))
+            os.environ.update(values["job"])  # as in a prolog
+        arguments = values.pop("arguments")
+        self._begin(self._table(values))
         return self._table(arguments)
 
     def _result(self, call: Callable[[], tuple[Value, ...]]) -> list[bytes]:
@@ -198,8 +198,7 @@ def _key(name: str) -> int | bytes:
 
 
 def _uname(form: bytes) -> bytes:
-    told = os.uname()
-    for letter, text in zip("snrvm", told, strict=True):
+    for letter, text in zip("snrvm", os.uname(), strict=True):
         form = form.replace(b"%" + letter.encode(), text.encode())
     return form
 

@@ -58,7 +58,7 @@ class ScriptFacts(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Literal["text", "json"]
 
 
-def output_variables(told: ScriptFacts) -> dict[str, str]:
+def output_variables(facts: ScriptFacts) -> dict[str, str]:
     """Make the variables, in the order of the manual.
 
     A value of None has no variable. Neither has an annotation that cannot be one, because a
@@ -67,8 +67,8 @@ def output_variables(told: ScriptFacts) -> dict[str, str]:
     most of them: `env`, Lua and jq can.
     """
     variables: dict[str, str] = {}
-    for field in told.__struct_fields__:
-        value = getattr(told, field)
+    for field in facts.__struct_fields__:
+        value = getattr(facts, field)
         if field == "annotations":
             variables.update(_annotations(value))
         elif value is not None:

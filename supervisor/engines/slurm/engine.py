@@ -163,15 +163,15 @@ class SlurmEngine:
         @asynccontextmanager
         async def job(held: Held, layout: Layout) -> AsyncIterator[Job]:
             parts = (self._tools, what_it_does, self._commands, request, held, layout)
-            if self._launch == "shim" and layout.tasks == 1:
+            labelled = "--label" in step_options
+            if self._launch == "shim" and layout.tasks == 1 and not labelled:
                 ports = await in_thread(self._ports)
                 async with ShimJob(*parts, step_options, ports).with_shim() as shim_job:
                     yield shim_job
                 return
             if self._launch == "shim":
-                request.journal.write(
-                    "info", f"{layout.tasks} tasks: launched by srun --container"
-                )
+                what = "--label" if labelled else f"{layout.tasks} tasks"
+                request.journal.write("info", f"{what}: launched by srun --container")
             yield SlurmJob(*parts, step_options)
 
         if job_id := environment.get("SLURM_JOB_ID"):  # called within a job: use that one
@@ -185,8 +185,8 @@ class SlurmEngine:
             async with job(Held(job_id, theirs), layout) as ready:
                 yield ready
             return
-        wish = AllocationRequest(options, directory, because, self._release_timeout)
-        async with allocated(self._tools, self._queue, request, wish) as held:
+        allocation = AllocationRequest(options, directory, because, self._release_timeout)
+        async with allocated(self._tools, self._queue, request, allocation) as held:
             layout = layout_of_own_job(wanted, held.environment, one)
             async with job(held, layout) as ready:
                 yield ready

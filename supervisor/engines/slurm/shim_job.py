@@ -77,8 +77,8 @@ class ShimJob(SlurmJob):
     async def with_shim(self) -> AsyncIterator["ShimJob"]:
         """Start the shim, which comes up while the bundle is staged, and end it afterwards."""
         words = ["--jobid", self.id, "--job-name", "scrun", *self._layout.arguments]
-        # buffered, slurmstepd passes on whole lines only
-        words += ["--overlap", "--unbuffered", "--export=NONE", *self._options]
+        options = [word for word in self._options if word != "--unbuffered"]  # a pty, see LINE
+        words += ["--overlap", "--export=NONE", *options]
         variables = msgspec.structs.replace(self._child_env, environment=self._variables_of_job())
         async with self._shim_step.opened(words, variables):
             yield self

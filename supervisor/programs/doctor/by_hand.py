@@ -79,7 +79,7 @@ class _CommandTrial:
         self._commands = OciConfCommands(conf, node, user, uid, patterns)
         self._conf = conf
         self._root = root
-        self._said = os.path.join(root, "@said")
+        self._errors = os.path.join(root, "@errors")
         self._container = RuntimeContainer(root, "0", call.directory)
         self._child_env = self._commands.child_env(call.child_env)
 
@@ -91,7 +91,7 @@ class _CommandTrial:
             ScrunError: The container could not be prepared.
         """
         self._container = await trio.to_thread.run_sync(self._prepare)
-        fd = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(self._errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             await self._live(fd)
             if self._commands.is_container:
@@ -152,7 +152,7 @@ class _CommandTrial:
         if not running.ended:
             raise _Failed(f"RunTimeQuery does not say `running` within {_STARTS:g} s")
         how = "RunTimeRun" if self._conf.mode == "run" else "RunTimeCreate, RunTimeStart"
-        raise _Failed(f"{how}: {last_line(self._said) or last_line(log) or 'it ended at once'}")
+        raise _Failed(f"{how}: {last_line(self._errors) or last_line(log) or 'it ended at once'}")
 
     async def _status(self, query: str) -> str:
         text = await output_of(["/bin/sh", "-c", query], self._child_env)
@@ -165,7 +165,7 @@ class _CommandTrial:
         async with child(command, self._child_env, stdout=fd, stderr=fd) as called:
             status = await called.wait()
         if status:
-            raise _Failed(f"{key}: {last_line(self._said) or f'status {status}'}")
+            raise _Failed(f"{key}: {last_line(self._errors) or f'status {status}'}")
 
 
 async def _ends(running: Child, seconds: float) -> bool:

@@ -34,10 +34,12 @@ _MUNGE = "/run/munge/munge.socket.2"
 def judge_ping(status: int, lines: tuple[str, ...]) -> Finding:
     """Judge the answer of `scontrol ping`: `Slurmctld(primary) at HOST is UP`."""
     name = "slurmctld"
-    heard = [line.strip() for line in lines if re.search(r" is (UP|DOWN)\s*$", line)]
-    if any(line.endswith("UP") for line in heard):
-        return Finding(name, "ok", ", ".join(heard))
-    text = ", ".join(heard) or (lines[-1].strip() if lines else f"scontrol ping: status {status}")
+    answers = [line.strip() for line in lines if re.search(r" is (UP|DOWN)\s*$", line)]
+    if any(line.endswith("UP") for line in answers):
+        return Finding(name, "ok", ", ".join(answers))
+    text = ", ".join(answers) or (
+        lines[-1].strip() if lines else f"scontrol ping: status {status}"
+    )
     remedy = "start it, or make its host and port (SlurmctldHost, SlurmctldPort) reachable"
     return Finding(name, "fail", text, remedy)
 

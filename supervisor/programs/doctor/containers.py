@@ -186,12 +186,12 @@ class _ContainerTrial:
                     os.close(pidfd)
 
 
-def judge_state(text: str, said: str) -> Finding:
+def judge_state(text: str, error_line: str) -> Finding:
     """Judge the state of the ended container.
 
     Args:
         text: The output of `state`.
-        said: The last line of the container's standard error.
+        error_line: The last line of the container's standard error.
     """
     try:
         annotations = json.loads(text)["annotations"]
@@ -201,7 +201,9 @@ def judge_state(text: str, said: str) -> Finding:
     if status == "0":
         engine = annotations.get("org.scrun.engine", "")
         return Finding(NAME, "ok", f"created, run to its end and deleted ({engine})")
-    reason = annotations.get("org.scrun.message") or said or annotations.get("org.scrun.reason")
+    reason = (
+        annotations.get("org.scrun.message") or error_line or annotations.get("org.scrun.reason")
+    )
     return Finding(NAME, "fail", f"ended with status {status}: {reason}", _REMEDY)
 
 

@@ -245,8 +245,8 @@ async def _in_job(call: DoctorCall, report: Reporter, job: Job, request: JobRequ
     remedy = "check slurmd's log on that node"
     status, lines = await _step(job, "true")
     if status:
-        said = lines[-1] if lines else f"exit status {status}"
-        report(Finding("step", "fail", said, remedy))
+        reason = lines[-1] if lines else f"exit status {status}"
+        report(Finding("step", "fail", reason, remedy))
         return
     report(Finding("step", "ok", "`true` ran there"))
     conf = oci_conf_path(call)

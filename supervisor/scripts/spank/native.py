@@ -30,17 +30,17 @@ _USUAL = (
 def loaded_by_slurm(scripts: Sequence[StackScript], settings: Settings) -> Native:
     """Return the lines that Slurm's tools on this machine load. Call this in a thread."""
     conf = find_slurm_conf(settings)
-    told = read_slurm_conf(conf).get("plugindir", "") if conf else ""
-    places = [place for place in told.split(":") if place] or _places(settings)
+    path = read_slurm_conf(conf).get("plugindir", "") if conf else ""
+    directories = [entry for entry in path.split(":") if entry] or _directories(settings)
     lines = {script.line.where: script.line.plugin for script in scripts}
     return frozenset(
         where
         for where, plugin in lines.items()
-        if any(os.path.exists(os.path.join(place, plugin)) for place in places)
+        if any(os.path.exists(os.path.join(directory, plugin)) for directory in directories)
     )
 
 
-def _places(settings: Settings) -> list[str]:
+def _directories(settings: Settings) -> list[str]:
     """Return the usual plugin directories: beside Slurm's tools, and those of packages."""
     salloc = shutil.which("salloc", path=settings.slurm.bin or None)
     if salloc is None:

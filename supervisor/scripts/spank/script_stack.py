@@ -101,8 +101,9 @@ class ScriptStack(Stack):
         for note in given.notes:
             self.request.journal.write("info", note)
         self._values = given.values
-        told = [(name, True if text is None else text) for name, text in given.values.items()]
-        scripts.given = dict(told)
+        scripts.given = {
+            name: True if text is None else text for name, text in given.values.items()
+        }
         owners = local.options
         for name, value in given.values.items():
             if self._is_ours(owners[name][0]):

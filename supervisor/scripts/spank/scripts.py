@@ -89,18 +89,18 @@ class Scripts:
         )  # fmt: skip
         self._contexts.append(context)
         for number, (script, answer) in enumerate(zip(self._scripts, answers, strict=True), 1):
-            told = msgspec.json.decode(answer, type=_Loaded)
-            if not told.error:
-                options = {option.name: option for option in told.options}
-                member = LoadedScript(script, number, told.functions, options, told.unknown)
+            loaded = msgspec.json.decode(answer, type=_Loaded)
+            if not loaded.error:
+                options = {option.name: option for option in loaded.options}
+                member = LoadedScript(script, number, loaded.functions, options, loaded.unknown)
                 context.members.append(member)
-                for function in told.unknown:
+                for function in loaded.unknown:
                     text = f"{script.path}: {function}: no such callback, so it is never called"
                     self._journal.write("info", text)
                 continue
-            if told.trace.strip():
-                self._journal.write("debug", told.trace)
-            failure = f"{script.path}: {told.error}"
+            if loaded.trace.strip():
+                self._journal.write("debug", loaded.trace)
+            failure = f"{script.path}: {loaded.error}"
             if script.line.fails_on_error:
                 self._failed(script, failure)
             else:
@@ -148,8 +148,8 @@ class Scripts:
         for _, line in itertools.groupby(members, key=lambda member: member.script.line.where):
             failures = []
             for member in line:
-                told = self._state(context, callback, member)
-                request = ("call", context.name, str(member.number), callback, _json(told))
+                state = self._state(context, callback, member)
+                request = ("call", context.name, str(member.number), callback, _json(state))
                 if reason := await self._call(context, member, callback, *request):
                     failures.append((member.script, reason))
             for script, reason in failures:
@@ -207,8 +207,8 @@ class Scripts:
             self._journal.write("error", text)
         if not failed:
             return ""
-        said = self._worker.last_error
-        return f"{path}: {function} returned -1" + (f": {said}" if said else "")
+        last_error = self._worker.last_error
+        return f"{path}: {function} returned -1" + (f": {last_error}" if last_error else "")
 
     def _change(self, context: Context, member: LoadedScript, change: str) -> None:
         if change.startswith("option"):
@@ -289,6 +289,6 @@ class _Loaded(msgspec.Struct):
     options: list[Option] = []
 
 
-def _json(told: State) -> bytes:
+def _json(state: State) -> bytes:
     # json and not msgspec: a variable need not be UTF-8
-    return json.dumps(msgspec.to_builtins(told)).encode()
+    return json.dumps(msgspec.to_builtins(state)).encode()

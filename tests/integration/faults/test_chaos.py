@@ -1,4 +1,4 @@
-"""A short run of tools/chaos: lives on both engines, each with a fault, and nothing is left."""
+"""A short run of tools/chaos: containers on both engines, each with a fault; nothing is left."""
 
 import os
 import subprocess

@@ -1,1 +1,1 @@
-"""Lives of containers on real engines while things break, and what is left afterwards."""
+"""Containers on real engines while things break, and what is left afterwards."""

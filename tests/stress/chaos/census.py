@@ -8,7 +8,7 @@ from pathlib import Path
 from scrun.core.paths import LOOKED, OWN_LOG
 from tests.harness.processes import processes
 from tests.harness.versions import slurm_version
-from tests.stress.chaos.place import Place
+from tests.stress.chaos.testbed import Testbed
 from tests.stress.chaos.victims import children_of, listener, words_of
 
 HALF_MADE = "half-made state of crun on a node"
@@ -19,13 +19,13 @@ FORGOTTEN = "jobs whose end a killed slurmctld has forgotten"
 """slurmctld saves its state some seconds later, so one that is killed believes again in jobs that
 were given back just before."""
 BY_PODMAN = "stopped containers that podman did not delete after the death of its conmon"
-GIVEN_TWICE = "lives whose job has a number that a killed slurmctld had given before"
+GIVEN_TWICE = "containers whose job has a number that a killed slurmctld had given before"
 """It saves the last number some seconds later, too. A node then refuses such a job's step, or has
 the runtime's state of the first one still; and who gives the first one back cancels the second."""
-NOT_MADE = "lives whose step a node could not make, as slurmstepd lost its cgroup"
+NOT_MADE = "containers whose step a node could not make, as slurmstepd lost its cgroup"
 """24.11 with cgroup v1: the directory of the job is away when the task is to be put into it, now
-and then (1 in 5,000 lives), when other jobs of the user come and go. The container ends with 125
-and srun's words."""
+and then (1 in 5,000 containers), when other jobs of the user come and go. The container ends with
+125 and srun's words."""
 NOT_OURS = {HALF_MADE, FORGOTTEN, BY_PODMAN, GIVEN_TWICE, NOT_MADE}
 """What is left, or lost, by others, whatever scrun does."""
 
@@ -45,7 +45,7 @@ Left = dict[str, list[str]]
 
 
 def given_twice(conf: str, log: str) -> str:
-    """Return the number of a life's job if slurmctld has given it more than once, or "".
+    """Return the number of a container's job if slurmctld has given it more than once, or "".
 
     Args:
         conf: The slurm.conf of a cluster of `tools/slurm-cluster`.
@@ -59,20 +59,20 @@ def given_twice(conf: str, log: str) -> str:
 
 
 def not_made(notes: str, log: str) -> bool:
-    """Tell whether a node could not make a life's step.
+    """Tell whether a node could not make a container's step.
 
     Args:
-        notes: What was seen of the life, with its standard error.
+        notes: What was seen of the container, with its standard error.
         log: The container's log.
     """
     return "error: proctrack_g_add: " in notes and "launch failed: Slurmd could not" in log
 
 
-def look(places: list[Place], jobs: list[str], forgotten: set[str]) -> Left:
-    """Return what should not be there when no life goes on; supervisors may be.
+def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str]) -> Left:
+    """Return what should not be there when no container goes on; supervisors may be.
 
     Args:
-        places: Where lives were lived.
+        testbeds: Where the containers ran.
         jobs: The cluster's jobs: number, state and name of each.
         forgotten: The names of jobs that slurmctld may believe in again.
     """
@@ -82,7 +82,7 @@ def look(places: list[Place], jobs: list[str], forgotten: set[str]) -> Left:
         if what not in left.setdefault(kind, []):
             left[kind].append(what)
 
-    bases = [str(place.site.base) for place in places]
+    bases = [str(testbed.site.base) for testbed in testbeds]
     for process in processes():
         base = next((base for base in bases if process.mentions(base)), None)
         pause = process.argv[0] == "catatonit"  # holds podman's user namespace, until it is told
@@ -99,36 +99,36 @@ def look(places: list[Place], jobs: list[str], forgotten: set[str]) -> Left:
         for line in mounts:
             if any(os.path.basename(base) in line for base in bases):
                 add("mounts", line.rstrip())
-    for place in places:
-        for kind, path in _directories(place):
+    for testbed in testbeds:
+        for kind, path in _directories(testbed):
             add(kind, path)
     return left
 
 
-def _directories(place: Place) -> list[tuple[str, str]]:
+def _directories(testbed: Testbed) -> list[tuple[str, str]]:
     """Return what is left on disk."""
     found = []
-    for name in os.listdir(place.root) if os.path.exists(place.root) else []:
-        path = f"{place.root}/{name}"
+    for name in os.listdir(testbed.root) if os.path.exists(testbed.root) else []:
+        path = f"{testbed.root}/{name}"
         if name[0] != "@":
-            found.append((BY_PODMAN if _not_deleted(place, name) else "records", path))
+            found.append((BY_PODMAN if _not_deleted(testbed, name) else "records", path))
         elif name.startswith("@tmp"):
             found.append(("half-made records", path))
         elif os.path.exists(f"{path}.lock") and not listener(path):
             found.append(("sockets", path))
-    if place.engine == "slurm" and slurm_version().deletes_killed:
-        user = place.cluster / "oci" / place.site.user.name
-        name = place.site.base.name
+    if testbed.engine == "slurm" and slurm_version().deletes_killed:
+        user = testbed.cluster / "oci" / testbed.site.user.name
+        name = testbed.site.base.name
         found += [
             ("runtime's state", str(path)) for path in user.glob("*/status") if _has(path, name)
         ]
     return found
 
 
-def _not_deleted(place: Place, name: str) -> bool:
+def _not_deleted(testbed: Testbed, name: str) -> bool:
     """Tell whether podman has forgotten a container of its that had ended by itself."""
-    own = place.root != str(place.site.root)
-    return own and place.read_record(f"{place.root}/{name}").get("status") == "stopped"
+    own = testbed.root != str(testbed.site.root)
+    return own and testbed.read_record(f"{testbed.root}/{name}").get("status") == "stopped"
 
 
 def _has(path: Path, text: str) -> bool:
@@ -138,21 +138,21 @@ def _has(path: Path, text: str) -> bool:
         return False
 
 
-def half_made(places: Iterable[Place]) -> list[str]:
+def half_made(testbeds: Iterable[Testbed]) -> list[str]:
     """Return the directories of crun's on the nodes that have no container."""
     return [
         str(entry)
-        for place in places
-        if place.engine == "slurm"
-        for entry in (place.cluster / "oci" / place.site.user.name).glob("*")
+        for testbed in testbeds
+        if testbed.engine == "slurm"
+        for entry in (testbed.cluster / "oci" / testbed.site.user.name).glob("*")
         if not (entry / "status").exists()
     ]
 
 
-def descriptors(place: Place) -> dict[int, list[str]]:
+def descriptors(testbed: Testbed) -> dict[int, list[str]]:
     """Return what each supervisor has open, but for what comes and goes with its threads."""
     found = {}
-    for pid in place.site.supervisors():
+    for pid in testbed.site.supervisors():
         links = []
         for fd in os.listdir(f"/proc/{pid}/fd"):
             try:
@@ -163,9 +163,9 @@ def descriptors(place: Place) -> dict[int, list[str]]:
     return found
 
 
-def remains(place: Place) -> list[str]:
+def remains(testbed: Testbed) -> list[str]:
     """Return what is in the root directory when the last supervisor is gone: nothing."""
-    return [name for name in left_in(place.root) if not _not_deleted(place, name)]
+    return [name for name in left_in(testbed.root) if not _not_deleted(testbed, name)]
 
 
 def left_in(root: str) -> list[str]:

@@ -1,8 +1,8 @@
 """The children of the program, and the orphans below it: started, and reaped in one place.
 
-One subreaper for all lives: what `create` leaves behind becomes a child of this process, as it
-becomes one of conmon or containerd's shim. Every child is reaped here, by whoever it was started,
-so the statuses of anchors are seen as their parent sees them.
+One subreaper for all containers: what `create` leaves behind becomes a child of this process, as
+it becomes one of conmon or containerd's shim. Every child is reaped here, by whoever it was
+started, so the statuses of anchors are seen as their parent sees them.
 """
 
 import ctypes

@@ -13,7 +13,7 @@ import trio
 from tests.stress.chaos.census import left_in
 
 if TYPE_CHECKING:
-    from tests.stress.chaos.life import Life
+    from tests.stress.chaos.container import Container
 
 _SIZE = "size=384k,nr_inodes=200"
 _FILLER = "@filler"
@@ -34,42 +34,42 @@ def unmount(path: str) -> None:
 
 
 @asynccontextmanager
-async def disk_of(life: "Life") -> AsyncIterator[None]:
-    """Have a small file system for a life, if it needs one; nothing may be left on it."""
-    path = life.place.disk(life.plan)
+async def disk_of(container: "Container") -> AsyncIterator[None]:
+    """Have a small file system for a container, if it needs one; nothing may be left on it."""
+    path = container.testbed.disk(container.plan)
     if path is None:
         yield
         return
-    user = life.place.site.user
+    user = container.testbed.site.user
     mount(path, user.uid, user.gid)
     try:
         yield
         with trio.move_on_after(_GOES):
             while left_in(path):
                 await trio.sleep(0.05)
-        life.seen.left += [f"{name} on its file system" for name in left_in(path)]
+        container.seen.left += [f"{name} on its file system" for name in left_in(path)]
     finally:
         unmount(path)
 
 
-async def fill(life: "Life") -> None:
-    """Fill the life's small file system, by bytes or by names; empty it after a while."""
-    directory = life.place.disk(life.plan)
+async def fill(container: "Container") -> None:
+    """Fill the container's small file system, by bytes or by names; empty it after a while."""
+    directory = container.testbed.disk(container.plan)
     assert directory is not None
     filler = f"{directory}/{_FILLER}"
     try:
-        if life.plan.number % 2:
+        if container.plan.number % 2:
             _fill_with_bytes(filler)
-            life.hit("no space is left")
+            container.hit("no space is left")
         else:
             _fill_with_names(filler)
-            life.hit("no inode is left")
-        await trio.sleep(life.plan.pause)
+            container.hit("no inode is left")
+        await trio.sleep(container.plan.pause)
     finally:
         for name in os.listdir(directory):
             if name.startswith(_FILLER):
                 os.unlink(f"{directory}/{name}")
-        life.note("there is space again")
+        container.note("there is space again")
 
 
 def _fill_with_bytes(path: str) -> None:

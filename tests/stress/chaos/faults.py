@@ -26,7 +26,7 @@ class Moment(enum.Enum):
 ALL = tuple(Moment)
 CREATING, CREATED, STARTING, WAITING, RUNNING, ENDING, DELETING = ALL
 HELD = (CREATED, WAITING, RUNNING)
-"""Moments in which the life waits until the fault has come: no race is in what follows."""
+"""Moments in which the container waits until the fault has come: no race is in what follows."""
 
 KINDS = ("status", "lines", "stdin", "terminal", "kill", "exec", "script", "stubborn")
 ANCHORED = ("script",)
@@ -46,27 +46,27 @@ class Fault(msgspec.Struct, frozen=True):
     Attributes:
         name: What it is called.
         target: Whom it hits.
-        deed: What is done: a signal, or the name of something in `deeds`.
+        action: What is done: a signal, or the name of something in `actions`.
         moments: When.
         seen: What the user sees, and what is kept: `tools/chaos --list` prints it.
         ends: The statuses with which the container ends; empty if it goes on.
-        surely: Whether it ends the container for sure when the life waits for it.
+        surely: Whether it ends the container for sure when that waits for it.
         refuses: Whether what is being asked for at that moment may be refused.
         engines: Where.
-        kinds: Which kinds of life.
-        own: Whether the life has a supervisor of its own.
+        kinds: Which kinds of containers.
+        own: Whether the container has a supervisor of its own.
         weight: How often it comes, compared with others.
-        trouble: Whether it disturbs everybody: then a group of lives waits for it.
+        outage: Whether it disturbs everybody: then a group of containers waits for it.
         slow: Whether it takes long: it is left out of short runs.
         before: Words before the call of `create`.
         beside: Who else is hit at the same moment, before it.
         point: Which of `tests.stress.chaos.points.POINTS` it comes at, or "".
-        disk: Which directory is on a small file system of the life's own: "root" or "scratch".
+        disk: Which directory is on a small file system of its own: "root" or "scratch".
     """
 
     name: str
     target: str
-    deed: str
+    action: str
     moments: tuple[Moment, ...]
     seen: str
     ends: frozenset[int] = frozenset()
@@ -77,7 +77,7 @@ class Fault(msgspec.Struct, frozen=True):
     own: bool = False
     weight: int = 4
     before: tuple[str, ...] = ()
-    trouble: bool = False
+    outage: bool = False
     slow: bool = False
     beside: tuple[str, ...] = ()
     point: str = ""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
-    from tests.stress.chaos.life import Life
+    from tests.stress.chaos.container import Container
 
 
-async def limited(life: "Life", pid: int, name: str) -> None:
+async def limited(container: "Container", pid: int, name: str) -> None:
     """Lower a soft limit of a process, and raise it again.
 
     By prlimit(1) as its user: root may lack CAP_SYS_RESOURCE.
@@ -18,17 +18,17 @@ async def limited(life: "Life", pid: int, name: str) -> None:
         before = _soft(pid, "Max processes" if name == "nproc" else "Max open files")
         few = 1  # the user has more processes
         if name == "nofile":
-            few = max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1 + life.plan.number % 8
+            few = max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1 + container.plan.number % 8
     except (FileNotFoundError, ValueError):  # it has ended: it is gone, or has none any more
         return
-    if await _set(life, pid, f"--{name}={few}:"):
-        life.hit(f"{name} of {pid} is {few}")
+    if await _set(container, pid, f"--{name}={few}:"):
+        container.hit(f"{name} of {pid} is {few}")
         try:
-            await trio.sleep(life.plan.pause)
+            await trio.sleep(container.plan.pause)
         finally:
             with trio.CancelScope(shield=True):
-                await _set(life, pid, f"--{name}={before}:")
-            life.note(f"{name} of {pid} is {before} again")
+                await _set(container, pid, f"--{name}={before}:")
+            container.note(f"{name} of {pid} is {before} again")
 
 
 def _soft(pid: int, kind: str) -> str:
@@ -36,8 +36,8 @@ def _soft(pid: int, kind: str) -> str:
         return next(line for line in file if line.startswith(kind)).split()[3]
 
 
-async def _set(life: "Life", pid: int, option: str) -> bool:
-    place = life.place
-    command = [*place.site.user.prefix, "prlimit", f"--pid={pid}", option]
-    done = await place.children.run(command, place.site.user.environment)
+async def _set(container: "Container", pid: int, option: str) -> bool:
+    testbed = container.testbed
+    command = [*testbed.site.user.prefix, "prlimit", f"--pid={pid}", option]
+    done = await testbed.children.run(command, testbed.site.user.environment)
     return done.status == 0

@@ -1,4 +1,4 @@
-"""What each life is like: decided by the seed and the life's number, and by nothing else. Pure."""
+"""What each container is like: decided by the seed and its number, and by nothing else. Pure."""
 
 import random
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ import msgspec
 from tests.stress.chaos.faults import ENGINES, KINDS, NONE, OWN, PODMAN, Fault, Moment
 
 GROUP = 8
-_TROUBLE_EVERY = 32
-"""How many groups there are to one that has a trouble."""
+_OUTAGE_EVERY = 32
+"""How many groups there are to one that has an outage."""
 _QUIET = 0.25
 _LOCAL = 0.4
 _WAITS = 0.1
@@ -27,7 +27,7 @@ _WINDOW = {
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """One life.
+    """One container.
 
     Attributes:
         number: Which one of the run.
@@ -62,22 +62,22 @@ class Plan(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         when = f"{self.moment.value} + {self.delay * 1e3:.0f} ms" if self.moment else "never"
-        return f"life {self.number}: {self.engine}, {self.kind}, {self.fault.name}, {when}"
+        return f"container {self.number}: {self.engine}, {self.kind}, {self.fault.name}, {when}"
 
 
 def draw(
     seed: int, number: int, engines: Sequence[str] = ENGINES, faults: Sequence[Fault] = (NONE,)
 ) -> Plan:
-    """Draw the life of a number."""
-    if trouble := _trouble(seed, number, engines, faults):
-        engines, faults = [trouble[0]], [trouble[1]]
+    """Draw what the container of a number is like."""
+    if outage := _outage(seed, number, engines, faults):
+        engines, faults = [outage[0]], [outage[1]]
     else:
-        faults = [fault for fault in faults if not fault.trouble]
+        faults = [fault for fault in faults if not fault.outage]
     dice = random.Random(f"{seed}:{number}")
     engine = "local" if dice.random() < _LOCAL else "slurm"
     if engine not in engines:
         engine = engines[0]
-    quiet = dice.random() < _QUIET and len(faults) > 1 and trouble is None
+    quiet = dice.random() < _QUIET and len(faults) > 1 and outage is None
     possible = [fault for fault in faults if engine in (fault.engines or ENGINES)]
     fault = NONE
     if possible and not quiet:
@@ -103,10 +103,10 @@ def draw(
     )
 
 
-def _trouble(
+def _outage(
     seed: int, number: int, engines: Sequence[str], faults: Sequence[Fault]
 ) -> tuple[str, Fault] | None:
-    """Draw whether the group of a life has a trouble, where, and which.
+    """Draw whether the group of a container has an outage, where, and which.
 
     Each in its turn: of a thousand groups so few have one that chance would leave some out.
     """
@@ -114,13 +114,13 @@ def _trouble(
         (engine, fault)
         for engine in engines
         for fault in faults
-        if fault.trouble and engine in fault.engines
+        if fault.outage and engine in fault.engines
     ]
     if number < 0 or not possible:
         return None
-    every = 1 if all(fault.trouble for fault in faults) else _TROUBLE_EVERY
-    turn, place = divmod(number // GROUP, every)
-    if random.Random(f"{seed}:turn {turn}").randrange(every) != place:
+    every = 1 if all(fault.outage for fault in faults) else _OUTAGE_EVERY
+    turn, position = divmod(number // GROUP, every)
+    if random.Random(f"{seed}:turn {turn}").randrange(every) != position:
         return None
     random.Random(f"{seed}:troubles").shuffle(possible)
     return possible[turn % len(possible)]

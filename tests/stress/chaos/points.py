@@ -1,6 +1,6 @@
 """Named points of the supervisor's code at which it dies, is told to end, or waits.
 
-Windows of microseconds are not hit by chance. So these lives have a scrun whose supervisor is
+Windows of microseconds are not hit by chance. So these containers have a scrun whose supervisor is
 started by a program of ours (`started.py`): it wraps one function of the product before that is
 used, as the file ROOT.point says, and then is the supervisor.
 """
@@ -18,7 +18,7 @@ from tests import CHECKOUT
 from tests.harness.installation import Installation
 
 if TYPE_CHECKING:
-    from tests.stress.chaos.life import Life
+    from tests.stress.chaos.container import Container
 
 _STARTED = Path(__file__).with_name("started.py")
 _LOOKS = 0.05
@@ -32,14 +32,14 @@ POINTS = {
     "granted": ("scrun.supervisor.engines.slurm.allocation:_environment", "before"),
     "staged": ("scrun.supervisor.staging.staged_bundle:stage_in", "after"),
     "unstaged": ("scrun.supervisor.staging.staged_bundle:stage_out", "before"),
-    "anchor-told": ("scrun.supervisor.containers.anchors:Anchor.end", "after"),
+    "anchor-ended": ("scrun.supervisor.containers.anchors:Anchor.end", "after"),
     "name-left": ("scrun.supervisor.daemon.server:Server._withdraw", "after"),
     "child-started": ("scrun.supervisor.children.processes:Child.__init__", "after"),
 }
 """The points by their names: a function of the product, and the side of its call."""
 
 REPEATED = ("noted", "child-started")
-"""Those whose functions are called several times in a life."""
+"""Those whose functions are called several times for a container."""
 
 
 def installation() -> Installation:
@@ -52,13 +52,13 @@ def installation() -> Installation:
     return made
 
 
-def prepare(root: str, point: str, deed: str, seconds: float, call: int) -> None:
+def prepare(root: str, point: str, action: str, seconds: float, call: int) -> None:
     """Write down what is to happen in the supervisors of a root directory.
 
     Args:
         root: It.
         point: Which of `POINTS`.
-        deed: "kill" or "term", a signal which it sends itself, or "delay".
+        action: "kill" or "term", a signal which it sends itself, or "delay".
         seconds: How long a delay is.
         call: At which call of the function, from 1.
     """
@@ -66,7 +66,7 @@ def prepare(root: str, point: str, deed: str, seconds: float, call: int) -> None
     order = {
         "function": function,
         "side": side,
-        "deed": deed.upper() if deed != "delay" else deed,
+        "action": action.upper() if action != "delay" else action,
         "seconds": seconds,
         "call": call,
         "reached": f"{root}.reached",
@@ -74,11 +74,11 @@ def prepare(root: str, point: str, deed: str, seconds: float, call: int) -> None
     Path(f"{root}.point").write_text(json.dumps(order))
 
 
-async def notice(life: "Life") -> None:
+async def notice(container: "Container") -> None:
     """Wait until the point was reached."""
-    while not reached(life.where.root):
+    while not reached(container.where.root):
         await trio.sleep(_LOOKS)
-    life.hit(f"{life.plan.fault.name}: reached")
+    container.hit(f"{container.plan.fault.name}: reached")
 
 
 def reached(root: str) -> bool:
@@ -87,7 +87,7 @@ def reached(root: str) -> bool:
 
 
 def forget(root: str) -> list[str]:
-    """Remove the root directory of a life that is over, and return what was left in it."""
+    """Remove the root directory of a container that is over, and return what was left in it."""
     try:
         left = [name for name in os.listdir(root) if name[0] != "@" or name.startswith("@tmp")]
     except FileNotFoundError:

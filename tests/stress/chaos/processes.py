@@ -35,7 +35,7 @@ def _signals(
         Fault(
             name=f"{target}-{name.lower()}",
             target=target,
-            deed=name,
+            action=name,
             moments=moments,
             seen=text,
             ends=frozenset(ends.get(name, ())),
@@ -107,7 +107,7 @@ PROCESSES: tuple[Fault, ...] = (
         **_SLURM,
     ),
     *_signals(
-        "holder",
+        "keepalive",
         ALL,
         {
             "KILL": "status 122: the job is cancelled",
@@ -266,7 +266,7 @@ PROCESSES: tuple[Fault, ...] = (
         Fault(
             name="+".join((*beside, "supervisor")) + "-kill",
             target="supervisor",
-            deed="together",
+            action="together",
             moments=ALL,
             seen="as supervisor-kill; the next command gives back what was left",
             ends=frozenset({_FAILURE, -9}),
@@ -280,9 +280,9 @@ PROCESSES: tuple[Fault, ...] = (
             (("salloc",), ("slurm",)),
             (("srun",), ("slurm",)),
             (("salloc", "srun", "anchor"), ("slurm",)),
-            (("holder",), ("local",)),
+            (("keepalive",), ("local",)),
             (("runtime",), ("local",)),
-            (("holder", "runtime", "anchor"), ("local",)),
+            (("keepalive", "runtime", "anchor"), ("local",)),
         )
     ),
 )

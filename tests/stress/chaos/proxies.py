@@ -14,27 +14,27 @@ from typing import TYPE_CHECKING
 import trio
 
 if TYPE_CHECKING:
-    from tests.stress.chaos.life import Life
+    from tests.stress.chaos.container import Container
 
 NAMES = ("slow", "dropped", "stranger")
 _STRANGER = 65534
 
 
 @asynccontextmanager
-async def between(life: "Life") -> AsyncIterator[None]:
-    """Be between the commands of a life and its supervisor."""
-    how = life.plan.fault.name.removeprefix("answer-")
-    directory = f"{life.place.root_of(life.plan)}/{life.id}"
+async def between(container: "Container") -> AsyncIterator[None]:
+    """Be between the commands of a container and its supervisor."""
+    how = container.plan.fault.name.removeprefix("answer-")
+    directory = f"{container.testbed.root_of(container.plan)}/{container.id}"
     try:
         real = os.readlink(f"{directory}/supervisor")
     except OSError:
         yield
         return
-    name = f"@proxy-{life.id}"
+    name = f"@proxy-{container.id}"
     path = f"{os.path.dirname(directory)}/{name}"
-    listener = _listen(path, _STRANGER if how == "stranger" else life.place.site.user.uid)
+    listener = _listen(path, _STRANGER if how == "stranger" else container.testbed.site.user.uid)
     _replace(f"{directory}/supervisor", f"../{name}")
-    life.hit(f"answers are {how}")
+    container.hit(f"answers are {how}")
     proxy = _Proxy(how, os.path.normpath(f"{directory}/{real}"))
     # who has been taken in is answered to the end
     async with trio.open_nursery() as calls, trio.open_nursery() as nursery:

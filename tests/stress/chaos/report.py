@@ -13,7 +13,7 @@ from tests.stress.chaos.seen import Kind, Problem, Seen
 
 @dataclass(frozen=True)
 class Failure:
-    """A life that was not right."""
+    """A container that was not right."""
 
     plan: Plan
     problems: list[Problem]
@@ -23,9 +23,9 @@ class Failure:
 
 @dataclass
 class Row:
-    """The lives of one fault."""
+    """The containers of one fault."""
 
-    lives: int = 0
+    containers: int = 0
     hit: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     worst: tuple[float, int] = (0.0, 0)
@@ -36,20 +36,20 @@ class Report:
     """Of a run."""
 
     def __init__(
-        self, seed: int, lives: int, at_once: int, progress: TextIO, details: TextIO
+        self, seed: int, containers: int, at_once: int, progress: TextIO, details: TextIO
     ) -> None:
         """Begin.
 
         Args:
             seed: Of the run.
-            lives: How many there will be.
+            containers: How many there will be.
             at_once: How many at the same time.
             progress: Where it is told how far the run has come.
-            details: Gets all that is known of each life that was not right, as soon as it is.
+            details: Gets all that is known of each container that was not right, as soon as it is.
         """
         self.seed = seed
         self.at_once = at_once
-        self.lives = lives
+        self.containers = containers
         self.failures: list[Failure] = []
         self.remains: dict[str, list[str]] = {}
         self._rows: dict[str, Row] = defaultdict(Row)
@@ -69,9 +69,9 @@ class Report:
         self._began = time.monotonic()
 
     def add(self, plan: Plan, seen: Seen) -> None:
-        """Take a life in."""
+        """Take a container in."""
         row = self._rows[plan.fault.name]
-        row.lives += 1
+        row.containers += 1
         self._done += 1
         if seen.hit:
             row.hit += 1
@@ -80,7 +80,7 @@ class Report:
         self._show()
 
     def fail(self, failure: Failure) -> None:
-        """Take a life in that was not right."""
+        """Take a container in that was not right."""
         self.failures.append(failure)
         for problem in failure.problems:
             self._rows[failure.plan.fault.name].wrong[problem.kind] += 1
@@ -93,9 +93,9 @@ class Report:
         known = f"== {failure.plan}\n{problems}\n{failure.notes}\n-- log\n{failure.log}\n"
         print(known, file=self._details, flush=True)
 
-    def keep(self, life: Failure) -> None:
-        """Keep what is known of a life that was asked for by its number."""
-        print(f"{life.plan}\n{life.notes}\n{life.log}", file=self._progress)
+    def keep(self, container: Failure) -> None:
+        """Keep what is known of a container that was asked for by its number."""
+        print(f"{container.plan}\n{container.notes}\n{container.log}", file=self._progress)
 
     def left(self, left: dict[str, list[str]]) -> None:
         """Take in what is left at the end."""
@@ -110,11 +110,11 @@ class Report:
     def _show(self) -> None:
         now = time.monotonic()
         terminal = self._progress.isatty()
-        if now - self._shown < (0.2 if terminal else 30) and self._done < self.lives:
+        if now - self._shown < (0.2 if terminal else 30) and self._done < self.containers:
             return
         self._shown = now
         rate = self._done / max(now - self._began, 0.001)
-        text = f"{self._done} of {self.lives} containers, {rate:.1f} a second, "
+        text = f"{self._done} of {self.containers} containers, {rate:.1f} a second, "
         text += f"{len(self.failures)} went wrong"
         self._progress.write(f"\r\x1b[K{text}" if terminal else f"{text}\n")
         self._progress.flush()
@@ -140,7 +140,7 @@ class Report:
         for name in sorted(self._rows):
             row = self._rows[name]
             lines.append(_line(name, row, _ends(row)))
-            total.lives += row.lives
+            total.containers += row.containers
             total.hit += row.hit
             total.worst = max(total.worst, row.worst)
             total.wrong.update(row.wrong)
@@ -162,7 +162,7 @@ _COLUMNS = (Kind.LEAK, Kind.STATUS, Kind.LINES, Kind.HANG, Kind.WORDS)
 
 def _line(name: str, row: Row, ends: str) -> str:
     wrong = " | ".join(str(row.wrong[kind]) for kind in _COLUMNS)
-    return f"| {name} | {row.lives} | {row.hit} | {ends} | {_worst(row)} | {wrong} |"
+    return f"| {name} | {row.containers} | {row.hit} | {ends} | {_worst(row)} | {wrong} |"
 
 
 def _worst(row: Row) -> str:
@@ -180,7 +180,7 @@ def _left(kind: str, count: int) -> str:
 
 
 def _end(seen: Seen) -> str:
-    """Say in a word how a life ended."""
+    """Say in a word how a container ended."""
     if seen.create is None:
         return "hang"
     if seen.create.status:

@@ -1,4 +1,4 @@
-"""What was seen of a life, and whether it is right. Pure."""
+"""What was seen of a container, and whether it is right. Pure."""
 
 import enum
 
@@ -50,7 +50,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct):
-    """What was seen of a life, filled in as it goes on.
+    """What was seen of a container, filled in as it goes on.
 
     Attributes:
         create: How `create` ended.
@@ -68,7 +68,7 @@ class Seen(msgspec.Struct):
         left: What is left after `delete`.
         executed: How `exec` ended.
         staged_out: How often the script's stage_out was called.
-        rogue: What a client that does not behave has brought about.
+        bad_client: What a client that does not behave has brought about.
         seconds: How long it took from the fault until all was undone.
     """
 
@@ -87,16 +87,16 @@ class Seen(msgspec.Struct):
     left: list[str] = []
     executed: Answer | None = None
     staged_out: int = 0
-    rogue: str = ""
+    bad_client: str = ""
     seconds: float = 0.0
 
 
 def judge(plan: Plan, seen: Seen) -> list[Problem]:
-    """Return what is wrong with a life."""
+    """Return what is wrong with a container."""
     found = [Problem(Kind.HANG, text) for text in seen.hangs]
     found += [Problem(Kind.LEAK, text) for text in seen.left]
-    if seen.rogue:
-        found.append(Problem(Kind.WORDS, seen.rogue))
+    if seen.bad_client:
+        found.append(Problem(Kind.WORDS, seen.bad_client))
     if seen.hangs:  # the rest follows from it
         return found
     found += _of_calls(plan, seen)
@@ -123,7 +123,7 @@ def _may_with_anchor(plan: Plan, seen: Seen) -> frozenset[int]:
         return fault.ends | seen.own | _odd(plan) | {137}  # what could not be started is killed
     if _never_ran(plan, seen):
         return fault.ends - {TRAPPED}
-    if fault.ends and fault.surely and plan.moment in HELD and not fault.trouble:
+    if fault.ends and fault.surely and plan.moment in HELD and not fault.outage:
         return fault.ends | ({137} if plan.kind == "stubborn" else set())
     return fault.ends | seen.own | _odd(plan)
 
@@ -131,7 +131,7 @@ def _may_with_anchor(plan: Plan, seen: Seen) -> frozenset[int]:
 def _never_ran(plan: Plan, seen: Seen) -> bool:
     """Tell whether it was ended for sure while its job was in the queue."""
     fault = plan.fault
-    surely = bool(fault.ends) and fault.surely and not fault.trouble
+    surely = bool(fault.ends) and fault.surely and not fault.outage
     return seen.hit and plan.moment is WAITING and surely
 
 
@@ -208,7 +208,7 @@ def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
     if seen.state is not None:
         found += _of_state(plan, seen, seen.state)
     # without a process there is no running it, which the status and the log tell
-    unable = plan.fault.target in ("worker", "command") or plan.fault.deed == "limited"
+    unable = plan.fault.target in ("worker", "command") or plan.fault.action == "limited"
     # and what has not been staged need not be brought back
     unable |= plan.waits and seen.hit and plan.moment in (CREATING, CREATED, STARTING, WAITING)
     scripted = plan.kind == "script" and not unable
@@ -230,10 +230,10 @@ def _of_state(plan: Plan, seen: Seen, state: dict[str, str]) -> list[Problem]:
         return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
     if "pending" in state:
         return [Problem(Kind.STATUS, f"it has ended, and waits for {state['pending']} still")]
-    told = state.get("exit_status")
-    if told is None and seen.hit and ("supervisor" in plan.fault.name or plan.fault.point):
+    recorded = state.get("exit_status")
+    if recorded is None and seen.hit and ("supervisor" in plan.fault.name or plan.fault.point):
         return []  # nobody was there to write it down: the engine is told first
-    if told != str(seen.anchor):
+    if recorded != str(seen.anchor):
         return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
     return []
 

@@ -29,10 +29,10 @@ class Point:
         """Wrap the function."""
         module, _, name = self._order["function"].partition(":")
         *path, name = name.split(".")
-        holder = importlib.import_module(module)
+        owner = importlib.import_module(module)
         for part in path:
-            holder = getattr(holder, part)
-        setattr(holder, name, self._wrapped(getattr(holder, name)))
+            owner = getattr(owner, part)
+        setattr(owner, name, self._wrapped(getattr(owner, name)))
 
     def _wrapped(self, function: Function) -> Function:
         before = self._order["side"] == "before"
@@ -68,11 +68,11 @@ class Point:
             os.close(os.open(self._order["reached"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
         except OSError:
             return  # another supervisor was there before
-        deed = self._order["deed"]
-        if deed == "delay":
+        action = self._order["action"]
+        if action == "delay":
             time.sleep(self._order["seconds"])
         else:
-            os.kill(os.getpid(), signal.Signals["SIG" + deed])
+            os.kill(os.getpid(), signal.Signals["SIG" + action])
 
 
 def main(argv: list[str]) -> int:

@@ -29,20 +29,20 @@ FAULTS: tuple[Fault, ...] = (
     *PROCESSES,
     *(
         Fault(
-            name=f"{point}-{deed}",
+            name=f"{point}-{action}",
             target="point",
-            deed="point",
+            action="point",
             moments=(CREATING,),
             seen=seen,
             ends=frozenset(ends),
             surely=False,
-            refuses=deed != "delay",
+            refuses=action != "delay",
             own=True,
             weight=1,
             point=point,
         )
         for point in POINTS
-        for deed, seen, ends in (
+        for action, seen, ends in (
             ("kill", f"as supervisor-kill, {POINTS[point][1]} `{POINTS[point][0]}`", {_FAILURE}),
             ("term", f"as supervisor-term, {POINTS[point][1]} `{POINTS[point][0]}`", {_FAILURE}),
             ("delay", "nothing: it takes longer", set()),
@@ -52,7 +52,7 @@ FAULTS: tuple[Fault, ...] = (
         Fault(
             name=f"supervisor-{kind}",
             target="supervisor",
-            deed="limited",
+            action="limited",
             moments=(CREATING, STARTING, WAITING, RUNNING, ENDING, DELETING),
             seen=f"what needs one more {what} is refused, or ends with 125; all else goes on",
             ends=frozenset({_FAILURE}),
@@ -66,7 +66,7 @@ FAULTS: tuple[Fault, ...] = (
         Fault(
             name=f"create-{kind}",
             target="client",
-            deed="prepared",
+            action="prepared",
             moments=(CREATING,),
             seen=f"`create` is refused when it lacks a {what}",
             ends=frozenset({_FAILURE}),
@@ -83,7 +83,7 @@ FAULTS: tuple[Fault, ...] = (
         Fault(
             name=f"{kind}-full",
             target="supervisor",
-            deed="full",
+            action="full",
             moments=ALL,
             seen=seen,
             ends=frozenset({_FAILURE, _RUNTIME}),
@@ -99,9 +99,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     *(
         Fault(
-            name=f"rogue-{name}",
+            name=f"bad-client-{name}",
             target="supervisor",
-            deed="rogue",
+            action="bad-client",
             moments=(CREATING, *HELD, ENDING),
             seen="nothing",
             refuses=False,
@@ -113,7 +113,7 @@ FAULTS: tuple[Fault, ...] = (
         Fault(
             name=f"answer-{name}",
             target="supervisor",
-            deed="between",
+            action="between",
             moments=HELD,
             seen=seen,
             refuses=name == "stranger",
@@ -167,7 +167,7 @@ FAULTS: tuple[Fault, ...] = (
             ends=frozenset(ends),
             surely=False,
             engines=engines,
-            trouble=True,
+            outage=True,
             slow=engines == ("slurm",),
         )
         for name, seen, ends, engines in (

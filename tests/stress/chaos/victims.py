@@ -12,8 +12,8 @@ from typing import Protocol
 import trio
 
 from tests.harness.processes import peer
-from tests.stress.chaos.place import MARK, TAG
 from tests.stress.chaos.plan import Plan
+from tests.stress.chaos.testbed import MARK, TAG
 
 Words = list[str]
 
@@ -36,7 +36,7 @@ def words_of(pid: int) -> Words:
 
 
 def has_tag(pid: int, tag: str) -> bool:
-    """Tell whether a process belongs to a life."""
+    """Tell whether a process belongs to a container."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -65,7 +65,7 @@ _WORK = {"run", "create", "start", "kill", "delete"}
 _IS: dict[str, Callable[[Words], bool]] = {
     "salloc": _named("salloc"),
     "srun": lambda words: _named("srun")(words) and "--container" in words,
-    "holder": lambda words: (
+    "keepalive": lambda words: (
         words[1:2] == ["-c"] and "read -r" in words[2] and " delete " in words[-1]
     ),
     # or the reaper, below which both make a container that no engine waits for
@@ -79,12 +79,12 @@ _IS: dict[str, Callable[[Words], bool]] = {
 
 
 class Where:
-    """Where to look for the processes of a life.
+    """Where to look for the processes of a container.
 
     Attributes:
         root: The root directory.
         container: The container's id.
-        tag: The life's.
+        tag: The container's.
         client: The pid of the command that runs at the moment, or 0.
         create: The pid of its `create`, as long as that runs.
         anchor: Its anchor's, when it is known.
@@ -99,7 +99,7 @@ class Where:
         self.anchor = 0
 
     def find(self, target: str) -> int:
-        """Return the pid of a process of the life; 0 as long as there is none."""
+        """Return the pid of a process of the container; 0 as long as there is none."""
         if target in ("client", "exec"):
             return self.client if self._is_scrun(self.client) else 0
         if target == "anchor":
@@ -171,7 +171,7 @@ class Harmed(Protocol):
         ...
 
 
-def killed(life: Harmed, pids: list[int]) -> None:
+def killed(container: Harmed, pids: list[int]) -> None:
     """Kill several processes with nothing in between.
 
     Under load a supervisor that still runs has the time to hear of the others' death, and to tell.
@@ -187,19 +187,19 @@ def killed(life: Harmed, pids: list[int]) -> None:
             for pidfd in reversed(pidfds):
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, number)
-        life.hit(f"SIGKILL to {pids}")
+        container.hit(f"SIGKILL to {pids}")
     finally:
         for pidfd in pidfds:
             os.close(pidfd)
 
 
 async def signalled(
-    life: Harmed, pid: int, name: str, still: Callable[[], bool] = lambda: True
+    container: Harmed, pid: int, name: str, still: Callable[[], bool] = lambda: True
 ) -> None:
     """Send a signal to a process; one that is stopped goes on after a while.
 
     Args:
-        life: Whose it is.
+        container: Whose it is.
         pid: The process.
         name: The signal's.
         still: Whether the number is still that process'.
@@ -213,13 +213,13 @@ async def signalled(
         if not still():
             return
         signal.pidfd_send_signal(pidfd, number)
-        life.hit(f"{number.name} to {life.plan.fault.target} {pid}")
+        container.hit(f"{number.name} to {container.plan.fault.target} {pid}")
         if number == signal.SIGSTOP:
             try:
-                await trio.sleep(life.plan.pause)
+                await trio.sleep(container.plan.pause)
             finally:
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)
-                life.note(f"SIGCONT to {pid}")
+                container.note(f"SIGCONT to {pid}")
     except ProcessLookupError:
         return
     finally:

@@ -65,8 +65,10 @@ def config(data: bytes) -> None:
     _requests(typed)
     _recorded(typed)
     _looked_up(raw, typed)
-    wish = processes.ExecOptions(args=["true"], env=["A=b"], groups=["5"], capabilities=["kill"])
-    _executed(processes.process_from_wish(wish, raw["process"]), raw)
+    options = processes.ExecOptions(
+        args=["true"], env=["A=b"], groups=["5"], capabilities=["kill"]
+    )
+    _executed(processes.process_from_options(options, raw["process"]), raw)
     trio.run(_events, typed.linux.resources)
     pod_of("/nowhere", written("config.json", data))
 

@@ -49,7 +49,7 @@ def kinds(of: Plan, what: Seen) -> list[Kind]:
     return [problem.kind for problem in judge(of, what)]
 
 
-def test_a_life_depends_on_the_seed_and_its_number_alone() -> None:
+def test_a_container_depends_on_the_seed_and_its_number_alone() -> None:
     drawn = [draw(7, number, ENGINES, FAULTS) for number in range(300)]
     assert drawn == [draw(7, number, ENGINES, FAULTS) for number in range(300)]
     assert drawn != [draw(8, number, ENGINES, FAULTS) for number in range(300)]
@@ -82,15 +82,15 @@ def test_every_point_is_a_function_of_the_product(point: str) -> None:
     assert side in ("before", "after")
 
 
-def test_a_trouble_is_a_whole_groups() -> None:
+def test_an_outage_is_a_whole_groups() -> None:
     drawn = [draw(3, number, ENGINES, FAULTS) for number in range(8000)]
     groups = [drawn[first : first + GROUP] for first in range(0, len(drawn), GROUP)]
-    disturbed = [group for group in groups if any(plan.fault.trouble for plan in group)]
+    disturbed = [group for group in groups if any(plan.fault.outage for plan in group)]
     assert disturbed
     for group in disturbed:
         assert len({(plan.fault.name, plan.engine) for plan in group}) == 1
     possible = {
-        (fault.name, engine) for fault in FAULTS if fault.trouble for engine in fault.engines
+        (fault.name, engine) for fault in FAULTS if fault.outage for engine in fault.engines
     }
     assert possible == {(group[0].fault.name, group[0].engine) for group in disturbed}
 
@@ -105,7 +105,7 @@ def test_faults_by_their_names() -> None:
         find("nothing")
 
 
-def test_a_life_that_is_right() -> None:
+def test_a_container_that_is_right() -> None:
     assert kinds(plan(), seen()) == []
     assert kinds(plan(KILLED, RUNNING), seen(hit=True, anchor=-9, out=b"1\n")) == []
 
@@ -125,7 +125,7 @@ def test_a_life_that_is_right() -> None:
         ({"hangs": ["start"]}, [Kind.HANG]),
         ({"create": REFUSED, "start": None}, [Kind.WORDS]),
         ({"executed": Answer(0, "executed\n")}, [Kind.STATUS]),
-        ({"rogue": "answered"}, [Kind.WORDS]),
+        ({"bad_client": "answered"}, [Kind.WORDS]),
     ],
 )
 def test_what_is_wrong_without_a_fault(what: dict[str, object], problems: list[Kind]) -> None:

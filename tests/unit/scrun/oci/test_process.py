@@ -11,7 +11,7 @@ from scrun.oci.process import (
     checked,
     fitting_user,
     process_from_file,
-    process_from_wish,
+    process_from_options,
 )
 
 MINIMAL: dict[str, Any] = {"args": ["id"], "cwd": "/"}
@@ -117,25 +117,25 @@ FIRST: dict[str, Any] = {
 }
 
 
-def wished(first: dict[str, Any] = FIRST, **wish: Any) -> dict[str, Any]:
-    return process_from_wish(ExecOptions(args=["id"], **wish), first)
+def from_options(first: dict[str, Any] = FIRST, **options: Any) -> dict[str, Any]:
+    return process_from_options(ExecOptions(args=["id"], **options), first)
 
 
 def test_the_rest_is_as_for_the_first_process() -> None:
     expected = {**FIRST, "args": ["id"], "terminal": False}
     del expected["consoleSize"]
-    assert wished() == expected
+    assert from_options() == expected
 
 
 def test_the_container_is_not_changed() -> None:
     before = json.dumps(FIRST)
-    wished(env=["A=1"], groups=["3"], capabilities=["kill"], cwd="/", no_new_privileges=True)
+    from_options(env=["A=1"], groups=["3"], capabilities=["kill"], cwd="/", no_new_privileges=True)
     assert json.dumps(FIRST) == before
 
 
 @pytest.mark.covers("scrun exec: joins the container, its surroundings and status")
 @pytest.mark.parametrize(
-    ("wish", "changed"),
+    ("options", "changed"),
     [
         ({"cwd": "/tmp"}, {"cwd": "/tmp"}),
         ({"terminal": True}, {"terminal": True}),
@@ -156,14 +156,14 @@ def test_the_container_is_not_changed() -> None:
         ({"env": ["A=1", "B=2", "A=3"]}, {"env": [*FIRST["env"], "A=3", "B=2"]}),
     ],
 )
-def test_a_wish(wish: dict[str, Any], changed: dict[str, Any]) -> None:
+def test_options(options: dict[str, Any], changed: dict[str, Any]) -> None:
     expected = {**FIRST, "args": ["id"], "terminal": False, **changed}
     del expected["consoleSize"]
-    assert wished(**wish) == expected
+    assert from_options(**options) == expected
 
 
 def test_capabilities_are_added_to_no_set_that_programs_inherit() -> None:
-    found = wished(capabilities=["net_raw", "CAP_KILL", "NET_RAW"])["capabilities"]
+    found = from_options(capabilities=["net_raw", "CAP_KILL", "NET_RAW"])["capabilities"]
     both = ["CAP_KILL", "CAP_NET_RAW"]
     added = ["CAP_NET_RAW", "CAP_KILL"]
     assert found == {"bounding": both, "effective": both, "permitted": added}
@@ -171,18 +171,18 @@ def test_capabilities_are_added_to_no_set_that_programs_inherit() -> None:
 
 def test_nulls_of_the_container_are_absent() -> None:
     nulls = {**MINIMAL, "user": None, "env": None, "capabilities": None, "consoleSize": None}
-    found = wished(nulls, groups=["3"], env=["A=1"], capabilities=["kill"])
+    found = from_options(nulls, groups=["3"], env=["A=1"], capabilities=["kill"])
     assert found["user"] == {"additionalGids": [3]}
     assert found["env"] == ["A=1"]
     assert found["capabilities"]["permitted"] == ["CAP_KILL"]
     members = {"user": {"additionalGids": None}, "capabilities": {"bounding": None}}
-    found = wished({**MINIMAL, **members}, groups=["3"], capabilities=["kill"])
+    found = from_options({**MINIMAL, **members}, groups=["3"], capabilities=["kill"])
     assert found["user"]["additionalGids"] == [3]
     assert found["capabilities"]["bounding"] == ["CAP_KILL"]
 
 
 @pytest.mark.parametrize(
-    ("wish", "reason"),
+    ("options", "reason"),
     [
         ({"user": "root"}, "user 'root': a number expected"),
         ({"user": ""}, "user '': a number expected"),
@@ -203,9 +203,9 @@ def test_nulls_of_the_container_are_absent() -> None:
     ],
     ids=range(16),
 )
-def test_a_wish_that_makes_no_sense(wish: dict[str, Any], reason: str) -> None:
+def test_options_that_make_no_sense(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError) as caught:
-        wished(**wish)
+        from_options(**options)
     assert str(caught.value).startswith(reason)
 
 

@@ -1,4 +1,4 @@
-"""Troubles: what disturbs everybody. A group of lives waits for one, each at another moment."""
+"""Outages disturb everybody. A group of containers waits for one, each at another moment."""
 
 import os
 import signal
@@ -8,37 +8,37 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 
 from tests import CHECKOUT
-from tests.stress.chaos.place import Place
+from tests.stress.chaos.testbed import Testbed
 
 _TOOL = str(CHECKOUT / "tools" / "slurm-cluster")
 _ARRIVE = 20.0
 
-Step = Callable[[Place], Awaitable[None]]
-Deed = Callable[[Place], AbstractAsyncContextManager[None]]
+Step = Callable[[Testbed], Awaitable[None]]
+Action = Callable[[Testbed], AbstractAsyncContextManager[None]]
 
 
-class Trouble:
-    """One trouble, for a group of lives.
+class Outage:
+    """One outage, for a group of containers.
 
     Attributes:
         on: Whether it has come.
     """
 
-    def __init__(self, deed: str, place: Place, lives: int) -> None:
+    def __init__(self, action: str, testbed: Testbed, containers: int) -> None:
         self.on = False
-        self._deed = deed
-        self._place = place
-        self._expected = lives
+        self._action = action
+        self._testbed = testbed
+        self._expected = containers
         self._everybody = trio.Event()
         self._begun = trio.Event()
 
     async def wait(self) -> None:
-        """Be at the moment for which the trouble was meant, and wait for it."""
+        """Be at the moment for which the outage was meant, and wait for it."""
         self.here()
         await self._begun.wait()
 
     def here(self) -> None:
-        """Take notice that one more life needs not be waited for."""
+        """Take notice that one more container needs not be waited for."""
         self._expected -= 1
         if self._expected == 0:
             self._everybody.set()
@@ -47,16 +47,16 @@ class Trouble:
         """Come when everybody is there, and go after a while."""
         with trio.move_on_after(_ARRIVE):
             await self._everybody.wait()
-        async with _DEEDS[self._deed](self._place):
+        async with _ACTIONS[self._action](self._testbed):
             self.on = True
             self._begun.set()
             await trio.sleep(pause)
 
 
 def _control(*words: str) -> Step:
-    async def control(place: Place) -> None:
-        environment = {**os.environ, "SLURM_CLUSTER_DIR": str(place.cluster)}
-        done = await place.children.run([_TOOL, *words], environment)
+    async def control(testbed: Testbed) -> None:
+        environment = {**os.environ, "SLURM_CLUSTER_DIR": str(testbed.cluster)}
+        done = await testbed.children.run([_TOOL, *words], environment)
         if done.status:
             raise RuntimeError(f"slurm-cluster {words}: {done.err}")
 
@@ -64,66 +64,68 @@ def _control(*words: str) -> Step:
 
 
 def _signal(number: signal.Signals, *files: str) -> Step:
-    async def send(place: Place) -> None:
+    async def send(testbed: Testbed) -> None:
         for file in files:
-            os.kill(int((place.cluster / file).read_text()), number)
+            os.kill(int((testbed.cluster / file).read_text()), number)
 
     return send
 
 
 def _slurm(*words: str) -> Step:
-    async def call(place: Place) -> None:
-        await place.children.run(words, place.slurm_environment)
+    async def call(testbed: Testbed) -> None:
+        await testbed.children.run(words, testbed.slurm_environment)
 
     return call
 
 
-async def _usable(place: Place) -> None:
+async def _usable(testbed: Testbed) -> None:
     """Have all nodes usable again."""
     resume = ("scontrol", "update", "NodeName=node2", "State=RESUME")
-    await place.children.run(resume, place.slurm_environment)
+    await testbed.children.run(resume, testbed.slurm_environment)
     for _ in range(100):
-        done = await place.children.run(["sinfo", "-h", "-N", "-o", "%t"], place.slurm_environment)
+        done = await testbed.children.run(
+            ["sinfo", "-h", "-N", "-o", "%t"], testbed.slurm_environment
+        )
         if done.out and set(done.out.split()) <= {"idle", "mix", "alloc", "comp"}:
             return
         await trio.sleep(0.1)
     raise RuntimeError(f"the nodes are not usable: {done.out}")
 
 
-def _both(*steps: Step, undo: tuple[Step, ...]) -> Deed:
+def _both(*steps: Step, undo: tuple[Step, ...]) -> Action:
     @asynccontextmanager
-    async def deed(place: Place) -> AsyncIterator[None]:
+    async def action(testbed: Testbed) -> AsyncIterator[None]:
         try:
             for step in steps:
-                await step(place)
+                await step(testbed)
             yield
         finally:
             with trio.CancelScope(shield=True):
                 for step in undo:
-                    await step(place)
+                    await step(testbed)
 
-    return deed
+    return action
 
 
-def _stopped(*files: str) -> Deed:
+def _stopped(*files: str) -> Action:
     return _both(_signal(signal.SIGSTOP, *files), undo=(_signal(signal.SIGCONT, *files),))
 
 
-def _supervisors(number: signal.Signals) -> Deed:
+def _supervisors(number: signal.Signals) -> Action:
     @asynccontextmanager
-    async def deed(place: Place) -> AsyncIterator[None]:
-        for pid in place.site.supervisors():
+    async def action(testbed: Testbed) -> AsyncIterator[None]:
+        for pid in testbed.site.supervisors():
             os.kill(pid, number)
         yield
 
-    return deed
+    return action
 
 
 _CONTROLLER, _MUNGE = "run/slurmctld.pid", "munge/pid"
 _NODES = ("run/slurmd-node1.pid", "run/slurmd-node2.pid")
 _KILL = signal.SIGKILL
 
-_DEEDS: dict[str, Deed] = {
+_ACTIONS: dict[str, Action] = {
     "controller-restart": _both(_control("stop-controller"), undo=(_control("start-controller"),)),
     "controller-kill": _both(_signal(_KILL, _CONTROLLER), undo=(_control("start-controller"),)),
     "controller-stop": _stopped(_CONTROLLER),
@@ -141,4 +143,4 @@ _DEEDS: dict[str, Deed] = {
     "supervisors-kill": _supervisors(signal.SIGKILL),
     "supervisors-term": _supervisors(signal.SIGTERM),
 }
-NAMES = tuple(_DEEDS)
+NAMES = tuple(_ACTIONS)

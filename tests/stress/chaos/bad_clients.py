@@ -12,7 +12,7 @@ import trio
 from scrun.protocol import wire
 
 if TYPE_CHECKING:
-    from tests.stress.chaos.life import Life
+    from tests.stress.chaos.container import Container
 
 _PATIENCE = 20.0
 _STRANGER = """
@@ -28,23 +28,23 @@ except (ConnectionError, FileNotFoundError):  # it hangs up, or is gone
 """
 
 
-async def misuse(life: "Life") -> None:
-    """Do what the fault's name says to the supervisor's socket of a life."""
-    name = life.plan.fault.name.removeprefix("rogue-")
-    path = f"{life.place.root_of(life.plan)}/{life.id}/supervisor"
-    frame = wire.frame([b"state", life.id.encode()])
+async def misuse(container: "Container") -> None:
+    """Do what the fault's name says to the supervisor's socket of a container."""
+    name = container.plan.fault.name.removeprefix("bad-client-")
+    path = f"{container.testbed.root_of(container.plan)}/{container.id}/supervisor"
+    frame = wire.frame([b"state", container.id.encode()])
     try:
-        await _ROGUES[name](life, path, frame)
+        await _BAD_CLIENTS[name](container, path, frame)
     except OSError as error:
-        life.note(f"the supervisor hung up: {error}")
-    life.hit(f"a client that does not behave: {name}")
+        container.note(f"the supervisor hung up: {error}")
+    container.hit(f"a client that does not behave: {name}")
 
 
 async def _connect(path: str) -> trio.SocketStream:
     return await trio.open_unix_socket(path)
 
 
-async def _garbage(life: "Life", path: str, frame: bytes) -> None:
+async def _garbage(container: "Container", path: str, frame: bytes) -> None:
     async with await _connect(path) as stream:
         await stream.send_all(os.urandom(3000))
         await stream.send_eof()
@@ -52,29 +52,31 @@ async def _garbage(life: "Life", path: str, frame: bytes) -> None:
             await stream.receive_some()
 
 
-async def _half(life: "Life", path: str, frame: bytes) -> None:
+async def _half(container: "Container", path: str, frame: bytes) -> None:
     async with await _connect(path) as stream:
         await stream.send_all(frame[:-3])
-        await trio.sleep(life.plan.pause)
+        await trio.sleep(container.plan.pause)
 
 
-async def _slow(life: "Life", path: str, frame: bytes) -> None:
+async def _slow(container: "Container", path: str, frame: bytes) -> None:
     async with await _connect(path) as stream:
         for byte in frame:
             await stream.send_all(bytes([byte]))
             await trio.sleep(0.02)
         answer = await _answer(stream)
-        _check(life, answer[:1] in (b"\0", b"\1"), f"asked slowly, it answers {answer!r}")
+        _check(container, answer[:1] in (b"\0", b"\1"), f"asked slowly, it answers {answer!r}")
 
 
-async def _twice(life: "Life", path: str, frame: bytes) -> None:
+async def _twice(container: "Container", path: str, frame: bytes) -> None:
     async with await _connect(path) as stream:
         await stream.send_all(frame * 2)
         answer = await _answer(stream)
-        _check(life, answer.count(b'"ociVersion"') <= 1, f"asked twice, it answers {answer!r}")
+        _check(
+            container, answer.count(b'"ociVersion"') <= 1, f"asked twice, it answers {answer!r}"
+        )
 
 
-async def _gone(life: "Life", path: str, frame: bytes) -> None:
+async def _gone(container: "Container", path: str, frame: bytes) -> None:
     for _ in range(5):
         async with await _connect(path) as stream:
             await stream.send_all(frame)
@@ -82,7 +84,7 @@ async def _gone(life: "Life", path: str, frame: bytes) -> None:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
 
-async def _many(life: "Life", path: str, frame: bytes) -> None:
+async def _many(container: "Container", path: str, frame: bytes) -> None:
     streams = [await _connect(path) for _ in range(60)]
     for stream in streams:
         await stream.send_all(frame[:7])
@@ -91,14 +93,14 @@ async def _many(life: "Life", path: str, frame: bytes) -> None:
         await stream.aclose()
 
 
-async def _stranger(life: "Life", path: str, frame: bytes) -> None:
+async def _stranger(container: "Container", path: str, frame: bytes) -> None:
     """Ask as another user, to whom no directory is closed."""
     words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     words += ["--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--"]
-    delete = wire.frame([b"delete", life.id.encode(), b"1"])
+    delete = wire.frame([b"delete", container.id.encode(), b"1"])
     words += [sys.executable, "-I", "-S", "-c", _STRANGER, path, delete.hex()]
-    done = await life.place.children.run(words, {"PATH": os.environ["PATH"]})
-    _check(life, (done.status, done.out) == (0, ""), f"a stranger is answered: {done}")
+    done = await container.testbed.children.run(words, {"PATH": os.environ["PATH"]})
+    _check(container, (done.status, done.out) == (0, ""), f"a stranger is answered: {done}")
 
 
 async def _answer(stream: trio.SocketStream) -> bytes:
@@ -109,13 +111,13 @@ async def _answer(stream: trio.SocketStream) -> bytes:
     return b"nothing in time" if scope.cancelled_caught else answer
 
 
-def _check(life: "Life", right: bool, text: str) -> None:
+def _check(container: "Container", right: bool, text: str) -> None:
     if not right:
-        life.seen.rogue = text
+        container.seen.bad_client = text
 
 
-Rogue = Callable[["Life", str, bytes], Awaitable[None]]
-_ROGUES: dict[str, Rogue] = {
+BadClient = Callable[["Container", str, bytes], Awaitable[None]]
+_BAD_CLIENTS: dict[str, BadClient] = {
     "garbage": _garbage,
     "half": _half,
     "slow": _slow,
@@ -124,4 +126,4 @@ _ROGUES: dict[str, Rogue] = {
     "many": _many,
     "stranger": _stranger,
 }
-NAMES = tuple(_ROGUES)
+NAMES = tuple(_BAD_CLIENTS)

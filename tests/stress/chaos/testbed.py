@@ -1,4 +1,4 @@
-"""Where the lives of one engine are lived: a site of the tests, with variants of its settings."""
+"""Where the containers of one engine run: a site of the tests, with variants of its settings."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ from tests.stress.chaos.faults import TRAPPED
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.points import installation
 
-TAG = "CHAOS_LIFE"
+TAG = "CHAOS_CONTAINER"
 MARK = "chaos_command"
 """What is in each command of the script, so that they can be told from others."""
 
@@ -44,7 +44,7 @@ _DEAF = "trap '' TERM INT HUP QUIT USR1; echo up; "
 _UP = f"trap 'exit {TRAPPED}' TERM INT; echo up; "
 
 
-class Place:
+class Testbed:
     """One engine's.
 
     Attributes:
@@ -71,11 +71,11 @@ class Place:
 
     @property
     def root(self) -> str:
-        """The root directory of most lives."""
+        """The root directory of most containers."""
         return str(self.site.root)
 
     def disk(self, plan: Plan) -> str | None:
-        """Return the small file system of a life, if it has one."""
+        """Return the small file system of a container, if it has one."""
         if not plan.fault.disk:
             return None
         base = self.site.base
@@ -84,18 +84,18 @@ class Place:
         return f"{base}/d{plan.number}"
 
     def root_of(self, plan: Plan) -> str:
-        """Return the root directory of a life."""
+        """Return the root directory of a container."""
         if plan.fault.point:
             return f"{self.site.base}/p{plan.number}"
         disk = self.disk(plan)
         return disk if disk and plan.fault.disk == "root" else self.root
 
     def tag(self, plan: Plan) -> str:
-        """Return what every process of a life has in its environment, and its job's name."""
+        """Return what every process of a container has in its environment, and its job's name."""
         return f"{self.site.base.name}.{plan.number}."
 
     def settings(self, plan: Plan) -> str:
-        """Return the settings' file for a life."""
+        """Return the settings' file for a container."""
         own, script, waits = key = plan.fault.own, plan.kind == "script", plan.waits
         disk = plan.fault.disk
         path = self.site.base / f"{own:d}{script:d}{waits:d}{plan.number if disk else ''}.toml"
@@ -113,7 +113,7 @@ class Place:
         return str(path)
 
     def environment(self, plan: Plan) -> dict[str, str]:
-        """Return the environment of a life's `create`."""
+        """Return the environment of a container's `create`."""
         found = {
             **self.site.environment,
             "SCRUN_CONFIG": self.settings(plan),
@@ -137,7 +137,7 @@ class Place:
         self._gate = done.out.strip()
 
     async def open_gate(self, plan: Plan, over: Callable[[], bool]) -> None:
-        """Let the job of a life go, unless the life is over.
+        """Let the job of a container go, unless that is over.
 
         A slurmctld that was killed may have forgotten that there was such a job.
         """
@@ -169,7 +169,7 @@ class Place:
         return Call(self.children, self.command(plan, *arguments), self.environment(plan))
 
     def bundle(self, plan: Plan) -> Path:
-        """Make a life's bundle."""
+        """Make a container's bundle."""
         before, after = plan.lines
         scripts = {
             "status": f"{_UP}read gate; exit {plan.status}",
@@ -201,7 +201,7 @@ class Place:
 
     @cached_property
     def _pointed(self) -> Installation:
-        """The scrun of lives whose supervisor stops at a point."""
+        """The scrun of containers whose supervisor stops at a point."""
         return installation()
 
     def close(self) -> None:

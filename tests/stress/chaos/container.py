@@ -1,4 +1,4 @@
-"""One life: from `create` to `delete`, with a fault on the way."""
+"""One container: from `create` to `delete`, with a fault on the way."""
 
 import itertools
 import json
@@ -11,8 +11,8 @@ from typing import TypeVar
 import trio
 
 from tests.stress.chaos import points
+from tests.stress.chaos.actions import harm
 from tests.stress.chaos.children import Done
-from tests.stress.chaos.deeds import harm
 from tests.stress.chaos.disks import disk_of
 from tests.stress.chaos.ends import Ends, ends
 from tests.stress.chaos.faults import (
@@ -26,10 +26,10 @@ from tests.stress.chaos.faults import (
     WAITING,
     Moment,
 )
-from tests.stress.chaos.place import Place
+from tests.stress.chaos.outages import Outage
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.seen import KILLED, Answer, Seen
-from tests.stress.chaos.troubles import Trouble
+from tests.stress.chaos.testbed import Testbed
 from tests.stress.chaos.victims import Where
 
 T = TypeVar("T")
@@ -45,12 +45,12 @@ class Late(Exception):
     """Something took longer than it may."""
 
 
-class Life:
-    """A life.
+class Container:
+    """A container.
 
     Attributes:
         plan: What it is like.
-        place: Where.
+        testbed: Where.
         id: The container's.
         moment: What is going on.
         where: How to find its processes.
@@ -58,13 +58,13 @@ class Life:
         log: The container's own.
     """
 
-    def __init__(self, plan: Plan, place: Place, trouble: Trouble | None = None) -> None:
+    def __init__(self, plan: Plan, testbed: Testbed, outage: Outage | None = None) -> None:
         self.plan = plan
-        self._trouble = trouble
-        self.place = place
+        self._outage = outage
+        self.testbed = testbed
         self.id = f"c{plan.number}"
         self.moment: Moment | None = None
-        self.where = Where(place.root_of(plan), self.id, place.tag(plan))
+        self.where = Where(testbed.root_of(plan), self.id, testbed.tag(plan))
         self.log = ""
         self._notes: list[str] = []
         self._reached = {moment: trio.Event() for moment in Moment}
@@ -88,11 +88,11 @@ class Life:
         """All that happened."""
         return "\n".join(self._notes)
 
-    async def live(self) -> Seen:
-        """Live it. Never raises but for a fault of this program."""
-        directory = self.place.site.base / "l" / self.id
+    async def run(self) -> Seen:
+        """Run it to its end. Never raises but for a fault of this program."""
+        directory = self.testbed.site.base / "l" / self.id
         directory.mkdir()
-        self.place.site.user.give(directory)
+        self.testbed.site.user.give(directory)
         if self.plan.fault.point:
             self._prepare_point()
         async with (
@@ -100,10 +100,10 @@ class Life:
             ends(directory, terminal=self.plan.kind == "terminal") as held,
             trio.open_nursery() as nursery,
         ):
-            if self.plan.moment is not None and self._trouble is None:
+            if self.plan.moment is not None and self._outage is None:
                 nursery.start_soon(self._harm, self.plan.moment)
             try:
-                await self._live(held, directory / "pid")
+                await self._run(held, directory / "pid")
             except Late as late:
                 self.seen.hangs.append(str(late))
                 self.note(f"hang: {late}")
@@ -120,12 +120,12 @@ class Life:
 
     def _prepare_point(self) -> None:
         fault = self.plan.fault
-        deed = fault.name.rpartition("-")[2]
+        action = fault.name.rpartition("-")[2]
         root = Path(self.where.root)
         root.mkdir(mode=0o700)
-        self.place.site.user.give(root)
+        self.testbed.site.user.give(root)
         call = 1 + self.plan.number % 4 if fault.point in points.REPEATED else 1
-        points.prepare(str(root), fault.point, deed, self.plan.pause, call)
+        points.prepare(str(root), fault.point, action, self.plan.pause, call)
 
     async def _harm(self, moment: Moment) -> None:
         try:
@@ -136,7 +136,7 @@ class Life:
             self._harmed.set()
 
     def harmed(self) -> None:
-        """Let the life go on, although the fault is not over."""
+        """Let the container go on, although the fault is not over."""
         self._harmed.set()
 
     def hit(self, text: str) -> None:
@@ -151,23 +151,23 @@ class Life:
         self.moment = moment
         self.note(moment.value)
         self._reached[moment].set()
-        if self._trouble is None or self._waited:
+        if self._outage is None or self._waited:
             return
         if moment is self.plan.moment:
             self._waited = True
-            await in_time(CALL, "the trouble", self._trouble.wait)
+            await in_time(CALL, "the outage", self._outage.wait)
             self.hit(self.plan.fault.name)
         elif moment is DELETING:  # it did not come that far
             self._pass_by()
 
     def _pass_by(self) -> None:
-        if self._trouble is not None and not self._waited:
+        if self._outage is not None and not self._waited:
             self._waited = True
-            self._trouble.here()
+            self._outage.here()
 
     async def _held(self) -> None:
         """Let the fault come, when it is for this moment: then what follows is no race."""
-        if self.moment is self.plan.moment and self.moment in HELD and self._trouble is None:
+        if self.moment is self.plan.moment and self.moment in HELD and self._outage is None:
             await in_time(CALL, "the fault", self._harmed.wait)
 
     @property
@@ -178,13 +178,13 @@ class Life:
 
     # Its course
 
-    async def _live(self, held: Ends, pid_file: Path) -> None:
+    async def _run(self, held: Ends, pid_file: Path) -> None:
         if await self._create(held, pid_file):
             await self._enter(CREATED)
             await self._held()
             await self._start_and_run(held)
             anchor = self.where.anchor
-            if self.seen.hit and "holder" in self.plan.fault.beside:
+            if self.seen.hit and "keepalive" in self.plan.fault.beside:
                 # nobody is left who would end it here: the engine has its process still
                 await self._call("delete", "--force")
             self.seen.anchor = await in_time(
@@ -201,24 +201,24 @@ class Life:
                 await in_time(_EOF, f"end of standard {name}", stream.ended.wait)
         self.seen.out = bytes(held.stdout.data) if held.stdout else b""
         self.note(f"standard error: {held.stderr.text!r}")
-        if os.path.lexists(f"{self.place.root_of(self.plan)}/{self.id}"):
+        if os.path.lexists(f"{self.testbed.root_of(self.plan)}/{self.id}"):
             self.seen.left.append("its record")
         if self.plan.kind == "script":
-            told = self.place.staged_out.read_text().splitlines()
-            self.seen.staged_out = told.count(self.id)
+            staged_out = self.testbed.staged_out.read_text().splitlines()
+            self.seen.staged_out = staged_out.count(self.id)
 
     async def _wait(self, pid: int) -> int:
-        return await self.place.children.wait(pid, self._began)
+        return await self.testbed.children.wait(pid, self._began)
 
     async def _create(self, held: Ends, pid_file: Path) -> bool:
-        words = ["create", "--bundle", str(self.place.bundle(self.plan))]
+        words = ["create", "--bundle", str(self.testbed.bundle(self.plan))]
         words += ["--pid-file", str(pid_file)]
         if held.console:
             words += ["--console-socket", str(held.console)]
-        command = self.place.command(self.plan, *words, self.id)
-        environment = self.place.environment(self.plan)
+        command = self.testbed.command(self.plan, *words, self.id)
+        environment = self.testbed.environment(self.plan)
         await self._enter(CREATING)
-        pid = self.place.children.spawn(command, environment, held.given)
+        pid = self.testbed.children.spawn(command, environment, held.given)
         held.give()
         self.where.client = self.where.create = pid
         if self.plan.fault.before:
@@ -271,9 +271,9 @@ class Life:
             anchor, since = self.where.anchor, self._began
 
             def over() -> bool:
-                return self.place.children.has_ended(anchor, since)
+                return self.testbed.children.has_ended(anchor, since)
 
-            await in_time(CALL, "the job", lambda: self.place.open_gate(self.plan, over))
+            await in_time(CALL, "the job", lambda: self.testbed.open_gate(self.plan, over))
 
     async def _let_go(self, held: Ends) -> None:
         """Have the container go on to its end."""
@@ -314,9 +314,11 @@ class Life:
             return {"status": f"no JSON: {done.out!r}"}
         notes = state.get("annotations", {})
         names = ("reason", "exit_status", "message", "pending")
-        told = {name: notes[f"org.scrun.{name}"] for name in names if f"org.scrun.{name}" in notes}
-        self.note(f"state: {state['status']} {told}")
-        return {"status": state["status"], **told}
+        found = {
+            name: notes[f"org.scrun.{name}"] for name in names if f"org.scrun.{name}" in notes
+        }
+        self.note(f"state: {state['status']} {found}")
+        return {"status": state["status"], **found}
 
     async def _delete(self) -> None:
         self._keep_log()
@@ -337,13 +339,13 @@ class Life:
         """Remove what hangs, for the sake of those that follow."""
         self._keep_log()
         with trio.move_on_after(CALL):
-            done = await self.place.call(self.plan, "delete", "--force", self.id).done()
+            done = await self.testbed.call(self.plan, "delete", "--force", self.id).done()
             self.note(f"delete at last: {done.status} {done.err}")
 
     # Its means
 
     async def _call(self, command: str, *options: str, after: tuple[str, ...] = ()) -> Done:
-        call = self.place.call(self.plan, command, *options, self.id, *after)
+        call = self.testbed.call(self.plan, command, *options, self.id, *after)
         self.where.client = call.pid
         try:
             return await in_time(CALL, command, call.done)
@@ -352,7 +354,9 @@ class Life:
 
     def _keep_log(self) -> None:
         try:
-            text = Path(self.place.root_of(self.plan), self.id, "log").read_text(errors="replace")
+            text = Path(self.testbed.root_of(self.plan), self.id, "log").read_text(
+                errors="replace"
+            )
         except OSError:
             return
         self.log = text[-20000:]

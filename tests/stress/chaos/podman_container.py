@@ -1,4 +1,4 @@
-"""A life under rootless podman: `podman run`, a fault, `podman rm`."""
+"""A container under rootless podman: `podman run`, a fault, `podman rm`."""
 
 import os
 import time
@@ -8,18 +8,18 @@ import trio
 from tests.harness.podman import RUN, Podman
 from tests.harness.users import User
 from tests.stress.chaos.children import Call, Children, Done, Stream
+from tests.stress.chaos.container import CALL, Late, in_time
 from tests.stress.chaos.faults import TRAPPED, Moment
-from tests.stress.chaos.life import CALL, Late, in_time
-from tests.stress.chaos.place import TAG, Place
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.seen import Answer, Seen
+from tests.stress.chaos.testbed import TAG, Testbed
 from tests.stress.chaos.victims import children_of, signalled, words_of
 
 _APPEARS = 10.0
 
 
-class PodmanPlace(Place):
-    """Where podman's containers live: storage, settings and records of its own."""
+class PodmanTestbed(Testbed):
+    """Where podman's containers run: storage, settings and records of its own."""
 
     def __init__(self, user: User, children: Children) -> None:
         super().__init__("slurm", user, children)
@@ -44,12 +44,12 @@ class PodmanPlace(Place):
         return Call(self.children, command, {**environment, "TMPDIR": str(base)}, stdin=stdin)
 
 
-class PodmanLife:
-    """Such a life; the same to its caller as `Life`."""
+class PodmanContainer:
+    """Such a container; the same to its caller as `Container`."""
 
-    def __init__(self, plan: Plan, place: PodmanPlace) -> None:
+    def __init__(self, plan: Plan, testbed: PodmanTestbed) -> None:
         self.plan = plan
-        self.place = place
+        self.testbed = testbed
         self.log = ""
         self.seen = Seen(own=frozenset({plan.status}))
         self._name = f"c{plan.number}"
@@ -66,10 +66,10 @@ class PodmanLife:
         """All that happened."""
         return "\n".join(self._notes)
 
-    async def live(self) -> Seen:
-        """Live it."""
+    async def run(self) -> Seen:
+        """Run it to its end."""
         try:
-            await self._live()
+            await self._run_and_break()
         except Late as late:
             self.seen.hangs.append(str(late))
             self.note(f"hang: {late}")
@@ -77,15 +77,15 @@ class PodmanLife:
         self.seen.seconds = time.monotonic() - (self._hit_at or self._began)
         return self.seen
 
-    async def _live(self) -> None:
+    async def _run_and_break(self) -> None:
         before, after = self.plan.lines
         script = f"trap 'exit {TRAPPED}' TERM INT; seq {before}; read gate; seq {after}; "
-        words = [*RUN, "-i", "--name", self._name, "-e", f"{TAG}={self.place.tag(self.plan)}"]
-        words += ["--annotation", f"SCRUN_JOB_NAME={self.place.tag(self.plan)}", "busybox"]
+        words = [*RUN, "-i", "--name", self._name, "-e", f"{TAG}={self.testbed.tag(self.plan)}"]
+        words += ["--annotation", f"SCRUN_JOB_NAME={self.testbed.tag(self.plan)}", "busybox"]
         theirs, ours = os.pipe()
         stdin = Stream(ours)
         try:
-            call = self.place.podman_call(
+            call = self.testbed.podman_call(
                 *words, "sh", "-c", f"{script}exit {self.plan.status}", stdin=theirs
             )
             async with trio.open_nursery() as nursery:
@@ -131,7 +131,7 @@ class PodmanLife:
             await trio.sleep(0.05)
         await trio.sleep(self.plan.pause)
         await self._write(stdin)
-        if self.plan.fault.deed != "STOP":
+        if self.plan.fault.action != "STOP":
             await trio.sleep(3)
             await self._remove()
 
@@ -145,7 +145,7 @@ class PodmanLife:
         with trio.move_on_after(_APPEARS):
             while not (pid := self._victim(call)):
                 await trio.sleep(0.01)
-            await signalled(self, pid, self.plan.fault.deed)
+            await signalled(self, pid, self.plan.fault.action)
 
     def _victim(self, call: Call) -> int:
         if self.plan.fault.target == "podman":
@@ -166,7 +166,7 @@ class PodmanLife:
         """`podman rm`, until it succeeds."""
         deadline = trio.current_time() + CALL
         while trio.current_time() < deadline:
-            call = self.place.podman_call("rm", "--force", "--ignore", "--time", "1", self._name)
+            call = self.testbed.podman_call("rm", "--force", "--ignore", "--time", "1", self._name)
             done = await in_time(CALL, "podman rm", call.done)
             self.note(f"podman rm: {done.status} {done.err}")
             if done.status == 0:

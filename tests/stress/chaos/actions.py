@@ -1,0 +1,122 @@
+"""What is done to a container."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from tests.stress.chaos import bad_clients, disks, limits, points, proxies
+from tests.stress.chaos.victims import killed, signalled
+
+if TYPE_CHECKING:
+    from tests.stress.chaos.container import Container
+
+_LOOKING = 4.0
+
+Action = Callable[["Container"], Awaitable[None]]
+
+
+async def harm(container: "Container") -> None:
+    """Do what the plan says, if there is anybody to do it to."""
+    action = container.plan.fault.action
+    if action in _ACTIONS:
+        await _ACTIONS[action](container)
+    else:
+        await _signal(container)
+
+
+async def _signal(container: "Container") -> None:
+    """Send a signal to the fault's target."""
+    if pid := await _victim(container):
+        target = container.plan.fault.target
+        await signalled(
+            container,
+            pid,
+            container.plan.fault.action,
+            lambda: container.where.find(target) == pid,
+        )
+
+
+async def _victim(container: "Container") -> int:
+    """Wait for the fault's target to appear, or for the container to be past the moment."""
+    target = container.plan.fault.target
+    pid = await _appears(container, lambda: container.where.find(target))
+    # a later call would be another client
+    return 0 if target == "client" and container.moment is not container.plan.moment else pid
+
+
+async def _appears(container: "Container", look: Callable[[], int]) -> int:
+    pause = 0.002
+    with trio.move_on_after(_LOOKING):
+        while not (found := look()):
+            if container.moment is not container.plan.moment:
+                return 0
+            await trio.sleep(pause)
+            pause = min(pause * 1.3, 0.02)
+        return found
+    return 0
+
+
+async def _together(container: "Container") -> None:
+    """Kill several at once: nobody is left who could tidy up after the other."""
+    if pid := await _victim(container):
+        found = [container.where.find(target) for target in container.plan.fault.beside]
+        killed(container, [*(other for other in found if other), pid])
+
+
+async def _limited(container: "Container") -> None:
+    """Let the supervisor have no more processes, or descriptors, for a while."""
+    pid = await _victim(container)
+    if pid:
+        await limits.limited(container, pid, container.plan.fault.name.removeprefix("supervisor-"))
+
+
+async def _bad_client(container: "Container") -> None:
+    """Misuse the supervisor's socket."""
+    if await _victim(container):
+        await bad_clients.misuse(container)
+
+
+async def _prepared(container: "Container") -> None:
+    """Do nothing more: the call itself was made so that it lacks something."""
+
+
+async def _job(container: "Container") -> None:
+    """Have Slurm do something to the job."""
+
+    def known() -> int:
+        return int(container.testbed.stated(container.plan, container.id).get("job_id") or 0)
+
+    if not (job := await _appears(container, known)):
+        return
+    words = {
+        "cancel": ["scancel", str(job)],
+        "requeue": ["scontrol", "requeue", str(job)],
+        "limit": ["scontrol", "update", f"JobId={job}", "EndTime=now+1seconds"],
+    }[container.plan.fault.action]
+    done = await container.testbed.children.run(words, container.testbed.slurm_environment)
+    if done.status == 0:
+        container.hit(f"{' '.join(words)}")
+    else:
+        container.note(f"{' '.join(words)}: {done.status} {done.err}")
+
+
+async def _between(container: "Container") -> None:
+    """Be between the commands and the supervisor for a while."""
+    async with proxies.between(container):
+        container.harmed()  # it goes on with its next call
+        await trio.sleep(2 * container.plan.pause)
+
+
+_ACTIONS: dict[str, Action] = {
+    "together": _together,
+    "point": points.notice,
+    "limited": _limited,
+    "bad-client": _bad_client,
+    "prepared": _prepared,
+    "full": disks.fill,
+    "between": _between,
+    "cancel": _job,
+    "requeue": _job,
+    "limit": _job,
+}
