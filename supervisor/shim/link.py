@@ -3,7 +3,7 @@
 import os
 from _collections import deque  # collections itself takes longer
 
-from .frames import HEADER, BrokenFrame, Reader
+from .frames import HEADER, Reader
 from .loop import READ, WRITE
 
 TYPE_CHECKING = False
@@ -41,6 +41,8 @@ class Link:
             sink: Where they go; may be the same.
             received: Called with each frame.
             ended: Called once, when it is broken.
+
+        What comes and is no frame raises BrokenFrame in the loop.
         """
         self._loop, self._source, self._sink = loop, source, sink
         self._received, self._ended = received, ended
@@ -133,15 +135,14 @@ class Link:
             return
         try:
             data = os.read(self._source, _READ)
-            frames = self._reader.feed(data)
         except BlockingIOError:
             return
-        except (OSError, BrokenFrame) as error:
+        except OSError as error:
             self._fail(f"cannot read: {error}")
             return
         if not data:
             self._fail("end")
-        for kind, stream, payload in frames:
+        for kind, stream, payload in self._reader.feed(data):
             self._received(kind, stream, payload)
 
     def _fail(self, reason: str) -> None:

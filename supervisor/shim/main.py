@@ -144,7 +144,9 @@ class Shim:
             for number in (signal.SIGCHLD, signal.SIGTERM, *_TOLD):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
-            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            for fd in os.listdir("/proc/self/fd"):
+                if int(fd) > 2:
+                    _close(int(fd))
             remove_left(paths, runtimes)
         finally:
             os._exit(0)
@@ -167,6 +169,8 @@ class Shim:
 
     def _received(self, kind: int, stream: int, payload: bytes) -> None:
         """Take a frame that came over srun."""
+        if self._over:
+            return
         if kind == CALL:
             import json
 
@@ -221,11 +225,12 @@ class Shim:
         """Kill and delete what was made, and remove the directory."""
         self._kill_all()
         if self._containers is not None:
-            left = self._containers.delete_commands()
-            pids = [self._children.spawn(command, lambda _: None) for command in left]
+            for command in self._containers.delete_commands():
+                try:
+                    self._children.spawn(command, lambda _: None)
+                except OSError:  # its processes are dead, and its state is in the directory
+                    break
             self._wait_for_children(_DELETING)
-            for pid in pids:
-                kill_quietly(pid, signal.SIGKILL)
             self._kill_all()
         if self._directory is not None:
             self._directory.remove()
@@ -253,6 +258,13 @@ def _standard_streams() -> "tuple[int, int]":
     os.dup2(2, 1)
     os.close(null)
     return source, sink
+
+
+def _close(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:  # it was the one that listed them
+        pass
 
 
 def _json_of(value: object) -> str:

@@ -250,6 +250,7 @@ class Shim:
     def close(self) -> tuple[int, str]:
         """End its standard input; return its exit status and what it wrote to standard error."""
         assert self.process.stdin is not None
+        self.generous = False
         self.process.stdin.close()
         return self.wait()
 
