@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .containers import Containers
     from .streams import Streams
 
+_AFTER_HELLO = ("ctypes", "enum", "termios")
 _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0
@@ -85,10 +86,19 @@ class Shim:
         for path in installed(os.environ.get("PATH", "")):
             answers: list[int] = []
             pid = self._children.spawn([path, "--version"], answers.append)
+            self._import_meanwhile(answers)
             self._wait_for(pid, answers)
             if answers == [0]:
                 self._runtime = Runtime(path, directory)
                 return
+
+    def _import_meanwhile(self, answers: "list[int]") -> None:
+        """Import what is needed after hello, for as long as a runtime takes to answer."""
+        for name in _AFTER_HELLO:
+            self._loop.turn()
+            if answers:
+                return
+            __import__(name)
 
     def _wait_for(self, trial: int, answers: "list[int]") -> None:
         late = self._loop.after(_TRYING, lambda: kill_quietly(trial, signal.SIGKILL))
