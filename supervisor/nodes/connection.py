@@ -1,7 +1,7 @@
 """A shim on a node, as engines see it (see `supervisor.shim` for what it can do)."""
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from scrun.supervisor.nodes.code import code
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.link import Broken, Link
 from scrun.supervisor.nodes.listening import NotReached, addresses
-from scrun.supervisor.nodes.messages import Ended, Event, Reply, decoded
+from scrun.supervisor.nodes.messages import Ended, Event, Reply, Signal, decoded
 from scrun.supervisor.nodes.messages import Hello as Hello
 from scrun.supervisor.nodes.messages import ShimError as ShimError
 from scrun.supervisor.nodes.messages import ShimLost as ShimLost
@@ -59,11 +59,13 @@ class Shim:
 
     Attributes:
         lost: Set when it has gone.
+        on_signal: Called with the number of a signal that Slurm sends to the step.
     """
 
     def __init__(self, control: Link, nursery: trio.Nursery, journal: Journal) -> None:
         """Use `connected`."""
         self.lost = trio.Event()
+        self.on_signal: Callable[[int], None] = _ignore
         self._reason = ""
         self._control = control
         self._nursery = nursery
@@ -262,10 +264,16 @@ class Shim:
             self._control.before.clear()
             if before:
                 self._journal.write("verbose", f"before the shim: {before[:_WORDS_BEFORE]}")
+        elif event == "signal":
+            self.on_signal(decoded(payload, Signal).number)
         elif event == "ended":
             ended = decoded(payload, Ended)
             if ended.target in self._targets:
                 self._targets[ended.target].set(ended.status)
+
+
+def _ignore(number: int) -> None:
+    """Ignore a signal."""
 
 
 @asynccontextmanager

@@ -94,25 +94,27 @@ class Listener:
             nursery.start_soon(self._take, other, token)
 
     async def _take(self, sock: trio.socket.SocketType, token: object) -> None:
-        proved = False
         try:
+            proved = False
             with trio.move_on_after(_TO_PROVE):
                 proved = await self._proves(sock)
-            if proved and not self._arrived.is_set():
+            if not proved:
+                self._refuse()
+            elif not self._arrived.is_set():
                 _tune(sock)
                 self._found = sock.detach()
                 self._arrived.set()
         except OSError:
-            pass  # it has gone
+            pass  # it has gone: the shim tries several addresses at once, and takes the first
         finally:
             self._room.release_on_behalf_of(token)
             sock.close()
-        if not proved:
-            self.wrong += 1
-            if self.wrong == 1:
-                self._journal.write(
-                    "verbose", f"port {self.port}: somebody who is not the shim connected"
-                )
+
+    def _refuse(self) -> None:
+        self.wrong += 1
+        if self.wrong == 1:
+            text = f"port {self.port}: somebody who is not the shim has connected"
+            self._journal.write("verbose", text)
 
     async def _proves(self, sock: trio.socket.SocketType) -> bool:
         both = await _receive(sock)

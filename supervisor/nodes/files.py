@@ -43,14 +43,12 @@ class RegularFile:
     async def read_into(self, room: memoryview) -> int:
         """Read; return the number of bytes, 0 at the end of file or after an error."""
         try:
-            content = await in_thread(_read, self._kept, len(room), abandon=True)
+            return await in_thread(_read, self._kept, room, abandon=True)
         except OSError:  # a directory, a broken disk
             return 0
         except trio.Cancelled:
             self._abandoned = True
             raise
-        room[: len(content)] = content
-        return len(content)
 
     def try_write(self, data: memoryview) -> int:
         """Write nothing: that may take long."""
@@ -86,8 +84,8 @@ class _Kept:
         self.close()
 
 
-def _read(kept: _Kept, most: int) -> bytes:
-    return os.read(kept.fd, most)
+def _read(kept: _Kept, room: memoryview) -> int:
+    return os.readv(kept.fd, [room])
 
 
 def _write(kept: _Kept, data: memoryview) -> int:

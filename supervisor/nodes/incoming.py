@@ -20,6 +20,7 @@ class Incoming:
 
     Attributes:
         number: Its number.
+        opened: Set when the caller's descriptor is not needed any more.
         over: Set when all of it has been written, or its reader has gone.
     """
 
@@ -33,6 +34,7 @@ class Incoming:
             failed: Called with the reason if it cannot be written, other than by its reader's end.
         """
         self.number = number
+        self.opened = trio.Event()
         self.over = trio.Event()
         self._link = link
         self._name = name
@@ -113,6 +115,7 @@ class Incoming:
         """
         try:
             async with opened as self._sink:
+                self.opened.set()
                 await self._write_all(self._sink)
                 self._sink = None
         finally:

@@ -19,25 +19,29 @@ class NotReached(ScrunError):
 
 
 async def addresses(environment: Mapping[str, str], port: int) -> list[tuple[str, int]]:
-    """Return where the node may find us, the most probable first.
+    """Return where the node may find us.
+
+    Slurm says in the step's variables whence srun came, and slurmstepd connects there. Names are
+    the last resort: a name service that hangs would hold up the shim.
 
     Args:
-        environment: The variables of the step: Slurm says there whence srun came.
+        environment: The step's variables.
         port: Where we listen.
     """
     found = [environment[name] for name in _FROM_SLURM if environment.get(name)]
-    try:
-        found += await look("the name service", _own_addresses, patience=_NAMES)
-    except (ScrunError, OSError):
-        pass  # those that Slurm knows are left
+    if not found:
+        found = [socket.gethostname()]
+        try:
+            found += await look("the name service", _own_addresses, patience=_NAMES)
+        except (ScrunError, OSError):
+            pass
     return [(host, port) for host in dict.fromkeys([*found, _LOOPBACK])]
 
 
 def _own_addresses() -> list[str]:
-    """Return the name of this machine and its addresses, as the name service knows them."""
-    name = socket.gethostname()
-    found = [name]
-    for *_, address in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM):
+    """Return the addresses of this machine, as the name service knows them."""
+    found = []
+    for *_, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
         host = str(address[0])
         own = ipaddress.ip_address(host.partition("%")[0])
         if not own.is_loopback and not own.is_link_local:

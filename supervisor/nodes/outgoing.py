@@ -10,7 +10,12 @@ from scrun.supervisor.shim.frames import DATA, END, HEADER, PIECE, WINDOW, frame
 
 
 class Outgoing:
-    """A stream to the container."""
+    """A stream to the container.
+
+    Attributes:
+        opened: Set when the caller's descriptor is not needed any more.
+        begun: To be set when the shim knows the stream.
+    """
 
     def __init__(self, link: Link, number: int) -> None:
         """Create it.
@@ -19,6 +24,7 @@ class Outgoing:
             link: Over which it goes.
             number: Its number.
         """
+        self.opened = trio.Event()
         self.begun = trio.Event()
         self._link = link
         self._number = number
@@ -44,10 +50,12 @@ class Outgoing:
         try:
             with self._scope:
                 try:
-                    async with opened as found:  # at once: the caller's descriptor may be closed
+                    async with opened as found:
+                        self.opened.set()
                         await self.begun.wait()
                         await self._send_all(found)
                 finally:
+                    self.opened.set()
                     if self.begun.is_set():
                         self._link.put(frame(END, self._number))
         except Broken:

@@ -4,6 +4,7 @@ A stream may have `frames.WINDOW` bytes on their way, and credit for more comes 
 were written onwards. So memory is bounded, and a reader that stops stops the container's writer.
 """
 
+import itertools
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -22,6 +23,7 @@ from scrun.supervisor.nodes.table import StreamTable
 from scrun.supervisor.nodes.terminal import raw, size
 
 NAMES = ("stdin", "stdout", "stderr")
+_ALL = (*NAMES, "terminal")
 
 
 class ContainerStreams:
@@ -58,7 +60,7 @@ class ContainerStreams:
                     self.fields[name] = table.number()
 
     def resized_fields(self) -> dict[str, int]:
-        """Return the size of the caller's terminal, as fields of `resize`; before the end."""
+        """Return the size of the caller's terminal, as fields of `resize`."""
         if self._terminal is None:
             return {}
         rows, columns = size(self._terminal)
@@ -66,7 +68,8 @@ class ContainerStreams:
 
     def resized(self, target: str) -> None:
         """Tell the shim the size of the caller's terminal, which has changed."""
-        self._tell_shim("resize", id=target, **self.resized_fields())
+        if self._terminal is not None:
+            self._tell_shim("resize", id=target, **self.resized_fields())
 
     async def finished(self, patience: float) -> None:
         """Wait until all output has arrived and is written.
@@ -97,32 +100,42 @@ class ContainerStreams:
     async def _carried(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             if self._terminal is not None:
-                self._terminal = os.dup(self._terminal)  # the caller's are closed once it runs
-                stack.callback(os.close, self._terminal)
-                stack.enter_context(raw(self._terminal))
+                self._terminal = terminal = os.dup(self._terminal)
+                stack.callback(self._close, terminal)
+                stack.enter_context(raw(terminal))
             nursery = await stack.enter_async_context(unwrapped())
-            for name in (*NAMES, "terminal"):
-                if name in self.fields:
-                    self._begin(nursery, name, self.fields[name])
+            numbers = {name: self.fields[name] for name in self.fields if name in _ALL}
             try:
+                opened = [self._begin(nursery, *stream) for stream in numbers.items()]
+                for event in itertools.chain(*opened):
+                    await event.wait()
                 yield
             finally:
                 nursery.cancel_scope.cancel()
-                for number in self.fields.values():
+                for number in numbers.values():
                     self._table.forget(number)
 
-    def _begin(self, nursery: trio.Nursery, name: str, number: int) -> None:
+    def _close(self, terminal: int) -> None:
+        self._terminal = None
+        os.close(terminal)
+
+    def _begin(self, nursery: trio.Nursery, name: str, number: int) -> list[trio.Event]:
+        """Carry a stream from now on; return what tells that its descriptor is not needed."""
+        found: list[trio.Event] = []
         fd = self._stdio[NAMES.index(name)] if name in NAMES else self._stdio[0]
         table = self._table
         if name in ("stdin", "terminal"):
             outgoing = table.outgoing[number] = Outgoing(table.link, number)
             nursery.start_soon(outgoing.pump, source(fd, self._child_env))
+            found.append(outgoing.opened)
         if name != "stdin":
             incoming = table.incoming[number] = Incoming(table.link, number, name, self._failed)
             self._incoming.append(incoming)
             nursery.start_soon(incoming.pump, sink(fd, self._child_env))
+            found.append(incoming.opened)
         if table.is_over:
             table.over()
+        return found
 
     def _failed(self, reason: str) -> None:
         self._journal.write("error", reason)

@@ -1,10 +1,10 @@
 """A container's or an exec's standard streams: pipes, or a terminal from the runtime."""
 
+import _socket as socket  # without its enums, which take some ms
 import array
 import errno
 import fcntl
 import os
-import socket
 import struct
 import termios
 
@@ -60,7 +60,7 @@ class Stdio:
             raise
 
     def _listen(self, place: str) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self._socket.bind(f"/proc/self/fd/{folder}/console")
@@ -109,7 +109,8 @@ class Stdio:
         """
         if self._socket is None:
             return
-        connection, _ = self._socket.accept()
+        fd, _ = self._socket._accept()  # type: ignore[attr-defined]
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
         try:
             connection.setblocking(False)
             space = socket.CMSG_SPACE(struct.calcsize("i"))

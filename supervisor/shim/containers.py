@@ -293,6 +293,7 @@ class Containers:
 
     def _gone(self, target: Target, doomed: "list[Target]") -> None:
         for one in doomed:
+            one.let_go()
             remove_tree(one.place)
             self._targets.pop(one.id, None)
         for reply in self._deleted.pop(target.id, []):

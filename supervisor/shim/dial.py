@@ -1,10 +1,10 @@
 """Makes the direct connection to the supervisor. Blocks, for no stream exists yet."""
 
+import _socket as socket  # without its enums, which take some ms
 import errno
 import hmac
 import os
 import select
-import socket
 import time
 
 from .frames import proof

@@ -3,7 +3,7 @@
 import os
 from _collections import deque  # collections itself takes longer
 
-from .frames import HEADER, NEWLINE, BrokenFrame, Reader
+from .frames import HEADER, NEWLINE, Reader
 from .loop import READ, WRITE
 
 TYPE_CHECKING = False
@@ -43,6 +43,8 @@ class Link:
             received: Called with each frame.
             ended: Called once, when it is broken.
             lines: Whether only whole lines arrive: see `frames.LINE`.
+
+        What comes and is no frame raises BrokenFrame in the loop.
         """
         self._loop, self._source, self._sink = loop, source, sink
         self._received, self._ended = received, ended
@@ -139,15 +141,14 @@ class Link:
             return
         try:
             data = os.read(self._source, _READ)
-            frames = self._reader.feed(data)
         except BlockingIOError:
             return
-        except (OSError, BrokenFrame) as error:
+        except OSError as error:
             self._fail(f"cannot read: {error}")
             return
         if not data:
             self._fail("end")
-        for kind, stream, payload in frames:
+        for kind, stream, payload in self._reader.feed(data):
             self._received(kind, stream, payload)
 
     def _fail(self, reason: str) -> None:

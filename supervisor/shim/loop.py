@@ -71,11 +71,18 @@ class Loop:
     def run(self, done: "Callable[[], bool]") -> None:
         """Wait and call until something is so."""
         while not done():
-            for fd, events in self._epoll.poll(self._next()):
-                watched = self._watched.get(fd)
-                if watched is not None:  # nobody forgot it a moment ago
-                    watched[1](events)
-            self._call_late()
+            self._turn(self._next())
+
+    def turn(self) -> None:
+        """Call for what has happened already, and do not wait."""
+        self._turn(0)
+
+    def _turn(self, timeout: float) -> None:
+        for fd, events in self._epoll.poll(timeout):
+            watched = self._watched.get(fd)
+            if watched is not None:  # nobody forgot it a moment ago
+                watched[1](events)
+        self._call_late()
 
     def _next(self) -> float:
         """Return the seconds until the next deadline; -1 if there is none."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .containers import Containers
     from .streams import Streams
 
+_AFTER_HELLO = ("ctypes", "enum", "termios")
 _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0
@@ -85,10 +86,19 @@ class Shim:
         for path in installed(os.environ.get("PATH", "")):
             answers: list[int] = []
             pid = self._children.spawn([path, "--version"], answers.append)
+            self._import_meanwhile(answers)
             self._wait_for(pid, answers)
             if answers == [0]:
                 self._runtime = Runtime(path, directory)
                 return
+
+    def _import_meanwhile(self, answers: "list[int]") -> None:
+        """Import what is needed after hello, for as long as a runtime takes to answer."""
+        for name in _AFTER_HELLO:
+            self._loop.turn()
+            if answers:
+                return
+            __import__(name)
 
     def _wait_for(self, trial: int, answers: "list[int]") -> None:
         late = self._loop.after(_TRYING, lambda: kill_quietly(trial, signal.SIGKILL))
@@ -144,7 +154,9 @@ class Shim:
             for number in (signal.SIGCHLD, signal.SIGTERM, *_TOLD):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
-            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+            for fd in os.listdir("/proc/self/fd"):
+                if int(fd) > 2:
+                    _close(int(fd))
             remove_left(paths, runtimes)
         finally:
             os._exit(0)
@@ -167,6 +179,8 @@ class Shim:
 
     def _received(self, kind: int, stream: int, payload: bytes) -> None:
         """Take a frame that came over srun."""
+        if self._over:
+            return
         if kind == CALL:
             import json
 
@@ -221,11 +235,12 @@ class Shim:
         """Kill and delete what was made, and remove the directory."""
         self._kill_all()
         if self._containers is not None:
-            left = self._containers.delete_commands()
-            pids = [self._children.spawn(command, lambda _: None) for command in left]
+            for command in self._containers.delete_commands():
+                try:
+                    self._children.spawn(command, lambda _: None)
+                except OSError:  # its processes are dead, and its state is in the directory
+                    break
             self._wait_for_children(_DELETING)
-            for pid in pids:
-                kill_quietly(pid, signal.SIGKILL)
             self._kill_all()
         if self._directory is not None:
             self._directory.remove()
@@ -253,6 +268,13 @@ def _standard_streams() -> "tuple[int, int]":
     os.dup2(2, 1)
     os.close(null)
     return source, sink
+
+
+def _close(fd: int) -> None:
+    try:
+        os.close(fd)
+    except OSError:  # it was the one that listed them
+        pass
 
 
 def _json_of(value: object) -> str:

@@ -44,6 +44,7 @@ class Target:
         self.made = False
         self.changes: list[Callable[[], None]] = []
         self._mounts = ""
+        self._held = -1
 
     @property
     def is_busy(self) -> bool:
@@ -59,7 +60,18 @@ class Target:
         """Know its first process."""
         self.pid, self.made = pid, True
         if self.container is None:
+            try:  # held, for the number of a namespace that is gone may be the next one's
+                self._held = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+            except OSError:  # it has ended, or is another user's
+                return
             self._mounts = _mounts_of(pid)
+
+    def let_go(self) -> None:
+        """Hold its namespace no longer; what it has left is not found any more."""
+        self._mounts = ""
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     def processes(self) -> "list[int]":
         """Return all its processes; of a container also those that the first one has left."""

@@ -19,6 +19,7 @@ from scrun.supervisor.shim.frames import (
     DATA,
     END,
     EVENT,
+    LINE,
     PIECE,
     REPLY,
     WINDOW,
@@ -229,6 +230,8 @@ class Shim:
             self.finished.add(stream)
         elif kind == CLOSED:
             self.closed.add(stream)
+        elif kind == LINE:
+            assert payload == b"\n"
         else:
             self._take_message(kind, json.loads(payload))
 
@@ -250,6 +253,7 @@ class Shim:
     def close(self) -> tuple[int, str]:
         """End its standard input; return its exit status and what it wrote to standard error."""
         assert self.process.stdin is not None
+        self.generous = False
         self.process.stdin.close()
         return self.wait()
 

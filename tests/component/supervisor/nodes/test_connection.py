@@ -9,7 +9,7 @@ import trio
 
 from scrun.supervisor.nodes.connection import ShimError, ShimLost
 from scrun.supervisor.shim.frames import EVENT, LONGEST, REPLY, frame
-from tests.harness.peer import HELLO, Said, played, talking
+from tests.harness.peer import HELLO, Said, played, soon, talking
 
 
 @pytest.fixture(autouse=True)
@@ -169,6 +169,16 @@ async def test_ended() -> None:
             nursery.start_soon(shim.ended, "c")
             await peer.event(event="ended", target="c", status=9)
         await made(shim, peer, "delete", id="c")
+
+
+async def test_a_signal_of_slurms() -> None:
+    async with talking() as (shim, peer):
+        await peer.event(event="signal", number=1)  # nobody listens yet
+        await made(shim, peer, "create", id="c")
+        heard: list[int] = []
+        shim.on_signal = heard.append
+        await peer.event(event="signal", number=10)
+        await soon(lambda: heard == [10])
 
 
 async def test_events_that_nobody_knows_are_ignored() -> None:

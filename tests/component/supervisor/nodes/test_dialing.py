@@ -250,10 +250,15 @@ def test_listen_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_addresses() -> None:
-    found = await addresses({"SLURM_LAUNCH_NODE_IPADDR": "10.9.8.7"}, 60001)
-    assert found[0] == ("10.9.8.7", 60001)
+    """A name service is asked only without Slurm's word."""
+    slurm = {"SLURM_LAUNCH_NODE_IPADDR": "10.9.8.7", "SLURM_SRUN_COMM_HOST": "10.9.8.7"}
+    assert await addresses(slurm, 60001) == [("10.9.8.7", 60001), ("127.0.0.1", 60001)]
+
+
+async def test_addresses_without_slurm() -> None:
+    found = await addresses({"SLURM_LAUNCH_NODE_IPADDR": ""}, 60001)
+    assert found[0] == (socket.gethostname(), 60001)
     assert found[-1] == ("127.0.0.1", 60001)
-    assert (socket.gethostname(), 60001) in found
     assert len(set(found)) == len(found)
 
 
@@ -263,4 +268,4 @@ async def test_addresses_without_the_name_service(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     hosts = [host for host, _ in await addresses({}, 1)]
-    assert hosts[-1] == "127.0.0.1"
+    assert hosts == [socket.gethostname(), "127.0.0.1"]

@@ -355,17 +355,17 @@ def test_of_another_user(which: str) -> None:
 async def test_a_thread_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is abandoned, and its descriptor closed when it comes back."""
     release = threading.Event()
-    real = os.read
+    real = os.readv
 
-    def slow(fd: int, size: int) -> bytes:
+    def slow(fd: int, rooms: list[memoryview]) -> int:
         release.wait(20)
-        return real(fd, size)
+        return real(fd, rooms)
 
     (tmp_path / "file").write_bytes(b"x")
     with (tmp_path / "file").open("rb") as file:
         before = len(os.listdir("/proc/self/fd"))
         with monkeypatch.context() as patch:
-            patch.setattr(os, "read", slow)
+            patch.setattr(os, "readv", slow)
             with trio.move_on_after(0.2) as scope:
                 async with source(file.fileno(), ENV) as found:
                     await found.read_into(memoryview(bytearray(1)))

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -403,6 +404,23 @@ async def test_a_reader_that_goes(callers: Callers) -> None:
         with trio.fail_after(5):
             await sender.closed.wait()
         nursery.cancel_scope.cancel()
+
+
+async def test_the_callers_are_closed(callers: Callers, tmp_path: Path) -> None:
+    """The supervisor closes its copies when the container runs."""
+    (tmp_path / "in").write_bytes(b"typed")
+    given = os.open(tmp_path / "in", os.O_RDONLY)
+    stdio = (given, os.dup(callers.stdio[1]), os.dup(callers.stdio[2]))
+    async with (
+        talking(direct=True) as (shim, peer),
+        shim.streams(stdio, False, ENV) as streams,
+    ):
+        for fd in stdio:
+            os.close(fd)
+        await create(shim, peer, streams)
+        assert await peer.frame() == (DATA, streams.fields["stdin"], b"typed")
+        await peer.send(DATA, streams.fields["stdout"], b"shown")
+        assert await trio.to_thread.run_sync(os.read, callers.showing, 100) == b"shown"
 
 
 async def test_dev_null_is_not_carried(callers: Callers) -> None:

@@ -156,6 +156,37 @@ async def test_it_is_hung_up() -> None:
     os.close(slave)
 
 
+async def test_its_size_is_no_streams_number(terminal: tuple[int, int]) -> None:
+    _, slave = terminal
+    readable, writable = os.pipe()
+    async with (
+        talking(direct=True) as (shim, _),
+        shim.streams((readable, writable, writable), False, ENV) as others,
+    ):
+        resize(slave, others.fields["stdout"], others.fields["stderr"])
+        async with shim.streams((slave, slave, slave), True, ENV) as streams:
+            assert set(streams.fields.values()) > {2, 3}
+        streams.resized("c")  # too late: it does nothing
+        assert set(shim._table.incoming) == {2, 3}
+    os.close(readable)
+    os.close(writable)
+
+
+async def test_the_callers_is_closed(terminal: tuple[int, int]) -> None:
+    master, slave = terminal
+    again = os.dup(slave)
+    before = termios.tcgetattr(slave)
+    async with talking(direct=True) as (shim, peer):
+        async with shim.streams((again, again, again), True, ENV) as streams:
+            os.close(again)
+            await peer.send(DATA, streams.fields["terminal"], b"shown")
+            assert await trio.to_thread.run_sync(os.read, master, 100) == b"shown"
+            assert termios.tcgetattr(slave) != before
+            resize(slave, 7, 8)
+            assert streams.resized_fields() == {"rows": 7, "columns": 8}
+        assert termios.tcgetattr(slave) == before
+
+
 async def test_it_is_restored_when_the_shim_goes(terminal: tuple[int, int]) -> None:
     _, slave = terminal
     before = termios.tcgetattr(slave)

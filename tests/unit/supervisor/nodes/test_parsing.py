@@ -114,7 +114,7 @@ def test_data_is_passed_on_before_it_is_whole() -> None:
     assert taken.frames[1:] == [(DATA, 3, b"x" * 95), (END, 3, b"")]
 
 
-@pytest.mark.parametrize("kind", [0, 8, 255])
+@pytest.mark.parametrize("kind", [0, 9, 255])
 def test_an_unknown_kind(kind: int) -> None:
     with pytest.raises(BrokenFrame):
         Frames(Taken().take).feed(memoryview(HEADER.pack(kind, 0, 0)))

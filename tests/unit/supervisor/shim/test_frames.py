@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from scrun.supervisor.shim.frames import (
     CALL,
-    CLOSED,
     DATA,
     HEADER,
+    LINE,
     LONGEST,
     BrokenFrame,
     Reader,
@@ -17,7 +17,7 @@ from scrun.supervisor.shim.frames import (
 )
 
 frames = st.lists(
-    st.tuples(st.integers(CALL, CLOSED), st.integers(0, (1 << 32) - 1), st.binary(max_size=300))
+    st.tuples(st.integers(CALL, LINE), st.integers(0, (1 << 32) - 1), st.binary(max_size=300))
 )
 
 
@@ -45,7 +45,7 @@ def test_anything_is_frames_or_is_broken(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "header", [HEADER.pack(0, 0, 0), HEADER.pack(8, 0, 0), HEADER.pack(DATA, 1, LONGEST + 1)]
+    "header", [HEADER.pack(0, 0, 0), HEADER.pack(9, 0, 0), HEADER.pack(DATA, 1, LONGEST + 1)]
 )
 def test_what_is_no_frame(header: bytes) -> None:
     with pytest.raises(BrokenFrame):
