@@ -57,7 +57,8 @@ twice.
              forgotten it, its files are gone. Also ends a `create` or `start` that hangs
 
 `streams` is `{"stdin": n, "stdout": n, "stderr": n}`; one that is missing is /dev/null; or
-`{"terminal": n, "rows": …, "columns": …}`.
+`{"terminal": n, "rows": …, "columns": …}`. After a `create` or `exec` that failed they END without
+a byte: what the runtime wrote is in the reply.
 
 In a `script`, `$SCRUN_RUNTIME` is the runtime's command with its options, quoted for `eval`.
 

@@ -46,9 +46,11 @@ class Stdio:
         self.child: list[int | None] = [None, None, None]
         self._sources: list[Source] = []
         self._sinks: list[Sink] = []
-        self._words = self._master = self._listener = -1
+        self._words = self._master = self._input = -1
         self._socket: socket.socket | None = None
         self._number = wanted.get("terminal", 0)
+        names = ("stdout", "stderr", "terminal")
+        self._outputs = [wanted[name] for name in names if name in wanted]
         self._size = (int(wanted.get("rows", 0)), int(wanted.get("columns", 0)))
         try:
             if self.terminal:
@@ -125,15 +127,17 @@ class Stdio:
                 os.set_inheritable(self._master, False)
         if self._master < 0:
             raise OSError(errno.EPROTO, "the runtime sent no terminal")
+        self._input = os.dup(self._master)
+        source = self._streams.source(self._number, os.dup(self._master), terminal=True)
+        self._sources.append(source)
         self.resize(*self._size)
 
     def begin(self) -> None:
         """Carry bytes: the runtime has succeeded, and what comes now is the program's."""
         self._end_setup()
-        if self._master >= 0:
-            source = self._streams.source(self._number, os.dup(self._master), terminal=True)
-            self._sources.append(source)
-            self._sinks[0].open(os.dup(self._master))
+        if self._input >= 0:
+            self._sinks[0].open(self._input)
+            self._input = -1
         for source in self._sources:
             source.begin()
 
@@ -156,15 +160,10 @@ class Stdio:
             return b""
 
     def fail(self) -> None:
-        """Carry what the runtime wrote, and end: there will be no program."""
-        self._end_setup()
-        for sink in self._sinks:
-            sink.close()
-        for source in self._sources:
-            source.begin()
-        if self.terminal:
-            self.release()
-            self._streams.link.send(END, self._number)
+        """End the outputs without a byte: there will be no program."""
+        self.abandon()
+        for number in self._outputs:
+            self._streams.link.send(END, number)
 
     def abandon(self) -> None:
         """Close everything without a word: the program is not there, or nobody wants it."""
@@ -176,9 +175,10 @@ class Stdio:
 
     def release(self) -> None:
         """Close the terminal; what its programs wrote is still carried."""
-        if self._master >= 0:
-            os.close(self._master)
-            self._master = -1
+        for fd in (self._master, self._input):
+            if fd >= 0:
+                os.close(fd)
+        self._master = self._input = -1
 
     def _end_setup(self) -> None:
         if self._words >= 0:

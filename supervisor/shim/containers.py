@@ -8,6 +8,7 @@ import signal
 from .children import exit_status
 from .console import Stdio
 from .files import remove_tree, write_private
+from .processes import kill_quietly
 from .runtime import merged, pid_file_of, process_of
 from .targets import Target
 from .words import read_log
@@ -288,8 +289,12 @@ class Containers:
             self._gone(target, doomed)
 
         command = self._runtime.command(target.place, "delete", "--force", "--", target.name)
-        pid = self._run(target, command, done)
-        late = self._loop.after(_DELETING, lambda: os.killpg(pid, signal.SIGKILL))
+        try:
+            pid = self._run(target, command, done)
+        except OSError:  # no process is left; nor is one of the container
+            self._gone(target, doomed)
+            return
+        late = self._loop.after(_DELETING, lambda: kill_quietly(-pid, signal.SIGKILL))
 
     def _gone(self, target: Target, doomed: "list[Target]") -> None:
         for one in doomed:

@@ -203,7 +203,7 @@ def test_a_container_that_cannot_be_made(shim: Shim) -> None:
     reply = shim.create("a", "true", streams=streams, root={"path": "/missing/root"})
     assert "/missing/root" in reply["error"]
     assert '"level"' in reply["log"]
-    shim.finish(streams["stdout"], streams["stderr"])
+    assert shim.finish(streams["stderr"], streams["stdout"]) == b""
     assert shim.call("delete", id="a") == {}
     assert "error" in shim.call("start", id="a")
     # the name is free again
@@ -273,6 +273,18 @@ def test_two_containers(shim: Shim) -> None:
     assert shim.call("delete", id="b") == {}
     assert not shim.has_ended("a")
     assert "exists" in shim.create("a", "true")["error"]
+
+
+def test_what_has_ended_is_not_mistaken_for_another(shim: Shim) -> None:
+    """The kernel gives the number of a mount namespace that has gone to the next one."""
+    for number in range(8):
+        shim.run(f"a{number}", "true")
+        assert shim.ended(f"a{number}") == 0
+    shim.run("b", "sleep", "1000")
+    for number in range(8):
+        assert shim.call("delete", id=f"a{number}") == {}
+    assert not shim.has_ended("b")
+    assert shim.call("delete", id="b") == {}
 
 
 def test_daemons_without_a_pid_namespace(shim: Shim) -> None:
