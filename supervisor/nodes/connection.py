@@ -13,7 +13,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.code import code
-from scrun.supervisor.nodes.dialing import Listener
+from scrun.supervisor.nodes.dialing import Listener, Unreached
 from scrun.supervisor.nodes.link import Broken, Link
 from scrun.supervisor.nodes.listening import NotReached, addresses
 from scrun.supervisor.nodes.messages import Ended, Event, Reply, Signal, decoded
@@ -38,6 +38,8 @@ _LAST_DATA = 1.0
 _DIAL_PATIENCE = 2.0
 _DIAL_ANSWERS = 30.0
 _WORDS_BEFORE = 500
+
+_unreached = Unreached()
 
 
 class _Awaited:
@@ -193,6 +195,10 @@ class Shim:
             ShimLost: The shim has gone.
         """
         hello = await self.hello()
+        if hello.node in _unreached:
+            self._journal.write("info", f"{hello.node}: streams go over srun, as before")
+            return False
+        begun = trio.current_time()
         secret = secrets.token_bytes(32)
         try:
             async with Listener(ports, secret, self._journal).listening() as listener:
@@ -206,6 +212,8 @@ class Shim:
                     return True
         except (NotReached, ShimError, OSError) as error:
             self._journal.write("info", f"{hello.node}: streams go over srun: {error}")
+            if trio.current_time() - begun > patience / 2:
+                _unreached.add(hello.node)
             return False
         self._lose("it did not answer")
         raise ShimLost(f"the shim has gone: {self._reason}")

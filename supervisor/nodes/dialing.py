@@ -7,6 +7,7 @@ prove that they know a secret, which went over srun (`supervisor.shim`, Connecti
 import hmac
 import os
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -22,7 +23,26 @@ RANDOM = 32
 
 MOST_UNPROVED = 16
 _TO_PROVE = 5.0
+_REMEMBERED = 600.0
+_MOST_NODES = 10_000
 _IDLE = 300  # seconds, below what firewalls forget
+
+
+class Unreached:
+    """Nodes from which nothing reached us: not every container is to wait for that again."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._until: dict[str, float] = {}
+
+    def add(self, node: str) -> None:
+        """Remember a node, for some minutes."""
+        if len(self._until) >= _MOST_NODES:
+            self._until.clear()
+        self._until[node] = time.monotonic() + _REMEMBERED
+
+    def __contains__(self, node: str) -> bool:
+        return self._until.get(node, 0) > time.monotonic()
 
 
 class Listener:

@@ -5,6 +5,7 @@ import hashlib
 import os
 import pty
 import signal
+import socket
 import struct
 import termios
 import time
@@ -17,8 +18,10 @@ import pytest
 import trio
 
 from scrun.supervisor.children.processes import Child, ChildEnv, child
+from scrun.supervisor.nodes import connection
 from scrun.supervisor.nodes.code import boot_command
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost, connected
+from scrun.supervisor.nodes.dialing import Unreached
 from tests.harness import users
 from tests.harness.bundle import make_config, make_rootfs
 from tests.harness.peer import Said, soon
@@ -193,6 +196,38 @@ async def test_a_reader_that_stops(rootfs: Path, tmp_path: Path) -> None:
     os.close(writable)
     assert os.read(readable, 10) == b""
     os.close(readable)
+
+
+async def test_a_node_that_does_not_reach_us(
+    rootfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing answers there, as behind a firewall."""
+
+    monkeypatch.setattr(connection, "_unreached", Unreached())
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        filling = [socket.socket() for _ in range(4)]
+        for sock in filling:
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", port))
+
+        async def unanswered(environment: object, port_of_ours: int) -> list[tuple[str, int]]:
+            return [("127.0.0.1", port)]
+
+        monkeypatch.setattr(connection, "addresses", unanswered)
+        readable, writable = os.pipe()
+        async with node(rootfs, tmp_path, direct=False) as there:
+            began = time.monotonic()
+            assert not await there.shim.dial(None, patience=0.4)
+            assert 0.3 < time.monotonic() - began < 3
+            assert await there.run("echo", "hello", stdio=(NULL, writable, 2)) == 0
+        assert os.read(readable, 100) == b"hello\n"
+        for fd in (readable, writable):
+            os.close(fd)
+        for sock in filling:
+            sock.close()
 
 
 async def test_exec(rootfs: Path, tmp_path: Path) -> None:

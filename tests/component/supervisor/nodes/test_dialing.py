@@ -10,6 +10,7 @@ import trio
 
 from scrun.supervisor.nodes import dialing
 from scrun.supervisor.nodes.connection import Shim, ShimLost
+from scrun.supervisor.nodes.dialing import Unreached
 from scrun.supervisor.nodes.listening import NotReached, addresses, listen
 from scrun.supervisor.shim.frames import CALL, frame
 from tests.harness.peer import Peer, Said, played, prove, silent_connection, soon, talking
@@ -168,6 +169,40 @@ async def test_a_shim_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> Non
         with trio.fail_after(5), pytest.raises(ShimLost, match="did not answer"):
             await shim.dial(None, patience=0.1)
         assert shim.lost.is_set()
+
+
+async def test_a_node_that_does_not_reach_us() -> None:
+    """Only the first container waits for that."""
+    said = Said()
+    for first in (True, False):
+        async with played(said) as (shim, peer), trio.open_nursery() as nursery:
+            await peer.hello(node="behind-a-firewall")
+            if first:
+                call, outcome = await asked(shim, peer, nursery, patience=0.1)
+                await trio.sleep(0.1)
+                await peer.reply(call, error="no answer")
+                await soon(lambda: outcome)  # noqa: B023 (it is called at once)
+            else:
+                assert not await shim.dial(None)
+    assert "streams go over srun: no answer" in said
+    assert "streams go over srun, as before" in said
+    async with played(said) as (shim, peer), trio.open_nursery() as nursery:
+        await peer.hello(node="another")
+        call, _ = await asked(shim, peer, nursery)
+        await peer.reply(call, error="refused")
+
+
+async def test_nodes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = Unreached()
+    monkeypatch.setattr(dialing, "_MOST_NODES", 3)
+    for node in "abcd":
+        nodes.add(node)
+    assert "d" in nodes
+    assert "a" not in nodes
+    monkeypatch.setattr(dialing, "_REMEMBERED", 0.01)
+    nodes.add("e")
+    await trio.sleep(0.02)
+    assert "e" not in nodes
 
 
 async def test_it_breaks() -> None:
