@@ -15,7 +15,7 @@ import _socket
 import os
 import stat
 
-from scrun.anchor.foreground import CarriedTerminal, own_terminal, stay
+from scrun.anchor.foreground import CarriedTerminal, own_terminal, pass_signals_on, stay
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored
 from scrun.client.ask import record_root
@@ -66,6 +66,8 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             pid = anchored.name()
             sock = _connect(directory)
             try:
+                if not detach:  # the program may run before the answer is here
+                    pass_signals_on(anchored.socket, carried)
                 wire.send(sock, build_call("exec", pid, argv), anchored.fds)
                 anchored.sent()
                 if carried:

@@ -243,6 +243,10 @@ class Shim:
 
     _direct_scope: trio.CancelScope | None = None
 
+    def left(self) -> None:
+        """End the waits for replies and endings: the connection is about to be closed."""
+        self._lose("the connection was closed")
+
     def _lose(self, reason: str) -> None:
         if self.lost.is_set():
             return
@@ -308,4 +312,5 @@ async def connected(to_srun: int, from_srun: int, journal: Journal) -> AsyncIter
         try:
             yield shim
         finally:
+            shim.left()  # nobody waits for its replies any more
             nursery.cancel_scope.cancel()

@@ -218,7 +218,7 @@ class LiveSession:
         async for number in self._anchor.signals():
             if number == signal.SIGWINCH:
                 session.resized()
-            elif number in FATAL and end_requested:
+            elif number in FATAL and (end_requested or not self._runs):
                 self._end(killed(number))
             else:
                 nursery.start_soon(self._pass_on, session, number)

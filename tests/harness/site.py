@@ -92,6 +92,11 @@ class Site:
             self.environment["SLURM_CONF"] = cluster.slurm_conf()
             self.environment["SCRUN_JOB_NAME"] = self.base.name  # to find what is left
 
+    @property
+    def creates_first(self) -> bool:
+        """Whether `create` has the runtime create the container."""
+        return self.engine == "local" or os.environ.get("SCRUN_TEST_LAUNCH") == "shim"
+
     # Commands
 
     def run(

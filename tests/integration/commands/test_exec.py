@@ -305,6 +305,7 @@ def test_right_after_its_end(site: Site, words: list[str]) -> None:
 
 
 @pytest.mark.covers("scrun exec: the runtime's command")
+@pytest.mark.oci_conf
 def test_a_pattern_of_the_site(make_site: MakeSite) -> None:
     """[runtime] exec of scrun.toml, where the runtime is called by other words."""
     pattern = "sh -c 'echo instead of %f; exit 9'"

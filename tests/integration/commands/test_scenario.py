@@ -307,7 +307,7 @@ def test_command_not_found_where_only_the_container_can_know(site: Site) -> None
     config = site.config("/tmp/program")
     config["mounts"].append({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"})
     life = site.life(config=config)
-    if site.engine == "local":
+    if site.creates_first:
         assert "no such file or directory" in life.refused().lower()
         return
     life.created().run("start")
@@ -501,7 +501,7 @@ def test_interrupt_character_arrives(site: Site) -> None:
     terminal.read_until("interrupted")
     assert life.wait() == 8
     terminal.close()
-    half = site.engine == "slurm" and not slurm_version().real_terminal
+    half = not site.creates_first and not slurm_version().real_terminal
     said = "^C reaches the first process only" in site.must("logs", "--messages", life.id)
     assert said is half
 
