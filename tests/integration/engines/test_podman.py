@@ -60,13 +60,15 @@ def test_terminal(podman: Podman) -> None:
     master, slave = pty.openpty()
     terminal = Terminal(master)
     terminal.resize(43, 143)
-    script = 'stty size; read line; echo "got $line"; exit 5'
+    # podman tells conmon the size while it starts the container: the program may be first
+    script = 'until [ "$(stty size)" = "43 143" ]; do sleep 0.1; done; echo go; read line;'
+    script += 'echo "got $line"; exit 5'
     process = podman.popen(
         *RUN, "--rm", "--interactive", "--tty", "busybox", "sh", "-c", script,
         stdin=slave, stdout=slave, stderr=slave,
     )  # fmt: skip
     os.close(slave)
-    terminal.read_until("43 143", 60)
+    terminal.read_until("go", 60)
     terminal.write("something\n")
     terminal.read_until("got something", 60)
     assert process.wait(60) == 5
