@@ -206,8 +206,11 @@ def test_annotations_of_an_image_are_not_the_users(podman: Podman) -> None:
     podman.site.user.give(path)
     podman.must("build", "--annotation", "slurm.account=evil", "--tag", "evil", str(path))
     refused = podman.run(*RUN, "--rm", "evil", "true")
-    assert refused.returncode == 126
-    assert "SCRUN_ACCOUNT: an image could have set it" in refused.stderr
+    if podman.release >= (5, 0):  # it does not pass on an image's annotations
+        assert refused.returncode == 0
+    else:
+        assert refused.returncode == 126
+        assert "SCRUN_ACCOUNT: an image could have set it" in refused.stderr
     taken_back = ("--annotation", "slurm.account=")
     assert podman.must(*RUN, "--rm", *taken_back, "evil", "echo", "hello") == "hello\n"
     typed = podman.run(*RUN, "--rm", "--annotation", "slurm.partitoin=x", "busybox", "true")
