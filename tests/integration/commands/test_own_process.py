@@ -17,7 +17,6 @@ from tests.harness import users
 from tests.harness.podman import Podman
 from tests.harness.site import Site
 
-
 # podman of root sets a limit of its own, which runtimes refuse where cgroups have no `pids`
 ANY_PIDS = ("--pids-limit", "0")
 
@@ -134,7 +133,9 @@ def test_namespaces_of_a_container(running: Beside, marker: Path, kind: str) -> 
 def test_members_of_a_pod(beside: Beside, marker: Path) -> None:
     infra = ("--infra-image", "busybox", "--infra-command", "sleep 600", "--network", "none")
     beside.must("pod", "create", "--name", "p1", "--hostname", "of-the-pod", *infra)
-    beside.must("run", "--detach", *ANY_PIDS, "--pod", "p1", "--name", "c1", "busybox", "sleep", "9")
+    beside.must(
+        "run", "--detach", *ANY_PIDS, "--pod", "p1", "--name", "c1", "busybox", "sleep", "9"
+    )
     name = beside.must("exec", "c1", "hostname")
     assert name == "of-the-pod\n"
     first = beside.pid(
