@@ -97,13 +97,13 @@ def _read(argv: list[str], parsed: Parsed) -> None:
         return
     parsed.command = command
 
-    places = COMMANDS[command][1]
-    given, needed = len(operands), sum(place[0] == "<" for place in places)
+    wanted = COMMANDS[command][1]
+    given, needed = len(operands), sum(word[0] == "<" for word in wanted)
     if given < needed:
-        raise _wrong(f"{command} needs a {places[given].strip('<>')}" + _see(command))
-    if given > len(places) and not (places and places[-1].endswith(("...]", "]..."))):
-        raise _wrong(f"unexpected argument {operands[len(places)]!r}" + _see(command))
-    is_id = places[:1] in ((CONTAINER,), (PERHAPS_CONTAINER,)) and not parsed.options.get("regex")
+        raise _wrong(f"{command} needs a {wanted[given].strip('<>')}" + _see(command))
+    if given > len(wanted) and not (wanted and wanted[-1].endswith(("...]", "]..."))):
+        raise _wrong(f"unexpected argument {operands[len(wanted)]!r}" + _see(command))
+    is_id = wanted[:1] in ((CONTAINER,), (PERHAPS_CONTAINER,)) and not parsed.options.get("regex")
     if operands and is_id:
         parsed.id = _checked(operands.pop(0))
     elif command == "help":
@@ -271,9 +271,9 @@ def _checked(text: str) -> str:
     return check_id(text)
 
 
-def open_ended(places: tuple[str, ...]) -> bool:
+def open_ended(wanted: tuple[str, ...]) -> bool:
     """Tell whether options end at the first operand, as in `exec ID COMMAND ARGUMENT...`."""
-    return bool(places) and places[-1].endswith("...]")
+    return bool(wanted) and wanted[-1].endswith("...]")
 
 
 def _see(command: str | None) -> str:

@@ -179,7 +179,7 @@ def _start(root: str, name: str, lock: int, settings_file: str, *, lingers: bool
     null = os.open("/dev/null", os.O_RDWR)
     actions = [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)]
     handed = [out_of_the_way(fd) for fd in (writable, lock)]
-    actions += [(os.POSIX_SPAWN_DUP2, fd, 3 + place) for place, fd in enumerate(handed)]
+    actions += [(os.POSIX_SPAWN_DUP2, fd, 3 + index) for index, fd in enumerate(handed)]
     pid = os.posix_spawn(
         argv[0],
         argv,

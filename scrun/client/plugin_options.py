@@ -53,13 +53,13 @@ def parse_again(argv: "list[str]", error: UsageError) -> "tuple[list[str], Parse
 
 
 def _without(
-    argv: "list[str]", place: int, options: "list[Option]", error: UsageError
+    argv: "list[str]", index: int, options: "list[Option]", error: UsageError
 ) -> "list[str]":
-    name, equals, value = argv[place][2:].partition("=")
+    name, equals, value = argv[index][2:].partition("=")
     metavar = next((option[2] for option in options if option[0] == name), error)
     if metavar is error:
         raise error
-    after = place + 1
+    after = index + 1
     if metavar is None and equals:
         raise UsageError(f"option --{name} takes no value, got {value!r}")
     if isinstance(metavar, str) and metavar[0] != "[" and not equals:
@@ -68,7 +68,7 @@ def _without(
         value = argv[after]
         after += 1
     os.environ[variable_of(name)] = value
-    return argv[:place] + argv[after:]
+    return argv[:index] + argv[after:]
 
 
 def list_options(given: "dict[str, object]") -> "list[Option]":

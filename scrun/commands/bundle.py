@@ -44,14 +44,14 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         StateError: The path exists already.
     """
     del argv
-    source, place = parsed.operands
-    place = os.path.normpath(os.path.abspath(place))
+    source, target = parsed.operands
+    target = os.path.normpath(os.path.abspath(target))
     image = find_image(source)
     umoci = shutil.which("umoci")
     if umoci is None:
         raise BundleError("umoci, which unpacks images, is not installed: apt install umoci")
-    if os.path.lexists(place):
-        raise StateError(f"{place} exists: remove it first, or name another path")
+    if os.path.lexists(target):
+        raise StateError(f"{target} exists: remove it first, or name another path")
     caught: list[int] = []
 
     def end(number: int, frame: "FrameType | None") -> None:
@@ -61,36 +61,36 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     for number in _ENDING:
         signal.signal(number, end)
     try:
-        make(image, place, umoci, terminal=bool(parsed.options.get("tty")))
+        make(image, target, umoci, terminal=bool(parsed.options.get("tty")))
     except _Interrupted:
         return 128 + caught[0]
     return 0
 
 
-def make(image: Image, place: str, umoci: str, *, terminal: bool) -> None:
+def make(image: Image, target: str, umoci: str, *, terminal: bool) -> None:
     """Make a bundle.
 
     Args:
         image: The image.
-        place: The bundle's path, which does not exist yet.
+        target: The bundle's path, which does not exist yet.
         umoci: The program.
         terminal: Whether the container's program gets a terminal.
 
     Raises:
         BundleError: It cannot be made; nothing is left behind.
     """
-    parent, name = os.path.split(place)
+    parent, name = os.path.split(target)
     try:
         workshop = tempfile.mkdtemp(prefix=f".{name[:100]}.", dir=parent)
     except OSError as error:
-        raise BundleError(f"{place}: cannot be made: {error.strerror}") from error
+        raise BundleError(f"{target}: cannot be made: {error.strerror}") from error
     try:
         _unpack(image, workshop, umoci)
         made = os.path.join(workshop, "bundle")
         _set_terminal(os.path.join(made, "config.json"), terminal=terminal)
-        os.rename(made, place)
+        os.rename(made, target)
     except OSError as error:
-        raise BundleError(f"{place}: cannot be made: {error.strerror}") from error
+        raise BundleError(f"{target}: cannot be made: {error.strerror}") from error
     finally:
         for number in _ENDING:  # nothing may interrupt the cleanup
             signal.signal(number, signal.SIG_IGN)

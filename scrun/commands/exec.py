@@ -103,9 +103,9 @@ def _with_whole_id(parsed: Parsed, argv: "list[str]") -> "tuple[str, list[str]]"
         return given, argv
     from scrun.client.find import resolve_id
 
-    place = len(argv) - len(parsed.operands) - 1  # whatever follows the id is an operand
+    position = len(argv) - len(parsed.operands) - 1  # whatever follows the id is an operand
     container = resolve_id(parsed, record_root(parsed))
-    return container, [*argv[:place], container, *argv[place + 1 :]]
+    return container, [*argv[:position], container, *argv[position + 1 :]]
 
 
 def _with_term(parsed: Parsed, argv: "list[str]") -> "list[str]":
@@ -114,8 +114,8 @@ def _with_term(parsed: Parsed, argv: "list[str]") -> "list[str]":
     if not term or any(entry.startswith("TERM=") for entry in parsed.texts("env")):
         return argv
     # the supervisor parses argv again; options come before the operands
-    place = argv.index(parsed.command) + 1 if parsed.command in argv else len(argv)
-    return [*argv[:place], "--env", f"TERM={term}", *argv[place:]]
+    position = argv.index(parsed.command) + 1 if parsed.command in argv else len(argv)
+    return [*argv[:position], "--env", f"TERM={term}", *argv[position:]]
 
 
 def _with_copied_file(argv: "list[str]", path: str) -> "list[str]":
@@ -140,13 +140,13 @@ def _with_copied_file(argv: "list[str]", path: str) -> "list[str]":
     copy = os.memfd_create("process")
     while content:
         content = content[os.write(copy, content) :]
-    place = next(
+    position = next(
         number
         for number in range(len(argv) - 1, -1, -1)
         if argv[number] == path or argv[number] in (f"--process={path}", f"-p{path}", f"-p={path}")
     )
-    named = argv[place].removesuffix(path) + f"/proc/{os.getpid()}/fd/{copy}"
-    return [*argv[:place], named, *argv[place + 1 :]]
+    named = argv[position].removesuffix(path) + f"/proc/{os.getpid()}/fd/{copy}"
+    return [*argv[:position], named, *argv[position + 1 :]]
 
 
 def _publish(anchored: Anchored) -> None:

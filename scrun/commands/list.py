@@ -203,11 +203,11 @@ def narrow(found: list[Row], width: int) -> str:
     """
     from scrun.cli.columns import columns
 
-    places = [HEAD.index(name) for name in _NARROW]
+    indexes = [HEAD.index(name) for name in _NARROW]
     lines = []
     for row in found:
         cells = _cells(row)
-        identity, status, job, nodes, created, info = (cells[place] for place in places)
+        identity, status, job, nodes, created, info = (cells[index] for index in indexes)
         identity = identity[:12] if _LONG_ID.fullmatch(identity) else identity
         lines.append((identity, status, job, nodes, _moment(created), info))
     text = columns(_NARROW, lines)

@@ -128,22 +128,22 @@ def _since(times: "list[tuple[int, int]]", second: int, size: int) -> int:
     Text before the first known time may have been written in that second, too.
     """
     if times and times[0][0] < second:
-        later = (place for then, place in times if then >= second)
+        later = (offset for then, offset in times if then >= second)
         return min(max(next(later, size), 0), size)
     return 0
 
 
 def _times_of_lines(files: "list[int]") -> "list[tuple[int, int]]":
     """Find when messages were written, from the time in each."""
-    found, place = [], 0
+    found, offset = [], 0
     for file in files:
         content = os.pread(file, os.fstat(file).st_size, 0)
         for line in content.splitlines(keepends=True):
             if (stamp := _STAMP.match(line)) is not None:
                 then = moment((stamp[1] or stamp[2]).decode(errors="replace"), 0)
                 if then is not None:
-                    found.append((int(then), place))
-            place += len(line)
+                    found.append((int(then), offset))
+            offset += len(line)
     return found
 
 
@@ -154,9 +154,9 @@ def _times_of_output(record: int, lost: int) -> "list[tuple[int, int]]":
         for file in _open_both(OUTPUT + TIMES, record):
             with open(file, "rb") as lines:
                 for line in lines:
-                    second, _, place = line.strip().partition(b" ")
-                    if second.isdigit() and place.isdigit():  # a full disk may cut a line
-                        found.append((int(second), int(place) - lost))
+                    second, _, offset = line.strip().partition(b" ")
+                    if second.isdigit() and offset.isdigit():  # a full disk may cut a line
+                        found.append((int(second), int(offset) - lost))
     except FileNotFoundError:
         pass
     return found
@@ -247,12 +247,12 @@ def _last(files: "list[int]", lines: int) -> int:
         while size > 0:
             begin = max(size - _PIECE, 0)
             piece = os.pread(file, size - begin, begin)
-            place = len(piece) - but_one
+            offset = len(piece) - but_one
             but_one = 0
-            while (place := piece.rfind(b"\n", 0, place)) >= 0:
+            while (offset := piece.rfind(b"\n", 0, offset)) >= 0:
                 lines -= 1
                 if not lines:
-                    return above + begin + place + 1
+                    return above + begin + offset + 1
             size = begin
     return 0
 

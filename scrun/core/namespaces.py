@@ -104,15 +104,15 @@ def map_own_ids(uid: int, gid: int) -> None:
 
 
 def mount(
-    source: "str | None", place: str, kind: "str | None", flags: int, data: str = ""
+    source: "str | None", target: str, kind: "str | None", flags: int, data: str = ""
 ) -> None:
     """Mount something, or change a mount (mount(2)).
 
     Raises:
         OSError: mount(2) failed.
     """
-    texts = [None if text is None else os.fsencode(text) for text in (source, place, kind, data)]
-    _checked(_mount(*texts[:3], flags, texts[3]), f"mount {place}")
+    texts = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
+    _checked(_mount(*texts[:3], flags, texts[3]), f"mount {target}")
 
 
 def become_root() -> None:
@@ -138,14 +138,14 @@ def clone_tree(fd: int) -> int:
     return _checked(open_tree(_OPEN_TREE, fd, b"", flags), "open_tree")
 
 
-def attach_tree(tree: int, place: str) -> None:
+def attach_tree(tree: int, target: str) -> None:
     """Attach a copy of `clone_tree`, perhaps in another mount namespace (move_mount(2)).
 
     Raises:
         OSError: move_mount(2) failed.
     """
     move_mount = _system_call(_Int, _Text, _Int, _Text, _Int)
-    arguments = (tree, b"", _AT_HERE, os.fsencode(place), _MOVE_FROM_DESCRIPTOR)
+    arguments = (tree, b"", _AT_HERE, os.fsencode(target), _MOVE_FROM_DESCRIPTOR)
     _checked(move_mount(_MOVE_MOUNT, *arguments), "move_mount")
 
 

@@ -126,7 +126,7 @@ def replaceable(path: str, trusted: "Collection[int]" = ()) -> str:
     links = 0
     full = path if path.startswith("/") else f"{posix.getcwd()}/{path}"
     todo = full.split("/")[::-1]
-    place = "/"
+    directory = "/"
     above = posix.stat("/")
     reason = _fault("/", above, above, owners)
     while todo and not reason:
@@ -134,17 +134,17 @@ def replaceable(path: str, trusted: "Collection[int]" = ()) -> str:
         if name in ("", "."):
             continue
         if name == "..":
-            place = place.rpartition("/")[0] or "/"
-            above = posix.stat(place)
+            directory = directory.rpartition("/")[0] or "/"
+            above = posix.stat(directory)
             continue
-        here = f"{place.rstrip('/')}/{name}"
+        here = f"{directory.rstrip('/')}/{name}"
         try:
             status = posix.lstat(here)
         except FileNotFoundError:
             break
         reason = _fault(here, status, above, owners)
         if not stat.S_ISLNK(status.st_mode):
-            place, above = here, status
+            directory, above = here, status
             continue
         links += 1
         if links > _LINKS:
@@ -152,7 +152,7 @@ def replaceable(path: str, trusted: "Collection[int]" = ()) -> str:
         target = posix.readlink(here)
         todo += target.split("/")[::-1]
         if target.startswith("/"):
-            place, above = "/", posix.stat("/")
+            directory, above = "/", posix.stat("/")
     return reason
 
 

@@ -69,11 +69,11 @@ class Storage(msgspec.Struct, frozen=True):
 
     Attributes:
         driver: Its driver.
-        place: Its directory, the graphroot; it may not exist.
+        graphroot: Its directory; it may not exist.
     """
 
     driver: str
-    place: str
+    graphroot: str
 
 
 def storage(env: Mapping[str, str], home_config: str | None, home: str) -> Storage:
@@ -101,11 +101,11 @@ def storage(env: Mapping[str, str], home_config: str | None, home: str) -> Stora
     if home_config is None:
         return Storage(driver, text("graphroot") or _GRAPHROOT)
     # an ordinary user's podman ignores graphroot in a file for all users
-    place = text("graphroot") if path in own else text("rootless_storage_path")
+    graphroot = text("graphroot") if path in own else text("rootless_storage_path")
     known = {"HOME": home, "USER": os.path.basename(home), "UID": str(os.geteuid())}
-    place = string.Template(place).safe_substitute({**known, **env})
+    graphroot = string.Template(graphroot).safe_substitute({**known, **env})
     data = env.get("XDG_DATA_HOME") or f"{home}/.local/share"
-    return Storage(driver, place or f"{data}/containers/storage")
+    return Storage(driver, graphroot or f"{data}/containers/storage")
 
 
 def _storage_table(path: str) -> dict[str, object]:
@@ -137,9 +137,9 @@ def files(
         found = [env["CONTAINERS_CONF"]]
     else:
         found = []
-        for place in (vendor, system, *([f"{home_config}/containers"] if home_config else ())):
-            found.append(f"{place}/containers.conf")
-            found += sorted(glob.glob(f"{glob.escape(place)}/containers.conf.d/*.conf"))
+        for parent in (vendor, system, *([f"{home_config}/containers"] if home_config else ())):
+            found.append(f"{parent}/containers.conf")
+            found += sorted(glob.glob(f"{glob.escape(parent)}/containers.conf.d/*.conf"))
     if env.get("CONTAINERS_CONF_OVERRIDE"):
         found.append(env["CONTAINERS_CONF_OVERRIDE"])
     return [path for path in found if os.path.isfile(path)]

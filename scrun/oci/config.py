@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from scrun.core.errors import BundleError
-from scrun.oci.document import decode, place_of, read_file
+from scrun.oci.document import decode, member_path, read_file
 
 ANNOTATIONS_LIMIT = 1 << 20
 """The most bytes of all annotations: they are in the record, which has to stay readable."""
@@ -261,7 +261,7 @@ def explain(error: msgspec.ValidationError, document: object = None) -> str:
     member = path.removesuffix("`").removeprefix(".")
     if member.endswith("[...]"):
         table = member.removesuffix("[...]")
-        member = place_of(table, _key_of_no_text(document, table))
+        member = member_path(table, _key_of_no_text(document, table))
     missing = re.fullmatch(r"Object missing required field `(.*)`", reason)
     if missing:
         return f"{member}.{missing[1]}: is missing".removeprefix(".")

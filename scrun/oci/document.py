@@ -65,12 +65,12 @@ def decode(content: bytes, name: str) -> Any:  # noqa: ANN401
         deep = next((f"{key}: " for key, part in inner if _is_deeper(part, LEVELS - 1)), "")
         raise BundleError(f"{name}: {deep}is nested more than {LEVELS} levels deep")
     value = _without_nulls(value)
-    if b"\\u0000" in content and (place := _with_nul(value, "")) is not None:
-        raise BundleError(f"{name}: {place}: contains a NUL character")
+    if b"\\u0000" in content and (member := _with_nul(value, "")) is not None:
+        raise BundleError(f"{name}: {member}: contains a NUL character")
     return value
 
 
-def place_of(parent: str, key: "str | int") -> str:
+def member_path(parent: str, key: "str | int") -> str:
     """Return a member's path in the form of errors: `process.args[0]`."""
     if isinstance(key, int):
         return f"{parent}[{key}]"
@@ -98,16 +98,16 @@ def _without_nulls(value: object) -> object:
     return value
 
 
-def _with_nul(value: object, place: str) -> str | None:
+def _with_nul(value: object, path: str) -> str | None:
     """Find a string with a NUL, which ends it for the kernel and for programs in C."""
     if isinstance(value, str):
-        return place if "\0" in value else None
+        return path if "\0" in value else None
     members: list[tuple[str | int, object]] = []
     if isinstance(value, dict):
         if odd := [key for key in value if "\0" in key]:
-            return place_of(place, odd[0].replace("\0", "\\u0000"))
+            return member_path(path, odd[0].replace("\0", "\\u0000"))
         members += value.items()
     elif isinstance(value, list):
         members += enumerate(value)
-    found = (_with_nul(part, place_of(place, key)) for key, part in members)
+    found = (_with_nul(part, member_path(path, key)) for key, part in members)
     return next((at for at in found if at is not None), None)

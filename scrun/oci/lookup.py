@@ -81,17 +81,17 @@ def _search(tree: "_Tree", bundle: Bundle, name: str) -> Found | NotFound | Unkn
     for directory in directories:
         try:
             called = os.path.join(process.cwd, directory, name)
-            mode, place = tree.look_up(called)
+            mode, path = tree.look_up(called)
         except _MissingError:
             continue
         if not stat.S_ISREG(mode) or not mode & 0o111:
             denied = True
         elif "/" not in name and not paths:
-            return Unknown(f"{place}: process.env has no PATH")
+            return Unknown(f"{path}: process.env has no PATH")
         elif "/" not in name and not directory.startswith("/"):
-            return Unknown(f"{place}: is in a relative entry of PATH")
+            return Unknown(f"{path}: is in a relative entry of PATH")
         else:
-            return Found(place, called)
+            return Found(path, called)
     if denied:
         return NotFound(f"open executable `{name}`: permission denied", 126)
     message = f"executable file `{name}` not found in $PATH: no such file or directory"
@@ -136,10 +136,10 @@ class _Tree:
             if len(self.bundle.config.mounts) > _MOUNTS:
                 raise _UnclearError("too many mounts")
             for mount in self.bundle.config.mounts:
-                place = self._mount_point(mount.destination)
-                if not place:
+                mount_point = self._mount_point(mount.destination)
+                if not mount_point:
                     raise _UnclearError(f"{mount.destination}: a mount over the root")
-                self.mounts.append((place, mount))
+                self.mounts.append((mount_point, mount))
         except BaseException:
             os.close(self.root)
             raise
@@ -204,10 +204,10 @@ class _Tree:
     def _enter(self, way: list[_Step], name: str) -> _Step:
         """Take one step down, into the last mount there that is not hidden."""
         here = way[-1]
-        place = (*(step.name for step in way[1:]), name)
+        names = (*(step.name for step in way[1:]), name)
         for layer in range(len(self.mounts) - 1, here.layer, -1):
             mount_point, mount = self.mounts[layer]
-            if mount_point == place:
+            if mount_point == names:
                 if not mount.is_bind:
                     raise _OpaqueError(f"{mount.destination}: is a mount of type {mount.type}")
                 source = os.path.join(self.bundle.path, mount.source)
@@ -217,11 +217,11 @@ class _Tree:
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
                 deeper = (point for point, _ in self.mounts[here.layer + 1 :])
-                if any(point[: len(place)] == place for point in deeper):
-                    where = "/".join(place)
+                if any(point[: len(names)] == names for point in deeper):
+                    where = "/".join(names)
                     raise _OpaqueError(f"/{where}: is made for a mount below it") from None
                 raise _MissingError from None
-            raise _UnclearError(f"/{'/'.join(place)}: {error.strerror}") from error
+            raise _UnclearError(f"/{'/'.join(names)}: {error.strerror}") from error
         return _Step(name, here.layer, fd)
 
 

@@ -41,7 +41,7 @@ def find_slurm_conf(settings: Settings, places: tuple[str, ...] = PLACES) -> str
     """
     if settings.slurm.conf is not None:
         return settings.slurm.conf
-    return next((place for place in places if os.path.isfile(place)), None)
+    return next((path for path in places if os.path.isfile(path)), None)
 
 
 def read_slurm_conf(path: str) -> dict[str, str]:

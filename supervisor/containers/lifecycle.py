@@ -254,8 +254,8 @@ class Lifecycle(Phases):
 
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
         nodes = job.environment.get("SLURM_JOB_NODELIST", "")
-        staged = directory_for(self._create_request.settings.staging, stack.request)
-        self._ledger.note(staged=staged, annotations={"org.scrun.nodes": nodes})
+        directory = directory_for(self._create_request.settings.staging, stack.request)
+        self._ledger.note(staged=directory, annotations={"org.scrun.nodes": nodes})
         self._notices.granted(nodes)
         try:
             await stack.allocated(job)
@@ -263,27 +263,27 @@ class Lifecycle(Phases):
                 self._create_request, self.pid, bundle, self._directory, job.environment
             )
             self._journal.live(f"job {job.id}: staging the bundle")
-            async with stager.staged(job, variables) as place:
-                self._running = RunningContainer(job, bundle, place, self._journal, self._beside)
-                self._ledger.note(moved=place.moved)
-                for note in place.notes:
+            async with stager.staged(job, variables) as staged:
+                self._running = RunningContainer(job, bundle, staged, self._journal, self._beside)
+                self._ledger.note(moved=staged.moved)
+                for note in staged.notes:
                     self._journal.write("info", note)
-                if place.missed:
-                    self._stdio.say(f"no effect in a job: {', '.join(place.missed)}")
+                if staged.missed:
+                    self._stdio.say(f"no effect in a job: {', '.join(staged.missed)}")
                 step = Step(
-                    bundle=place.bundle,
-                    arguments=place.arguments,
+                    bundle=staged.bundle,
+                    arguments=staged.arguments,
                     stdio=self._stdio.fds,
                     terminal=bundle.config.process.terminal,
-                    program=called_as(self._program, bundle.config.process, place.arguments[0]),
+                    program=called_as(self._program, bundle.config.process, staged.arguments[0]),
                     program_is_known=isinstance(self._program, Found),
                     running=self._runs,
                     submitted=bundle.path,
                 )
                 if isinstance(job, CreatesFirst) and self._can_create_first(stack):
-                    ending = await self._create_and_run(job, step, place)
+                    ending = await self._create_and_run(job, step, staged)
                 else:
-                    ending = await self._run_with_anchor(job, stack, step, place.view)
+                    ending = await self._run_with_anchor(job, stack, step, staged.view)
                 self._ending = self._ending or ending
                 self.become(Phase.STOPPING)
         except StagingError as error:
@@ -309,7 +309,7 @@ class Lifecycle(Phases):
         """
         return self.phase is Phase.CREATING and not stack.has_scripts
 
-    async def _create_and_run(self, job: CreatesFirst, step: Step, place: Staged) -> Ending:
+    async def _create_and_run(self, job: CreatesFirst, step: Step, staged: Staged) -> Ending:
         """Have the runtime create the container, and run it to its end.
 
         If an engine's `create` runs the runtime, its monitor becomes the container's parent and
@@ -320,8 +320,8 @@ class Lifecycle(Phases):
         engines = (
             job.below_engine
             and self._create_request.is_create
-            and place.moved is None
-            and not place.copied_from
+            and staged.moved is None
+            and not staged.copied_from
         )
         call, console = self._caller.call, self._create_request.console
         async with job.created(step, call, console) if engines else job.created(step) as process:
@@ -329,7 +329,7 @@ class Lifecycle(Phases):
             if engines:
                 await self._replace_anchor(process)
             else:
-                self._begin_to_show(place.view)
+                self._begin_to_show(staged.view)
             try:
                 async with unwrapped() as nursery:
                     nursery.start_soon(self._end_unless_started, process)

@@ -99,9 +99,9 @@ def encoded(view: View) -> bytes:
     place, its path, its source, and 1 or 0 for read_only and own. No path has a NUL in it.
     """
     fields = [(view.rootfs, view.bundle, "01"[view.read_only], "01"[view.elsewhere])]
-    places = [
-        (place.path, place.source, "01"[place.read_only], "01"[place.own]) for place in view.places
+    mounts = [
+        (mount.path, mount.source, "01"[mount.read_only], "01"[mount.own]) for mount in view.places
     ]
     return b"".join(
-        b"\0".join(map(os.fsencode, record)) + b"\0\n" for record in [*fields, *places]
+        b"\0".join(map(os.fsencode, record)) + b"\0\n" for record in [*fields, *mounts]
     )

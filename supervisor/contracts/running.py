@@ -15,13 +15,13 @@ class RunningContainer(NamedTuple):
     Attributes:
         job: Its job.
         bundle: The submitted bundle.
-        place: The staged bundle.
+        staged: The staged bundle.
         journal: Its log.
         beside: Tasks that end with the container.
     """
 
     job: Job
     bundle: Bundle
-    place: Staged
+    staged: Staged
     journal: Journal
     beside: Tasks

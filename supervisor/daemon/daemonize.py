@@ -63,10 +63,10 @@ def move_into_slice(parent: str) -> str:
     Returns:
         Our cgroup; "" if that is not permitted: the service has no delegation.
     """
-    place = f"{parent}/{_CGROUP}{os.getpid()}"
+    cgroup = f"{parent}/{_CGROUP}{os.getpid()}"
     try:
-        os.makedirs(place, exist_ok=True)
-        _enter(place)
+        os.makedirs(cgroup, exist_ok=True)
+        _enter(cgroup)
         names = os.listdir(parent)
     except OSError:
         return ""
@@ -74,16 +74,16 @@ def move_into_slice(parent: str) -> str:
         if name.startswith(_CGROUP):
             with contextlib.suppress(OSError):  # it is in use
                 os.rmdir(f"{parent}/{name}")
-    return place
+    return cgroup
 
 
-def remove_cgroup(place: str) -> None:
+def remove_cgroup(cgroup: str) -> None:
     """Remove our cgroup before we exit, from within the slice above it."""
     with contextlib.suppress(OSError):  # used by children that outlive us: the next one removes it
-        _enter(os.path.dirname(place))
-        os.rmdir(place)
+        _enter(os.path.dirname(cgroup))
+        os.rmdir(cgroup)
 
 
-def _enter(place: str) -> None:
-    with open(f"{place}/cgroup.procs", "w", encoding="ascii") as file:
+def _enter(cgroup: str) -> None:
+    with open(f"{cgroup}/cgroup.procs", "w", encoding="ascii") as file:
         file.write(str(os.getpid()))

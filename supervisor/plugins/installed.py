@@ -31,12 +31,12 @@ class Installed(msgspec.Struct, frozen=True):
 
     Attributes:
         type: The type it is installed as: `major/minor`.
-        place: Its module, and after a colon the object in it, if it is not the module.
+        entry_point: Its module, and after a colon the object in it, if it is not the module.
         package: Its package, with the version.
     """
 
     type: str
-    place: str
+    entry_point: str
     package: str
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ def is_type(text: str) -> bool:
 def built_in() -> list[Installed]:
     """Return scrun's own plugins."""
     own = f"scrun {SCRUN_VERSION}"
-    return [Installed(full, place, own) for full, place in _BUILT_IN.items()]
+    return [Installed(full, entry_point, own) for full, entry_point in _BUILT_IN.items()]
 
 
 def others() -> list[Installed]:
@@ -114,7 +114,7 @@ def load(installed: Installed) -> api.Plugin:
     """
     if not is_type(installed.type):
         raise PluginUnavailable(f"{installed}: not a plugin type: use engine/NAME or stage/NAME")
-    module, _, attribute = installed.place.partition(":")
+    module, _, attribute = installed.entry_point.partition(":")
     try:
         plugin: Any = importlib.import_module(module)
         for part in filter(None, attribute.split(".")):

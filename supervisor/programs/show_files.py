@@ -37,7 +37,7 @@ def main(argv: "list[str]") -> int:
 def _show(namespace: int, view: bytes) -> None:
     from scrun.core import namespaces as ns
 
-    whole, *places = (record.split(b"\0") for record in view.split(b"\0\n")[:-1])
+    whole, *mounts = (record.split(b"\0") for record in view.split(b"\0\n")[:-1])
     rootfs, bundle, read_only, elsewhere = whole
     ns.unshare(ns.NEW_MOUNT)
     ns.mount("none", "/", None, ns.RECURSIVE | ns.PRIVATE)
@@ -45,7 +45,7 @@ def _show(namespace: int, view: bytes) -> None:
     ns.mount(os.fsdecode(rootfs), os.fsdecode(rootfs), None, ns.BIND | ns.RECURSIVE)
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY)
     os.close(_place(root, "proc", of_file=False))
-    for path, source, only_read, own in places:
+    for path, source, only_read, own in mounts:
         known = _on_the_nodes(source, shared if elsewhere == b"1" else None)
         visible = bool(known) and own == b"0"
         _cover(
@@ -82,19 +82,19 @@ def _cover(root: int, path: str, source: str, *, visible: bool, read_only: bool)
     from scrun.core import namespaces as ns
 
     try:
-        place = _place(root, path, of_file=_is_file(source))
+        mount_point = _place(root, path, of_file=_is_file(source))
     except FileNotFoundError:  # the runtime will make it, and only the node knows what it will be
         return
     if not visible:
-        gone = _GONE_DIRECTORY if stat.S_ISDIR(os.fstat(place).st_mode) else _GONE_FILE
-        ns.mount(gone, f"/proc/self/fd/{place}", None, ns.BIND)
+        gone = _GONE_DIRECTORY if stat.S_ISDIR(os.fstat(mount_point).st_mode) else _GONE_FILE
+        ns.mount(gone, f"/proc/self/fd/{mount_point}", None, ns.BIND)
     else:
-        ns.mount(source, f"/proc/self/fd/{place}", None, ns.BIND | ns.RECURSIVE)
+        ns.mount(source, f"/proc/self/fd/{mount_point}", None, ns.BIND | ns.RECURSIVE)
         if read_only:
             mounted = ns.open_within(root, path, os.O_PATH)
             _forbid_writing(mounted)
             os.close(mounted)
-    os.close(place)
+    os.close(mount_point)
 
 
 def _is_file(source: str) -> "bool | None":

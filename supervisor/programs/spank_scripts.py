@@ -109,8 +109,8 @@ async def _options(settings: Settings) -> list[object]:
         return []
     os.umask(umask := os.umask(0o077))
     child_env, here = ChildEnv({**os.environ}, umask), os.getcwd()
-    with tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True) as place:
-        journal = Journal(os.path.join(place, "log"), Log(), "options")
+    with tempfile.TemporaryDirectory(prefix="scrun-lua-", ignore_cleanup_errors=True) as directory:
+        journal = Journal(os.path.join(directory, "log"), Log(), "options")
         try:
             async with _opened(source, found, settings, child_env, here, journal) as opened:
                 scripts, context = opened

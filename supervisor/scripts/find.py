@@ -44,8 +44,8 @@ def find_script(settings: Settings, engine: str, usual: str = USUAL) -> str | No
         path = named
     else:
         conf = find_slurm_conf(settings)
-        places = [os.path.join(os.path.dirname(conf), NAME)] if conf else []
-        found = next((place for place in (*places, usual) if os.path.lexists(place)), None)
+        paths = [os.path.join(os.path.dirname(conf), NAME)] if conf else []
+        found = next((path for path in (*paths, usual) if os.path.lexists(path)), None)
         if found is None:
             return None
         path = found

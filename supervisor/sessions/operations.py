@@ -34,7 +34,7 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
                 f"container {container.id}: exec is not possible: it is paused; resume it"
             )
         prepared = await look(
-            "the bundle", prepare, call, running.bundle, running.place, stdio.terminal
+            "the bundle", prepare, call, running.bundle, running.staged, stdio.terminal
         )
         session = LiveSession(f"exec {call.pid}", running.journal, anchor, stdio)
         if not running.beside.begin(partial(session.run, running.job, prepared)):

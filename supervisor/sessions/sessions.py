@@ -53,13 +53,13 @@ class Prepared(msgspec.Struct, frozen=True):
     is_known: bool
 
 
-def prepare(call: CommandLine, bundle: Bundle, place: Staged, terminal: int | None) -> Prepared:
+def prepare(call: CommandLine, bundle: Bundle, staged: Staged, terminal: int | None) -> Prepared:
     """Read and check the request. Reads the user's files, which may hang.
 
     Args:
         call: The `exec` or `shell`.
         bundle: The container's bundle, as it was submitted.
-        place: The staged bundle.
+        staged: The staged bundle.
         terminal: A descriptor of the program's terminal, if it gets one.
 
     Raises:
@@ -68,13 +68,13 @@ def prepare(call: CommandLine, bundle: Bundle, place: Staged, terminal: int | No
         StateError: The container has no such user.
     """
     parsed = call.parsed
-    running = _as_it_runs(bundle, place)
+    running = _as_it_runs(bundle, staged)
     if path := parsed.text("process"):
         name = os.path.join(call.directory, path)
         process, typed = process_from_file(read_file(name), name)
         process["terminal"] = terminal is not None
     else:
-        options = _exec_options(parsed, bundle, place, terminal=terminal is not None)
+        options = _exec_options(parsed, bundle, staged, terminal=terminal is not None)
         process = process_from_options(options, running.get("process") or {})
         typed = checked(process, f"{parsed.command} {parsed.id}")
     for unwanted in ("rlimits", "apparmorProfile", "selinuxLabel", "oomScoreAdj"):
@@ -84,33 +84,35 @@ def prepare(call: CommandLine, bundle: Bundle, place: Staged, terminal: int | No
     if terminal is not None:
         columns, rows = os.get_terminal_size(terminal)
         process["consoleSize"] = {"height": rows, "width": columns}
-    program = find_program(_looking_at(bundle, place, typed))
+    program = find_program(_looking_at(bundle, staged, typed))
     if isinstance(program, NotFound):
         raise NotRunnableError(program.message, program.exit_status)
     return Prepared(process, isinstance(program, Found))
 
 
-def _as_it_runs(bundle: Bundle, place: Staged) -> Mapping[str, Any]:
+def _as_it_runs(bundle: Bundle, staged: Staged) -> Mapping[str, Any]:
     """Return the config.json that the container runs with.
 
     If a script staged the bundle where only the nodes see it, returns the submitted one.
     """
-    name = os.path.join(place.bundle, "config.json")
+    name = os.path.join(staged.bundle, "config.json")
     if not os.path.exists(name):
         return bundle.raw
     return read_config(name)[0]
 
 
-def _looking_at(bundle: Bundle, place: Staged, process: Process) -> Bundle:
+def _looking_at(bundle: Bundle, staged: Staged, process: Process) -> Bundle:
     config = msgspec.structs.replace(bundle.config, process=process)
-    rootfs = place.rootfs if os.path.isdir(place.rootfs) else bundle.rootfs
+    rootfs = staged.rootfs if os.path.isdir(staged.rootfs) else bundle.rootfs
     return msgspec.structs.replace(bundle, config=config, rootfs=rootfs)
 
 
-def _exec_options(parsed: Parsed, bundle: Bundle, place: Staged, *, terminal: bool) -> ExecOptions:
+def _exec_options(
+    parsed: Parsed, bundle: Bundle, staged: Staged, *, terminal: bool
+) -> ExecOptions:
     words = parsed.operands
     if parsed.command == "shell" and (not words or words[0].startswith("-")):
-        words = [_best_shell(bundle, place), *words]
+        words = [_best_shell(bundle, staged), *words]
     if not words:
         raise UsageError("exec needs a command, or --process FILE: see 'scrun exec --help'")
     return ExecOptions(
@@ -125,7 +127,7 @@ def _exec_options(parsed: Parsed, bundle: Bundle, place: Staged, *, terminal: bo
     )
 
 
-def _best_shell(bundle: Bundle, place: Staged) -> str:
+def _best_shell(bundle: Bundle, staged: Staged) -> str:
     """Return the name of the most comfortable shell in a container.
 
     Raises:
@@ -133,7 +135,7 @@ def _best_shell(bundle: Bundle, place: Staged) -> str:
     """
     for name in _SHELLS:
         process = msgspec.structs.replace(bundle.config.process, args=[name])
-        if isinstance(find_program(_looking_at(bundle, place, process)), Found):
+        if isinstance(find_program(_looking_at(bundle, staged, process)), Found):
             return name
     raise NotRunnableError(
         f"no shell found in the container ({', '.join(_SHELLS)}): name a program, or use exec", 127

@@ -57,12 +57,12 @@ def bring_back(
         StagingError: Changes are missing in the original.
     """
     try:
-        place = _Level(copied, original)
+        level = _Level(copied, original)
         try:
-            work = _Work(since, owners, os.fstat(place.target).st_dev, go_on)
-            _directory(place, work)
+            work = _Work(since, owners, os.fstat(level.target).st_dev, go_on)
+            _directory(level, work)
         finally:
-            place.close()
+            level.close()
     except (OSError, RecursionError) as error:
         raise StagingError(
             f"not all of the container's changes are in {original}: {error}"
@@ -145,16 +145,16 @@ def _close(pair: list[int]) -> None:
         os.close(pair.pop())
 
 
-def _directory(place: _Level, work: _Work) -> None:
+def _directory(level: _Level, work: _Work) -> None:
     if not work.go_on():
         raise StagingError("not all of the container's changes were copied back: out of time")
-    names = os.listdir(place.source)
-    for name in set(os.listdir(place.target)).difference(names):
-        if not _is_mount(name, place.target, work):
-            remove(place.target, name, work.device)
+    names = os.listdir(level.source)
+    for name in set(os.listdir(level.target)).difference(names):
+        if not _is_mount(name, level.target, work):
+            remove(level.target, name, work.device)
     for name in names:
-        if not _is_mount(name, place.target, work):
-            _entry(name, place, work)
+        if not _is_mount(name, level.target, work):
+            _entry(name, level, work)
 
 
 def _is_mount(name: str, target: int, work: _Work) -> bool:
@@ -163,8 +163,8 @@ def _is_mount(name: str, target: int, work: _Work) -> bool:
     return there is not None and there.st_dev != work.device
 
 
-def _entry(name: str, place: _Level, work: _Work) -> None:
-    source, target = place.source, place.target
+def _entry(name: str, level: _Level, work: _Work) -> None:
+    source, target = level.source, level.target
     new = os.stat(name, dir_fd=source, follow_symlinks=False)
     old = _status(name, target)
     if old is not None and stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode):
@@ -179,8 +179,8 @@ def _entry(name: str, place: _Level, work: _Work) -> None:
             if changed:
                 _dress(into, new, old, work)
 
-        with place.inside(name, finish):
-            _directory(place, work)
+        with level.inside(name, finish):
+            _directory(level, work)
     elif not changed:
         return
     elif stat.S_ISREG(new.st_mode):

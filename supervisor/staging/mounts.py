@@ -115,10 +115,10 @@ def only_here(path: str, source: Source, target: Target, staged: str) -> bool:
     if not target.elsewhere or below(path, staged) or of_every_machine(path):
         return False
     return source.private or any(
-        below(place, prefix)
-        for place in (path, source.real)
+        below(candidate, prefix)
+        for candidate in (path, source.real)
         for prefix in target.host_only
-        if place != prefix
+        if candidate != prefix
     )
 
 

@@ -80,16 +80,16 @@ class Scripted:
             "SCRUN_BUNDLE": moved.bundle,
             "SCRUN_ROOTFS_PATH": moved.root,
         }
-        place: Staged | None = None
+        staged: Staged | None = None
         try:
-            place = await self.describe(moved)
-            yield place
+            staged = await self.describe(moved)
+            yield staged
         finally:
             with trio.CancelScope(shield=True):
                 try:
                     await self._stage_out(moved, job, variables)
                 finally:
-                    if place is not None and place.bundle == self._shadow:
+                    if staged is not None and staged.bundle == self._shadow:
                         await in_thread(clean, self._shadow)
 
     async def _stage_out(self, moved: Moved, job: Job, variables: Mapping[str, str]) -> None:

@@ -29,19 +29,19 @@ def view_of(config: Mapping[str, Any], rootfs: str, bundle: str, *, elsewhere: b
         bundle: See View.
         elsewhere: See View.
     """
-    places: list[ShownMount] = []
+    shown: list[ShownMount] = []
     hidden = [_PROCESSES]
     for mount in config.get("mounts") or []:
         path = posixpath.normpath("/" + mount["destination"].lstrip("/"))
         if any(below(path, other) for other in hidden):
             continue
-        place = ShownMount(path)
+        mounted = ShownMount(path)
         if is_bind(mount):
             source = posixpath.normpath(posixpath.join(bundle, mount["source"]))
             own = elsewhere and of_every_machine(source)
-            place = ShownMount(path, source, "ro" in options(mount), own)
-        if place.own or not place.source:
+            mounted = ShownMount(path, source, "ro" in options(mount), own)
+        if mounted.own or not mounted.source:
             hidden.append(path)
-        places.append(place)
+        shown.append(mounted)
     read_only = bool((config.get("root") or {}).get("readonly"))
-    return View(rootfs, bundle, elsewhere, read_only, tuple(places))
+    return View(rootfs, bundle, elsewhere, read_only, tuple(shown))

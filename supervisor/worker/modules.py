@@ -28,7 +28,7 @@ _MISSING = re.compile(r"module '([\w.-]+)' not found")
 _NO_INTEGER = "number has no integer representation"
 
 
-def search_path(built_in: str, variable: str | None, places: tuple[str, ...]) -> str:
+def search_path(built_in: str, variable: str | None, entries: tuple[str, ...]) -> str:
     """Return the entries that `require` searches.
 
     Relative entries are removed unless the variable has them: `create` may be called in a
@@ -37,26 +37,26 @@ def search_path(built_in: str, variable: str | None, places: tuple[str, ...]) ->
     Args:
         built_in: Lua's own path, from its default and the variable.
         variable: LUA_PATH or LUA_CPATH; without `;;` it replaces the default.
-        places: The entries of the system's packages.
+        entries: The entries of the system's packages.
     """
     wanted = (variable or "").split(";")
     if variable is not None and ";;" not in variable:
         return built_in
     kept = [entry for entry in built_in.split(";") if entry[:1] == "/" or entry in wanted]
-    return ";".join(dict.fromkeys((*kept, *places)))
+    return ";".join(dict.fromkeys((*kept, *entries)))
 
 
 def path(built_in: str, version: str, environment: Mapping[str, str]) -> str:
     """Return the value of package.path."""
     directory = f"/usr/share/lua/{version}"
-    places = (f"{directory}/?.lua", f"{directory}/?/init.lua")
-    return search_path(built_in, _variable("LUA_PATH", version, environment), places)
+    entries = (f"{directory}/?.lua", f"{directory}/?/init.lua")
+    return search_path(built_in, _variable("LUA_PATH", version, environment), entries)
 
 
 def cpath(built_in: str, version: str, environment: Mapping[str, str], libraries: str) -> str:
     """Return the value of package.cpath; `libraries` is the directory of system libraries."""
-    places = tuple(f"{directory}/lua/{version}/?.so" for directory in (libraries, "/usr/lib"))
-    return search_path(built_in, _variable("LUA_CPATH", version, environment), places)
+    entries = tuple(f"{directory}/lua/{version}/?.so" for directory in (libraries, "/usr/lib"))
+    return search_path(built_in, _variable("LUA_CPATH", version, environment), entries)
 
 
 def library_directory(maps: str = "/proc/self/maps") -> str:

@@ -185,9 +185,9 @@ class Site:
         return processes_of(str(self.base))
 
     def supervisors(self) -> list[int]:
-        """The pids of its supervisors; none of their children."""
+        """The pids of its supervisors; none of their children, even one that has just ended."""
         found = {process.pid for process in self.processes() if process.is_supervisor}
-        return [pid for pid in found if _parent(pid) not in found]
+        return [pid for pid in found if _parent(pid) not in (None, *found)]
 
     def leftovers(self) -> list[str]:
         """What should not be there when no container is."""
@@ -256,11 +256,12 @@ class Site:
             shutil.rmtree(self.base, ignore_errors=True)
 
 
-def _parent(pid: int) -> int:
+def _parent(pid: int) -> int | None:
+    """Return the parent of a process, or None if that is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return 0
+        return None
     return int(text.rpartition(")")[2].split()[1])
 
 

@@ -36,7 +36,7 @@ def complete(words: list[str], ids: "Callable[[Parsed], Iterable[str]]") -> tupl
         after `--NAME=` with that in front.
     """
     *before, current = words
-    parsed, place, over = Parsed(), 0, False
+    parsed, position, over = Parsed(), 0, False
     command: str | None = None
     awaited: Option | None = None
     for word in before:
@@ -57,7 +57,7 @@ def complete(words: list[str], ids: "Callable[[Parsed], Iterable[str]]") -> tupl
             if command not in COMMANDS:
                 return _NONE[0], []
         else:
-            place, over = place + 1, over or open_ended(COMMANDS[command][1])
+            position, over = position + 1, over or open_ended(COMMANDS[command][1])
 
     name, equals, _ = current.partition("=")
     start, what = "", _NONE
@@ -72,7 +72,7 @@ def complete(words: list[str], ids: "Callable[[Parsed], Iterable[str]]") -> tupl
     elif command is None:
         return "words", _beginning(current, ((name, COMMANDS[name][0]) for name in COMMANDS))
     else:
-        what = [*places(command)[place : place + 1], _NONE][0]
+        what = [*places(command)[position : position + 1], _NONE][0]
     kind, listed = what
     if kind == "ids":
         kind, listed = "words", (*ids(parsed),)

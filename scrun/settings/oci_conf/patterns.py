@@ -79,10 +79,10 @@ def substitute(pattern: str, values: Values, *, shell: bool = True) -> str:
             (after a complex `$(…)` or `${…}`, in a comment).
     """
     pieces = []
-    place = _Position()
+    state = _Position()
     position = 0
     for found in re.finditer(r"%(.?)", pattern, re.DOTALL):
-        place.pass_over(pattern[position : found.start()])
+        state.pass_over(pattern[position : found.start()])
         pieces.append(pattern[position : found.start()])
         position = found.end()
         letter = found[1]
@@ -92,7 +92,7 @@ def substitute(pattern: str, values: Values, *, shell: bool = True) -> str:
             raise SettingsError(f"%{letter} has no meaning here: {pattern}")
         else:
             value = values[letter]
-            pieces.append(place.quote(value, pattern) if shell else str(value))
+            pieces.append(state.quote(value, pattern) if shell else str(value))
     return "".join(pieces) + pattern[position:]
 
 
@@ -125,19 +125,19 @@ class _Position:
 
     def pass_over(self, text: str) -> None:
         """Process the next part of the pattern."""
-        place = 0
-        while place < len(text):
+        index = 0
+        while index < len(text):
             if self.quotes == "'":
-                end = text.find("'", place)
-                self._add(text[place : end if end >= 0 else len(text)])
+                end = text.find("'", index)
+                self._add(text[index : end if end >= 0 else len(text)])
                 if end < 0:
                     return
-                self.quotes, self.blank, place = "", False, end + 1
+                self.quotes, self.blank, index = "", False, end + 1
                 continue
-            found = _TOKEN.match(text, place)
+            found = _TOKEN.match(text, index)
             assert found
-            place = found.end()
-            self._take(found[0], last=place == len(text))
+            index = found.end()
+            self._take(found[0], last=index == len(text))
 
     def _take(self, token: str, *, last: bool) -> None:
         """Process one token outside single quotes."""

@@ -60,6 +60,14 @@ class RuntimeContainer(msgspec.Struct, frozen=True):
         return os.path.basename(self.record)
 
     @property
+    def name(self) -> str:
+        """The id that crun or runc gets.
+
+        crun names a keyring after it, and the kernel refuses a name that begins with a dot.
+        """
+        return f"_{self.id}" if self.id.startswith(".") else self.id
+
+    @property
     def digest(self) -> bytes:
         """A hash of the record: containers of other root directories may have the same id."""
         return hashlib.blake2s(os.fsencode(self.record), digest_size=4).digest()
@@ -194,7 +202,7 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
             root=_root(container),
             bundle=bundle,
             config=config,
-            id=container.id,
+            id=container.name,
             log=log,
             pid_file=pid_file,
             console=console,
@@ -202,38 +210,38 @@ class RuntimeCommands(msgspec.Struct, frozen=True):
 
     def start(self, container: RuntimeContainer) -> list[str]:
         """Return the command that starts the program."""
-        return self._words(container, "start", "--", container.id)
+        return self._words(container, "start", "--", container.name)
 
     def kill(self, container: RuntimeContainer, number: int) -> list[str]:
         """See `Commands`."""
         return runtimes.kill_command(
-            self.runtime, root=_root(container), id=container.id, signal=signal_name(number)
+            self.runtime, root=_root(container), id=container.name, signal=signal_name(number)
         )
 
     def delete(self, container: RuntimeContainer) -> list[str]:
         """See `Commands`."""
-        words = runtimes.delete_command(self.runtime, root=_root(container), id=container.id)
+        words = runtimes.delete_command(self.runtime, root=_root(container), id=container.name)
         return ["/bin/sh", "-c", shlex.join(words)]
 
     def state(self, container: RuntimeContainer) -> str:
         """See `Commands`."""
-        return self._shell(container, "state", "--", container.id)
+        return self._shell(container, "state", "--", container.name)
 
     def exec(self, container: RuntimeContainer) -> str:
         """See `Commands`."""
-        return self._shell(container, "exec", "--process", PROCESS_FILE, "--", container.id)
+        return self._shell(container, "exec", "--process", PROCESS_FILE, "--", container.name)
 
     def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
         """See `Commands`. crun and runc need a cgroup for this."""
         if not self.cgroups:
             return ""
-        return self._shell(container, "resume" if resume else "pause", "--", container.id)
+        return self._shell(container, "resume" if resume else "pause", "--", container.name)
 
     def update(self, container: RuntimeContainer) -> str:
         """See `Commands`."""
         if not self.cgroups:
             return ""
-        return self._shell(container, "update", "--resources", "-", "--", container.id)
+        return self._shell(container, "update", "--resources", "-", "--", container.name)
 
     def _bundle(self, container: RuntimeContainer) -> tuple[str, str | None]:
         """Return the runtime's bundle, and config.json if that is a separate argument."""

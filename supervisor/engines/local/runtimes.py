@@ -172,21 +172,21 @@ def read_log(content: bytes) -> tuple[str, bytes]:
         the last output of a terminal into the log.
     """
     text = content.decode(errors="surrogateescape")
-    error, others, place = "", [], 0
-    while (found := _ENTRY.search(text, place)) is not None:
+    error, others, position = "", [], 0
+    while (found := _ENTRY.search(text, position)) is not None:
         start = found.start()
-        others.append(text[place:start])
+        others.append(text[position:start])
         try:
-            entry, place = _DECODER.raw_decode(text, start)
+            entry, position = _DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):
-            entry, place = None, start + 1
+            entry, position = None, start + 1
         if not isinstance(entry, dict) or not {"msg", "level"} <= entry.keys():
-            others.append(text[start:place])
+            others.append(text[start:position])
             continue
-        place += text.startswith("\n", place)
+        position += text.startswith("\n", position)
         if entry["level"] == "error":
             error = str(entry["msg"])
-    others.append(text[place:])
+    others.append(text[position:])
     return error, "".join(others).encode(errors="surrogateescape")
 
 

@@ -81,7 +81,7 @@ async def _inspect(
             errors[-1].removeprefix("srun: error: ") if errors else f"srun ended with {status}"
         )
         raise EngineError(f"job {job_id}: its nodes did not answer: {reason}")
-    order = {node: place for place, node in enumerate(scripts)}
+    order = {node: index for index, node in enumerate(scripts)}
     return sorted(found, key=lambda answer: order.get(answer.node, len(order)))
 
 

@@ -168,8 +168,8 @@ class SlurmJob:
         node, tasks = next(iter(running.items()))
         step = self._new_step()
         self._sessions = [known for known in self._sessions if not known.ended] + [step]
-        place = (step_id, node, tasks[0])
-        return SlurmSession(step, self._commands, self.id, place, program)
+        where = (step_id, node, tasks[0])
+        return SlurmSession(step, self._commands, self.id, where, program)
 
     async def _running(self) -> tuple[str, dict[str, list[int]]]:
         """Return the container's step and where its tasks are."""

@@ -1,16 +1,18 @@
 """The reasons of pending jobs, from squeue.
 
 salloc reports that a job waits and when it goes on, but neither why nor for how long, and Slurm
-has no event for either. So this polls squeue: half a second after the job entered the queue, then
-after pauses that grow to a minute. It lasts only as long as somebody waits, who would otherwise
-call squeue by hand; a container that was created costs nothing. Without an answer nothing changes.
+has no event for either. So this polls squeue: half a second after the job entered the queue, again
+until there is a reason, then after pauses that grow to a minute. It lasts only as long as somebody
+waits, who would otherwise call squeue by hand; a container that was created costs nothing. Without
+an answer nothing changes.
 
 One query covers all pending jobs of the supervisor, and a job that learns something from another
 one's query postpones its own: a hundred jobs ask about as often as one.
 
-When the answers come (22.05): a first reason at once, and the right one after the scheduler's
-first pass, within a second (PartitionConfig became PartitionTimeLimit); the estimated start after
-the next pass of the backfill scheduler (bf_interval, 30 s), for some reasons never.
+When the answers come: in 22.05 a first reason at once, and the right one after the scheduler's
+first pass, within a second (PartitionConfig became PartitionTimeLimit). 24.11 may say `None` until
+that pass, for up to three seconds. The estimated start comes after the next pass of the backfill
+scheduler (bf_interval, 30 s), for some reasons never.
 """
 
 import contextlib
@@ -35,7 +37,8 @@ from scrun.supervisor.engines.slurm.job_ending import is_unknown
 from scrun.supervisor.engines.slurm.tools import Tools
 
 _FIRST_PAUSE, _SECOND_PAUSE, _LAST_PAUSE = 0.5, 2.0, 60.0
-_SCHEDULER_LOOKS = 1.0
+_SCHEDULER_LOOKS = 2.0  # within that, whatever the first answer was
+_NEW = 4.0  # so long a job without a reason is asked about often: `create` waits for the answer
 _ANSWER = 10.0
 _AT_ONCE = 1000  # jobs in a query: one argument has 128 KiB at most
 _TIMES_AS_SECONDS = {"SLURM_TIME_FORMAT": "%s"}
@@ -76,6 +79,7 @@ class Queue:
         """
         reported: Waiting | None = None
         in_vain_since: float | None = None
+        lasts = _SCHEDULER_LOOKS
         pauses = _Pauses(trio.current_time())
         self._jobs.append(job_id)
         try:
@@ -86,6 +90,8 @@ class Queue:
                         self._tools, child_env, job_id
                     ):
                         return Waiting(FORGOTTEN)
+                    lasts = _FIRST_PAUSE  # what comes now is the scheduler's word
+                    pauses.soon_if_new(trio.current_time())
                     continue
                 if is_news(reported, waiting, time.time()):
                     reported = waiting
@@ -97,10 +103,13 @@ class Queue:
                 now = trio.current_time()
                 if not is_hopeless(waiting.reason, self._give_up):
                     in_vain_since = None
-                elif in_vain_since is None:
+                    lasts = _FIRST_PAUSE
+                    continue
+                if in_vain_since is None:
                     in_vain_since = now
-                elif now - in_vain_since >= _SCHEDULER_LOOKS:
+                elif now - in_vain_since >= lasts:
                     return waiting
+                pauses.soon(now)
         finally:
             self._jobs.remove(job_id)
             if reported is not None:
@@ -145,8 +154,18 @@ class _Pauses:
     """When a job asks next: after growing pauses."""
 
     def __init__(self, now: float) -> None:
+        self._new_until = now + _NEW
+        self.soon(now)
+
+    def soon(self, now: float) -> None:
+        """Schedule the next query after the shortest pause."""
         self._pause = _FIRST_PAUSE
         self.due = now + self._pause
+
+    def soon_if_new(self, now: float) -> None:
+        """Schedule the next query so for a job that has just entered the queue."""
+        if now < self._new_until:
+            self.soon(now)
 
     def asked(self, now: float) -> None:
         """Schedule the next query after the job's own."""

@@ -22,7 +22,7 @@ class SlurmSession:
         step: SrunStep,
         commands: NodeCommands,
         job_id: str,
-        place: tuple[str, str, int],
+        where: tuple[str, str, int],
         program: Program,
     ) -> None:
         """Create it; nothing runs yet.
@@ -31,14 +31,14 @@ class SlurmSession:
             step: The step, not yet run.
             commands: The commands of the nodes' runtime.
             job_id: The job.
-            place: The container's step id, its node, and its index there.
+            where: The container's step id, its node, and its index there.
             program: What to run.
 
         Raises:
             EngineError: The site has no command for it.
             BundleError: The program's description is too long.
         """
-        step_id, node, task = place
+        step_id, node, task = where
         command = commands.exec(step_id, node, task)
         self._step = step
         self._program = program

@@ -121,13 +121,13 @@ def find_tools(directory: str | None, conf: str | None, environment: Mapping[str
     """
     path = directory or os.pathsep.join([environment.get("PATH", ""), SYSTEM_PATH])
     found = {name: _find(name, path) for name in ("salloc", "srun", "scancel")}
-    if missing := [name for name, place in found.items() if place is None]:
+    if missing := [name for name, tool in found.items() if tool is None]:
         where = directory or "PATH"
         raise EngineUnavailable(
             f"{', '.join(missing)}: not found in {where}; install Slurm's client commands, or "
             "name their directory as `bin` in the section [slurm] of scrun.toml"
         )
-    salloc, srun, scancel = (str(place) for place in found.values())
+    salloc, srun, scancel = (str(tool) for tool in found.values())
     squeue, scontrol = (_find(name, path) for name in ("squeue", "scontrol"))
     return Tools(salloc, (srun,), scancel, conf, tuple(real_user_prefix()), squeue, scontrol)
 

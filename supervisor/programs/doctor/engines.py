@@ -64,7 +64,7 @@ def judge_storage(storage: podman.Storage, engine: str, why_no_owners: str = "")
         return Finding(
             name,
             "warn",
-            f"{storage.place}: files there cannot have an image's users ({why_no_owners})",
+            f"{storage.graphroot}: files there cannot have an image's users ({why_no_owners})",
             "set graphroot in storage.conf to a file system where they can, such as a local disk; "
             "NFS does not work",
         )
@@ -90,7 +90,7 @@ def _look_at_storage(call: DoctorCall) -> Finding:
         storage = podman.storage(environment, own, home(environment))
     except SettingsError as error:
         return Finding("podman's storage", "warn", str(error), "correct that file")
-    there = storage.place
+    there = storage.graphroot
     while not os.path.lexists(there) and there != "/":
         there = os.path.dirname(there)
     why = why_no_owners(there) if own and os.access(there, os.W_OK) else ""
@@ -117,17 +117,17 @@ async def _docker(call: DoctorCall, report: Reporter) -> None:
 def _look_at_docker(call: DoctorCall) -> Finding:
     """Check the user's own file, for rootless docker, and the machine's."""
     own = None if os.geteuid() == 0 else home_config(call.child_env.environment)
-    places = [InstallTarget(own).daemon] if own else []
-    places.append(InstallTarget(None).daemon)
+    paths = [InstallTarget(own).daemon] if own else []
+    paths.append(InstallTarget(None).daemon)
     try:
-        for path in places:
+        for path in paths:
             text = files.read(path)
             program = docker.entry(text, path) if text is not None else None
             if program is not None:
                 return judge_docker(path, program, usable=launcher_works(program))
     except SettingsError as error:
         return Finding("docker", "warn", str(error), "correct that file")
-    return judge_docker(" and ".join(places), None, usable=False)
+    return judge_docker(" and ".join(paths), None, usable=False)
 
 
 def launcher_works(program: str) -> bool:

@@ -252,19 +252,25 @@ def test_what_it_waits_for_is_said_at_once(site: Site) -> None:
     assert stderr.so_far.endswith(b"scrun: it is created\n")
 
 
+def creating(site: Site) -> list[int]:
+    """The processes that are `create`; at first the one that makes the anchor looks the same."""
+    return [
+        process.pid
+        for process in site.processes()
+        if "create" in process.argv
+        and "python" in process.argv[0]
+        and not any("PR_SET_CHILD_SUBREAPER" in argument for argument in process.argv)
+    ]
+
+
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_create_that_is_killed_while_it_listens(site: Site, stopped: bool) -> None:
     with cluster.full(site.user):
         life = site.life("true", options=("--debug",))
         life.wait_for("creating")
-        [create] = [
-            process.pid
-            for process in site.processes()
-            if "create" in process.argv
-            and "python" in process.argv[0]
-            and not any("PR_SET_CHILD_SUBREAPER" in argument for argument in process.argv)
-        ]
+        wait_until("its anchor is another program", lambda: len(creating(site)) == 1)
+        [create] = creating(site)
         if stopped:
             os.kill(create, signal.SIGSTOP)
             wait_until("the job waits", lambda: "PENDING" in str(cluster.jobs(site.user)))

@@ -320,7 +320,9 @@ def test_a_detached_one_runs_when_run_returns(site: Site) -> None:
     for command in ("events --stats", "pause", "ps", "exec", *limits):
         site.must("run", "--detach", "--bundle", bundle, "one")
         words = [*command.split(), "one", *(["true"] if command == "exec" else [])]
-        site.must(*words)
+        done = site.run(*words)
+        if "controller `pids` is not available" not in done.stderr:  # crun, where cgroups lack it
+            assert (done.returncode, done.stderr) == (0, "")
         site.must("delete", "--force", "one")
 
 

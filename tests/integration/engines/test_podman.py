@@ -60,13 +60,15 @@ def test_terminal(podman: Podman) -> None:
     master, slave = pty.openpty()
     terminal = Terminal(master)
     terminal.resize(43, 143)
-    script = 'stty size; read line; echo "got $line"; exit 5'
+    # podman tells conmon the size while it starts the container: the program may be first
+    script = 'until [ "$(stty size)" = "43 143" ]; do sleep 0.1; done; echo go; read line;'
+    script += 'echo "got $line"; exit 5'
     process = podman.popen(
         *RUN, "--rm", "--interactive", "--tty", "busybox", "sh", "-c", script,
         stdin=slave, stdout=slave, stderr=slave,
     )  # fmt: skip
     os.close(slave)
-    terminal.read_until("43 143", 60)
+    terminal.read_until("go", 60)
     terminal.write("something\n")
     terminal.read_until("got something", 60)
     assert process.wait(60) == 5
@@ -204,8 +206,11 @@ def test_annotations_of_an_image_are_not_the_users(podman: Podman) -> None:
     podman.site.user.give(path)
     podman.must("build", "--annotation", "slurm.account=evil", "--tag", "evil", str(path))
     refused = podman.run(*RUN, "--rm", "evil", "true")
-    assert refused.returncode == 126
-    assert "SCRUN_ACCOUNT: an image could have set it" in refused.stderr
+    if podman.release >= (5, 0):  # it does not pass on an image's annotations
+        assert refused.returncode == 0
+    else:
+        assert refused.returncode == 126
+        assert "SCRUN_ACCOUNT: an image could have set it" in refused.stderr
     taken_back = ("--annotation", "slurm.account=")
     assert podman.must(*RUN, "--rm", *taken_back, "evil", "echo", "hello") == "hello\n"
     typed = podman.run(*RUN, "--rm", "--annotation", "slurm.partitoin=x", "busybox", "true")

@@ -98,14 +98,16 @@ def test_exec_with_a_terminal(podman: Podman, running: str) -> None:
     master, slave = pty.openpty()
     terminal = Terminal(master)
     terminal.resize(43, 143)
-    script = 'tty; stty size; read line; echo "got $line"; exit 5'
+    # podman tells conmon the size while it starts the program, which may be first
+    script = 'tty; until [ "$(stty size)" = "43 143" ]; do sleep 0.1; done; echo go; read line;'
+    script += 'echo "got $line"; exit 5'
     process = podman.popen(
         "exec", "--interactive", "--tty", running, "sh", "-c", script,
         stdin=slave, stdout=slave, stderr=slave,
     )  # fmt: skip
     os.close(slave)
     terminal.read_until("/dev/pts/", 60)
-    terminal.read_until("43 143", 60)
+    terminal.read_until("go", 60)
     terminal.write("something\n")
     terminal.read_until("got something", 60)
     assert process.wait(60) == 5

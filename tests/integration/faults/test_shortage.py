@@ -2,20 +2,42 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from scrun.core.paths import LOOKED
 from tests.conftest import MakeSite
 from tests.harness.site import Site
+from tests.harness.wait import wait_until
+
+
+def descriptors(site: Site, pid: int) -> set[int]:
+    """Wait until a new supervisor has nothing to do, and return the descriptors that it keeps.
+
+    It looks for what dead supervisors left, in steps; and it may still have the connection of the
+    last command.
+    """
+
+    def kept() -> set[int]:
+        return {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+
+    def quiet() -> set[int]:
+        used = kept()
+        time.sleep(0.5)
+        return used if used == kept() else set()
+
+    wait_until("it has looked", (site.root / LOOKED).exists, 30)
+    return wait_until("it is quiet", quiet)
 
 
 @contextmanager
 def limited(site: Site, what: str) -> Iterator[None]:
     """Lower a soft limit of the site's supervisor for a while: to a connection, or to nothing."""
     [pid] = site.supervisors()
-    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    used = descriptors(site, pid)
     free = min(set(range(len(used) + 1)) - used)
     few = free + 1 if what == "nofile" else 1
 

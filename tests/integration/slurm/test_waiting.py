@@ -176,18 +176,31 @@ def test_what_is_refused_at_once_is_the_error_of_create(make_site: MakeSite) -> 
     assert jobs(site) == []
 
 
-TOO_MANY = {"SCRUN_JOB_NUM_NODES": "5"}
+TOO_LONG = {"SCRUN_TIMELIMIT": "5"}
 
 
-def test_what_can_never_start_is_refused_by_create(make_site: MakeSite) -> None:
+@pytest.fixture
+def short() -> Iterator[None]:
+    """A partition whose jobs take one minute at most."""
+    cluster.slurm("scontrol", "update", "PartitionName=test", "MaxTime=1")
+    try:
+        yield
+    finally:
+        cluster.slurm("scontrol", "update", "PartitionName=test", "MaxTime=INFINITE")
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 3])  # 24.11 gives the reason sooner or later
+def test_what_can_never_start_is_refused_by_create(
+    make_site: MakeSite, short: None, attempt: int
+) -> None:
     """That is why it waits for as long as it does."""
     site = make_site("slurm-user", create_timeout=Settings().create_timeout)
-    life = site.life("true", environment=TOO_MANY)
-    assert "can never start: " in life.refused()
+    life = site.life("true", environment=TOO_LONG)
+    assert "can never start: PartitionTimeLimit" in life.refused()
 
 
-def test_what_can_never_start_when_create_has_answered(site: Site) -> None:
-    life = site.life("true", environment=TOO_MANY).created().start()
+def test_what_can_never_start_when_create_has_answered(site: Site, short: None) -> None:
+    life = site.life("true", environment=TOO_LONG).created().start()
     assert life.wait() == 125
     assert life.state()["annotations"]["org.scrun.reason"] == "scrun-failure"
     assert " can never start: " in life.errors().splitlines()[-1]

@@ -363,7 +363,7 @@ def test_where_podmans_storage_is(
     path = tmp_path / "containers" / "storage.conf"
     path.parent.mkdir()
     path.write_text(f"[storage]\n{content}")
-    assert podman.storage(env, str(tmp_path), "/home/a").place == place
+    assert podman.storage(env, str(tmp_path), "/home/a").graphroot == place
 
 
 @pytest.mark.parametrize(
@@ -378,9 +378,9 @@ def test_where_a_site_has_podmans_storage(
 ) -> None:
     monkeypatch.setattr(podman, "_SYSTEM", str(tmp_path))
     (tmp_path / "storage.conf").write_text(f"[storage]\n{content}")
-    assert podman.storage({}, f"{tmp_path}/none", "/home/a").place == place
+    assert podman.storage({}, f"{tmp_path}/none", "/home/a").graphroot == place
     root = "/everybodys" if "graphroot" in content else "/var/lib/containers/storage"
-    assert podman.storage({}, None, "/root").place == root
+    assert podman.storage({}, None, "/root").graphroot == root
 
 
 def test_a_storage_conf_that_is_no_toml(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_an_object_in_a_module_can_be_one(made: Made) -> None:
         f"    {line}" for line in source("stage/mine").splitlines()
     )
     installed = made("stage/mine", text)
-    place = Installed(installed.type, f"{installed.place}:inner", installed.package)
+    place = Installed(installed.type, f"{installed.entry_point}:inner", installed.package)
     assert load(place).plugin_type == "stage/mine"
 
 
@@ -210,7 +210,7 @@ def test_two_packages_with_the_same_type(made: Made) -> None:
 @pytest.mark.covers("security plugins: engines and stagers of other packages")
 def test_nobody_takes_the_place_of_ours(made: Made) -> None:
     made("engine/local", source("engine/local"))
-    assert find("engine/local").place == local.__name__
+    assert find("engine/local").entry_point == local.__name__
 
 
 def test_one_that_is_not_installed() -> None:

@@ -170,6 +170,32 @@ async def test_what_no_waiting_cures(
     assert "another SCRUN_PARTITION): SCRUN_JOB_NUM_NODES=5 from config.json" in log
 
 
+async def test_one_that_is_told_late(
+    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+) -> None:
+    """24.11 says None for up to three seconds; `create` answers after four."""
+    looks = trio.current_time() + 2.9
+    squeue.reason = lambda _: "None" if trio.current_time() < looks else "PartitionTimeLimit"
+    waiter = Waiter(tmp_path, "7")
+    with trio.fail_after(3.9):
+        await waiter.wait(Queue(TOOLS, GIVE_UP))
+    assert waiter.in_vain == Waiting("PartitionTimeLimit")
+    assert waiter.news == [Waiting("PartitionTimeLimit"), None]
+
+
+async def test_one_that_is_not_told_is_asked_about_less_and_less(
+    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+) -> None:
+    squeue.reason = lambda _: "None"
+    with trio.move_on_after(HOUR):
+        await Waiter(tmp_path, "7").wait(Queue(TOOLS, GIVE_UP))
+    pauses = [round(later - one, 1) for one, later in itertools.pairwise(squeue.moments)]
+    often = [pause for pause in pauses if pause < 1]
+    assert len(often) <= 8
+    assert pauses[len(often) : len(often) + 5] == [2, 4, 8, 16, 32]
+    assert all(60 <= pause < 60.2 for pause in pauses[len(often) + 5 :])
+
+
 async def test_a_reason_that_passes_is_waited_for(
     squeue: Squeue, tmp_path: Path, autojump_clock: Clock
 ) -> None:

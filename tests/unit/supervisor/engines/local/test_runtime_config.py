@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.runtime_config import (
     in_cgroup,
     with_absolute_paths,
     with_told_hooks,
 )
+from scrun.supervisor.engines.local.runtimes import InstalledRuntime
 
 CONFIG: dict[str, Any] = {
     "root": {"path": "rootfs", "readonly": True},
@@ -82,3 +84,15 @@ def test_a_told_hook(tmp_path: Path, arguments: list[str] | None) -> None:
     expected = [str(bundle), str(program), str(len(rest)), *rest, "A=1"]
     assert [line for line in lines if not line.startswith(("PWD=", "OLDPWD="))] == expected
     assert json.loads(last) == {**state, "bundle": str(bundle)}
+
+
+@pytest.mark.parametrize(
+    ("id_", "name"), [("c1", "c1"), ("...", "_..."), (".x", "_.x"), ("_", "_"), ("-", "-")]
+)
+def test_the_name_that_a_runtime_gets(id_: str, name: str) -> None:
+    """crun makes a keyring of that name, and the kernel keeps those with a dot for itself."""
+    container = RuntimeContainer(f"/root/{id_}", "7")
+    assert (container.id, container.name) == (id_, name)
+    commands = RuntimeCommands(InstalledRuntime("crun", "/usr/bin/crun"))
+    for command in (commands.start(container), commands.kill(container, 9)):
+        assert name in command
