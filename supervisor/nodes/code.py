@@ -6,13 +6,14 @@ bytecode as ours.
 """
 
 import functools
-import json
 import marshal
 import os
 import zlib
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
+
+import msgspec
 
 from scrun.core.paths import packages
 from scrun.supervisor.children.processes import SYSTEM_PATH
@@ -107,7 +108,7 @@ def code() -> bytes:
             sources[name] = source.read()
         compiled[name] = SourceFileLoader(name, path).get_code(name)  # from its cache
     parts = [
-        zlib.compress(part) for part in (json.dumps(sources).encode(), marshal.dumps(compiled))
+        zlib.compress(part) for part in (msgspec.json.encode(sources), marshal.dumps(compiled))
     ]
     line = f"{len(parts[0])} {len(parts[1])} {MAGIC_NUMBER.hex()}\n"
     return line.encode() + b"".join(parts)

@@ -1,6 +1,6 @@
 """A shim on a node, as engines see it (see `supervisor.shim` for what it can do)."""
 
-import secrets
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import trio
 
+from scrun.core.text import printable_lines
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
@@ -199,7 +200,7 @@ class Shim:
             self._journal.write("info", f"{hello.node}: streams go over srun, as before")
             return False
         begun = trio.current_time()
-        secret = secrets.token_bytes(32)
+        secret = os.urandom(32)
         try:
             async with Listener(ports, secret, self._journal).listening() as listener:
                 offered = await addresses(hello.environment, listener.port)
@@ -261,7 +262,7 @@ class Shim:
         if kind == REPLY:
             call = decoded(payload, Reply).call
             if call in self._calls:
-                self._calls[call].set(msgspec.json.decode(payload))
+                self._calls[call].set(decoded(payload, dict))
         elif kind == EVENT:
             self._take_event(decoded(payload, Event).event, payload)
         elif kind == CALL or self._direct:
@@ -272,7 +273,7 @@ class Shim:
     def _take_event(self, event: str, payload: memoryview) -> None:
         if event == "hello":
             self._hello.set(decoded(payload, Hello))
-            before = self._control.before.decode(errors="replace").strip()
+            before = printable_lines(bytes(self._control.before)).decode().strip()
             self._control.before.clear()
             if before:
                 self._journal.write("verbose", f"before the shim: {before[:_WORDS_BEFORE]}")
@@ -280,6 +281,8 @@ class Shim:
             self.on_signal(decoded(payload, Signal).number)
         elif event == "ended":
             ended = decoded(payload, Ended)
+            if not os.WIFEXITED(ended.status) and not os.WIFSIGNALED(ended.status):
+                raise BrokenFrame(f"{ended.status} is no status of an end")
             if ended.target in self._targets:
                 self._targets[ended.target].set(ended.status)
 

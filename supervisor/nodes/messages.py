@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 
 from scrun.core.errors import EngineError
+from scrun.core.text import one_line, printable
 from scrun.supervisor.shim.frames import BrokenFrame
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ class ShimError(EngineError):
     """
 
     def __init__(self, message: str, log: str = "") -> None:
-        super().__init__(message)
+        super().__init__(printable(one_line(message)))
         self.log = log
 
 
@@ -74,5 +75,5 @@ def decoded(payload: memoryview, kind: type[T]) -> T:
     """
     try:
         return msgspec.json.decode(payload, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BrokenFrame(f"what it sends is not understood: {error}") from error

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterable
+from typing import cast
 
 import trio
 
@@ -13,7 +14,7 @@ from scrun.client import progress
 from scrun.client.ask import build_request
 from scrun.client.submit import _read_reply, build_call
 from scrun.client.supervisor_name import supervisor_name
-from scrun.core.errors import UsageError
+from scrun.core.errors import EngineError, UsageError
 from scrun.oci.ids import check_id
 from scrun.oci.signals import parse_signal, signal_name
 from scrun.protocol import wire
@@ -22,9 +23,16 @@ from scrun.supervisor.containers.anchors import read_signals
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.contracts.create_request import read_command_line
 from scrun.supervisor.daemon.requests import ClientRequest
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.connection import Shim, _Awaited
+from scrun.supervisor.nodes.incoming import Incoming
+from scrun.supervisor.nodes.link import Link
+from scrun.supervisor.nodes.outgoing import Outgoing
+from scrun.supervisor.nodes.parsing import Frames
 from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.scripts.channel import Channel, Hangup
 from scrun.supervisor.scripts.process import parse_frame
+from scrun.supervisor.shim.frames import WINDOW, BrokenFrame
 from tests.stress.fuzz.base import LONGEST, said, scratch
 
 _INFORMATION = ("help", "usage", "version")
@@ -151,6 +159,38 @@ def anchor(data: bytes) -> None:
         found += some
     assert (found, left) == (whole, rest)
     assert len(rest) <= LONGEST
+
+
+def shim(data: bytes) -> None:
+    """What a shim sends, over srun: its first reply and event, and a stream, are waited for."""
+    found = Shim(cast("Link", _Sent()), cast("trio.Nursery", None), cast("Journal", _Sent()))
+    _, reply = found._send("script", {})
+    ended = found._targets["c"] = _Awaited()
+    output = found._table.incoming[1] = Incoming(cast("Link", _Sent()), 1, "stdout", print)
+    typed = found._table.outgoing[2] = Outgoing(cast("Link", _Sent()), 2)
+    frames = Frames(found._dispatch)
+    try:
+        for place in range(0, len(data), 7):
+            frames.feed(memoryview(data)[place : place + 7])
+    except BrokenFrame as error:
+        said(EngineError(str(error)))
+    assert not reply.came or isinstance(reply.value, dict)
+    assert not ended.came or -65 < os.waitstatus_to_exitcode(ended.value) < 256
+    assert sum(map(len, output._waiting)) <= min(WINDOW, len(data))
+    assert typed._allowed >= WINDOW
+
+
+class _Sent:
+    """A connection, or a journal, that keeps nothing."""
+
+    def __init__(self) -> None:
+        self.before = bytearray(b"before")
+
+    def put(self, frame: bytes) -> None:
+        """Send it nowhere."""
+
+    def write(self, level: str, text: str) -> None:
+        """Write it nowhere."""
 
 
 def worker(data: bytes) -> None:

@@ -12,6 +12,8 @@ import json
 from scrun.cli.grammar import COMMANDS
 from scrun.protocol import wire
 from scrun.protocol.attach import DATA, frame
+from scrun.supervisor.shim import frames as shim
+from tests.harness.peer import HELLO
 from tests.stress.fuzz import documents, frames, outputs, settings
 from tests.stress.fuzz.base import Target
 from tests.stress.fuzz.seeds import (
@@ -126,6 +128,18 @@ TARGETS: dict[str, Target] = {
         "the state and the log of an OCI runtime",
         outputs.runtime,
         (b'{"pid": 42, "status": "running"}', b'{"level":"error","msg":"exec: no"}\n'),
+    ),
+    "shim": Target(
+        "the frames of a shim",
+        frames.shim,
+        (
+            shim.frame(shim.EVENT, 0, json.dumps(HELLO).encode()),
+            shim.frame(shim.REPLY, 0, b'{"call": 1, "status": 0, "text": "x"}')
+            + shim.frame(shim.EVENT, 0, b'{"event": "ended", "target": "c", "status": 256}'),
+            shim.frame(shim.DATA, 1, b"shown") + shim.frame(shim.END, 1),
+            shim.frame(shim.CREDIT, 2, b"\0\0\1\0") + shim.frame(shim.CLOSED, 2),
+        ),
+        ("\1", "\2", "\3", "\4", "\5", "event", "status"),
     ),
     "worker": Target(
         "the frames of the process of a scrun.lua",

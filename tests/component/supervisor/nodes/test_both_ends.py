@@ -335,6 +335,20 @@ async def test_the_shim_is_killed(rootfs: Path, tmp_path: Path) -> None:
             await there.shim.ended("c")
 
 
+async def test_the_direct_connection_breaks(rootfs: Path, tmp_path: Path) -> None:
+    async with (
+        node(rootfs, tmp_path) as there,
+        there.running("sleep", "1000", stdio=(NULL, NULL, NULL)),
+    ):
+        with socket.socket(fileno=os.dup(there.shim._table.link._readable)) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
+        with trio.fail_after(5), pytest.raises(ShimLost):
+            await there.shim.ended("c")
+        with trio.fail_after(10):
+            await there.process.wait()
+    assert not os.listdir(tmp_path / "tmp")
+
+
 async def test_leaving_ends_everything(rootfs: Path, tmp_path: Path) -> None:
     async with node(rootfs, tmp_path) as there:
         async with there.running("sleep", "1000", stdio=(NULL, NULL, NULL)):

@@ -105,11 +105,11 @@ async def test_a_call_that_fails() -> None:
 
         async def answer() -> None:
             call = await peer.call("create")
-            await peer.reply(call, error="no such file", log='{"msg":"x"}\n')
+            await peer.reply(call, error="no\nsuch\x1b file", log='{"msg":"x"}\n')
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(answer)
-            with pytest.raises(ShimError, match="no such file") as caught:
+            with pytest.raises(ShimError, match=r"^no; such\\x1b file$") as caught:
                 await shim.call("create", id="c")
         assert caught.value.log == '{"msg":"x"}\n'
 
@@ -226,6 +226,9 @@ async def test_the_end_of_srun(*, direct: bool) -> None:
         frame(REPLY, 0, b"\xff"),
         frame(EVENT, 0, b'{"event": "hello"}'),
         frame(EVENT, 0, b'{"event": "ended", "target": 5}'),
+        frame(EVENT, 0, b'{"event": "ended", "target": "c", "status": 127}'),
+        frame(REPLY, 0, b'{"call": 1, "error": "\xff"}'),
+        frame(REPLY, 0, b'{"call": 1, "x": ' + b"[" * 100_000),
         frame(5, 1, b"x"),
         b"\x04\0\0\0\1\xff\xff\xff\xff",
     ],
