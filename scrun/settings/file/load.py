@@ -110,9 +110,9 @@ class Slurm(msgspec.Struct, frozen=True):
             may be pending for ever.)
         give_up: Reasons of squeue(1) for which a pending job can never start: a container whose
             job has one is refused. `*` stands for anything. With `[]` it waits for ever.
-        launch: What makes containers on the nodes: `container`, Slurm itself, by the
-            commands of the site's oci.conf, or `shim`, a program of scrun in the job's step, which calls
-            crun or runc.
+        launch: What makes containers on the nodes: `container`, Slurm itself, by the commands of
+            the site's oci.conf, or `shim`, a program of scrun in the job's step, which calls crun
+            or runc.
         engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are
             requests for the job.
         allow: Requests that annotations and variables of a container may make besides those for
