@@ -24,11 +24,9 @@ SECRET = bytes(range(32))
 
 
 @pytest.fixture
-def plain(make_shim: MakeShim, rootfs: Path) -> Shim:
+def plain(make_shim: MakeShim) -> Shim:
     """A shim with any runtime."""
-    shim = make_shim()
-    shim.rootfs = rootfs
-    return shim
+    return make_shim()
 
 
 def fake(directory: Path, script: str) -> dict[str, str]:
@@ -40,7 +38,7 @@ def fake(directory: Path, script: str) -> dict[str, str]:
     return {"PATH": f"{directory}:{os.environ['PATH']}"}
 
 
-def test_hello(plain: Shim, tmp_path: Path) -> None:
+def test_hello(plain: Shim, folder: Path) -> None:
     hello = plain.hello
     assert hello["protocol"] == PROTOCOL
     assert hello["node"] == os.uname().nodename
@@ -48,10 +46,10 @@ def test_hello(plain: Shim, tmp_path: Path) -> None:
     assert re.fullmatch(r"3\.\d+\.\d+", hello["python"])
     assert os.access(hello["runtime"], os.X_OK)
     directory = Path(hello["directory"])
-    assert directory.parent == tmp_path / "tmp"
+    assert directory.parent == folder
     assert re.fullmatch(f"scrun-{os.geteuid()}-[a-z0-9]{{6}}", directory.name)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert hello["environment"]["TMPDIR"] == str(tmp_path / "tmp")
+    assert hello["environment"]["TMPDIR"] == str(folder)
     assert plain.close() == (0, "")
 
 
@@ -141,7 +139,6 @@ def test_signals_are_told(plain: Shim) -> None:
 
 def test_what_a_dead_shim_left_is_removed(make_shim: MakeShim, rootfs: Path) -> None:
     first = make_shim()
-    first.rootfs = rootfs
     first.run("a", "sleep", "1000")
     container = first.call("script", script="true") and descendants(first.process.pid)
     living = make_shim()
