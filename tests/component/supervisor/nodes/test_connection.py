@@ -134,6 +134,13 @@ async def test_a_call_that_is_too_long() -> None:
             await shim.call("create", id="c", config="x" * LONGEST)
 
 
+async def test_a_call_that_is_no_text() -> None:
+    async with talking() as (shim, _):
+        with pytest.raises(ShimError, match=r"exec: .* is not UTF-8"):
+            await shim.call("exec", id="e", container="c", process={"env": ["A=\udcff"]})
+        assert not shim._targets
+
+
 async def test_a_long_call_and_a_long_reply() -> None:
     text = "x" * (8 << 20)
     async with talking() as (shim, peer), trio.open_nursery() as nursery:
