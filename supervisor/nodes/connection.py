@@ -120,7 +120,8 @@ class Shim:
             del self._calls[number]
         if (error := reply.get("error")) is not None:
             if begins:
-                del self._targets[target], self._container_of[target]
+                self._targets.pop(target, None)
+                self._container_of.pop(target, None)
             raise ShimError(error, reply.get("log", ""))
         if begins:
             self._table.begin(fields.get("streams"))

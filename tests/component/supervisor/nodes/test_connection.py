@@ -178,6 +178,21 @@ async def test_ended() -> None:
         await made(shim, peer, "delete", id="c")
 
 
+async def test_a_create_that_is_deleted_meanwhile() -> None:
+    async with talking() as (shim, peer):
+
+        async def create() -> None:
+            with pytest.raises(ShimError, match="it has been deleted"):
+                await shim.call("create", id="c")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create)
+            begun = await peer.call("create")
+            await made(shim, peer, "delete", id="c")
+            await peer.reply(begun, error="it has been deleted")
+        assert not shim._container_of
+
+
 async def test_a_signal_of_slurms() -> None:
     async with talking() as (shim, peer):
         await peer.event(event="signal", number=1)  # nobody listens yet
