@@ -105,7 +105,7 @@ class Shim:
         while data:
             data = data[os.write(fd, data) :]
 
-    def ask(self, verb: str, **fields: Any) -> int:
+    def ask(self, verb: object, **fields: Any) -> int:
         """Send a call; return its number."""
         self._calls += 1
         self.send(CALL, 0, json.dumps({"call": self._calls, "verb": verb, **fields}).encode())
