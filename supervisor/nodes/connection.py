@@ -110,17 +110,18 @@ class Shim:
         """
         target = str(fields.get("id"))
         begins = verb in ("create", "exec")
+        number, waiting = self._send(verb, fields)
         if begins:
             self._targets[target] = _Awaited()
             self._container_of[target] = str(fields.get("container", target))
-        number, waiting = self._send(verb, fields)
         try:
             reply: dict[str, Any] = await self._coming(waiting)
         finally:
             del self._calls[number]
         if (error := reply.get("error")) is not None:
             if begins:
-                del self._targets[target], self._container_of[target]
+                self._targets.pop(target, None)
+                self._container_of.pop(target, None)
             raise ShimError(error, reply.get("log", ""))
         if begins:
             self._table.begin(fields.get("streams"))
@@ -134,7 +135,10 @@ class Shim:
         del self._calls[number]
 
     def _send(self, verb: str, fields: Mapping[str, object]) -> tuple[int, _Awaited]:
-        payload = msgspec.json.encode({**fields, "call": self._last_call + 1, "verb": verb})
+        try:
+            payload = msgspec.json.encode({**fields, "call": self._last_call + 1, "verb": verb})
+        except UnicodeEncodeError as error:
+            raise ShimError(f"{verb}: {error.object!r} is not UTF-8") from None
         if len(payload) > LONGEST:
             raise ShimError(f"{verb}: {len(payload)} bytes are more than a shim takes")
         self._last_call += 1

@@ -21,8 +21,12 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.children.pumps import cat_from, cat_to
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.nodes.files import Gone, RegularFile, gone
+from scrun.supervisor.shim.frames import WINDOW
 
 _NULL = os.makedev(1, 3)
+_MUCH = 1 << 22
+_LARGE = WINDOW  # then it takes all that may come, and nothing waits in our memory
+_MOST_LARGE = 16
 
 
 class Source(Protocol):
@@ -140,10 +144,11 @@ async def _again(
             yield _Nothing()
             return
     else:
+        own = _Pipe(again)
         try:
-            yield _Pipe(again)
+            yield own
         finally:
-            os.close(again)
+            own.close()
         return
     async with cat(fd, child_env) as pipe:
         os.set_blocking(pipe, False)
@@ -206,13 +211,46 @@ class _Ready:
 
 
 class _Pipe(_Ready):
-    """A pipe or a device, by an open file description of our own that does not block."""
+    """A pipe or a device, by an open file description of our own that does not block.
+
+    A pipe that carries much is made larger: its reader and we wake each other less often then, and
+    a byte takes half the time. Only some are, for a user may have 64 MiB in pipes (pipe(7)).
+    """
+
+    _large = 0
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self._until_large: int | None = _MUCH
+        self._is_large = False
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._fd)
+        _Pipe._large -= self._is_large
+
+    def _count(self, count: int) -> int:
+        if self._until_large is not None:
+            self._until_large -= count
+            if self._until_large < 0 and _Pipe._large < _MOST_LARGE:
+                self._enlarge()
+        return count
+
+    def _enlarge(self) -> None:
+        self._until_large = None
+        try:
+            if fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ) < _LARGE:
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _LARGE)
+                self._is_large = True
+                _Pipe._large += 1
+        except OSError:  # a device; the user has too much in pipes
+            pass
 
     def _read(self, room: memoryview) -> int:
-        return os.readv(self._fd, [room])
+        return self._count(os.readv(self._fd, [room]))
 
     def _write(self, data: memoryview) -> int:
-        return os.write(self._fd, data)
+        return self._count(os.write(self._fd, data))
 
 
 class _Socket(_Ready):

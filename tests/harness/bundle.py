@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.harness.users import User
+
 Config = dict[str, Any]
 
 _CAPABILITIES = ["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"]
@@ -97,6 +99,17 @@ def make_config(args: Sequence[str], root: str = "rootfs", *, terminal: bool = F
             "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/sys"],
         },
     }
+
+
+def map_user(config: Config, user: User) -> None:
+    """Change a config.json so that this user's runtime takes it as it is."""
+    linux = config["linux"]
+    if not any(space["type"] == "user" for space in linux["namespaces"]):
+        linux["namespaces"].append({"type": "user"})
+    for key, number in (("uidMappings", user.uid), ("gidMappings", user.gid)):
+        linux[key] = [{"containerID": 0, "hostID": number, "size": 1}]
+    for mount in config["mounts"]:
+        mount["options"] = [word for word in mount.get("options", ()) if word[:4] != "gid="]
 
 
 def write_bundle(path: Path, config: object) -> Path:

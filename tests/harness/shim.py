@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from scrun.supervisor.shim.frames import (
     frame,
 )
 from tests import CHECKOUT
-from tests.harness.bundle import make_config
+from tests.harness.bundle import make_config, map_user
+from tests.harness.users import User
 
 _BOOT = (
     f"import sys; sys.path.insert(0, {str(CHECKOUT)!r});"
@@ -55,20 +56,23 @@ class Shim:
         signals: The signals that it told.
         generous: Whether what comes is credited at once.
         rootfs: The root file system of `create`.
+        user: Whose it is.
     """
 
     def __init__(
         self,
-        env: Mapping[str, str] | None = None,
-        python: str = sys.executable,
-        before: Sequence[str] = _PURE_V2,
+        rootfs: Path,
+        user: User,
+        env: Mapping[str, str],
     ) -> None:
+        self.rootfs = rootfs
+        self.user = user
         self.process = subprocess.Popen(
-            [*before, python, "-I", "-S", "-c", _BOOT],
+            [*_PURE_V2, *user.prefix, sys.executable, "-I", "-S", "-c", _BOOT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, **env},
             bufsize=0,
         )
         assert self.process.stdin is not None
@@ -85,7 +89,6 @@ class Shim:
         self.allowed: dict[int, int] = defaultdict(lambda: WINDOW)
         self.signals: list[int] = []
         self.generous = True
-        self.rootfs = Path("/nonexistent")
         self._last_stream = 0
         self._hello: dict[str, Any] = {}
         self.hello = self.until("hello", lambda: self._hello)
@@ -102,7 +105,7 @@ class Shim:
         while data:
             data = data[os.write(fd, data) :]
 
-    def ask(self, verb: str, **fields: Any) -> int:
+    def ask(self, verb: object, **fields: Any) -> int:
         """Send a call; return its number."""
         self._calls += 1
         self.send(CALL, 0, json.dumps({"call": self._calls, "verb": verb, **fields}).encode())
@@ -137,7 +140,10 @@ class Shim:
             changes: Members of config.json.
         """
         terminal = "terminal" in (streams or {})
-        config = {**make_config(args, str(self.rootfs), terminal=terminal), **changes}
+        config = make_config(args, str(self.rootfs), terminal=terminal)
+        if self.user.uid:
+            map_user(config, self.user)
+        config = {**config, **changes}
         return self.call(
             "create", id=target, name=f"name-{target}", config=config, streams=streams or {}
         )

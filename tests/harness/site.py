@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness import cluster
-from tests.harness.bundle import make_config, make_rootfs, write_bundle
+from tests.harness.bundle import make_config, make_rootfs, map_user, write_bundle
 from tests.harness.life import TIMEOUT, Life
 from tests.harness.processes import Process, processes_of, signal_quietly
 from tests.harness.users import User
@@ -142,13 +142,7 @@ class Site:
         config["root"]["readonly"] = False
         if not self.user.uid:
             return config
-        linux = config["linux"]
-        if not any(space["type"] == "user" for space in linux["namespaces"]):
-            linux["namespaces"].append({"type": "user"})
-        for key, number in (("uidMappings", self.user.uid), ("gidMappings", self.user.gid)):
-            linux[key] = [{"containerID": 0, "hostID": number, "size": 1}]
-        for mount in config["mounts"]:
-            mount["options"] = [word for word in mount.get("options", ()) if word[:4] != "gid="]
+        map_user(config, self.user)
         return config
 
     def bundle(self, config: object) -> Path:

@@ -134,6 +134,13 @@ async def test_a_call_that_is_too_long() -> None:
             await shim.call("create", id="c", config="x" * LONGEST)
 
 
+async def test_a_call_that_is_no_text() -> None:
+    async with talking() as (shim, _):
+        with pytest.raises(ShimError, match=r"exec: .* is not UTF-8"):
+            await shim.call("exec", id="e", container="c", process={"env": ["A=\udcff"]})
+        assert not shim._targets
+
+
 async def test_a_long_call_and_a_long_reply() -> None:
     text = "x" * (8 << 20)
     async with talking() as (shim, peer), trio.open_nursery() as nursery:
@@ -169,6 +176,21 @@ async def test_ended() -> None:
             nursery.start_soon(shim.ended, "c")
             await peer.event(event="ended", target="c", status=9)
         await made(shim, peer, "delete", id="c")
+
+
+async def test_a_create_that_is_deleted_meanwhile() -> None:
+    async with talking() as (shim, peer):
+
+        async def create() -> None:
+            with pytest.raises(ShimError, match="it has been deleted"):
+                await shim.call("create", id="c")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create)
+            begun = await peer.call("create")
+            await made(shim, peer, "delete", id="c")
+            await peer.reply(begun, error="it has been deleted")
+        assert not shim._container_of
 
 
 async def test_a_signal_of_slurms() -> None:

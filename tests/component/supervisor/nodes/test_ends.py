@@ -319,6 +319,35 @@ async def test_a_writer_is_held_no_longer_than_needed() -> None:
     os.close(readable)
 
 
+async def carry(fd: int, readable: int, size: int) -> int:
+    """Carry so many bytes into a pipe; return its capacity then."""
+    async with sink(fd, ENV) as found:
+        while size > 0:
+            size -= await found.write(memoryview(bytes(1 << 16)))
+            os.read(readable, 1 << 16)
+        return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+
+
+async def test_a_pipe_that_carries_much_is_made_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    readable, writable = os.pipe()
+    assert await carry(writable, readable, 1 << 20) == 1 << 16
+    assert await carry(writable, readable, 5 << 20) == 1 << 20
+    for fd in (readable, writable):
+        os.close(fd)
+    readable, writable = os.pipe()
+    monkeypatch.setattr(ends, "_MOST_LARGE", 1)
+    others = os.pipe()
+    async with source(readable, ENV) as found, sink(writable, ENV) as to:
+        for _ in range(100):
+            await to.write(memoryview(bytes(1 << 16)))
+            assert await found.read_into(memoryview(bytearray(1 << 16))) == 1 << 16
+        assert fcntl.fcntl(writable, fcntl.F_GETPIPE_SZ) == 1 << 20
+        assert await carry(others[1], others[0], 5 << 20) == 1 << 16  # one is enough
+    assert await carry(others[1], others[0], 5 << 20) == 1 << 20
+    for fd in (readable, writable, *others):
+        os.close(fd)
+
+
 @pytest.mark.parametrize("which", ["pipe", "terminal"])
 def test_of_another_user(which: str) -> None:
     """As after su: they can be used, but not opened."""

@@ -2,56 +2,63 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.harness import users
 from tests.harness.bundle import make_rootfs
 from tests.harness.processes import processes_of
 from tests.harness.shim import Shim
+from tests.harness.users import User
 
 MakeShim = Callable[..., Shim]
 
 
 @pytest.fixture(scope="session")
-def rootfs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("shim") / "rootfs"
-    make_rootfs(path)
-    return path
+def rootfs() -> Iterator[Path]:
+    """A root file system that everybody may use."""
+    with tempfile.TemporaryDirectory(prefix="shim-root-") as directory:
+        os.chmod(directory, 0o755)
+        path = Path(directory) / "rootfs"
+        make_rootfs(path)
+        yield path
 
 
 @pytest.fixture
-def make_shim(tmp_path: Path) -> Iterator[MakeShim]:
-    """Makes shims, each with TMPDIR in the test's folder; nothing may be left of them."""
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
+def folder() -> Iterator[Path]:
+    """A folder for shims' directories; nothing may be left in it, and no process."""
+    with tempfile.TemporaryDirectory(prefix="shim-test-") as path:
+        os.chmod(path, 0o1777)
+        yield Path(path)
+        assert not os.listdir(path)
+        assert not processes_of(path)
+
+
+@pytest.fixture
+def make_shim(folder: Path, rootfs: Path) -> Iterator[MakeShim]:
+    """Makes shims that use the folder."""
     with contextlib.ExitStack() as stack:
 
-        def make(**options: Any) -> Shim:
-            options["env"] = {"TMPDIR": str(temporary), **options.get("env", {})}
-            shim = Shim(**options)
+        def make(env: Mapping[str, str] | None = None, user: User | None = None) -> Shim:
+            shim = Shim(rootfs, user or users.root(), {"TMPDIR": str(folder), **(env or {})})
             stack.callback(shim.end)
             return shim
 
         yield make
-    assert not os.listdir(temporary)
-    assert not processes_of(str(temporary))
 
 
-@pytest.fixture(params=["crun", "runc"])
-def shim(
-    request: pytest.FixtureRequest, make_shim: MakeShim, tmp_path: Path, rootfs: Path
-) -> Shim:
-    """A shim, with each of the runtimes."""
-    env = {}
-    if request.param == "runc":
-        broken = tmp_path / "crun"
-        broken.write_text("#!/bin/sh\nexit 1\n")
-        broken.chmod(0o755)
-        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    made = make_shim(env=env)
-    made.rootfs = rootfs
-    assert os.path.basename(made.hello["runtime"]) == request.param
+@pytest.fixture(params=["root-crun", "root-runc", "user-crun", "user-runc"])
+def shim(request: pytest.FixtureRequest, make_shim: MakeShim, rootfs: Path) -> Shim:
+    """A shim, with each of the runtimes, as root and as an ordinary user."""
+    who, runtime = request.param.split("-")
+    broken = rootfs.parent / "bin" / "crun"
+    broken.parent.mkdir(exist_ok=True)
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    env = {"PATH": f"{broken.parent}:{os.environ['PATH']}"} if runtime == "runc" else {}
+    made = make_shim(env, users.root() if who == "root" else users.ordinary())
+    assert os.path.basename(made.hello["runtime"]) == runtime
     return made

@@ -18,11 +18,6 @@ from tests.harness.wait import wait_until, wait_while
 MIB = 1 << 20
 
 
-def no_pid_namespace(shim: Shim) -> dict[str, object]:
-    """`linux` of a config.json whose processes are the machine's."""
-    return {"namespaces": [{"type": kind} for kind in ("ipc", "uts", "mount")]}
-
-
 @pytest.mark.parametrize(
     ("script", "status"), [("true", 0), ("exit 7", 7), ("kill -KILL $$; exit 1", 1)]
 )
@@ -287,11 +282,13 @@ def test_what_has_ended_is_not_mistaken_for_another(shim: Shim) -> None:
     assert shim.call("delete", id="b") == {}
 
 
+@pytest.mark.parametrize("shim", ["root-crun", "root-runc"], indirect=True)
 def test_daemons_without_a_pid_namespace(shim: Shim) -> None:
     """What outlives the first process ends with its container, and only with that."""
     marks = ["1234567", "7654321"]
+    linux = {"namespaces": [{"type": kind} for kind in ("ipc", "uts", "mount")]}
     for target, mark in zip("ab", marks, strict=True):
-        shim.run(target, "sh", "-c", f"setsid sleep {mark} & exit 0", linux=no_pid_namespace(shim))
+        shim.run(target, "sh", "-c", f"setsid sleep {mark} & exit 0", linux=linux)
         assert shim.ended(target) == 0
     for mark in marks:
         wait_until("the daemon", functools.partial(processes_of, mark))

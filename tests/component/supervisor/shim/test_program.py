@@ -3,6 +3,7 @@
 import functools
 import hmac
 import os
+import random
 import re
 import signal
 import socket
@@ -24,11 +25,9 @@ SECRET = bytes(range(32))
 
 
 @pytest.fixture
-def plain(make_shim: MakeShim, rootfs: Path) -> Shim:
+def plain(make_shim: MakeShim) -> Shim:
     """A shim with any runtime."""
-    shim = make_shim()
-    shim.rootfs = rootfs
-    return shim
+    return make_shim()
 
 
 def fake(directory: Path, script: str) -> dict[str, str]:
@@ -40,7 +39,7 @@ def fake(directory: Path, script: str) -> dict[str, str]:
     return {"PATH": f"{directory}:{os.environ['PATH']}"}
 
 
-def test_hello(plain: Shim, tmp_path: Path) -> None:
+def test_hello(plain: Shim, folder: Path) -> None:
     hello = plain.hello
     assert hello["protocol"] == PROTOCOL
     assert hello["node"] == os.uname().nodename
@@ -48,10 +47,10 @@ def test_hello(plain: Shim, tmp_path: Path) -> None:
     assert re.fullmatch(r"3\.\d+\.\d+", hello["python"])
     assert os.access(hello["runtime"], os.X_OK)
     directory = Path(hello["directory"])
-    assert directory.parent == tmp_path / "tmp"
+    assert directory.parent == folder
     assert re.fullmatch(f"scrun-{os.geteuid()}-[a-z0-9]{{6}}", directory.name)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    assert hello["environment"]["TMPDIR"] == str(tmp_path / "tmp")
+    assert hello["environment"]["TMPDIR"] == str(folder)
     assert plain.close() == (0, "")
 
 
@@ -141,7 +140,6 @@ def test_signals_are_told(plain: Shim) -> None:
 
 def test_what_a_dead_shim_left_is_removed(make_shim: MakeShim, rootfs: Path) -> None:
     first = make_shim()
-    first.rootfs = rootfs
     first.run("a", "sleep", "1000")
     container = first.call("script", script="true") and descendants(first.process.pid)
     living = make_shim()
@@ -360,3 +358,29 @@ def closed(shim: Shim) -> int:
 def test_it_may_not_be_traced(plain: Shim) -> None:
     """It knows a secret: its /proc files are root's."""
     assert os.stat(f"/proc/{plain.process.pid}/environ").st_uid == 0
+
+
+def test_no_call_ends_it(plain: Shim, dice: random.Random) -> None:
+    """Each has one answer, whatever its fields are."""
+    plain.run("a", "sleep", "1000")
+    verbs = ["create", "exec", "signal", "start", "resize", "delete", "script", "dial", "x", None]
+    values = [
+        None, True, -1, 0, 1, 1 << 40, 1.5, "", "a", "b", "\0", "\ud800", "x" * 5000, [], ["a"],
+        {}, {"env": ["A"]}, {"stdin": -1}, {"stdout": "1"}, {"terminal": 5, "rows": "x"},
+        {"stderr": 7},
+        {"process": {"env": 3}}, {"process": {"args": ["true"]}, "root": {"path": "/"}},
+    ]  # fmt: skip
+    names = [
+        "id", "name", "config", "streams", "number", "all", "container", "process", "rows",
+        "columns", "script", "addresses", "secret", "patience",
+    ]  # fmt: skip
+    for _ in range(150):
+        verb = dice.choice(verbs)
+        fields = {name: dice.choice(values) for name in dice.sample(names, dice.randrange(14))}
+        if verb == "create":
+            fields["streams"] = dice.choice([{}, {"stdin": 1 << 33}, {"terminal": -5}, None])
+        if fields.get("patience") == 1 << 40:
+            fields["patience"] = 0
+        plain.answer(plain.ask(verb, **fields))
+    assert plain.call("script", script="true")["status"] == 0
+    assert plain.close()[1] == ""
