@@ -31,7 +31,8 @@ _ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", 
 # what programs need, on every distribution
 _TOP = ("bin", "sbin", "usr", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
 _PATIENCE = 10.0
-_ENTRY = re.compile(r"^\{", re.MULTILINE)
+# a terminal's last output may end without a newline (see `read_log`)
+_ENTRY = re.compile(r'^\{|\{(?=\s*"(?:level|msg|time)":)', re.MULTILINE)
 _DECODER = json.JSONDecoder()
 _SHORTAGE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _UNIFIED = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")

@@ -76,7 +76,7 @@ def test_a_job_that_no_process_could_give_back(by_oci_conf: tuple[Site, Path]) -
     assert done.read_text() != ""
 
 
-def test_a_job_whose_holder_is_killed(by_oci_conf: tuple[Site, Path]) -> None:
+def test_a_job_whose_keepalive_is_killed(by_oci_conf: tuple[Site, Path]) -> None:
     """What it would have called is called in its place, though the container ends at once."""
     site, done = by_oci_conf
     life = site.shell("true").created().start()
@@ -88,7 +88,7 @@ def test_a_job_whose_holder_is_killed(by_oci_conf: tuple[Site, Path]) -> None:
     life.delete()
 
 
-def test_what_waits_for_delete_waits_although_the_holder_is_killed(make_site: MakeSite) -> None:
+def test_what_waits_for_delete_waits_although_the_keepalive_is_killed(make_site: MakeSite) -> None:
     """Hooks of poststop are called by `delete`."""
     site = make_site("local-user")
     life = site.shell("echo up; exec sleep 600").created().start()

@@ -1,4 +1,4 @@
-"""Many lives at once."""
+"""Many containers at once."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +10,7 @@ SIZES = (1, 8, 32, 100)
 
 
 class Crowd:
-    """How long N lives of `true` at once take, and how many fail."""
+    """How long N containers of `true` at once take, and how many fail."""
 
     def __init__(self, stand: Stand) -> None:
         self._stand = stand
@@ -18,14 +18,14 @@ class Crowd:
         self._walls: dict[tuple[str, int], list[float]] = {}
 
     def round(self) -> None:
-        """Let each number live once, beside the same number of bare jobs."""
+        """Run each number once, beside the same number of bare jobs."""
         for size in SIZES:
             self._take("scrun", size)
             if self._stand.site.engine == "slurm":
                 self._take("bare", size)
 
     def _take(self, kind: str, size: int) -> None:
-        one = self._life if kind == "scrun" else self._bare
+        one = self._container if kind == "scrun" else self._bare
         began = time.perf_counter()
         with ThreadPoolExecutor(size) as threads:
             good = list(threads.map(one, range(size)))
@@ -34,7 +34,7 @@ class Crowd:
         if kind == "scrun":
             self._failed[size] += good.count(False)
 
-    def _life(self, _: int) -> bool:
+    def _container(self, _: int) -> bool:
         try:
             made = self._stand.create(self._stand.true)
             made.take("", "start")
@@ -50,7 +50,7 @@ class Crowd:
         return self._stand.popen(words).wait() == 0
 
     def _each(self, kind: str, size: int) -> float:
-        """Wall time per life, in seconds."""
+        """Wall time per container, in seconds."""
         walls = self._walls[kind, size]
         return sorted(walls)[len(walls) // 2] / size
 
@@ -66,7 +66,7 @@ class Crowd:
             ]
             for size in SIZES
         ]
-        head = ["at once", "ms per life", "lives per second", "failed", "ms per bare life"]
+        head = ["at once", "ms each", "per second", "failed", "ms each, bare"]
         return table(head, rows)
 
     def goals(self) -> list[Goal]:
@@ -74,5 +74,5 @@ class Crowd:
         ratio = self._each("scrun", 100) / self._each("scrun", 8)
         return [
             Goal("100 at once, failed", "none", float(self._failed[100]), 0),
-            Goal("100 at once, time per life", "8 at once", ratio, 1.0),
+            Goal("100 at once, time for each", "8 at once", ratio, 1.0),
         ]

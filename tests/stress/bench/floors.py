@@ -1,7 +1,7 @@
 """What of a `create` is whose: its parts, each measured by itself in the same rounds."""
 
 from tests.stress.bench.figures import table
-from tests.stress.bench.lives import SALLOC, TRIO
+from tests.stress.bench.operations import SALLOC, TRIO
 from tests.stress.bench.stand import BARE, INTERPRETER, Stand
 
 COMMAND = "an interpreter with `create`'s modules, without its end"

@@ -49,13 +49,13 @@ class Stand:
         self._installation.install(_NOTHING)
         user.give(self._installation.base)
         self.site = Site(engine, user, "idle_timeout = 600\n", self._installation.binary)
-        # where records are when nothing is said: $XDG_RUNTIME_DIR is a tmpfs
+        # where records are when nothing else is set: $XDG_RUNTIME_DIR is a tmpfs
         self.site.root = _MEMORY / self.site.base.name
         self.site.command[-1] = str(self.site.root)
         self.times = Times()
         self._numbers = 0
         become(user)
-        self._said = Said()
+        self._errors = ErrorOutput()
         self.true = self.site.bundle(self.site.config("true"))
         self.sleep = self.site.bundle(self.site.config("sleep", "3600"))
 
@@ -63,7 +63,7 @@ class Stand:
         """End and remove everything."""
         self.site.close()
         self._installation.close()
-        self._said.close()
+        self._errors.close()
         shutil.rmtree(self.site.root, ignore_errors=True)
 
     @functools.cached_property
@@ -87,7 +87,7 @@ class Stand:
             cwd=self.site.base,
             stdin=stdin,
             stdout=subprocess.DEVNULL if stdout is None else stdout,
-            stderr=self._said.pipe,
+            stderr=self._errors.pipe,
         )
 
     def take(self, what: str, *command: str, stdin: int = subprocess.DEVNULL) -> float:
@@ -100,7 +100,7 @@ class Stand:
         status = self.popen(command, stdin).wait()
         taken = time.perf_counter() - began
         if status:
-            raise SystemExit(f"bench: {' '.join(command)}: exit {status}: {self._said.last()}")
+            raise SystemExit(f"bench: {' '.join(command)}: exit {status}: {self._errors.last()}")
         if what:
             self.times.add(what, taken)
         return taken
@@ -133,7 +133,7 @@ class Stand:
         status = self.popen([*command, *arguments], stdin, stdout).wait()
         taken = time.perf_counter() - began
         if status:
-            raise SystemExit(f"bench: create: exit {status}: {self._said.last()}")
+            raise SystemExit(f"bench: create: exit {status}: {self._errors.last()}")
         if what:
             self.times.add(what, taken)
         return Made(self, container, int(pid_file.read_text()), tuple(command))
@@ -193,7 +193,7 @@ class Stand:
         shutil.rmtree(root)
 
 
-class Said:
+class ErrorOutput:
     """What all commands and containers say on standard error: a pipe, as engines give.
 
     It is one for all, and read all the time: a container holds it open.

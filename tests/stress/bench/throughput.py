@@ -77,12 +77,12 @@ class Throughput:
         assert size == SIZE, f"{what}: {size} bytes came"
 
     def _take_stdin(self, what: str, read: int, write: int) -> None:
-        with open(read, "rb") as told, open(write, "wb", buffering=0) as pipe:
-            assert told.readline() == b"ready\n", what
+        with open(read, "rb") as lines, open(write, "wb", buffering=0) as pipe:
+            assert lines.readline() == b"ready\n", what
             began = time.perf_counter()
             pipe.writelines([bytes(_CHUNK)] * (SIZE // _CHUNK))
             pipe.close()
-            assert told.readline() == b"done\n", what
+            assert lines.readline() == b"done\n", what
         self._stand.times.add(what, time.perf_counter() - began)
 
     def goals(self) -> list[Goal]:

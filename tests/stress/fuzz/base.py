@@ -35,7 +35,7 @@ class Target:
     words: tuple[str, ...] = ()
 
 
-def said(error: ScrunError, *, begins: str = "", ends: str = "") -> None:
+def check_error(error: ScrunError, *, begins: str = "", ends: str = "") -> None:
     """Check that an error can be shown, and that it names what it is about."""
     text = str(error)
     assert text.startswith(begins), text

@@ -26,18 +26,18 @@ from scrun.settings.slurm.request_sources import gather, read_requests
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.node_scripts import process_variables
 from scrun.supervisor.contracts.engine import NodeAnswer
-from scrun.supervisor.contracts.target import Target as Place
+from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.sessions.inspection import statistics
 from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.survey import survey
-from tests.stress.fuzz.base import RELEASES, said, scratch, written
+from tests.stress.fuzz.base import RELEASES, check_error, scratch, written
 
-PLACES = (
-    Place(elsewhere=True, uid=1000, gid=100, rootless=True, link_rootfs=True),
-    Place(elsewhere=True, uid=0, gid=0, rootless=False),
-    Place(elsewhere=False, uid=0, gid=0, rootless=False, cgroups=True, host_only=(), rlimits={}),
-    Place(elsewhere=False, uid=0, gid=0, rootless=False, host_only=(), capabilities=frozenset()),
-    Place(elsewhere=False, uid=1000, gid=100, rootless=True, maps_root=True, host_only=()),
+TARGETS = (
+    Target(elsewhere=True, uid=1000, gid=100, rootless=True, link_rootfs=True),
+    Target(elsewhere=True, uid=0, gid=0, rootless=False),
+    Target(elsewhere=False, uid=0, gid=0, rootless=False, cgroups=True, host_only=(), rlimits={}),
+    Target(elsewhere=False, uid=0, gid=0, rootless=False, host_only=(), capabilities=frozenset()),
+    Target(elsewhere=False, uid=1000, gid=100, rootless=True, maps_root=True, host_only=()),
 )
 """Where a container may run."""
 
@@ -56,11 +56,11 @@ def config(data: bytes) -> None:
     try:
         raw, typed = parse(data)
     except BundleError as error:
-        said(error)
+        check_error(error)
         return
     before = copy.deepcopy(raw)
-    for place in PLACES:
-        _staged(raw, place)
+    for target in TARGETS:
+        _staged(raw, target)
     assert raw == before
     _requests(typed)
     _recorded(typed)
@@ -73,14 +73,14 @@ def config(data: bytes) -> None:
     pod_of("/nowhere", written("config.json", data))
 
 
-def _staged(raw: dict[str, Any], place: Place) -> None:
+def _staged(raw: dict[str, Any], target: Target) -> None:
     try:
-        sources = survey(raw, "/nowhere", "/nowhere/rootfs", place, "/nowhere/staged")
+        sources = survey(raw, "/nowhere", "/nowhere/rootfs", target, "/nowhere/staged")
         plan = fit(
-            raw, bundle="/b", staged="/s", rootfs="/s/rootfs", target=place, sources=sources
+            raw, bundle="/b", staged="/s", rootfs="/s/rootfs", target=target, sources=sources
         )
     except StagingError as error:
-        said(error)
+        check_error(error)
         return
     content = msgspec.json.encode(plan.config)
     again, _ = parse(content)
@@ -99,7 +99,7 @@ def _requests(typed: Config) -> None:
             words += srun_arguments(wanted.requests, release)
             assert all(word.startswith("-") and "\0" not in word for word in words)
     except SettingsError as error:
-        said(error)
+        check_error(error)
 
 
 def _recorded(typed: Config) -> None:
@@ -134,7 +134,7 @@ def _executed(process: dict[str, Any], container: dict[str, Any]) -> None:
         processes.fitting_user(process, container)
         pieces = process_variables(process)
     except (BundleError, StateError) as error:
-        said(error)
+        check_error(error)
         return
     assert json.loads("".join(pieces.values())) == process
     words = [f"{name}={piece}" for name, piece in pieces.items()]
@@ -155,7 +155,7 @@ def process(data: bytes) -> None:
     try:
         raw, typed = processes.process_from_file(data, "p.json")
     except BundleError as error:
-        said(error, begins="p.json: ")
+        check_error(error, begins="p.json: ")
         return
     assert raw["args"] == typed.args
     _executed(raw, CONTAINER)
@@ -166,7 +166,7 @@ def resources(data: bytes) -> None:
     try:
         found = read_resources(data, "r.json")
     except UsageError as error:
-        said(error, begins="r.json: ")
+        check_error(error, begins="r.json: ")
         return
     merged = _merged(found, {"memory": {"limit": 1}})
     assert read_resources(json.dumps(merged).encode(), "r.json") == merged
@@ -187,7 +187,7 @@ def record(data: bytes) -> None:
     try:
         found = read_record(str(directory))
     except StateError as error:
-        said(error, ends="; delete the container")
+        check_error(error, ends="; delete the container")
         return
     assert rows[0]["status"] in (found.status, "stopped")
     json.loads(stopped_state(found))

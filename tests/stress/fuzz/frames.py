@@ -33,7 +33,7 @@ from scrun.supervisor.plugins.registry import plugins
 from scrun.supervisor.scripts.channel import Channel, Hangup
 from scrun.supervisor.scripts.process import parse_frame
 from scrun.supervisor.shim.frames import WINDOW, BrokenFrame
-from tests.stress.fuzz.base import LONGEST, said, scratch
+from tests.stress.fuzz.base import LONGEST, check_error, scratch
 
 _INFORMATION = ("help", "usage", "version")
 
@@ -44,7 +44,7 @@ def argv(data: bytes) -> None:
     try:
         parsed = parse_argv(words)
     except UsageError as error:
-        said(error)
+        check_error(error)
         return
     assert parsed.command in COMMANDS or parsed.command in _INFORMATION
     if parsed.id is not None:
@@ -64,7 +64,7 @@ def signals(data: bytes) -> None:
     try:
         number = parse_signal(text)
     except UsageError as error:
-        said(error)
+        check_error(error)
         return
     assert parse_signal(signal_name(number)) == number
 
@@ -74,7 +74,7 @@ def call(data: bytes) -> None:
     try:
         found = read_command_line(data.split(b"\0"), "create", "run", "exec", "shell")
     except UsageError as error:
-        said(error)
+        check_error(error)
         return
     assert 0 < found.pid <= 1 << 22
     assert 0 <= found.child_env.umask <= 0o777
@@ -101,8 +101,8 @@ async def _answer(fields: list[bytes]) -> bytes:
     raise AssertionError
 
 
-class _Said:
-    """A socket on which somebody has said something, and gone."""
+class _Socket:
+    """A socket that has been written to and closed."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = [*pieces, b""]
@@ -115,13 +115,13 @@ class _Said:
         """There is no limit to take away."""
 
 
-def heard(pieces: Iterable[bytes]) -> tuple[object, list[bytes]]:
+def answer_of(pieces: Iterable[bytes]) -> tuple[object, list[bytes]]:
     """What `create` makes of an answer, and what it shows meanwhile."""
     shown: list[bytes] = []
     before = progress.write_if_possible
     progress.write_if_possible = lambda fd, line: shown.append(line)
     try:
-        return _read_reply(_Said(pieces), parse_argv(["create", "c"]))[:2], shown  # type: ignore[arg-type]
+        return _read_reply(_Socket(pieces), parse_argv(["create", "c"]))[:2], shown  # type: ignore[arg-type]
     except ConnectionError as error:
         return str(error), shown
     finally:
@@ -131,10 +131,10 @@ def heard(pieces: Iterable[bytes]) -> tuple[object, list[bytes]]:
 def reply(data: bytes) -> None:
     """The answer to `create`, with the messages before it."""
     data = data[:60000]
-    in_parts = [data[place : place + 1] for place in range(min(len(data), 300))]
-    assert heard([*in_parts, *filter(None, [data[300:]])]) == heard([data])
+    in_parts = [data[at : at + 1] for at in range(min(len(data), 300))]
+    assert answer_of([*in_parts, *filter(None, [data[300:]])]) == answer_of([data])
     try:
-        status, content = wire.receive(_Said([data]))  # type: ignore[arg-type]
+        status, content = wire.receive(_Socket([data]))  # type: ignore[arg-type]
     except ConnectionError:
         assert not data
     else:
@@ -154,8 +154,8 @@ def anchor(data: bytes) -> None:
     data = data[:30_000]
     whole, rest = read_signals(data)
     found, left = [], b""
-    for place in range(0, len(data), 3):
-        some, left = read_signals(left + data[place : place + 3])
+    for at in range(0, len(data), 3):
+        some, left = read_signals(left + data[at : at + 3])
         found += some
     assert (found, left) == (whole, rest)
     assert len(rest) <= LONGEST
@@ -173,7 +173,7 @@ def shim(data: bytes) -> None:
         for place in range(0, len(data), 7):
             frames.feed(memoryview(data)[place : place + 7])
     except BrokenFrame as error:
-        said(EngineError(str(error)))
+        check_error(EngineError(str(error)))
     assert not reply.came or isinstance(reply.value, dict)
     assert not ended.came or -65 < os.waitstatus_to_exitcode(ended.value) < 256
     assert sum(map(len, output._waiting)) <= min(WINDOW, len(data))

@@ -16,7 +16,7 @@ from scrun.supervisor.engines.slurm.job_state import JobState, StepState
 from scrun.supervisor.engines.slurm.pending import read_waiting
 from scrun.supervisor.reapers import site_commands as minder
 from scrun.supervisor.sessions.inspection import read_list, rows_of, total
-from tests.stress.fuzz.base import lines_of, said, written
+from tests.stress.fuzz.base import check_error, lines_of, written
 
 _NOW = 1_800_000_000.0
 
@@ -80,7 +80,7 @@ def version(data: bytes) -> None:
     try:
         found = parse_version(data.decode(errors="replace"))
     except SettingsError as error:
-        said(error)
+        check_error(error)
         return
     assert parse_version(f"slurm {found}") == found
 
@@ -110,12 +110,12 @@ def _told_by(answer: NodeAnswer) -> None:
         rows = rows_of(seen.text, seen.pids)
         assert len(rows) <= 1 + seen.text.count("\n")
     except EngineError as error:
-        said(error)
+        check_error(error)
     try:
         usage = total([answer])
         assert min(usage.user, usage.kernel, usage.memory, usage.threads) >= 0
     except EngineError as error:
-        said(error)
+        check_error(error)
 
 
 def runtime(data: bytes) -> None:

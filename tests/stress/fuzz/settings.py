@@ -14,7 +14,7 @@ from scrun.settings.slurm.requests import from_environment, salloc_arguments, sr
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.settings.spank.plugstack import find_scripts, read_plugstack
 from scrun.supervisor.engines.slurm.layout import OneNode, check, layout_within
-from tests.stress.fuzz.base import RELEASES, said, written
+from tests.stress.fuzz.base import RELEASES, check_error, written
 
 
 def settings(data: bytes) -> None:
@@ -24,7 +24,7 @@ def settings(data: bytes) -> None:
     try:
         found = load({}, path)
     except SettingsError as error:
-        said(error, begins=path)
+        check_error(error, begins=path)
         return
     if short is not None:
         assert short.get("root") == found.root
@@ -51,7 +51,7 @@ def environment(data: bytes) -> None:
         layout = layout_within(found, found, OneNode(1, "22.05"))
         assert layout.tasks >= 1
     except SettingsError as error:
-        said(error)
+        check_error(error)
 
 
 def slurm_conf(data: bytes) -> None:
@@ -60,7 +60,7 @@ def slurm_conf(data: bytes) -> None:
     try:
         found = read_slurm_conf(path)
     except SettingsError as error:
-        said(error)
+        check_error(error)
         return
     assert all(key == key.lower() for key in found)
 
@@ -72,7 +72,7 @@ def plugstack(data: bytes) -> None:
         lines = read_plugstack(path)
         find_scripts(lines)
     except SettingsError as error:
-        said(error)
+        check_error(error)
         return
     assert all(line.pattern.startswith("/") for line in lines)
 
@@ -83,7 +83,7 @@ def oci_conf(data: bytes) -> None:
         conf = parse_oci_conf(data.decode(errors="surrogateescape"), "oci.conf")
         patterns = node_runtime(conf, RuntimeSettings())
     except SettingsError as error:
-        said(error, begins="oci.conf")
+        check_error(error, begins="oci.conf")
         return
     evil = "/b/'; touch x \"$(y)`z`\n"
     values = {**dict.fromkeys("bejmnprstuUf", evil), "@": [evil, "", "a b"]}
@@ -92,7 +92,7 @@ def oci_conf(data: bytes) -> None:
         try:
             command = substitute(pattern, values)
         except SettingsError as error:
-            said(error)
+            check_error(error)
             continue
         plain = pattern.replace("%%", "")
         if not set(plain) & set("$`#<\\\"'") and "%" in plain:

@@ -49,17 +49,17 @@ class Copy:
         """Make it; `close` removes it."""
         self._installation = Installation()
         self._installation.own_copies(CHECKOUT)
-        self.place = self._installation.base / "checkout"
-        self.place.mkdir()
+        self.checkout = self._installation.base / "checkout"
+        self.checkout.mkdir()
         for name in _COPIED:
             source = CHECKOUT / name
             if source.is_dir():
                 leave_out = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(source, self.place / name, symlinks=True, ignore=leave_out)
+                shutil.copytree(source, self.checkout / name, symlinks=True, ignore=leave_out)
             else:
-                shutil.copy(source, self.place / name)
+                shutil.copy(source, self.checkout / name)
         for name, installed in _OWN.items():  # what is broken there is broken here
-            (self.place / name).symlink_to(self._installation.site / installed)
+            (self.checkout / name).symlink_to(self._installation.site / installed)
 
     def close(self) -> None:
         """Remove it."""
@@ -76,12 +76,12 @@ class Copy:
             **os.environ,
             "SCRUN_BIN": self._installation.binary,
             "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONPATH": str(self.place),  # for what a test runs by `python -c`
+            "PYTHONPATH": str(self.checkout),  # for what a test runs by `python -c`
         }
         try:
             done = subprocess.run(
                 [*command, *arguments],
-                cwd=self.place,
+                cwd=self.checkout,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -95,25 +95,27 @@ class Copy:
 
     def check(self, mutations: Iterable[Mutation]) -> str:
         """Return what is wrong without any fault: then no failure says anything."""
-        status, said = self.test(sorted({test for one in mutations for test in one.tests}))
-        return f"pytest ended with {status}\n{said[-3000:]}" if status else ""
+        status, output = self.test(sorted({test for one in mutations for test in one.tests}))
+        return f"pytest ended with {status}\n{output[-3000:]}" if status else ""
 
     def try_out(self, mutation: Mutation) -> Outcome:
         """Put a fault in, run its tests, take it out again."""
-        path = self.place / mutation.file
+        path = self.checkout / mutation.file
         text = path.read_text()
         began = time.monotonic()
         path.write_text(broken(text, mutation))
         try:
-            status, said = self.test(mutation.tests)
+            status, output = self.test(mutation.tests)
         finally:
             path.write_text(text)
         seconds = time.monotonic() - began
         if status not in (0, _FAILED):
-            return Outcome(mutation, False, f"pytest ended with {status}: {said[-500:]}", seconds)
+            return Outcome(
+                mutation, False, f"pytest ended with {status}: {output[-500:]}", seconds
+            )
         failed = [
             line.split(" - ")[0].removeprefix("FAILED ").removeprefix("ERROR ")
-            for line in said.splitlines()
+            for line in output.splitlines()
             if line.startswith(("FAILED ", "ERROR "))
         ]
         return Outcome(mutation, bool(failed), failed[0] if failed else "", seconds)

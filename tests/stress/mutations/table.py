@@ -34,8 +34,8 @@ def _all() -> Iterator[Mutation]:
 
 
 def _messages() -> Iterator[Mutation]:
-    said = "tests/unit/supervisor/engines/slurm/test_slurm_messages.py"
-    grammar = _in(_SLURM + "grammar.py", said)
+    messages = "tests/unit/supervisor/engines/slurm/test_slurm_messages.py"
+    grammar = _in(_SLURM + "grammar.py", messages)
     yield grammar("part-of-a-line-counts", "pattern.fullmatch(line)", "pattern.search(line)")
     yield grammar(
         "what-a-plugin-says-counts",
@@ -47,28 +47,28 @@ def _messages() -> Iterator[Mutation]:
         'OVER = ("Job/step already completing or completed", "Invalid job id specified")',
         'OVER = ("Job/step already completing or completed", "Invalid job")',
     )
-    heard = _in(_SLURM + "job_state.py", said)
-    yield heard(
+    state = _in(_SLURM + "job_state.py", messages)
+    yield state(
         "revoked-counts-more-than-refused",
         'return self.revoked and self.refusal in ("", *OVER)',
         "return self.revoked",
     )
-    yield heard(
+    yield state(
         "another-jobs-end-counts",
         "return bool(self.job_id) and self.job_id in self._revoked",
         "return bool(self._revoked)",
     )
-    yield heard(
+    yield state(
         "a-node-that-failed-is-a-cancelled-job",
         'self._failed_node = words["node"]',
         "pass",
     )
-    yield heard(
+    yield state(
         "what-salloc-says-later-counts-more-than-the-job",
         "self.granted = self._certain = True",
         "self.granted = True",
     )
-    yield heard("a-refusal-is-not-the-end", "or bool(self.refusal)", "or False")
+    yield state("a-refusal-is-not-the-end", "or bool(self.refusal)", "or False")
 
 
 def _allocation() -> Iterator[Mutation]:
@@ -86,7 +86,7 @@ def _allocation() -> Iterator[Mutation]:
         _HERE + "faults/test_salloc_killed.py::test_its_job_is_given_back",
     )
     yield hold(
-        "a-jobs-loss-is-not-told",
+        "a-jobs-loss-is-not-reported",
         "watching.start_soon(allocation.watch, salloc)",
         "pass",
         _HERE + "faults/test_taken_away.py::test_cancelled_from_outside",
@@ -332,7 +332,7 @@ def _life() -> Iterator[Mutation]:
     waiting = _HERE + "slurm/test_waiting.py::"
     phases = _in("supervisor/containers/phases.py")
     creation = _in("supervisor/containers/creation.py")
-    life = _in("supervisor/containers/lifecycle.py")
+    lifecycle = _in("supervisor/containers/lifecycle.py")
     yield phases(
         "the-last-reason-counts",
         "if self._ending is None:\n            self._ending = ending\n            if ending.text:",
@@ -352,7 +352,7 @@ def _life() -> Iterator[Mutation]:
         _HERE + "faults/test_stopping.py::test_it_keeps_its_name_until_everything_is_undone",
     )
     yield phases(
-        "the-anchor-is-not-told",
+        "the-anchor-is-not-informed",
         "self._anchor.end(ending.status)",
         "pass",
         scenario + "test_exit_status",
@@ -375,14 +375,14 @@ def _life() -> Iterator[Mutation]:
         "pass",
         _HERE + "faults/test_stopping.py::test_it_ends_in_time_while_slurm_does_not_answer",
     )
-    yield life(
+    yield lifecycle(
         "staging-that-failed-is-a-success",
         'status = self._ending.status or TAKEN["scrun-failure"]',
         "status = self._ending.status",
         _HERE + "staging/test_lua_staging.py::test_a_stage_out_that_fails_is_no_success",
     )
     left = _HERE + "faults/test_what_is_left.py::"
-    yield life(
+    yield lifecycle(
         "a-job-that-could-not-be-given-back-is-forgotten",
         "keep_what_is_left(job=self._job_may_be_left)",
         "keep_what_is_left(job=False)",
@@ -415,10 +415,10 @@ def _life() -> Iterator[Mutation]:
         'stager=record.stager if there else ""',
     )
     yield _in("supervisor/engines/local/engine.py")(
-        "what-the-runtime-knows-stays-when-its-holder-is-killed",
+        "what-the-runtime-knows-stays-when-its-keepalive-is-killed",
         "if lost.is_set() and (job is None or not job.stays):",
         "if False:",
-        left + "test_a_job_whose_holder_is_killed",
+        left + "test_a_job_whose_keepalive_is_killed",
     )
 
 

@@ -244,12 +244,12 @@ def test_one_that_ignores_signals_is_killed(kind: str, status: int, problems: li
 
 
 def test_a_keeper_that_gets_sigint_before_its_first_line() -> None:
-    said = 'Traceback (most recent call last):\n  File "keeper.py", line {}, in <module>\n'
-    said += "KeyboardInterrupt\nscrun: the container could not be created: status -2\n"
+    words = 'Traceback (most recent call last):\n  File "keeper.py", line {}, in <module>\n'
+    words += "KeyboardInterrupt\nscrun: the container could not be created: status -2\n"
     [fault] = find("runtime-int")
-    early = seen(hit=True, create=Answer(1, "", said.format(0)))
+    early = seen(hit=True, create=Answer(1, "", words.format(0)))
     assert kinds(plan(fault, CREATING), early) == []
-    late = seen(hit=True, create=Answer(1, "", said.format(7)))
+    late = seen(hit=True, create=Answer(1, "", words.format(7)))
     assert kinds(plan(fault, CREATING), late) == [Kind.WORDS]
 
 
@@ -269,19 +269,19 @@ def test_a_number_that_was_given_twice(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     text = "".join(map(line.format, (36, 37, 3, 36)))
     (tmp_path / "log" / "slurmctld.log").write_text(text)
-    said = 'level=info msg="the job is {}"\n'
-    assert given_twice(str(conf), said.format(36)) == "36"
-    assert given_twice(str(conf), said.format(37)) == ""
-    assert given_twice(str(conf), said.format(3)) == ""
+    words = 'level=info msg="the job is {}"\n'
+    assert given_twice(str(conf), words.format(36)) == "36"
+    assert given_twice(str(conf), words.format(37)) == ""
+    assert given_twice(str(conf), words.format(3)) == ""
     assert given_twice(str(conf), "") == ""
-    assert given_twice("/none/etc/slurm.conf", said.format(36)) == ""
+    assert given_twice("/none/etc/slurm.conf", words.format(36)) == ""
 
 
 def test_a_step_that_a_node_could_not_make() -> None:
-    said = "standard error: 'slurmstepd-node2: error: proctrack_g_add: Bad address\\n'"
+    words = "standard error: 'slurmstepd-node2: error: proctrack_g_add: Bad address\\n'"
     log = 'msg="srun: error: task 0 launch failed: Slurmd could not execve job"'
-    assert not_made(said, log)
-    assert not not_made(said, "")
+    assert not_made(words, log)
+    assert not not_made(words, "")
     assert not not_made("", log)
 
 

@@ -19,7 +19,7 @@ from scrun.supervisor.staging.policy import fit
 from tests.harness.limits import limited
 from tests.harness.strategies import JSON, Mutated, mutate, mutated, named, paths
 from tests.stress.fuzz.base import written
-from tests.stress.fuzz.documents import PLACES
+from tests.stress.fuzz.documents import TARGETS as ALL_TARGETS
 from tests.stress.fuzz.seeds import FULL, RECORD
 from tests.stress.fuzz.targets import TARGETS
 
@@ -122,7 +122,7 @@ def test_a_wrong_type_is_named_exactly(place: str) -> None:
         assert re.match(re.escape(place) + r"[.:\[]", message), message
 
 
-@given(mutated(FULL), st.sampled_from(PLACES))
+@given(mutated(FULL), st.sampled_from(ALL_TARGETS))
 def test_of_members_with_one_name_the_last_counts(found: Mutated, place: object) -> None:
     """And the runtime on the node gets that one alone, whichever it would have taken."""
     del place
@@ -132,7 +132,7 @@ def test_of_members_with_one_name_the_last_counts(found: Mutated, place: object)
         raw, _ = parse(found.text)
     except BundleError:
         return
-    plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=PLACES[2], sources={})
+    plan = fit(raw, bundle="/b", staged="/s", rootfs="/r", target=ALL_TARGETS[2], sources={})
     pairs: list[list[str]] = []
 
     def note(members: list[tuple[str, object]]) -> dict[str, object]:

@@ -18,7 +18,7 @@ from scrun.supervisor.daemon.server import _receive
 from scrun.supervisor.scripts.channel import Channel, Hangup
 from tests.harness.limits import limited
 from tests.harness.strategies import splits
-from tests.stress.fuzz.frames import heard
+from tests.stress.fuzz.frames import answer_of
 from tests.stress.fuzz.targets import TARGETS
 
 field = st.binary(max_size=20).map(lambda content: content.replace(b"\0", b""))
@@ -83,9 +83,9 @@ def test_what_is_no_request_in_pieces(case: tuple[bytes, list[bytes]]) -> None:
         assert found == "this is not a request"
     else:
         assert isinstance(found, tuple)
-        request, said = found
+        request, content = found
         assert wire.frame(request) == data[:length]
-        assert data[length:].startswith(said)
+        assert data[length:].startswith(content)
 
 
 @given(st.lists(fields, max_size=4).flatmap(
@@ -129,12 +129,12 @@ words = st.sampled_from(
 
 
 @given(st.lists(words, max_size=8).map(b"".join), st.data())
-def test_lines_of_an_anchor_in_pieces(said: bytes, data: st.DataObject) -> None:
+def test_lines_of_an_anchor_in_pieces(content: bytes, data: st.DataObject) -> None:
     found, left = [], b""
-    for piece in data.draw(splits(said)):
+    for piece in data.draw(splits(content)):
         some, left = read_signals(left + piece)
         found += some
-    assert (found, left) == read_signals(said)
+    assert (found, left) == read_signals(content)
     assert len(left) <= 64  # whatever it says, no more than a line is kept
 
 
@@ -147,8 +147,8 @@ answers = st.sampled_from((b"\0", b"\1why", b"\x7fnot found", b"", b"\xfehalf", 
 @given(st.lists(messages, max_size=4).map(b"".join), answers, st.data())
 def test_an_answer_in_pieces(before: bytes, answer: bytes, data: st.DataObject) -> None:
     pieces = data.draw(splits(before + answer))
-    status, shown = heard([piece for piece in pieces if piece])
-    assert (status, shown) == heard([piece for piece in [before + answer] if piece])
+    status, shown = answer_of([piece for piece in pieces if piece])
+    assert (status, shown) == answer_of([piece for piece in [before + answer] if piece])
     if answer[:1] in (b"\0", b"\1", b"\x7f"):
         assert status == (answer[0], answer[1:])
 

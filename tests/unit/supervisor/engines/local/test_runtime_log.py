@@ -33,6 +33,9 @@ LATER = b'{"msg": "later", "level": "error"}\n'
         (b'{"msg": "\\u00e4 \xc3\xa4 \xff", "level": "error"}', "\u00e4 \u00e4 \udcff", b""),
         # what crun 1.8 puts beside it: a terminal's last output
         (b"last words\r\n" + CRUN, "open `/x`: No such file", b"last words\r\n"),
+        (b"last words$ " + CRUN, "open `/x`: No such file", b"last words$ "),
+        (b"last words$ " + CRUN_1_28, "open `/x`: No such file", b"last words$ "),
+        (b'{"a": {"msg": 1}}' + CRUN, "open `/x`: No such file", b'{"a": {"msg": 1}}'),
         (b"\xff{1}\r\n{2}\r\n", "", b"\xff{1}\r\n{2}\r\n"),
         (b'{"an": "entry"}\n', "", b'{"an": "entry"}\n'),
         (b'{"a":\n' * 5000, "", b'{"a":\n' * 5000),

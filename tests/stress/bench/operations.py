@@ -9,7 +9,7 @@ from tests.stress.bench.stand import BARE, INTERPRETER, Stand
 
 TRIO = "`python3 -c 'import trio'`"
 SALLOC = "bare `salloc` until its environment is readable"
-LIFE = "bare `salloc` + `srun --container`, `true`"
+CONTAINER = "bare `salloc` + `srun --container`, `true`"
 BYTE = "bare `srun --container` until its first byte"
 CANCEL = "bare `scancel` of a step"
 _UNTIL_CLEANED_UP = 0.1
@@ -18,7 +18,7 @@ _UNTIL_CLEANED_UP = 0.1
 OPERATIONS = ("state", "start", "kill", "delete")
 
 
-class Lives:
+class Operations:
     """The measurements of a round, each once, so that all meet what else the machine does."""
 
     def __init__(self, stand: Stand, interpreter: str, other: str | None) -> None:
@@ -40,7 +40,7 @@ class Lives:
     def warm_up(self) -> None:
         """Start the supervisors, fill the caches."""
         for name, command in self._commands.items():
-            self._whole_life(name, command)
+            self._whole_container(name, command)
             if self._slurm:
                 self._stand.in_container("true")  # makes the bundle for that
         self._stand.times.taken.clear()
@@ -51,7 +51,7 @@ class Lives:
         stand.take(TRIO, self._interpreter, "-I", "-c", "import trio")
         for name, command in self._commands.items():
             self._operations(name, command)
-            self._whole_life(name, command)
+            self._whole_container(name, command)
         if self._slurm:
             self._bare_slurm()
         else:
@@ -76,13 +76,13 @@ class Lives:
         stand.take(BARE, *INTERPRETER)
         made.take(f"{name} delete", "delete")
 
-    def _whole_life(self, name: str, command: Sequence[str]) -> None:
+    def _whole_container(self, name: str, command: Sequence[str]) -> None:
         began = time.perf_counter()
         made = self._stand.create(self._stand.true, scrun=command)
         made.take("", "start")
         made.wait()
         made.take(f"{name} delete, right at the end", "delete")
-        self._stand.times.add(f"{name}, whole life of `true`", time.perf_counter() - began)
+        self._stand.times.add(f"{name}, a container of `true`", time.perf_counter() - began)
 
     def _bare_slurm(self) -> None:
         stand = self._stand
@@ -94,7 +94,7 @@ class Lives:
             time.sleep(0.3)
             stand.take(CANCEL, "scancel", "--signal=KILL", f"{job}.0")
             step.wait()
-        stand.take(LIFE, "salloc", "-Q", *stand.in_container("true"))
+        stand.take(CONTAINER, "salloc", "-Q", *stand.in_container("true"))
 
     def _bare_crun(self) -> None:
         stand = self._stand
@@ -102,9 +102,9 @@ class Lives:
         made.take("", "start")
         made.runs()
         if found := list(stand.site.root.glob("*/runtime/*")):
-            place, held = os.path.split(found[0])
+            root, name = os.path.split(found[0])
             runtime = "crun" if (found[0] / "status").exists() else "runc"
-            stand.take("bare `crun state`, or runc's", runtime, f"--root={place}", "state", held)
+            stand.take("bare `crun state`, or runc's", runtime, f"--root={root}", "state", name)
         made.remove()
 
     def _first_byte(self) -> None:
@@ -114,7 +114,7 @@ class Lives:
         os.close(write)
         began = time.perf_counter()
         start = stand.popen([*stand.site.command, "start", made.id])
-        assert os.read(read, 1), "the container said nothing"
+        assert os.read(read, 1), "the container wrote nothing"
         stand.times.add("scrun start until the first byte", time.perf_counter() - began)
         start.wait()
         made.wait()
@@ -127,7 +127,7 @@ class Lives:
                 began = time.perf_counter()
                 step = stand.popen(["srun", f"--jobid={job}", *words], stdout=write)
                 os.close(write)
-                assert os.read(read, 1), "the container said nothing"
+                assert os.read(read, 1), "the container wrote nothing"
                 stand.times.add(BYTE, time.perf_counter() - began)
                 step.wait()
                 os.close(read)
@@ -148,8 +148,8 @@ class Lives:
         ]
         if self._slurm:
             byte = "scrun start until the first byte"
-            life = median("scrun, whole life of `true`")
-            bare_life = median(LIFE) + 4 * median(BARE)
+            whole = median("scrun, a container of `true`")
+            bare_whole = median(CONTAINER) + 4 * median(BARE)
             first = median("scrun create, the first") / median(TRIO, SALLOC)
             found += [
                 Goal(
@@ -166,7 +166,10 @@ class Lives:
                 ),
                 Goal("the first `create`", "`import trio` + `salloc`", first, 1.15),
                 Goal(
-                    "life of `true`", "4 interpreters + `salloc` + `srun`", life / bare_life, 1.2
+                    "a container of `true`",
+                    "4 interpreters + `salloc` + `srun`",
+                    whole / bare_whole,
+                    1.2,
                 ),
                 Goal("`start` to first byte", "`srun`", median(byte) / median(BYTE), 1.1),
                 Goal(
