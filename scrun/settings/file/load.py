@@ -111,8 +111,9 @@ class Slurm(msgspec.Struct, frozen=True):
         give_up: Reasons of squeue(1) for which a pending job can never start: a container whose
             job has one is refused. `*` stands for anything. With `[]` it waits for ever.
         launch: What makes containers on the nodes: `container`, Slurm itself, by the commands of
-            the site's oci.conf, or `shim`, a program of scrun in the job's step, which calls crun
-            or runc.
+            the site's oci.conf; `shim`, a program of scrun in the job's step, which calls crun or
+            runc; `auto`, a shim if there is no oci.conf beside slurm.conf and the node has what a
+            shim needs, else Slurm.
         engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are
             requests for the job.
         allow: Requests that annotations and variables of a container may make besides those for
@@ -127,7 +128,7 @@ class Slurm(msgspec.Struct, frozen=True):
     bin: Path | None = None
     release_timeout: Seconds = 30
     give_up: tuple[Reason, ...] = GIVE_UP
-    launch: Literal["container", "shim"] = "container"
+    launch: Literal["auto", "container", "shim"] = "auto"
     engine_flags: bool = True
     allow: tuple[str, ...] = ()
     defaults: dict[str, str] = {}

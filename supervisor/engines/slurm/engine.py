@@ -7,7 +7,7 @@ from typing import Literal
 
 import trio
 
-from scrun.core.errors import EngineUnavailable, ScrunError, SettingsError
+from scrun.core.errors import EngineError, EngineUnavailable, ScrunError, SettingsError
 from scrun.core.paths import real_id
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import node_runtime
@@ -43,7 +43,7 @@ from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
 
 _ANSWER = 10.0
 
-Launch = Literal["container", "shim"]
+Launch = Literal["auto", "container", "shim"]
 
 
 class SlurmEngine:
@@ -89,7 +89,10 @@ class SlurmEngine:
         self._host_only = host_only
         self._defaults = defaults
         self._allowed = allowed
+        if launch == "auto":
+            launch = "auto" if conf is None and self._wrong is None else "container"
         self._launch = launch
+        self._shims_work = False
         self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools, give_up)
         self._version: SlurmVersion | None = None
@@ -163,15 +166,18 @@ class SlurmEngine:
         @asynccontextmanager
         async def job(held: Held, layout: Layout) -> AsyncIterator[Job]:
             parts = (self._tools, what_it_does, self._commands, request, held, layout)
-            labelled = "--label" in step_options
-            if self._launch == "shim" and layout.tasks == 1 and not labelled:
+            reason = "" if layout.tasks == 1 else f"{layout.tasks} tasks"
+            if "--label" in step_options:
+                reason = "--label"
+            if self._launch != "container" and not reason:
                 ports = await in_thread(self._ports)
                 async with ShimJob(*parts, step_options, ports).with_shim() as shim_job:
-                    yield shim_job
-                return
-            if self._launch == "shim":
-                what = "--label" if labelled else f"{layout.tasks} tasks"
-                request.journal.write("info", f"{what}: launched by srun --container")
+                    reason = await self._without_shim(shim_job)
+                    if not reason:
+                        yield shim_job
+                        return
+            if reason and self._launch != "container":
+                request.journal.write("info", f"{reason}: launched by srun --container")
             yield SlurmJob(*parts, step_options)
 
         if job_id := environment.get("SLURM_JOB_ID"):  # called within a job: use that one
@@ -190,6 +196,17 @@ class SlurmEngine:
             layout = layout_of_own_job(wanted, held.environment, one)
             async with job(held, layout) as ready:
                 yield ready
+
+    async def _without_shim(self, job: ShimJob) -> str:
+        """Return why a job has to do without a shim, or ""; only the first job waits for that."""
+        if self._launch == "shim" or self._shims_work:
+            return ""
+        try:
+            await job.ready()
+        except EngineError as error:
+            return str(error)
+        self._shims_work = True
+        return ""
 
     def _ports(self) -> str | None:
         """Return SrunPortRange of slurm.conf(5), if it is set."""

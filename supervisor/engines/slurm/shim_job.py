@@ -70,6 +70,7 @@ class ShimJob(SlurmJob):
         super().__init__(tools, features, commands, request, held, layout, options)
         self._shim_step = ShimStep(self._step, request.journal, ports)
         self._exec_ids = itertools.count(1)
+        self._killed = False
         self._first: _FirstProcess | None = None
         self._streams: ContainerStreams | None = None
 
@@ -79,9 +80,16 @@ class ShimJob(SlurmJob):
         words = ["--jobid", self.id, "--job-name", "scrun", *self._layout.arguments]
         options = [word for word in self._options if word != "--unbuffered"]  # a pty, see LINE
         words += ["--overlap", "--export=NONE", *options]
-        variables = msgspec.structs.replace(self._child_env, environment=self._variables_of_job())
-        async with self._shim_step.opened(words, variables):
+        async with self._shim_step.opened(words, self._variables_of_job()):
             yield self
+
+    async def ready(self) -> None:
+        """Wait for the shim.
+
+        Raises:
+            EngineError: There is none.
+        """
+        await self._shim_step.shim()
 
     async def run(self, step: Step) -> Ending:
         """Create the container, start it, and wait for its end."""
@@ -200,14 +208,20 @@ class ShimJob(SlurmJob):
             await streams.finished(_LAST_OUTPUT)
         except ShimLost:
             await self._shim_step.leave()
-            # salloc reports whether the job ended with the step, and then this is cancelled
-            await trio.sleep(_NEWS_OF_THE_JOB)
-            found = await query_ending(self._tools, self._child_env, self.id)
-            return found or self._shim_step.lost()
-        if status != signal.SIGKILL:
-            return exited(_exit_code(status))
-        await self._shim_step.leave()  # then Slurm says whether memory ran out
+            return await self._job_ended() or self._shim_step.lost()
+        if os.WIFSIGNALED(status) and not self._killed:
+            await self._shim_step.leave()  # then Slurm has said what it killed, and why
+            if self._step.state.aborted and (ending := await self._job_ended()):
+                return ending
         return self._shim_step.ending(self._held.state, status)
+
+    async def _job_ended(self) -> Ending | None:
+        """Return how the job ended, if it did and nobody else learns of it.
+
+        salloc reports whether it ended with the step, and then this is cancelled.
+        """
+        await trio.sleep(_NEWS_OF_THE_JOB)
+        return await query_ending(self._tools, self._child_env, self.id)
 
     async def _running(self) -> tuple[str, dict[str, list[int]]]:
         await self._alive()
@@ -236,6 +250,7 @@ class ShimJob(SlurmJob):
         if first.over:
             return
         shim = await self._shim_step.shim()
+        self._killed |= number == signal.SIGKILL
         await shim.call("signal", id=_CONTAINER, number=number, all=number == signal.SIGKILL)
 
     async def session(self, program: Program) -> Session:

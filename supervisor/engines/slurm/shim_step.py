@@ -1,14 +1,13 @@
 """The step in which a shim runs, and the connection to that."""
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited, taken
-from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
@@ -41,25 +40,27 @@ class ShimStep:
         self._known = trio.Event()  # that it is there, or never will be
         self._leaving = trio.Event()
         self._over = trio.Event()
+        self._scope = trio.CancelScope()
         self._status = 1
         self._words: list[str] = []
 
     @asynccontextmanager
-    async def opened(self, options: Sequence[str], child_env: ChildEnv) -> AsyncIterator[None]:
+    async def opened(
+        self, options: Sequence[str], variables: Mapping[str, str]
+    ) -> AsyncIterator[None]:
         """Run the step for as long as the block lasts.
 
         Args:
             options: Options of srun.
-            child_env: Its variables beyond those of the step itself.
+            variables: More of srun's environment.
         """
         async with unwrapped() as nursery:
-            await nursery.start(self._run, list(options), child_env)
+            nursery.start_soon(self._run, options, variables)
             try:
                 yield
             finally:
-                with trio.move_on_after(_WAY_OUT, shield=True):
+                with trio.CancelScope(shield=True):
                     await self.leave()
-                nursery.cancel_scope.cancel()
 
     async def shim(self) -> Shim:
         """Wait for the shim.
@@ -93,8 +94,11 @@ class ShimStep:
         return "; ".join(said[-3:]) or f"srun ended with {self._status}"
 
     async def leave(self) -> None:
-        """End the shim and all that it made, and wait for the end of srun."""
+        """End the shim and all that it made, and wait for the end of srun, for a while."""
         self._leaving.set()
+        with trio.move_on_after(_WAY_OUT):
+            await self._over.wait()
+        self._scope.cancel()
         await self._over.wait()
 
     def ending(self, salloc: JobState | None, status: int) -> Ending:
@@ -119,23 +123,18 @@ class ShimStep:
             return ending_of_step(self.step.state, ended)
         return taken("scrun-failure", f"the step of the container's shim ended: {self.reason}")
 
-    async def _run(
-        self,
-        options: list[str],
-        child_env: ChildEnv,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
+    async def _run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
         stdin, to_srun = os.pipe()
         from_srun, stdout = os.pipe()  # `connected` owns our ends
         try:
             async with messages(self._take_words) as error, unwrapped() as nursery:
                 nursery.start_soon(self._connect, to_srun, from_srun)
-                task_status.started()
                 streams = Streams((stdin, stdout, error), terminal=False, listen=False)
                 try:
-                    self._status = await self.step.run(
-                        options, boot_command(), streams, _nothing, child_env.environment
-                    )
+                    with self._scope:
+                        self._status = await self.step.run(
+                            options, boot_command(), streams, _nothing, variables
+                        )
                 finally:
                     os.close(stdin)
                     os.close(stdout)  # now what srun wrote has an end
@@ -145,21 +144,25 @@ class ShimStep:
 
     async def _connect(self, to_srun: int, from_srun: int) -> None:
         try:
-            async with connected(to_srun, from_srun, self._journal) as shim:
-                self.hello = await shim.hello()
-                if not self.hello.runtime:
-                    self._words.append(f"{self.node}: no OCI runtime (crun or runc) found")
-                    return
-                await shim.dial(self._port_range)
-                self._shim = shim
-                self._known.set()
-                async with unwrapped() as nursery:
-                    for event in (shim.lost, self._leaving):
-                        nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
+            async with unwrapped() as nursery:
+                nursery.start_soon(_cancel_after, self._leaving, nursery.cancel_scope)
+                async with connected(to_srun, from_srun, self._journal) as shim:
+                    await self._get_ready(shim)
+                    self._known.set()
+                    await shim.lost.wait()
+                nursery.cancel_scope.cancel()
         except ShimLost as error:
             self._journal.write("verbose", str(error))
         finally:
             self._known.set()
+
+    async def _get_ready(self, shim: Shim) -> None:
+        self.hello = await shim.hello()
+        if not self.hello.runtime:
+            self._words.append(f"{self.node}: no OCI runtime (crun or runc) works there")
+            raise ShimLost(self._words[-1])
+        await shim.dial(self._port_range)
+        self._shim = shim
 
     def _take_words(self, line: str) -> None:
         self._words.append(line)

@@ -252,8 +252,8 @@ async def _oci_conf(call: DoctorCall, report: Reporter) -> None:
     if not call.by_slurm:
         report(Finding(name, "ok", "not needed"))
         return
-    if call.settings.slurm.launch == "shim":
-        report(Finding(name, "ok", "not needed: [slurm] launch is shim"))
+    if await trio.to_thread.run_sync(by_shim, call, abandon_on_cancel=True):
+        report(Finding(name, "ok", "none is used: a shim calls the runtime on the nodes"))
         return
     version = None
     with contextlib.suppress(ScrunError):  # the finding `versions` reports this
@@ -262,6 +262,12 @@ async def _oci_conf(call: DoctorCall, report: Reporter) -> None:
     report(
         await trio.to_thread.run_sync(_read_oci_conf, call, mounts_spool, abandon_on_cancel=True)
     )
+
+
+def by_shim(call: DoctorCall) -> bool:
+    """Return whether a shim would launch containers (`[slurm] launch`). Blocks."""
+    launch = call.settings.slurm.launch
+    return launch == "shim" or (launch == "auto" and not os.path.exists(oci_conf_path(call)))
 
 
 def oci_conf_path(call: DoctorCall) -> str:

@@ -21,7 +21,13 @@ from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter, run_tool
-from scrun.supervisor.programs.doctor.cluster import judge_ping, mute, oci_conf_path, read_oci_conf
+from scrun.supervisor.programs.doctor.cluster import (
+    by_shim,
+    judge_ping,
+    mute,
+    oci_conf_path,
+    read_oci_conf,
+)
 from scrun.supervisor.programs.doctor.containers import NAME as CONTAINER
 from scrun.supervisor.programs.doctor.containers import own_root, try_container
 from scrun.supervisor.programs.doctor.findings import Finding
@@ -119,8 +125,8 @@ def judge_node_for_shim(seen: NodeReport) -> Finding:
     name = "runtime on a node"
     version = re.match(r"Python (\d+)\.(\d+)", seen.python)
     if version is None or (int(version[1]), int(version[2])) < (3, 6):
-        text = f"{seen.node}: Python 3.6 or newer is missing, which [slurm] launch = shim needs"
-        return Finding(name, "fail", text, "install it there, or set launch to container")
+        text = f"{seen.node}: Python 3.6 or newer is missing, which a shim needs"
+        return Finding(name, "fail", text, "install it there, or write an oci.conf")
     if not seen.runtime:
         text = f"{seen.node}: neither crun nor runc works there"
         return Finding(name, "fail", text, "install one of them there (apt install crun)")
@@ -252,7 +258,7 @@ async def _in_job(call: DoctorCall, report: Reporter, job: Job, request: JobRequ
     conf = oci_conf_path(call)
     program = await trio.to_thread.run_sync(_program, call, abandon_on_cancel=True)
     with _token(call, request) as (directory, file, token):
-        shim = call.settings.slurm.launch == "shim"
+        shim = await trio.to_thread.run_sync(by_shim, call, abandon_on_cancel=True)
         text = _FOR_A_SHIM + script(None, file) if shim else script(program, file)
         _, lines = await _step(job, text)
     seen = read(lines)
