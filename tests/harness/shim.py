@@ -100,7 +100,7 @@ class Shim:
 
     def send(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
         """Send a frame."""
-        fd = self.direct if kind != CALL and self.direct >= 0 else self._to
+        fd = self.direct if self.direct >= 0 else self._to
         data = memoryview(frame(kind, stream, payload))
         while data:
             data = data[os.write(fd, data) :]
