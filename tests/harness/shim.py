@@ -57,6 +57,7 @@ class Shim:
         generous: Whether what comes is credited at once.
         rootfs: The root file system of `create`.
         user: Whose it is.
+        env: What was added to its environment.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Shim:
     ) -> None:
         self.rootfs = rootfs
         self.user = user
+        self.env = env
         self.process = subprocess.Popen(
             [*_PURE_V2, *user.prefix, sys.executable, "-I", "-S", "-c", _BOOT],
             stdin=subprocess.PIPE,
