@@ -144,7 +144,7 @@ class Shim:
         self._last_call += 1
         waiting = self._calls[self._last_call] = _Awaited()
         if not self.lost.is_set():
-            self._control.put(frame(CALL, 0, payload))
+            self._table.link.put(frame(CALL, 0, payload))
         return self._last_call, waiting
 
     async def ended(self, target: str) -> int:
@@ -232,7 +232,7 @@ class Shim:
         with trio.CancelScope() as scope:
             self._direct_scope = scope
             try:
-                await link.run(self._table.dispatch)
+                await link.run(self._dispatch)
             except Broken as error:
                 self._lose(f"its direct connection: {error}")
         self._table.over()
@@ -240,7 +240,7 @@ class Shim:
     async def run_control(self) -> None:
         """Carry frames over srun until that ends."""
         try:
-            await self._control.run(self._dispatch)
+            await self._control.run(self._dispatch_control)
         except Broken as error:
             self._lose(f"srun's streams: {error}")
         if not self._direct:
@@ -262,6 +262,11 @@ class Shim:
         if self._direct_scope is not None:  # what it sent last may be on its way
             self._direct_scope.deadline = trio.current_time() + _LAST_DATA
 
+    def _dispatch_control(self, kind: int, stream: int, payload: memoryview) -> None:
+        if self._direct:
+            raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
+        self._dispatch(kind, stream, payload)
+
     def _dispatch(self, kind: int, stream: int, payload: memoryview) -> None:
         if kind == REPLY:
             call = decoded(payload, Reply).call
@@ -269,8 +274,6 @@ class Shim:
                 self._calls[call].set(decoded(payload, dict))
         elif kind == EVENT:
             self._take_event(decoded(payload, Event).event, payload)
-        elif kind == CALL or self._direct:
-            raise BrokenFrame(f"a frame of kind {kind} is in the wrong place")
         else:
             self._table.dispatch(kind, stream, payload)
 

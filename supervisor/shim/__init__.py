@@ -10,8 +10,9 @@ srun carry frames (`frames`); what is on standard output before `hello` is no fr
 scripts that write there. Standard error is for the text of an internal error only.
 
 **Frames.** A header (`frames.HEADER`: kind, stream, length), then `length` bytes. CALL, REPLY and
-EVENT carry JSON and go over srun. The others belong to a stream and go over the direct connection
-after `dial` succeeded, else over srun; this is settled before the first stream exists.
+EVENT carry JSON; the others belong to a stream. They go over srun until `dial` has succeeded, and
+then, after the reply to that, over the direct connection only. srun holds back what is longer than
+1 KiB for some 40 ms.
 
     CALL    supervisor   {"call": N, "verb": …, …}
     REPLY   shim         {"call": N, …}; a failure has "error": text
@@ -28,10 +29,11 @@ an exec's streams carries DATA in one direction, a terminal in both.
 
 **Events.** `hello` comes once, at first: `{"protocol": frames.PROTOCOL, "node": host name, "pid":
 its own, "python": "3.11.2", "runtime": path or "", "directory": its directory, "environment":
-its environment}`. `ended`: `{"target": ID, "status": wait status as of waitpid(2)}`; it comes
-after the reply to the target's `create` or `exec`, and all END frames of its output follow or
-precede it. `signal`: `{"number": n}`: Slurm sent the step SIGHUP, SIGINT, SIGQUIT, SIGUSR1 or
-SIGUSR2; what becomes of it is the supervisor's to decide.
+those of its variables that say where it is and where srun is}`; it has less than 1 KiB. `ended`:
+`{"target": ID, "status": wait status as of waitpid(2)}`; it comes after the reply to the target's
+`create` or `exec`, and all END frames of its output follow or precede it. `signal`: `{"number":
+n}`: Slurm sent the step SIGHUP, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2; what becomes of it is the
+supervisor's to decide.
 
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.

@@ -74,6 +74,7 @@ class Containers:
             self._adapt(process, call["streams"])
         target = self._make(call, call["name"], None)
         try:
+            self._runtime.separate(config, f"{os.path.basename(self._directory)}-{self._made}")
             write_private(os.path.join(target.place, "config.json"), json.dumps(config))
             command = self._runtime.create(target.place, target.name, target.stdio.terminal)
             self._begin(target, command, reply)

@@ -30,6 +30,8 @@ _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0
 _DELETING = 5.0
+# srun and slurmstepd hold longer messages back for some 40 ms, until the first KiB is acknowledged
+_PLACE = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST", "SLURMD_NODENAME")
 _TOLD = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -115,7 +117,7 @@ class Shim:
             "python": "{}.{}.{}".format(*sys.version_info),
             "runtime": self._runtime.path,
             "directory": self._directory.path,
-            "environment": dict(os.environ),
+            "environment": {name: os.environ[name] for name in _PLACE if name in os.environ},
         }
         self._link.send(EVENT, 0, _json_of(hello).encode())
 
@@ -175,23 +177,24 @@ class Shim:
     def _tell(self, kind: int, **fields: object) -> None:
         import json  # with re, enum and more: they take longer than all of hello
 
-        self._link.send(kind, 0, json.dumps(fields).encode())
+        link = self._link if self._direct is None else self._direct
+        link.send(kind, 0, json.dumps(fields).encode())
 
     def _received(self, kind: int, stream: int, payload: bytes) -> None:
         """Take a frame that came over srun."""
+        if self._direct is not None:
+            raise BrokenFrame("a frame came over srun")
+        self._carried(kind, stream, payload)
+
+    def _carried(self, kind: int, stream: int, payload: bytes) -> None:
+        """Take a frame."""
         if self._over:
             return
         if kind == CALL:
             import json
 
             self._call(json.loads(payload.decode("utf-8", "surrogatepass")))
-        elif self._direct is None:
-            self._carried(kind, stream, payload)
-        else:
-            raise BrokenFrame("a frame of a stream came over srun")
-
-    def _carried(self, kind: int, stream: int, payload: bytes) -> None:
-        """Take a frame of a stream."""
+            return
         assert self._streams is not None
         self._streams.dispatch(kind, stream, payload)
 
@@ -205,8 +208,9 @@ class Shim:
         verb = call.get("verb")
         try:
             if verb == "dial":
-                self._dial(call)
-                reply({})
+                sock = self._dial(call)
+                reply({})  # the last frame over srun
+                self._use(sock)
             elif verb == "script":
                 from .scripts import Script
 
@@ -219,14 +223,16 @@ class Shim:
             text = str(error) if isinstance(error, (OSError, ValueError)) else ""
             reply({"error": text or f"{type(error).__name__}: {error}"})
 
-    def _dial(self, call: "dict[str, Any]") -> None:
+    def _dial(self, call: "dict[str, Any]") -> int:
         from .dial import dial
 
-        assert self._streams is not None
         if self._direct is not None:
             raise ValueError("there is a direct connection already")
         sock = dial(call["addresses"], bytes.fromhex(call["secret"]), call["patience"])
-        fd = sock.detach()
+        return sock.detach()
+
+    def _use(self, fd: int) -> None:
+        assert self._streams is not None
         self._direct = Link(self._loop, fd, fd, self._carried, self._broken)
         self._direct.listen()
         self._streams.link = self._direct

@@ -5,6 +5,7 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
 # in order of preference: crun is smaller and faster
 NAMES = ("crun", "runc")
@@ -67,6 +68,22 @@ class Runtime:
         else:
             own = "--cgroup-manager=disabled"
         return [self.path, own, "--root", self._root]
+
+    def separate(self, config: "dict[str, Any]", name: str) -> None:
+        """Change a config.json so that runc makes a cgroup that no other container has.
+
+        It would name it after the container, whose name another shim may use: `delete --force`
+        kills all in it.
+
+        Args:
+            config: The config.json.
+            name: A name that nobody else has.
+        """
+        linux = config.get("linux")
+        # only root's: runc fails if it may not make a cgroup that config.json names
+        makes = os.path.basename(self.path) == "runc" and os.geteuid() == 0
+        if makes and isinstance(linux, dict):
+            linux["cgroupsPath"] = linux.get("cgroupsPath") or name
 
     def command(self, place: str, *words: str) -> "list[str]":
         """Return a command with a log in a container's or an exec's directory."""

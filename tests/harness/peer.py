@@ -82,14 +82,17 @@ class Peer:
         await self.event(**{**HELLO, **other})
 
     async def event(self, **fields: object) -> None:
-        await self.control[1].send_all(frame(EVENT, 0, json.dumps(fields).encode()))
+        await self.send(EVENT, 0, json.dumps(fields).encode())
 
     async def reply(self, call: dict[str, Any], **fields: object) -> None:
         payload = json.dumps({"call": call["call"], **fields}).encode()
-        await self.control[1].send_all(frame(REPLY, 0, payload))
+        if call["verb"] == "dial":  # the last one over srun
+            await self.control[1].send_all(frame(REPLY, 0, payload))
+        else:
+            await self.send(REPLY, 0, payload)
 
     async def call(self, verb: str = "") -> dict[str, Any]:
-        kind, stream, payload = await self._frame(self.control[0])
+        kind, stream, payload = await self.frame()
         assert (kind, stream) == (CALL, 0)
         call: dict[str, Any] = json.loads(payload)
         assert not verb or call["verb"] == verb
@@ -106,7 +109,7 @@ class Peer:
         return frames.pop(0)
 
     async def frame(self) -> Frame:
-        """The next frame where streams go."""
+        """The next frame, over the direct connection if there is one."""
         return await self._frame(self.stream or self.control[0])
 
     async def send(self, kind: int, stream: int, payload: bytes = b"") -> None:

@@ -57,6 +57,7 @@ class Shim:
         generous: Whether what comes is credited at once.
         rootfs: The root file system of `create`.
         user: Whose it is.
+        env: What was added to its environment.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Shim:
     ) -> None:
         self.rootfs = rootfs
         self.user = user
+        self.env = env
         self.process = subprocess.Popen(
             [*_PURE_V2, *user.prefix, sys.executable, "-I", "-S", "-c", _BOOT],
             stdin=subprocess.PIPE,
@@ -100,7 +102,7 @@ class Shim:
 
     def send(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
         """Send a frame."""
-        fd = self.direct if kind != CALL and self.direct >= 0 else self._to
+        fd = self.direct if self.direct >= 0 else self._to
         data = memoryview(frame(kind, stream, payload))
         while data:
             data = data[os.write(fd, data) :]

@@ -11,6 +11,7 @@ import pytest
 
 from scrun.supervisor.engines.local.runtimes import program_failure
 from scrun.supervisor.shim.frames import CLOSED, DATA, WINDOW
+from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness.processes import descendants, processes_of
 from tests.harness.shim import Shim
 from tests.harness.wait import wait_until, wait_while
@@ -236,7 +237,6 @@ def test_wrong_signals(shim: Shim) -> None:
 
 def test_slurms_variables_win(shim: Shim) -> None:
     stdout = shim.streams("stdout")
-    assert shim.hello["environment"]["TMPDIR"]
     shim.run("a", "sh", "-c", "echo ${TMPDIR-unset} $TERM", streams=stdout)
     assert shim.finish(stdout["stdout"]) == b"unset xterm\n"
 
@@ -268,6 +268,17 @@ def test_two_containers(shim: Shim) -> None:
     assert shim.call("delete", id="b") == {}
     assert not shim.has_ended("a")
     assert "exists" in shim.create("a", "true")["error"]
+
+
+def test_shims_share_no_names(shim: Shim, make_shim: MakeShim) -> None:
+    """runc names cgroups after containers, and kills what is in them."""
+    other = make_shim(shim.env, shim.user)
+    for one in (shim, other):
+        one.run("a", "sleep", "1000")
+    assert shim.call("delete", id="a") == {}
+    other.pump(0.2)
+    assert not other.has_ended("a")
+    assert other.close()[1] == ""
 
 
 def test_what_has_ended_is_not_mistaken_for_another(shim: Shim) -> None:

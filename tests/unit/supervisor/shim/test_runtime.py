@@ -63,6 +63,26 @@ def test_options_of_runc(monkeypatch: pytest.MonkeyPatch, uid: int, rootless: st
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("uid", "runtime", "linux", "found"),
+    [
+        (0, "runc", {}, {"cgroupsPath": "own"}),
+        (0, "runc", {"cgroupsPath": ""}, {"cgroupsPath": "own"}),
+        (0, "runc", {"cgroupsPath": "given"}, {"cgroupsPath": "given"}),
+        (0, "crun", {}, {}),
+        (0, "runc", None, None),
+        (1000, "runc", {}, {}),
+    ],
+)
+def test_cgroups_are_nobody_elses(
+    monkeypatch: pytest.MonkeyPatch, uid: int, runtime: str, linux: object, found: object
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    config = {"linux": linux}
+    Runtime(f"/usr/bin/{runtime}", "/d").separate(config, "own")
+    assert config == {"linux": found}
+
+
 def test_path_comes_first(tmp_path: Path) -> None:
     for folder, name, mode in (("a", "runc", 0o755), ("b", "runc", 0o755), ("a", "crun", 0o644)):
         (tmp_path / folder).mkdir(exist_ok=True)
