@@ -7,16 +7,12 @@ import sys
 
 from .children import Children, become_subreaper
 from .files import Directory, make_directory, others, remove_left
-from .frames import CALL, EVENT, PROTOCOL, REPLY, BrokenFrame
+from .frames import CALL, EVENT, REPLY, BrokenFrame
+from .hello import hello
 from .link import Link
 from .loop import Loop
 from .processes import descendants, kill_quietly
 from .runtime import NAMES, Runtime, installed
-
-try:
-    from _json import encode_basestring_ascii as quoted
-except ImportError:  # not CPython
-    from json.encoder import encode_basestring_ascii as quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +26,6 @@ _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0
 _DELETING = 5.0
-# srun and slurmstepd hold longer messages back for some 40 ms, until the first KiB is acknowledged
-_PLACE = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST", "SLURMD_NODENAME")
 _TOLD = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -109,17 +103,7 @@ class Shim:
 
     def _say_hello(self) -> None:
         assert self._directory is not None
-        hello = {
-            "event": "hello",
-            "protocol": PROTOCOL,
-            "node": os.uname().nodename,
-            "pid": os.getpid(),
-            "python": "{}.{}.{}".format(*sys.version_info),
-            "runtime": self._runtime.path,
-            "directory": self._directory.path,
-            "environment": {name: os.environ[name] for name in _PLACE if name in os.environ},
-        }
-        self._link.send(EVENT, 0, _json_of(hello).encode())
+        self._link.send(EVENT, 0, hello(self._runtime.path, self._directory.path))
 
     def _prepare(self) -> None:
         """Do what need not be done before the supervisor knows that this is here."""
@@ -281,13 +265,3 @@ def _close(fd: int) -> None:
         os.close(fd)
     except OSError:  # it was the one that listed them
         pass
-
-
-def _json_of(value: object) -> str:
-    """Return the JSON of objects, numbers and texts; what is no text in UTF-8 is replaced."""
-    if isinstance(value, dict):
-        members = ",".join(f"{_json_of(name)}:{_json_of(one)}" for name, one in value.items())
-        return "{" + members + "}"
-    if isinstance(value, str):
-        return quoted(value.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-    return str(value)

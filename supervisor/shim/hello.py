@@ -1,0 +1,44 @@
+"""What the shim says first. It is written without json, which takes longer to be imported."""
+
+import os
+import sys
+
+from .frames import PROTOCOL
+
+try:
+    from _json import encode_basestring_ascii as quoted
+except ImportError:  # not CPython
+    from json.encoder import encode_basestring_ascii as quoted
+
+# srun and slurmstepd hold longer messages back for some 40 ms, until the first KiB is acknowledged
+_PLACE = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST", "SLURMD_NODENAME")
+
+
+def hello(runtime: str, directory: str) -> bytes:
+    """Return the event.
+
+    Args:
+        runtime: The path of the OCI runtime, or "".
+        directory: The shim's directory.
+    """
+    event = {
+        "event": "hello",
+        "protocol": PROTOCOL,
+        "node": os.uname().nodename,
+        "pid": os.getpid(),
+        "python": "{}.{}.{}".format(*sys.version_info),
+        "runtime": runtime,
+        "directory": directory,
+        "environment": {name: os.environ[name] for name in _PLACE if name in os.environ},
+    }
+    return _json_of(event).encode()
+
+
+def _json_of(value: object) -> str:
+    """Return the JSON of objects, numbers and texts; what is no text in UTF-8 is replaced."""
+    if isinstance(value, dict):
+        members = ",".join(f"{_json_of(name)}:{_json_of(one)}" for name, one in value.items())
+        return "{" + members + "}"
+    if isinstance(value, str):
+        return quoted(value.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    return str(value)
