@@ -26,7 +26,10 @@ _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0
 _DELETING = 5.0
-_TOLD = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_TOLD = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
 
 
 def main() -> None:
@@ -51,7 +54,7 @@ class Shim:
         self._loop = Loop()
         source, sink = _standard_streams()
         self._children = Children()
-        self._loop.take_signals((signal.SIGCHLD, signal.SIGTERM, *_TOLD), self._signalled)
+        self._loop.take_signals((signal.SIGCHLD, *_TOLD), self._signalled)
         self._over = ""
         self._link = Link(self._loop, source, sink, self._received, self._broken, lines=True)
         self._direct: Link | None = None
@@ -137,7 +140,7 @@ class Shim:
             return
         try:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGTERM, *_TOLD):
+            for number in (signal.SIGCHLD, *_TOLD):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
             for fd in os.listdir("/proc/self/fd"):
@@ -150,8 +153,6 @@ class Shim:
     def _signalled(self, number: int) -> None:
         if number == signal.SIGCHLD:
             self._children.reap()
-        elif number == signal.SIGTERM:
-            self._over = self._over or "SIGTERM"
         else:
             self._tell(EVENT, event="signal", number=number)
 

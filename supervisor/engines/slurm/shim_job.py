@@ -133,7 +133,7 @@ class ShimJob(SlurmJob):
         try:
             await shim.call(
                 "create", id=_CONTAINER, name=self._request.container, config=config,
-                streams=streams.fields, directory=self._request.directory,
+                streams=streams.fields,
             )  # fmt: skip
         except ShimError as error:
             words, _ = read_log(error.log.encode(errors="replace"))
@@ -211,8 +211,9 @@ class ShimJob(SlurmJob):
             return await self._job_ended() or self._shim_step.lost()
         if os.WIFSIGNALED(status) and not self._killed:
             await self._shim_step.leave()  # then Slurm has said what it killed, and why
-            if self._step.state.aborted and (ending := await self._job_ended()):
-                return ending
+        aborted = self._step.state.aborted and not self._killed
+        if aborted and (ending := await self._job_ended()):
+            return ending
         return self._shim_step.ending(self._held.state, status)
 
     async def _job_ended(self) -> Ending | None:

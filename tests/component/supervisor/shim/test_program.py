@@ -91,13 +91,6 @@ def test_end_of_input_ends_everything(plain: Shim) -> None:
     assert not processes_of(mark)
 
 
-def test_sigterm_ends_everything(plain: Shim) -> None:
-    plain.run("a", "sleep", "1000")
-    plain.process.terminate()
-    assert plain.wait() == (137, "")
-    assert not os.path.exists(plain.hello["directory"])
-
-
 def test_nobody_reads_any_more(plain: Shim) -> None:
     plain.run("a", "sleep", "1000")
     assert plain.process.stdout is not None
@@ -130,7 +123,7 @@ def test_calls_that_are_wrong(plain: Shim) -> None:
 
 def test_signals_are_told(plain: Shim) -> None:
     plain.run("a", "sleep", "1000")
-    wanted = [signal.SIGUSR1, signal.SIGINT, signal.SIGHUP]
+    wanted = [signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGTERM]
     for count, number in enumerate(wanted, 1):
         plain.process.send_signal(number)
         plain.until("the signal", functools.partial(plain.has_signals, count))
