@@ -69,10 +69,10 @@ In a `script`, `$SCRUN_RUNTIME` is the runtime's command with its options, quote
 `proof(secret, b"shim", both)`, the supervisor `proof(secret, b"supervisor", both)`; `both` is the
 shim's bytes and the supervisor's. Frames follow.
 
-**Ends.** When its standard input ends or fails, or the direct connection breaks, the shim kills and
-deletes what it made, removes its directory and exits. Signals do not end it: before a job ends,
-Slurm sends SIGTERM to all processes, and containers have until KillWait (slurm.conf(5)) is over. It exits with the status
-of its last container (128+n for a signal), for Slurm's accounting. Its directory is locked while
-it lives; a shim that starts removes directories of the user's that nobody has locked, and deletes
-the containers in them.
+**Ends.** When its standard input ends or fails, or the direct connection breaks, the shim kills
+and deletes what it made, removes its directory and exits. Signals do not end it: before a job
+ends, Slurm sends SIGTERM to all processes, and containers have until KillWait (slurm.conf(5)) is
+over. It exits with the status of its last container (128+n for a signal), for Slurm's accounting.
+Its directory is locked while it lives; a shim that starts removes directories of the user's that
+nobody has locked, and deletes the containers in them.
 """
