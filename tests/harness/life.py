@@ -272,13 +272,16 @@ class Life:
 
     def describe(self) -> str:
         """What is known about it, for a failing test."""
-        log = self.site.root / self.id / "log"
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        lines: list[str] = []
+        with contextlib.suppress(OSError):  # its record may be gone
+            log = self.site.root / self.id / "log"
+            lines = log.read_text(errors="replace").splitlines()
         errors = self.stderr.so_far.decode(errors="replace") if self.stderr else ""
         return f"{self.id}: events {self._events}, stderr {errors!r}, log {lines[-20:]}"
 
     def end(self) -> None:
         """Remove what the test has left of it; only what it started itself."""
+        print(self.describe())  # pytest shows it if the test has failed
         with contextlib.ExitStack() as stack:
             stack.callback(self._close)
             stack.callback(self._end_subreaper)
