@@ -299,20 +299,24 @@ def _ignore(number: int) -> None:
 
 
 @asynccontextmanager
-async def connected(to_srun: int, from_srun: int, journal: Journal) -> AsyncIterator[Shim]:
-    """Send the shim its code, and carry frames to and from it while the block runs.
+async def connected(
+    to_srun: int, from_srun: int, journal: Journal, *, send_code: bool = True
+) -> AsyncIterator[Shim]:
+    """Carry frames to and from a shim while the block runs.
 
     Args:
         to_srun: The pipe to srun's standard input; closed at the end, so that the shim ends.
         from_srun: The pipe from its standard output; likewise.
         journal: Where messages go.
+        send_code: Whether it gets its code here, and not by `supervisor.nodes.code.variables`.
 
     Raises:
         OSError: The shim's code cannot be read.
     """
     control = Link(from_srun, to_srun, _HELLO)
     try:
-        control.put(await in_thread(code))
+        if send_code:
+            control.put(await in_thread(code))
     except BaseException:
         control.close("it was closed")
         raise

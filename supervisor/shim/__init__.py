@@ -4,10 +4,10 @@ It RUNS ON THE NODE, with the standard library of Python 3.6 or newer and nothin
 installed: it travels over the step's own srun. It imports nothing but its own folder, holds no
 settings and decides nothing: it does what the supervisor asks, and reports.
 
-**Start.** The step's command is a Python with a few lines, BOOT (`supervisor.nodes.code`), which
-reads the shim's modules from standard input, and not a byte more. After that both directions of
-srun carry frames (`frames`); what is on standard output before `hello` is no frame, for sites have
-scripts that write there. Standard error is for the text of an internal error only.
+**Start.** The step's command is a Python with a few lines, BOOT (`supervisor.nodes.boot`), which
+takes the shim's modules from its environment or from standard input. Both directions of srun carry
+frames (`frames`); what is on standard output before `hello` is no frame, for sites have scripts
+that write there. Standard error is for the text of an internal error only.
 
 **Frames.** A header (`frames.HEADER`: kind, stream, length), then `length` bytes. CALL, REPLY and
 EVENT carry JSON; the others belong to a stream. They go over srun until `dial` has succeeded, and

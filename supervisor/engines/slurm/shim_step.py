@@ -14,7 +14,7 @@ from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.code import boot_command
+from scrun.supervisor.nodes.boot import boot_command
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
 
 _WAY_OUT = 10.0

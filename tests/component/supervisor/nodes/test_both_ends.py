@@ -19,7 +19,7 @@ import trio
 
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.nodes import connection
-from scrun.supervisor.nodes.code import boot_command
+from scrun.supervisor.nodes.boot import boot_command
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost, connected
 from scrun.supervisor.nodes.dialing import Unreached
 from tests.harness import users

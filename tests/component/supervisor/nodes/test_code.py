@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from scrun.supervisor.nodes import code as module
-from scrun.supervisor.nodes.code import BOOT, boot_command, code
+from scrun.supervisor.nodes.boot import BOOT, boot_command
+from scrun.supervisor.nodes.code import code, variables
 from tests import CHECKOUT
 
 MAIN = """
@@ -24,6 +25,7 @@ import scrun.supervisor.shim.other as again
 
 def main():
     assert other is again
+    assert not [name for name in os.environ if name.startswith("SCRUN_SHIM_")]
     os.write(1, repr((words, value, os.read(0, 100), sys.path, sys.flags.isolated)).encode())
     os._exit(5)
 """
@@ -69,6 +71,23 @@ def test_it_starts(*, compiled: bool) -> None:
     words, value, frames, path, isolated = ast.literal_eval(done.stdout.decode())
     assert (words, value, frames, isolated) == ("Wörds.", 7, b"frames follow", 1)
     assert not any("site-packages" in entry or str(CHECKOUT) in entry for entry in path)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_it_starts_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_VARIABLE", 500)
+    code = variables()
+    assert len(code) > 2
+    assert len(code) < 10  # they are put in order by their names
+    done = booted(b"frames follow", code)
+    assert (done.returncode, done.stderr) == (5, b"")
+    _, _, frames, _, _ = ast.literal_eval(done.stdout.decode())
+    assert frames == b"frames follow"
+
+
+def test_variables_are_short() -> None:
+    assert all(len(text) < 1 << 17 for text in variables().values())
+    assert len(variables()) < 10
 
 
 @pytest.mark.usefixtures("stand_in")

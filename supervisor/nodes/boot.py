@@ -1,0 +1,69 @@
+"""The command of the step that becomes the shim: the first lines that run on the node."""
+
+from scrun.supervisor.children.processes import SYSTEM_PATH
+
+BOOT = r"""
+import sys
+if sys.version_info < (3, 6):
+    sys.exit("scrun needs Python 3.6 or newer on the node, this is %d.%d" % sys.version_info[:2])
+import _frozen_importlib, _frozen_importlib_external, binascii, marshal, os, zlib
+
+names = sorted(name for name in os.environ if name.startswith("SCRUN_SHIM_"))
+given = binascii.a2b_base64("".join([os.environ.pop(name) for name in names]))
+
+def take(count):
+    global given
+    parts = []
+    while count:
+        part = given[:count] if names else os.read(0, count)
+        given = given[count:]
+        if not part:
+            sys.exit(0)
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+line = b""
+while not line.endswith(b"\n"):
+    line += take(1)
+sources, compiled, magic = line.split()
+sources, compiled = take(int(sources)), take(int(compiled))
+ours = _frozen_importlib_external.MAGIC_NUMBER.hex()
+if magic.decode() == ours:
+    modules = marshal.loads(zlib.decompress(compiled))
+else:
+    import json
+    modules = json.loads(zlib.decompress(sources).decode())
+
+class Modules:
+    def find_spec(self, name, path=None, target=None):
+        if name in modules:
+            package = name + "." in " ".join(modules)
+            return _frozen_importlib.ModuleSpec(name, self, is_package=package)
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        code = modules[module.__name__]
+        if isinstance(code, str):
+            code = compile(code, module.__name__, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+
+sys.meta_path.insert(0, Modules())
+from scrun.supervisor.shim.main import main
+main()
+"""
+
+_SHELL = f"""PATH=${{PATH:-{SYSTEM_PATH}}}
+export PATH
+for python in python3 /usr/libexec/platform-python; do
+    command -v "$python" >/dev/null 2>&1 && exec "$python" -I -S -X utf8 -c "$0"
+done
+echo "there is no Python on this node" >&2
+exit 127"""
+
+
+def boot_command() -> list[str]:
+    """Return the command of the step that becomes the shim."""
+    return ["/bin/sh", "-c", _SHELL, BOOT]
