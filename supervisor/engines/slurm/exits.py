@@ -68,8 +68,11 @@ def ending_of_step(state: StepState, ended: Exit, salloc: JobState | None = None
     )
 
 
-def _exit_code(status: int) -> int:
-    if status & 0xFF == _OUT_OF_MEMORY:
-        return _KILLED
+def exit_code(status: int) -> int:
+    """Return an exit status for a wait status (waitpid(2)): 128+n for signals."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def _exit_code(status: int) -> int:
+    return _KILLED if status & 0xFF == _OUT_OF_MEMORY else exit_code(status)

@@ -12,29 +12,27 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, StagingError, StateError, described, shortened
-from scrun.model.states import Ending, exited, taken
+from scrun.model.states import Ending, taken
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import signal_script
-from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.local.job import not_started
 from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
 from scrun.supervisor.engines.local.runtime_job import NotMade
-from scrun.supervisor.engines.local.runtimes import program_failure, read_log
+from scrun.supervisor.engines.local.runtimes import read_log
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import query_ending
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
+from scrun.supervisor.engines.slurm.shim_session import CONTAINER, LAST_OUTPUT, ShimSession
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
 
-_CONTAINER = "container"  # its id for the shim, which has one
-_LAST_OUTPUT = 2.0
 _PATIENCE = 10.0
 _NEWS_OF_THE_JOB = 2.0
 
@@ -132,7 +130,7 @@ class ShimJob(SlurmJob):
         config = await self._config(shim, step)
         try:
             await shim.call(
-                "create", id=_CONTAINER, name=self._request.container, config=config,
+                "create", id=CONTAINER, name=self._request.container, config=config,
                 streams=streams.fields,
             )  # fmt: skip
         except ShimError as error:
@@ -179,7 +177,7 @@ class ShimJob(SlurmJob):
 
     async def _delete(self, shim: Shim) -> None:
         try:
-            await shim.call("delete", id=_CONTAINER)
+            await shim.call("delete", id=CONTAINER)
         except EngineError as error:
             self._request.journal.write("verbose", str(error))
 
@@ -194,7 +192,7 @@ class ShimJob(SlurmJob):
             EngineError: The runtime failed.
         """
         try:
-            await shim.call("start", id=_CONTAINER)
+            await shim.call("start", id=CONTAINER)
         except ShimError as error:
             words, _ = read_log(error.log.encode(errors="replace"))
             raise EngineError(
@@ -204,11 +202,11 @@ class ShimJob(SlurmJob):
     async def how_it_ended(self, shim: Shim, streams: ContainerStreams) -> Ending:
         """Wait for the container's end and for its output, and say how it ended."""
         try:
-            status = await shim.ended(_CONTAINER)
-            await streams.finished(_LAST_OUTPUT)
+            status = await shim.ended(CONTAINER)
+            await streams.finished(LAST_OUTPUT)
         except ShimLost:
             await self._shim_step.leave()
-            return await self._job_ended() or self._shim_step.lost()
+            return await self._job_ended() or self._shim_step.lost(self._held.state)
         if os.WIFSIGNALED(status) and not self._killed:
             await self._shim_step.leave()  # then Slurm has said what it killed, and why
         aborted = self._step.state.aborted and not self._killed
@@ -252,7 +250,7 @@ class ShimJob(SlurmJob):
             return
         shim = await self._shim_step.shim()
         self._killed |= number == signal.SIGKILL
-        await shim.call("signal", id=_CONTAINER, number=number, all=number == signal.SIGKILL)
+        await shim.call("signal", id=CONTAINER, number=number, all=number == signal.SIGKILL)
 
     async def session(self, program: Program) -> Session:
         """Prepare to run another program in the container.
@@ -288,7 +286,7 @@ class ShimJob(SlurmJob):
     def resized(self) -> None:
         """Pass on a new size of the terminal."""
         if self._streams is not None:
-            self._streams.resized(_CONTAINER)
+            self._streams.resized(CONTAINER)
 
 
 class _FirstProcess:
@@ -331,78 +329,6 @@ class _FirstProcess:
         finally:
             self._ended.set()
             self.begun.set()
-
-
-class ShimSession:
-    """A program of `exec` (see `supervisor.contracts.engine.Session`)."""
-
-    def __init__(self, shim: Shim, id: str, child_env: ChildEnv, program: Program) -> None:  # noqa: A002
-        """Create it; nothing runs yet.
-
-        Args:
-            shim: The shim of the container.
-            id: The exec's id for the shim.
-            child_env: The environment of child processes.
-            program: What to run.
-        """
-        self._shim = shim
-        self._id = id
-        self._child_env = child_env
-        self._program = program
-        self._streams: ContainerStreams | None = None
-
-    async def run(self) -> Ending:
-        """Run it to its end."""
-        program, shim = self._program, self._shim
-        async with shim.streams(program.stdio, program.terminal, self._child_env) as streams:
-            try:
-                await shim.call(
-                    "exec", id=self._id, container=_CONTAINER, process=program.process,
-                    streams=streams.fields,
-                )  # fmt: skip
-            except ShimError as error:
-                return _not_run(error)
-            self._streams = streams
-            program.running()
-            try:
-                status = await shim.ended(self._id)
-                await streams.finished(_LAST_OUTPUT)
-            except trio.Cancelled:
-                with trio.move_on_after(_PATIENCE, shield=True):
-                    await shim.call("signal", id=self._id, number=signal.SIGKILL, all=True)
-                    await shim.ended(self._id)
-                raise
-            except ShimLost as error:
-                return taken("scrun-failure", str(error))
-        return exited(_exit_code(status))
-
-    async def signal(self, number: int) -> None:
-        """Send a signal to the program.
-
-        Raises:
-            EngineError: The program is not running yet, or it was not delivered.
-        """
-        await self._shim.call("signal", id=self._id, number=number, all=number == signal.SIGKILL)
-
-    def resized(self) -> None:
-        """Pass on a new size of the terminal."""
-        if self._streams is not None:
-            self._streams.resized(self._id)
-
-
-def _not_run(error: ShimError) -> Ending:
-    """Return the ending of a program that the runtime could not start."""
-    words, _ = read_log(error.log.encode(errors="replace"))
-    reason = words or str(error)
-    text = shortened(f"the program could not be started: {reason}")
-    if (status := program_failure(reason)) is not None:
-        return Ending(status, "not-found" if status == 127 else "not-executable", text)
-    return taken("scrun-failure", text)
-
-
-def _exit_code(status: int) -> int:
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code
 
 
 def _content(path: str) -> bytes:

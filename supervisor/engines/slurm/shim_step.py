@@ -10,7 +10,7 @@ from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
+from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.log.journal import Journal
@@ -108,19 +108,23 @@ class ShimStep:
             salloc: The state of the job, if scrun allocated it.
             status: The wait status that the shim reported (waitpid(2)).
         """
-        code = os.waitstatus_to_exitcode(status)
-        code = code if code >= 0 else 128 - code
+        code = exit_code(status)
         if code == _RAN_OUT:
             seen = ending_of_step(self.step.state, step_exit(self.step.state, code), salloc)
             if seen.reason == "out-of-memory":
                 return seen
         return exited(code)
 
-    def lost(self) -> Ending:
-        """Return the ending of a container whose shim has gone without a word. `leave` first."""
+    def lost(self, salloc: JobState | None) -> Ending:
+        """Return the ending of a container whose shim has gone without a word. `leave` first.
+
+        Args:
+            salloc: As for `ending`.
+        """
         ended = step_exit(self.step.state, self._status)
-        if ended.out_of_memory:
-            return ending_of_step(self.step.state, ended)
+        seen = ending_of_step(self.step.state, ended, salloc)
+        if seen.reason == "out-of-memory":
+            return seen
         return taken("scrun-failure", f"the step of the container's shim ended: {self.reason}")
 
     async def _run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:

@@ -13,7 +13,10 @@ from tests.harness.site import Site
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
-pytestmark = pytest.mark.covers("guide bundles are not transferred")
+pytestmark = [
+    pytest.mark.covers("guide bundles are not transferred"),
+    pytest.mark.oci_conf,  # a container of several tasks
+]
 
 on_slurm = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 

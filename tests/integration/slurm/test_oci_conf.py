@@ -195,6 +195,7 @@ def clustered(shared: Path, make_site: MakeSite) -> MakeExample:
 
 
 @pytest.mark.covers("oci.conf DebugFlags", "oci.conf SrunArgs", "oci.conf SrunPath")
+@pytest.mark.oci_conf
 def test_srun_of_the_site(clustered: MakeExample, shared: Path) -> None:
     """oci.conf(5): SrunPath, SrunArgs, one entry for each argument, and DebugFlags."""
     tell = f'echo "flags $SLURM_DEBUG_FLAGS" >>{shared}/srun.calls\n'
@@ -216,6 +217,7 @@ def test_srun_of_the_site(clustered: MakeExample, shared: Path) -> None:
 
 
 @pytest.mark.covers("oci.conf FileDebug", "oci.conf StdIODebug")
+@pytest.mark.oci_conf
 def test_levels_of_the_site(clustered: MakeExample) -> None:
     """oci.conf(5): StdIODebug, and FileDebug for the file of [log]."""
     site = clustered("StdIODebug=verbose\nFileDebug=debug\n")
@@ -237,6 +239,7 @@ def test_levels_of_the_site(clustered: MakeExample) -> None:
         ("SrunPath=/nowhere/srun\n", "SrunPath=/nowhere/srun: not an executable program"),
     ],
 )
+@pytest.mark.oci_conf
 def test_a_wrong_oci_conf_of_the_site(clustered: MakeExample, more: str, said: str) -> None:
     """It is said before a job is asked for; and what there is can be deleted."""
     site = clustered(more)

@@ -1,0 +1,89 @@
+"""A program of `exec`, which a shim runs in a container."""
+
+import signal
+
+import trio
+
+from scrun.core.errors import shortened
+from scrun.model.states import Ending, exited, taken
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.engine import Program
+from scrun.supervisor.engines.local.runtimes import program_failure, read_log
+from scrun.supervisor.engines.slurm.exits import exit_code
+from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
+from scrun.supervisor.nodes.streams import ContainerStreams
+
+CONTAINER = "container"
+"""The container's id for its shim, which has one."""
+
+LAST_OUTPUT = 2.0
+"""Seconds to wait for streams that a process keeps open after the end of the first one."""
+
+_PATIENCE = 10.0
+
+
+class ShimSession:
+    """A program of `exec` (see `supervisor.contracts.engine.Session`)."""
+
+    def __init__(self, shim: Shim, id: str, child_env: ChildEnv, program: Program) -> None:  # noqa: A002
+        """Create it; nothing runs yet.
+
+        Args:
+            shim: The shim of the container.
+            id: The exec's id for the shim.
+            child_env: The environment of child processes.
+            program: What to run.
+        """
+        self._shim = shim
+        self._id = id
+        self._child_env = child_env
+        self._program = program
+        self._streams: ContainerStreams | None = None
+
+    async def run(self) -> Ending:
+        """Run it to its end."""
+        program, shim = self._program, self._shim
+        async with shim.streams(program.stdio, program.terminal, self._child_env) as streams:
+            try:
+                await shim.call(
+                    "exec", id=self._id, container=CONTAINER, process=program.process,
+                    streams=streams.fields,
+                )  # fmt: skip
+            except ShimError as error:
+                return _not_run(error)
+            self._streams = streams
+            program.running()
+            try:
+                status = await shim.ended(self._id)
+                await streams.finished(LAST_OUTPUT)
+            except trio.Cancelled:
+                with trio.move_on_after(_PATIENCE, shield=True):
+                    await shim.call("signal", id=self._id, number=signal.SIGKILL, all=True)
+                    await shim.ended(self._id)
+                raise
+            except ShimLost as error:
+                return taken("scrun-failure", str(error))
+        return exited(exit_code(status))
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the program.
+
+        Raises:
+            EngineError: The program is not running yet, or it was not delivered.
+        """
+        await self._shim.call("signal", id=self._id, number=number, all=number == signal.SIGKILL)
+
+    def resized(self) -> None:
+        """Pass on a new size of the terminal."""
+        if self._streams is not None:
+            self._streams.resized(self._id)
+
+
+def _not_run(error: ShimError) -> Ending:
+    """Return the ending of a program that the runtime could not start."""
+    words, _ = read_log(error.log.encode(errors="replace"))
+    reason = words or str(error)
+    text = shortened(f"the program could not be started: {reason}")
+    if (status := program_failure(reason)) is not None:
+        return Ending(status, "not-found" if status == 127 else "not-executable", text)
+    return taken("scrun-failure", text)
