@@ -145,12 +145,22 @@ def test_a_pending_job_is_cancelled(make_site: MakeSite) -> None:
         assert "org.scrun.pending" not in life.state()["annotations"]
 
 
+def cancellers(site: Site) -> list[int]:
+    """The processes that cancel a pending job when its supervisor is gone."""
+    return [
+        process.pid
+        for process in site.processes()
+        if any(word.endswith("/scancel") for word in process.argv)
+    ]
+
+
 def test_a_pending_job_goes_with_its_supervisor(make_site: MakeSite) -> None:
     """At once, though nobody calls scrun any more."""
     site = make_site("slurm-user", settings="idle_timeout = 5\n")
     with cluster.full(site.user):
         life = site.life("true")
-        wait_until("the job", lambda: jobs(site))
+        # salloc tells of a job a moment after squeue does, later on a busy machine
+        wait_until("who cancels it", lambda: cancellers(site))
         [supervisor] = site.supervisors()
         os.kill(supervisor, signal.SIGKILL)
         wait_while("the job", lambda: jobs(site), 10)
