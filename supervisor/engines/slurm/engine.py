@@ -38,6 +38,7 @@ from scrun.supervisor.engines.slurm.layout import (
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
+from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
 
@@ -170,8 +171,8 @@ class SlurmEngine:
             if "--label" in step_options:
                 reason = "--label"
             if self._launch != "container" and not reason:
-                ports = await in_thread(self._ports)
-                async with ShimJob(*parts, step_options, ports).with_shim() as shim_job:
+                direct = await in_thread(self._direct)
+                async with ShimJob(*parts, step_options, direct).with_shim() as shim_job:
                     reason = await self._without_shim(shim_job)
                     if not reason:
                         yield shim_job
@@ -208,12 +209,14 @@ class SlurmEngine:
         self._shims_work = True
         return ""
 
-    def _ports(self) -> str | None:
-        """Return SrunPortRange of slurm.conf(5), if it is set."""
+    def _direct(self) -> Direct:
+        """Return how shims may connect to us, by slurm.conf(5): SrunPortRange and TLSType."""
+        conf: dict[str, str] = {}
         with suppress(SettingsError):
             if self._tools.conf is not None:
-                return read_slurm_conf(self._tools.conf).get("srunportrange")
-        return None
+                conf = read_slurm_conf(self._tools.conf)
+        encrypted = conf.get("tlstype", "tls/none") not in ("", "none", "tls/none")
+        return Direct(not encrypted, conf.get("srunportrange"))
 
     def _wanted(self, request: JobRequest) -> tuple[dict[str, str], str]:
         """Merge the requests of all sources; log those that are ignored.

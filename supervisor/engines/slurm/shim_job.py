@@ -28,7 +28,7 @@ from scrun.supervisor.engines.slurm.job_ending import query_ending
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_session import CONTAINER, LAST_OUTPUT, ShimSession
-from scrun.supervisor.engines.slurm.shim_step import ShimStep
+from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
@@ -51,7 +51,7 @@ class ShimJob(SlurmJob):
         held: Held,
         layout: Layout,
         options: list[str],
-        ports: str | None,
+        direct: Direct,
     ) -> None:
         """See `SlurmJob`.
 
@@ -63,10 +63,10 @@ class ShimJob(SlurmJob):
             held: The job.
             layout: One task on one node.
             options: Options of srun that the caller asked for.
-            ports: The ports for direct connections (SrunPortRange), or None.
+            direct: Whether and how the shim may connect to us.
         """
         super().__init__(tools, features, commands, request, held, layout, options)
-        self._shim_step = ShimStep(self._step, request.journal, ports)
+        self._shim_step = ShimStep(self._step, request.journal, direct)
         self._exec_ids = itertools.count(1)
         self._killed = False
         self._first: _FirstProcess | None = None

@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import trio
 
@@ -21,21 +22,33 @@ _WAY_OUT = 10.0
 _RAN_OUT = 128 + 9
 
 
+class Direct(NamedTuple):
+    """Whether and how a shim may connect to us, instead of using srun's streams.
+
+    Attributes:
+        allowed: Not where Slurm encrypts its own connections: these are in plain text.
+        ports: The range of our ports (SrunPortRange), or None for any.
+    """
+
+    allowed: bool
+    ports: str | None
+
+
 class ShimStep:
     """A step with a shim (see `scrun.supervisor.shim`). It is begun at once, in the background."""
 
-    def __init__(self, step: SrunStep, journal: Journal, port_range: str | None) -> None:
+    def __init__(self, step: SrunStep, journal: Journal, direct: Direct) -> None:
         """Create it; `opened` begins it.
 
         Args:
             step: The run of srun.
             journal: Where messages go.
-            port_range: Ports for the direct connection (SrunPortRange), or None for any.
+            direct: Whether and how the shim may connect to us.
         """
         self.step = step
         self.hello: Hello | None = None
         self._journal = journal
-        self._port_range = port_range
+        self._direct = direct
         self._shim: Shim | None = None
         self._known = trio.Event()  # that it is there, or never will be
         self._leaving = trio.Event()
@@ -165,7 +178,10 @@ class ShimStep:
         if not self.hello.runtime:
             self._words.append(f"{self.node}: no OCI runtime (crun or runc) works there")
             raise ShimLost(self._words[-1])
-        await shim.dial(self._port_range)
+        if self._direct.allowed:
+            await shim.dial(self._direct.ports)
+        else:
+            self._journal.write("info", f"{self.node}: streams go over srun: Slurm encrypts them")
         self._shim = shim
 
     def _take_words(self, line: str) -> None:
