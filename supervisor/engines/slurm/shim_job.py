@@ -199,7 +199,9 @@ class ShimJob(SlurmJob):
                 shortened(f"the container could not be started: {words or error}")
             ) from None
 
-    async def how_it_ended(self, shim: Shim, streams: ContainerStreams) -> Ending:
+    async def how_it_ended(
+        self, first: "_FirstProcess", shim: Shim, streams: ContainerStreams
+    ) -> Ending:
         """Wait for the container's end and for its output, and say how it ended."""
         try:
             status = await shim.ended(CONTAINER)
@@ -207,6 +209,7 @@ class ShimJob(SlurmJob):
         except ShimLost:
             await self._shim_step.leave()
             return await self._job_ended() or self._shim_step.lost(self._held.state)
+        await first.started()
         if os.WIFSIGNALED(status) and not self._killed:
             await self._shim_step.leave()  # then Slurm has said what it killed, and why
         aborted = self._step.state.aborted and not self._killed
@@ -301,6 +304,7 @@ class _FirstProcess:
         self._streams = streams
         self._ending: Ending | None = None
         self._ended = trio.Event()
+        self._starting = False
 
     @property
     def ending(self) -> Ending | None:
@@ -314,18 +318,27 @@ class _FirstProcess:
 
     async def start(self) -> None:
         """Start the container's program."""
-        await self._job.begin(self._shim)
-        self.begun.set()
+        self._starting = True
+        try:
+            await self._job.begin(self._shim)
+        finally:
+            self._starting = False
+            self.begun.set()
 
     async def ended(self) -> Ending:
         """Wait for its end."""
         await self._ended.wait()
         return self._ending or taken("scrun-failure", "the container's shim was ended")
 
+    async def started(self) -> None:
+        """Wait for a call of `start` that is under way: a program may end before its reply."""
+        if self._starting:
+            await self.begun.wait()
+
     async def watch(self) -> None:
         """Learn how it ends."""
         try:
-            self._ending = await self._job.how_it_ended(self._shim, self._streams)
+            self._ending = await self._job.how_it_ended(self, self._shim, self._streams)
         finally:
             self._ended.set()
             self.begun.set()

@@ -5,7 +5,7 @@ import signal
 import trio
 
 from scrun.core.errors import shortened
-from scrun.model.states import Ending, exited, taken
+from scrun.model.states import Ending, exited, killed, taken
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.engines.local.runtimes import program_failure, read_log
@@ -61,8 +61,8 @@ class ShimSession:
                     await shim.call("signal", id=self._id, number=signal.SIGKILL, all=True)
                     await shim.ended(self._id)
                 raise
-            except ShimLost as error:
-                return taken("scrun-failure", str(error))
+            except ShimLost:
+                return killed(signal.SIGKILL)  # with its container, which tells why
         return exited(exit_code(status))
 
     async def signal(self, number: int) -> None:
