@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _NONCE = 32
 _PROOF = 32
 _KEEP_IDLE = 300  # seconds: some firewalls forget a connection without traffic
+_SLOW = 1.0  # seconds for one that has begun to prove it
 _BUSY = (errno.EINPROGRESS, errno.EWOULDBLOCK, 0)
 
 
@@ -39,7 +40,7 @@ def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float
     """
     deadline = time.monotonic() + patience
     reasons: list[str] = []
-    waiting: dict[int, tuple[socket.socket, str]] = {}
+    waiting: dict[int, _Attempt] = {}
     poll = select.poll()
     for host, port in addresses:
         name = f"{host}:{port}"
@@ -51,7 +52,7 @@ def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float
                 sock.setblocking(False)
                 code = sock.connect_ex(address)
                 if code in _BUSY:
-                    waiting[sock.fileno()] = (sock, name)
+                    waiting[sock.fileno()] = _Attempt(sock, name)
                     poll.register(sock, select.POLLOUT)
                 else:
                     reasons.append(f"{name}: {os.strerror(code)}")
@@ -61,22 +62,25 @@ def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float
     found = None
     while waiting and found is None and deadline > time.monotonic():
         for fd, _ in poll.poll(max(0, int((deadline - time.monotonic()) * 1000) + 1)):
-            poll.unregister(fd)
-            sock, name = waiting.pop(fd)
+            attempt = waiting[fd]
             try:
-                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                if code:
-                    raise OSError(code, os.strerror(code))
-                _prove(sock, secret, deadline)
+                if not attempt.ours:
+                    attempt.begin()
+                    poll.modify(fd, select.POLLIN)  # who accepts and says nothing delays nobody
+                    continue
+                _prove(attempt, secret, min(deadline, time.monotonic() + _SLOW))
             except OSError as error:
-                reasons.append(f"{name}: {error.strerror or error}")
-                sock.close()
+                reasons.append(f"{attempt.name}: {error.strerror or error}")
+                attempt.sock.close()
             else:
-                found = sock
+                found = attempt.sock
+            poll.unregister(fd)
+            del waiting[fd]
+            if found is not None:
                 break
-    for sock, name in waiting.values():
-        reasons.append(f"{name}: no answer")
-        sock.close()
+    for attempt in waiting.values():
+        reasons.append(f"{attempt.name}: no answer")
+        attempt.sock.close()
     if found is None:
         raise NoConnection("; ".join(reasons) or "no address")
     found.setblocking(False)
@@ -86,11 +90,29 @@ def dial(addresses: "Sequence[Sequence[object]]", secret: bytes, patience: float
     return found
 
 
-def _prove(sock: socket.socket, secret: bytes, deadline: float) -> None:
-    ours = os.urandom(_NONCE)
-    sock.settimeout(max(0.001, deadline - time.monotonic()))
-    sock.sendall(ours)
-    both = ours + _exactly(sock, _NONCE, deadline)
+class _Attempt:
+    """A connection to one address."""
+
+    def __init__(self, sock: socket.socket, name: str) -> None:
+        self.sock, self.name = sock, name
+        self.ours = b""
+
+    def begin(self) -> None:
+        """Send our random bytes: it is connected.
+
+        Raises:
+            OSError: It is not.
+        """
+        code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        self.ours = os.urandom(_NONCE)
+        self.sock.sendall(self.ours)
+
+
+def _prove(attempt: _Attempt, secret: bytes, deadline: float) -> None:
+    sock = attempt.sock
+    both = attempt.ours + _exactly(sock, _NONCE, deadline)
     sock.sendall(proof(secret, b"shim", both))
     if not hmac.compare_digest(
         _exactly(sock, _PROOF, deadline), proof(secret, b"supervisor", both)
