@@ -163,11 +163,12 @@ def _takes_signals(container: GetsSignals) -> bool:
 
 
 async def _pass_on(container: GetsSignals, number: signal.Signals) -> None:
+    over = trio.current_time() + _GRACE
     try:
-        with trio.move_on_after(_GRACE):
+        with trio.move_on_at(over):
             await container.kill(number)
     except (ScrunError, OSError) as error:
         container.journal.write("error", f"{number.name} was not passed on: {described(error)}")
     if number in FATAL:
-        await trio.sleep(_GRACE)
+        await trio.sleep_until(over)
         container.end(killed(number, f"the anchor received {number.name}"))
