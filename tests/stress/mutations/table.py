@@ -303,7 +303,7 @@ def _anchors() -> Iterator[Mutation]:
     )
     yield anchors(
         "who-ignores-term-goes-on",
-        "await trio.sleep(_GRACE)",
+        "await trio.sleep_until(over)",
         "await trio.sleep_forever()",
         scenario + "test_signals_that_end_the_anchor_end_the_container",
     )
