@@ -143,6 +143,8 @@ class ShimStep:
     async def _run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
         stdin, to_srun = os.pipe()
         from_srun, stdout = os.pipe()  # `connected` owns our ends
+        # else srun may die of what the shim says last, and slurmstepd kills it before it is done
+        kept = os.dup(from_srun)
         try:
             async with messages(self._take_words) as error, unwrapped() as nursery:
                 nursery.start_soon(self._connect, to_srun, from_srun)
@@ -155,6 +157,7 @@ class ShimStep:
                 finally:
                     os.close(stdin)
                     os.close(stdout)  # now what srun wrote has an end
+                    os.close(kept)
         finally:
             self._over.set()
             self._known.set()
