@@ -1,7 +1,7 @@
 """Changes the environment of a container just before it is made."""
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -34,15 +34,19 @@ async def changed_environment(
             await in_thread(_restore, name, before)
 
 
+def with_variables(own: Iterable[str], variables: Mapping[str, str | None]) -> list[str]:
+    """Return config.json's `process.env` with other values; None removes a variable. Pure."""
+    kept = [entry for entry in own if entry.partition("=")[0] not in variables]
+    added = [f"{key}={value}" for key, value in variables.items() if value is not None]
+    return [*kept, *added]
+
+
 def _change(name: str, variables: Mapping[str, str | None]) -> bytes:
     """Change a config.json; return the old content."""
     with open(name, "rb") as file:
         before = file.read()
     config = msgspec.json.decode(before)
-    own = config["process"].get("env") or []
-    kept = [entry for entry in own if entry.partition("=")[0] not in variables]
-    added = [f"{key}={value}" for key, value in variables.items() if value is not None]
-    config["process"]["env"] = [*kept, *added]
+    config["process"]["env"] = with_variables(config["process"].get("env") or (), variables)
     _write(name, msgspec.json.encode(config))
     return before
 

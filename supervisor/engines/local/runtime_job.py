@@ -16,7 +16,7 @@ from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending
 from scrun.supervisor.children.processes import child, own_program
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.engine import Call, JobRequest, Step
+from scrun.supervisor.contracts.engine import Call, CreatesFirst, JobRequest, Step
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
@@ -56,13 +56,7 @@ class RuntimeJob(LocalJob):
 
     async def run(self, step: Step) -> Ending:
         """Create the container, start it, and wait for its end."""
-        try:
-            async with self.created(step) as process:
-                await process.start()
-                step.running()
-                return await process.ended()
-        except NotMade as error:
-            return not_started(error.words, shown=error.shown)
+        return await create_and_run(self, step)
 
     @asynccontextmanager
     async def created(
@@ -147,6 +141,21 @@ class NotMade(EngineError):
         super().__init__(f"the container could not be created: {words}")
         self.words = words
         self.shown = shown
+
+
+async def create_and_run(job: CreatesFirst, step: Step) -> Ending:
+    """Create a container, start it, and wait for its end.
+
+    Raises:
+        EngineError: It was created and could not be started.
+    """
+    try:
+        async with job.created(step) as process:
+            await process.start()
+            step.running()
+            return await process.ended()
+    except NotMade as error:
+        return not_started(error.words, shown=error.shown)
 
 
 class RuntimeProcess:

@@ -18,16 +18,20 @@ from scrun.supervisor.children.node_scripts import signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.local.job import not_started
+from scrun.supervisor.engines.local.environment import with_variables
 from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
-from scrun.supervisor.engines.local.runtime_job import NotMade
-from scrun.supervisor.engines.local.runtimes import read_log
+from scrun.supervisor.engines.local.runtime_job import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import query_ending
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
-from scrun.supervisor.engines.slurm.shim_session import CONTAINER, LAST_OUTPUT, ShimSession
+from scrun.supervisor.engines.slurm.shim_session import (
+    CONTAINER,
+    LAST_OUTPUT,
+    ShimSession,
+    words_of,
+)
 from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
@@ -91,13 +95,7 @@ class ShimJob(SlurmJob):
 
     async def run(self, step: Step) -> Ending:
         """Create the container, start it, and wait for its end."""
-        try:
-            async with self.created(step) as process:
-                await process.start()
-                step.running()
-                return await process.ended()
-        except NotMade as error:
-            return not_started(error.words, shown=error.shown)
+        return await create_and_run(self, step)
 
     @asynccontextmanager
     async def created(
@@ -134,10 +132,9 @@ class ShimJob(SlurmJob):
                 streams=streams.fields,
             )  # fmt: skip
         except ShimError as error:
-            words, _ = read_log(error.log.encode(errors="replace"))
             with trio.move_on_after(_PATIENCE, shield=True):
                 await self._delete(shim)
-            raise NotMade(words or str(error), shown=False) from None
+            raise NotMade(words_of(error), shown=False) from None
 
     async def _config(self, shim: Shim, step: Step) -> dict[str, Any]:
         """Return the config.json for the runtime, from that of the staged bundle.
@@ -158,20 +155,10 @@ class ShimJob(SlurmJob):
         except OSError as error:
             raise StagingError(f"{path}: {described(error)}") from error
         config: dict[str, Any] = with_absolute_paths(msgspec.json.decode(content), step.bundle)
-        environment = {
-            name: text
-            for name, _, text in (
-                entry.partition("=") for entry in config["process"].get("env") or ()
-            )
-        }
-        environment |= {name: text for name, text in step.variables.items() if text is not None}
-        for name, text in step.variables.items():
-            if text is None:
-                environment.pop(name, None)
         config["process"] = {
             **config["process"],
             "args": list(step.arguments),
-            "env": [f"{name}={text}" for name, text in environment.items()],
+            "env": with_variables(config["process"].get("env") or (), step.variables),
         }
         return config
 
@@ -194,10 +181,8 @@ class ShimJob(SlurmJob):
         try:
             await shim.call("start", id=CONTAINER)
         except ShimError as error:
-            words, _ = read_log(error.log.encode(errors="replace"))
-            raise EngineError(
-                shortened(f"the container could not be started: {words or error}")
-            ) from None
+            text = f"the container could not be started: {words_of(error)}"
+            raise EngineError(shortened(text)) from None
 
     async def how_it_ended(
         self, first: "_FirstProcess", shim: Shim, streams: ContainerStreams

@@ -79,10 +79,15 @@ class ShimSession:
             self._streams.resized(self._id)
 
 
+def words_of(error: ShimError) -> str:
+    """Return why a call failed: in the runtime's words, if its log has any."""
+    words, _ = read_log(error.log.encode(errors="replace"))
+    return words or str(error)
+
+
 def _not_run(error: ShimError) -> Ending:
     """Return the ending of a program that the runtime could not start."""
-    words, _ = read_log(error.log.encode(errors="replace"))
-    reason = words or str(error)
+    reason = words_of(error)
     text = shortened(f"the program could not be started: {reason}")
     if (status := program_failure(reason)) is not None:
         return Ending(status, "not-found" if status == 127 else "not-executable", text)
