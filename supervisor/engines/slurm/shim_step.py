@@ -53,7 +53,7 @@ class ShimStep:
         self._known = trio.Event()  # that it is there, or never will be
         self._leaving = trio.Event()
         self._over = trio.Event()
-        self._scope = trio.CancelScope()
+        self._scope = trio.CancelScope(shield=True)  # the shim cleans up first: see `leave`
         self._status = 1
         self._words: list[str] = []
 
