@@ -23,7 +23,8 @@ def forward(parsed: Parsed) -> int:
     container = parsed.id or ""
     directory = record_root(parsed) + "/" + container
     try:
-        status, answer = ask(directory, "supervisor", build_request(parsed, container))
+        meanwhile = _load_output if parsed.command == "state" else None
+        status, answer = ask(directory, "supervisor", build_request(parsed, container), meanwhile)
     except wire.NOBODY:
         from scrun.client import orphan
 
@@ -54,17 +55,32 @@ def build_request(parsed: Parsed, container: str) -> "list[bytes]":
     return [wire.encoded(field) for field in fields]
 
 
-def ask(directory: str, name: str, fields: "list[bytes]") -> "tuple[int, bytes]":
+def _load_output() -> None:
+    """Import what prints the answer."""
+    from scrun.core import output as output
+
+
+def ask(
+    directory: str, name: str, fields: "list[bytes]", meanwhile: "Callable[[], None] | None" = None
+) -> "tuple[int, bytes]":
     """Send one request to the supervisor at DIRECTORY/NAME and wait for its answer.
+
+    Args:
+        directory: The record.
+        name: The name of the socket in it.
+        fields: The request.
+        meanwhile: What to do while the supervisor works.
 
     Raises:
         OSError: No supervisor listens there (`wire.NOBODY`), or it does not answer.
     """
-    return converse(lambda: wire.connect_supervisor(directory, name), fields)
+    return converse(lambda: wire.connect_supervisor(directory, name), fields, meanwhile)
 
 
 def converse(
-    connect: "Callable[[], _socket.socket]", fields: "list[bytes]"
+    connect: "Callable[[], _socket.socket]",
+    fields: "list[bytes]",
+    meanwhile: "Callable[[], None] | None" = None,
 ) -> "tuple[int, bytes]":
     """Send one request, and wait for its answer.
 
@@ -75,6 +91,7 @@ def converse(
     Args:
         connect: Connects to the supervisor.
         fields: The request.
+        meanwhile: What to do while the supervisor works.
 
     Raises:
         OSError: As `connect`; or the supervisor hangs up each time.
@@ -83,6 +100,8 @@ def converse(
         sock = connect()
         try:
             wire.send(sock, fields)
+            if meanwhile is not None:
+                meanwhile()
             return wire.receive(sock)
         except ConnectionResetError:
             pass
