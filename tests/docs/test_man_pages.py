@@ -20,6 +20,7 @@ from scrun.supervisor.worker import constants
 from scrun.supervisor.worker import main as worker
 from scrun.supervisor.worker.documents import Documents
 from tests import CHECKOUT
+from tests.harness.program import run_program
 
 PAGES = ("scrun.1", "scrun.lua.5", "scrun.toml.5")
 PRELUDE = (CHECKOUT / "supervisor" / "worker" / "prelude.lua").read_text()
@@ -29,12 +30,7 @@ PRELUDE = (CHECKOUT / "supervisor" / "worker" / "prelude.lua").read_text()
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the rendered pages."""
     directory = tmp_path_factory.mktemp("docs") / "new"
-    done = subprocess.run(
-        [sys.executable, CHECKOUT / "tools" / "docs", directory],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_program([sys.executable, CHECKOUT / "tools" / "docs", directory])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return directory
 
@@ -209,13 +205,10 @@ def test_web_pages_load_nothing(web: dict[str, Page], built: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_man_can_show_them(built: Path, page: str) -> None:
-    done = subprocess.run(
+    done = run_program(
         ["groff", "-man", "-Tutf8", "-K", "utf8", "-ww", "-rLL=80n", built / page],
-        capture_output=True,
-        text=True,
         encoding="utf-8",
         env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "GROFF_NO_SGR": "1"},
-        timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
     lines = re.sub(r".\x08", "", done.stdout).splitlines()

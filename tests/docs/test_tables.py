@@ -12,6 +12,7 @@ from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import LETTERS
 from scrun.settings.spank.callbacks import CALLBACKS
 from tests import CHECKOUT
+from tests.harness.program import run_program
 
 HOWTO = CHECKOUT / "docs" / "howto"
 EXAMPLES = CHECKOUT / "docs" / "examples"
@@ -34,9 +35,7 @@ def commands(engine: str) -> set[str]:
     program = shutil.which(engine, path="/usr/bin:/bin")
     if program is None:
         pytest.skip(f"{engine} is not installed")
-    done = subprocess.run(
-        [program, "--help"], check=True, capture_output=True, text=True, timeout=20
-    )
+    done = run_program([program, "--help"], check=True)
     listed: set[str] = set()
     inside = False
     for line in done.stdout.splitlines():

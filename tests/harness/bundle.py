@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.harness.program import run_program
 from tests.harness.users import User
 
 Config = dict[str, Any]
@@ -63,9 +63,7 @@ def make_rootfs(path: Path) -> None:
     busybox = shutil.which("busybox")
     assert busybox is not None, "busybox is missing: tools/setup --test"
     shutil.copy(busybox, path / "bin" / "busybox")
-    applets = subprocess.run(
-        [busybox, "--list"], check=True, capture_output=True, text=True, timeout=10
-    )
+    applets = run_program([busybox, "--list"], check=True, timeout=10)
     for name in applets.stdout.split():
         if name != "busybox":
             (path / "bin" / name).symlink_to("busybox")

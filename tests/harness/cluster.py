@@ -3,12 +3,12 @@
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests import CHECKOUT
+from tests.harness.program import run_program
 from tests.harness.users import PATH, User
 from tests.harness.wait import wait_until
 
@@ -24,14 +24,7 @@ def slurm_conf() -> str:
 
 def slurm(*command: str, timeout: float = 20) -> str:
     """Run one of Slurm's commands as root, and return what it printed."""
-    done = subprocess.run(
-        command,
-        env={"PATH": PATH, "SLURM_CONF": slurm_conf()},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+    done = run_program(command, env={"PATH": PATH, "SLURM_CONF": slurm_conf()}, timeout=timeout)
     assert done.returncode == 0, f"{command}: exit {done.returncode}: {done.stderr}"
     return done.stdout
 
@@ -39,13 +32,8 @@ def slurm(*command: str, timeout: float = 20) -> str:
 def control(*arguments: str) -> None:
     """Call `tools/slurm-cluster` for the cluster of the tests."""
     directory = Path(slurm_conf()).parents[1]
-    done = subprocess.run(
-        [_TOOL, *arguments],
-        env={**os.environ, "SLURM_CLUSTER_DIR": str(directory)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
+    done = run_program(
+        [_TOOL, *arguments], env={**os.environ, "SLURM_CLUSTER_DIR": str(directory)}
     )
     assert done.returncode == 0, f"slurm-cluster {arguments}: {done.stderr}"
 

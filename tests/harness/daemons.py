@@ -5,10 +5,10 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.harness import cluster, users
+from tests.harness.client import Client
 from tests.harness.site import Site
 from tests.harness.users import PATH
 from tests.harness.wait import wait_until, wait_while
@@ -27,18 +27,14 @@ _OF_THIS_MACHINE = "WARNING: IPv4 forwarding is disabled. Networking will not wo
 """What docker says where nobody has switched that on."""
 
 
-class Daemon:
+class Daemon(Client):
     """A root's engine on Slurm; everything of it lies in the site's directory.
 
     Its runtime inherits the daemon's environment, so that is where scrun's settings are.
 
     Attributes:
-        site: Where its containers' jobs and supervisors are found.
         records: The root directory that it gives the runtime.
     """
-
-    command: list[str]
-    environment: dict[str, str]
 
     def __init__(self, create_timeout: float = 60) -> None:
         self.site = Site("slurm", users.root(), create_timeout=create_timeout)
@@ -69,42 +65,13 @@ class Daemon:
 
     # The client
 
-    def popen(
-        self, *arguments: str, stdin: int, stdout: int, stderr: int
-    ) -> subprocess.Popen[bytes]:
-        """Start the client."""
-        return subprocess.Popen(
-            [*self.command, *arguments],
-            env=self.environment,
-            cwd=self.base,
-            start_new_session=True,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-        )
-
     def run(
-        self, *arguments: str, data: bytes | None = None, timeout: float = _TIMEOUT
+        self, *arguments: str, data: bytes = b"", timeout: float = _TIMEOUT
     ) -> subprocess.CompletedProcess[str]:
         """Call the client and wait for it."""
-        pipe = subprocess.PIPE
-        stdin = subprocess.DEVNULL if data is None else pipe
-        with self.popen(*arguments, stdin=stdin, stdout=pipe, stderr=pipe) as process:
-            try:
-                out, err = process.communicate(data, timeout)
-            except BaseException:
-                process.kill()  # TERM would only be passed on to the container
-                raise
-        said = err.decode().replace(_OF_THIS_MACHINE, "")
-        return subprocess.CompletedProcess(
-            arguments, process.returncode, out.decode(errors="replace"), said
-        )
-
-    def must(self, *arguments: str, data: bytes | None = None) -> str:
-        """Call the client, successfully, and return what it printed."""
-        done = self.run(*arguments, data=data)
-        assert done.returncode == 0, f"{arguments}: {done.returncode}: {done.stderr}"
-        return done.stdout
+        done = super().run(*arguments, data=data, timeout=timeout)
+        done.stderr = done.stderr.replace(_OF_THIS_MACHINE, "")
+        return done
 
     def settle(self) -> None:
         """Hold that no job and no record is left."""
@@ -143,10 +110,5 @@ class Daemon:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -15,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.harness.program import run_program
+
 _CACHE = Path("/var/cache/scrun-tests")
 _SERVERS = "adduser,nginx-light,postgresql"
 _LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt")
@@ -62,14 +64,7 @@ def _mirror() -> list[str]:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_MAKING,
-    )
+    done = run_program(command, stderr=subprocess.STDOUT, timeout=_MAKING)
     assert done.returncode == 0, f"{command}: {done.returncode}: {done.stdout[-2000:]}"
     return done.stdout
 

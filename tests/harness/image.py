@@ -13,7 +13,7 @@ from tests.harness.site import Site
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
     """Give a file of an image the owner that files of images have."""
     member.uid = member.gid = 0
     member.uname = member.gname = "root"
@@ -30,7 +30,7 @@ def image_archive(site: Site) -> Path:
     """Make an image busybox:latest of a site's root file system, and return its archive."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
-        tar.add(site.rootfs, ".", filter=_owned_by_root)
+        tar.add(site.rootfs, ".", filter=owned_by_root)
     machine = platform.machine()
     config: Config = {
         "architecture": _MACHINES.get(machine, machine),

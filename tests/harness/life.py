@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tests.harness import subreaper
@@ -227,9 +226,10 @@ class Life:
             return "gone"
         return str(json.loads(asked.stdout)["status"])
 
-    def wait_for(self, status: str, timeout: float = TIMEOUT) -> None:
+    def wait_for(self, status: str, timeout: float = TIMEOUT) -> "Life":
         """Wait for a status of the container's state."""
         wait_until(f"{self.id} is {status}", lambda: self.status == status, timeout)
+        return self
 
     def kill(self, signal: str = "TERM", timeout: float = TIMEOUT) -> None:
         """`scrun kill`."""
@@ -256,11 +256,12 @@ class Life:
         assert self.stderr is not None
         return self.stderr.all(timeout).decode()
 
-    def says(self, text: str, timeout: float = TIMEOUT) -> None:
+    def says(self, text: str, timeout: float = TIMEOUT) -> "Life":
         """Wait until a text is in the container's standard output."""
         stdout = self.stdout
         assert stdout is not None
         wait_until(f"{self.id} says {text!r}", lambda: text.encode() in stdout.so_far, timeout)
+        return self
 
     def close_stdin(self) -> None:
         """End the container's standard input."""
@@ -307,10 +308,5 @@ class Life:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()

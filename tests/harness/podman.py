@@ -4,29 +4,21 @@ import contextlib
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.harness import cluster, users
+from tests.harness.client import Client
+from tests.harness.image import owned_by_root
+from tests.harness.program import run_program
 from tests.harness.site import Site, with_launch
 
 RUN = ("run", "--network", "host", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
 """`podman run`, with what rootless podman needs on this machine (no slirp, low hard limits)."""
-
-_TIMEOUT = 60.0
-
-
-def _owned_by_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Give a file of an image the owner that files of images have."""
-    member.uid = member.gid = 0
-    member.uname = member.gname = "root"
-    return member
 
 
 # Of a rootless container podman pauses only what could have a cgroup, which on v1 none can. Its
@@ -63,7 +55,7 @@ def root_podman() -> Iterator["Podman"]:
         site.close()
 
 
-class Podman:
+class Podman(Client):
     """Podman of a site's user: storage, images and containers of its own.
 
     The engine passes next to nothing of the environment on to its runtime, so the runtime's
@@ -79,8 +71,6 @@ class Podman:
         storage: str = "vfs",
     ) -> None:
         self.site = site
-        self._storage = storage
-        self._before_it = before
         self._more_settings = settings
         self._runtime_dir = site.base / "x"
         self._runtime_dir.mkdir(mode=0o700)
@@ -91,6 +81,20 @@ class Podman:
         self._before: bytes | None = None
         self._made: list[Path] = []
         self._launcher = site.base / "launcher" if site.engine == "local" else None
+        self.prefix = [*before, *site.user.prefix]
+        self.command = ["podman", "--root", f"{site.base}/s", "--runroot", f"{site.base}/x/s"]
+        self.command += ["--storage-driver", storage, "--cgroup-manager", "cgroupfs"]
+        self.command += ["--events-backend", "file"]
+        self.command += ["--runtime", str(self._launcher or site.command[0])]
+        if site.user.uid == 0 and self._launcher is None:
+            self.command += ["--runtime-flag", f"config-file={self._settings}"]
+        self.environment = {
+            **site.user.environment,
+            "XDG_RUNTIME_DIR": str(self._runtime_dir),
+            "TMPDIR": str(site.base),
+        }
+        if self._launcher is not None:
+            self.environment["CONTAINERS_CONF"] = f"{site.base}/containers.conf"
 
     @cached_property
     def release(self) -> tuple[int, int]:
@@ -98,59 +102,6 @@ class Podman:
         words = self.must("--version").split()
         major, minor, *_ = words[2].split(".")
         return int(major), int(minor)
-
-    @property
-    def command(self) -> list[str]:
-        """How podman is called, as its user."""
-        storage = ["--root", f"{self.site.base}/s", "--runroot", f"{self._runtime_dir}/s"]
-        drivers = ["--storage-driver", self._storage, "--cgroup-manager", "cgroupfs"]
-        events = ["--events-backend", "file"]
-        runtime = ["--runtime", str(self._launcher or self.site.command[0])]
-        if self.site.user.uid == 0 and self._launcher is None:
-            runtime += ["--runtime-flag", f"config-file={self._settings}"]
-        return ["podman", *storage, *drivers, *events, *runtime]
-
-    def popen(
-        self, *arguments: str, stdin: int, stdout: int, stderr: int
-    ) -> subprocess.Popen[bytes]:
-        """Start podman."""
-        environment = {
-            **self.site.user.environment,
-            "XDG_RUNTIME_DIR": str(self._runtime_dir),
-            "TMPDIR": str(self.site.base),
-        }
-        if self._launcher is not None:
-            environment["CONTAINERS_CONF"] = f"{self.site.base}/containers.conf"
-        return subprocess.Popen(
-            [*self._before_it, *self.site.user.prefix, *self.command, *arguments],
-            env=environment,
-            cwd=self.site.base,
-            start_new_session=True,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-        )
-
-    def run(
-        self, *arguments: str, data: bytes = b"", timeout: float = _TIMEOUT
-    ) -> subprocess.CompletedProcess[str]:
-        """Call podman and wait for it."""
-        pipe = subprocess.PIPE
-        with self.popen(*arguments, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-            try:
-                out, err = process.communicate(data, timeout)
-            except BaseException:
-                process.kill()
-                raise
-        return subprocess.CompletedProcess(
-            arguments, process.returncode, out.decode(), err.decode()
-        )
-
-    def must(self, *arguments: str, data: bytes = b"", timeout: float = _TIMEOUT) -> str:
-        """Call podman, successfully, and return what it printed."""
-        done = self.run(*arguments, data=data, timeout=timeout)
-        assert done.returncode == 0, f"podman {arguments}: {done.returncode}: {done.stderr}"
-        return done.stdout
 
     def __enter__(self) -> Self:
         if self._launcher is None:
@@ -164,7 +115,7 @@ class Podman:
             (self.site.base / "containers.conf").write_text(limits)
         archive = self.site.base / "image.tar"
         with tarfile.open(archive, "w") as tar:
-            tar.add(self.site.rootfs, ".", filter=_owned_by_root)
+            tar.add(self.site.rootfs, ".", filter=owned_by_root)
         self.site.user.give(archive)
         self.must("import", str(archive), "busybox")
         return self
@@ -183,12 +134,7 @@ class Podman:
         self._settings.write_text(with_launch(text))
         self.site.user.give(self._settings)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.run("rm", "--all", "--force", "--time", "1")
             self.run("system", "migrate")  # ends the process that holds the user namespace
@@ -217,21 +163,11 @@ def compose(podman: Podman, *arguments: str) -> None:
     """Call podman-compose, which calls the podman of the test."""
     wrapper = given(podman, "podman", f'#!/bin/sh\nexec {" ".join(podman.command)} "$@"\n')
     wrapper.chmod(0o755)
-    done = subprocess.run(
-        [
-            *podman.site.user.prefix, sys.executable, "-m", "podman_compose",
-            "--podman-path", str(wrapper), "--project-name", "proj", *arguments,
-        ],
-        env={
-            **podman.site.user.environment,
-            "XDG_RUNTIME_DIR": str(podman.site.base / "x"),
-            "TMPDIR": str(podman.site.base),
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        },
+    compose = [sys.executable, "-m", "podman_compose", "--podman-path", str(wrapper)]
+    done = run_program(
+        [*podman.site.user.prefix, *compose, "--project-name", "proj", *arguments],
+        env={**podman.environment, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
         cwd=podman.site.base,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         timeout=120,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr

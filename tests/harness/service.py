@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -118,12 +117,7 @@ class Service:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._manager, self._errors:
             if self._manager.poll() is None:
                 self._manager.kill()

@@ -5,6 +5,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.harness.program import run_program
 from tests.harness.users import User
 
 _END = "\x1e"
@@ -38,14 +39,11 @@ def play(
 ) -> list[tuple[str, str]]:
     """Run them in one shell; return for each what it printed, and its exit status."""
     script = "".join(f"{step.command}\nprintf '{_END}%s{_END}' $?\n" for step in given)
-    done = subprocess.run(
+    done = run_program(
         [*user.prefix, "bash", "-c", script],
         env=environment,
         cwd=directory,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
         timeout=100,
     )
     parts = done.stdout.split(_END)

@@ -17,6 +17,7 @@ from tests.harness import cluster
 from tests.harness.bundle import make_config, make_rootfs, map_user, write_bundle
 from tests.harness.life import TIMEOUT, Life
 from tests.harness.processes import Process, processes_of, signal_quietly
+from tests.harness.program import run_program
 from tests.harness.users import User
 from tests.harness.wait import wait_while
 
@@ -99,19 +100,30 @@ class Site:
 
     # Commands
 
+    def popen(
+        self, *arguments: str, stdio: int = subprocess.PIPE, **how: Any
+    ) -> "subprocess.Popen[bytes]":
+        """Start scrun, in a session of its own.
+
+        Args:
+            arguments: Its command line.
+            stdio: Its standard input, output and error.
+            how: What differs from that, as for `subprocess.Popen`.
+        """
+        usual: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), stdio)
+        usual |= {"env": self.environment, "cwd": self.base, "start_new_session": True}
+        return subprocess.Popen([*self.user.prefix, *self.command, *arguments], **{**usual, **how})
+
     def run(
-        self, *arguments: str, timeout: float = TIMEOUT, environment: dict[str, str] | None = None
+        self, *arguments: str, environment: dict[str, str] | None = None, **how: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Call scrun."""
-        return subprocess.run(
-            [*self.user.prefix, *self.command, *arguments],
-            env={**self.environment, **(environment or {})},
-            cwd=self.base,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        """Call scrun; `how` is that of `run_program`."""
+        usual = {
+            "env": {**self.environment, **(environment or {})},
+            "cwd": self.base,
+            "timeout": TIMEOUT,
+        }
+        return run_program([*self.user.prefix, *self.command, *arguments], **{**usual, **how})
 
     def must(self, *arguments: str, timeout: float = TIMEOUT) -> str:
         """Call scrun, successfully, and return what it printed."""
@@ -283,8 +295,7 @@ def several_lives(site: Site) -> None:
     assert trapping.wait() == 9
     assert trapping.status == "stopped"
     trapping.delete()
-    running = site.shell("echo up; sleep 600").created().start()
-    running.says("up")
+    running = site.shell("echo up; sleep 600").created().start().says("up")
     running.delete()
     assert running.wait() != 0
     site.settle()

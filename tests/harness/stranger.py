@@ -1,10 +1,10 @@
 """Another local user, who tries what a program can try."""
 
-import subprocess
 import sys
 import textwrap
 
 from tests.harness import users
+from tests.harness.program import run_program
 
 _TRY = """
 import ctypes, errno, fcntl, os, resource, signal, socket, struct, sys
@@ -38,16 +38,11 @@ class Stranger:
 
     def run(self, *command: str) -> str:
         """Run a command; return what it prints."""
-        done = subprocess.run(
+        done = run_program(
             [*self.user.prefix, *command],
             env={"PATH": users.PATH, "LANG": "C.UTF-8"},
             cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
             errors="surrogateescape",
-            timeout=60,
-            check=False,
         )
         assert done.stderr == "", done.stderr
         return done.stdout.rstrip("\n")

@@ -60,6 +60,14 @@ class Terminal:
             self.master = -1
 
 
+def open_terminal(rows: int = 43, columns: int = 143) -> tuple[Terminal, int]:
+    """Open a pty of a size; return its master, and the other side's descriptor."""
+    master, slave = os.openpty()
+    terminal = Terminal(master)
+    terminal.resize(rows, columns)
+    return terminal, slave
+
+
 class ConsoleSocket:
     """The socket of `--console-socket`: receives one terminal."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
+from tests.harness.program import run_program
 
 LAUNCHER = CHECKOUT / "bin" / "scrun"
 PYTHON = Path(sys.executable).resolve()
@@ -38,14 +39,7 @@ def install(prefix: Path, *, venv: bool = True) -> Path:
 
 def call(program: str | Path, *arguments: str, **environment: str) -> list[str]:
     """Run it, and return what it says."""
-    done = subprocess.run(
-        [program, *arguments],
-        env={"PATH": os.defpath, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    done = run_program([program, *arguments], env={"PATH": os.defpath, **environment})
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.rstrip("\n").split("|")
 

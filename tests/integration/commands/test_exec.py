@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import shlex
 import signal
 import subprocess
@@ -19,8 +18,9 @@ from tests.harness.beside import RUNTIMES, Beside
 from tests.harness.bundle import make_config, write_bundle
 from tests.harness.life import Life
 from tests.harness.processes import processes
+from tests.harness.program import run_program
 from tests.harness.site import Site
-from tests.harness.terminal import Terminal
+from tests.harness.terminal import Terminal, open_terminal
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
@@ -89,10 +89,9 @@ def test_a_process_from_a_pipe_is_read_by_the_caller(site: Site, running: Life, 
         script = (
             f"{shlex.join(site.command)} exec {option} {running.id} <{redirected.format(path)}"
         )
-    done = subprocess.run(
-        [*site.user.prefix, "bash", "-c", script], env=site.environment, cwd=site.base,
-        capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
+    done = run_program(
+        [*site.user.prefix, "bash", "-c", script], env=site.environment, cwd=site.base
+    )
     assert (done.returncode, done.stdout, done.stderr) == (3, "x" * 70000 + "\n", "")
 
 
@@ -149,13 +148,13 @@ def test_several_at_once(site: Site, running: Life) -> None:
 @pytest.mark.covers("scrun exec: standard input, signals, ends")
 def test_stdin_and_signals(site: Site, running: Life) -> None:
     script = "trap 'echo got; exit 9' USR1; echo up; while :; do sleep 0.05; done"
-    with _popen(site, "exec", running.id, "sh", "-c", script) as process:
+    with site.popen("exec", running.id, "sh", "-c", script) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGUSR1)
         assert process.wait(20) == 9
     data = b"some\nlines\n" * 5000
-    with _popen(site, "exec", running.id, "cat") as process:
+    with site.popen("exec", running.id, "cat") as process:
         out, _ = process.communicate(data, timeout=20)
     assert out == data
 
@@ -163,7 +162,7 @@ def test_stdin_and_signals(site: Site, running: Life) -> None:
 @pytest.mark.covers("scrun exec: standard input, signals, ends")
 @TWO
 def test_one_that_is_killed_leaves_nothing(site: Site, running: Life) -> None:
-    with _popen(site, "exec", running.id, "sh", "-c", "echo up; exec sleep 600") as process:
+    with site.popen("exec", running.id, "sh", "-c", "echo up; exec sleep 600") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.kill()
@@ -175,7 +174,7 @@ def test_one_that_is_killed_leaves_nothing(site: Site, running: Life) -> None:
 @pytest.mark.covers("scrun exec: standard input, signals, ends")
 @TWO
 def test_it_ends_with_the_container(site: Site, running: Life) -> None:
-    with _popen(site, "exec", running.id, "sh", "-c", "echo up; exec sleep 600") as process:
+    with site.popen("exec", running.id, "sh", "-c", "echo up; exec sleep 600") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         site.must("kill", running.id, "TERM")
@@ -188,14 +187,7 @@ def test_detached(site: Site, running: Life) -> None:
     pid_file = site.base / "b" / "pid"
     script = "echo done >/dev/detached; exec sleep 600"
     words = ("exec", "--detach", "--pid-file", str(pid_file), running.id, "sh", "-c", script)
-    subprocess.run(
-        [*site.user.prefix, *site.command, *words],
-        env=site.environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        timeout=20,
-        check=True,
-    )
+    site.run(*words, stdout=subprocess.DEVNULL, check=True)
     anchor = int(pid_file.read_text())
     wait_until("it runs", lambda: site.run("exec", running.id, "cat", "/dev/detached").stdout)
     os.kill(anchor, signal.SIGKILL)
@@ -206,9 +198,7 @@ def test_detached(site: Site, running: Life) -> None:
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[Terminal, int]]:
-    master, slave = pty.openpty()
-    terminal = Terminal(master)
-    terminal.resize(43, 143)
+    terminal, slave = open_terminal()
     yield terminal, slave
     terminal.close()
 
@@ -217,10 +207,7 @@ def terminal() -> Iterator[tuple[Terminal, int]]:
 def test_with_a_terminal(site: Site, running: Life, terminal: tuple[Terminal, int]) -> None:
     here, slave = terminal
     script = 'tty; stty size; read line; echo "got $line"; stty size; exit 5'
-    process = subprocess.Popen(
-        [*site.user.prefix, *site.command, "exec", "--tty", running.id, "sh", "-c", script],
-        env=site.environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-    )  # fmt: skip
+    process = site.popen("exec", "--tty", running.id, "sh", "-c", script, stdio=slave)
     os.close(slave)
     here.read_until("/dev/pts/", 20)
     here.read_until("43 143", 20)
@@ -236,10 +223,7 @@ def test_the_caller_s_terminal_is_as_before(
     _, slave = terminal
     before = termios.tcgetattr(slave)
     for _ in range(3):
-        process = subprocess.Popen(
-            [*site.user.prefix, *site.command, *command, running.id, "sh", "-c", "exit 4"],
-            env=site.environment, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-        )  # fmt: skip
+        process = site.popen(*command, running.id, "sh", "-c", "exit 4", stdio=slave)
         assert process.wait(30) == 4
         assert termios.tcgetattr(slave) == before
     os.close(slave)
@@ -249,11 +233,9 @@ def test_the_caller_s_terminal_is_as_before(
 @TWO
 def test_shell(site: Site, running: Life, terminal: tuple[Terminal, int]) -> None:
     here, slave = terminal
-    process = subprocess.Popen(
-        [*site.user.prefix, *site.command, "shell", running.id[:-1]],  # the beginning of an id
-        env={**site.environment, "TERM": "vt220"},
-        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-    )  # fmt: skip
+    beginning = running.id[:-1]
+    environment = {**site.environment, "TERM": "vt220"}
+    process = site.popen("shell", beginning, stdio=slave, env=environment)
     os.close(slave)
     here.write("echo it is $TERM; exit 6\n")
     here.read_until("it is vt220", 20)
@@ -294,7 +276,7 @@ def test_right_after_its_end(site: Site, words: list[str]) -> None:
     try:
         os.kill(life.anchor, signal.SIGKILL)
         assert life.wait() == 137
-        asking = _popen(site, *[life.id if word == "ID" else word for word in words])
+        asking = site.popen(*[life.id if word == "ID" else word for word in words])
         time.sleep(0.5)  # by then it has asked
     finally:
         os.kill(supervisor, signal.SIGCONT)
@@ -317,17 +299,6 @@ def test_a_pattern_of_the_site(make_site: MakeSite) -> None:
     life.delete()
 
 
-def _popen(site: Site, *words: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [*site.user.prefix, *site.command, *words],
-        env=site.environment,
-        cwd=site.base,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
 @pytest.mark.covers("security variables of the container, of an exec, of the caller")
 @pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
 def test_its_variables_are_on_no_command_line(site: Site, running: Life) -> None:
@@ -337,15 +308,12 @@ def test_its_variables_are_on_no_command_line(site: Site, running: Life) -> None
     args = ["sh", "-c", 'echo "$PASSWORD"; exec sleep 0.3']
     path.write_text(json.dumps({"args": args, "env": environment, "cwd": "/"}))
     site.user.give(path)
-    command = [*site.user.prefix, *site.command, "exec", "--process", str(path), running.id]
     seen: list[str] = []
-    with subprocess.Popen(
-        command, env=site.environment, stdout=subprocess.PIPE, text=True
-    ) as running_exec:
+    with site.popen("exec", "--process", str(path), running.id) as running_exec:
         while running_exec.poll() is None:  # from its first process to its last
             seen += [str(process.argv) for process in processes()]
         assert running_exec.stdout is not None
-        assert running_exec.stdout.read() == "in-a-variable\n"
+        assert running_exec.stdout.read() == b"in-a-variable\n"
     assert any("exec" in argv and str(path) in argv for argv in seen)
     assert [argv for argv in seen if "in-a-variable" in argv] == []
 

@@ -17,6 +17,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness.beside import RUNTIMES
 from tests.harness.bundle import write_bundle
+from tests.harness.program import run_program
 from tests.harness.site import CGROUP2, Site
 from tests.harness.wait import wait_until
 
@@ -80,12 +81,14 @@ class Side:
 
     def call(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Call it."""
-        null = subprocess.DEVNULL
         with open(self.told / "output", "w+") as output:
-            done = subprocess.run(
-                [*self.command, *words], stdin=null, stdout=output, stderr=output,
-                env=self.site.environment, cwd=self.site.base, timeout=60,
-            )  # fmt: skip
+            done = run_program(
+                [*self.command, *words],
+                stdout=output,
+                stderr=output,
+                env=self.site.environment,
+                cwd=self.site.base,
+            )
             output.seek(0)
             text = output.read()
         assert done.returncode == 0, text

@@ -267,8 +267,7 @@ def creating(site: Site) -> list[int]:
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_create_that_is_killed_while_it_listens(site: Site, stopped: bool) -> None:
     with cluster.full(site.user):
-        life = site.life("true", options=("--debug",))
-        life.wait_for("creating")
+        life = site.life("true", options=("--debug",)).wait_for("creating")
         wait_until("its anchor is another program", lambda: len(creating(site)) == 1)
         [create] = creating(site)
         if stopped:

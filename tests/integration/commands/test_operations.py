@@ -21,8 +21,7 @@ def running(site: Site) -> Life:
     """A container that counts, and ends at once when it is told to."""
     script = "trap 'exit 0' TERM; while :; do echo tick; sleep 0.05; done"
     life = site.shell(script).created()
-    life.start()
-    life.says("tick")
+    life.start().says("tick")
     return life
 
 
@@ -101,8 +100,7 @@ def test_events(site: Site, running: Life) -> None:
 @pytest.mark.covers("scrun events")
 @TWO
 def test_events_go_on_until_the_end(site: Site, running: Life) -> None:
-    command = [*site.user.prefix, *site.command, "events", "--interval", "0.1", running.id]
-    with subprocess.Popen(command, env=site.environment, stdout=subprocess.PIPE) as process:
+    with site.popen("events", "--interval", "0.1", running.id) as process:
         assert process.stdout is not None
         for _ in range(3):
             assert json.loads(process.stdout.readline())["type"] == "stats"
@@ -129,12 +127,7 @@ def test_update_on_slurm(site: Site, running: Life) -> None:
     assert "needs a limit to change" in site.fails("update", running.id)
     # what docker sends for flags that nobody gave
     nothing = json.dumps({"cpu": {"shares": 0}, "memory": {"limit": 0}, "blockIO": {"weight": 0}})
-    subprocess.run(
-        [*site.user.prefix, *site.command, "update", "--resources", "-", running.id],
-        env=site.environment,
-        input=nothing.encode(),
-        check=True,
-    )
+    site.run("update", "--resources", "-", running.id, input=nothing, check=True)
 
 
 @pytest.mark.covers("scrun update")

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pty
 import shlex
 import signal
 import subprocess
@@ -15,8 +14,9 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness.beside import RUNTIMES, Beside
 from tests.harness.processes import descendants
+from tests.harness.program import run_program
 from tests.harness.site import CGROUP2, Site
-from tests.harness.terminal import Terminal
+from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.covers("promise commands of crun and runc")
@@ -26,20 +26,6 @@ TWO = pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=Tru
 
 def bundle_of(site: Site, *args: str, terminal: bool = False) -> str:
     return str(site.bundle(site.config(*args, terminal=terminal)))
-
-
-def popen(
-    site: Site, *words: str, stdio: Any = subprocess.PIPE, **how: Any
-) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [*site.user.prefix, *site.command, *words],
-        env=site.environment,
-        cwd=site.base,
-        stdin=how.get("stdin", stdio),
-        stdout=how.get("stdout", stdio),
-        stderr=stdio,
-        start_new_session=True,
-    )
 
 
 def ids(site: Site) -> list[str]:
@@ -57,14 +43,12 @@ class At:
     """A terminal at which commands are typed."""
 
     def __init__(self, site: Site) -> None:
-        master, self._slave = pty.openpty()
+        self.screen, self._slave = open_terminal()
         self.site = site
-        self.screen = Terminal(master)
-        self.screen.resize(43, 143)
 
     def type(self, *words: str) -> "subprocess.Popen[bytes]":
         """Call scrun there."""
-        return popen(self.site, *words, stdio=self._slave)
+        return self.site.popen(*words, stdio=self._slave)
 
     @property
     def slave(self) -> int:
@@ -94,7 +78,7 @@ def at(site: Site) -> Iterator[At]:
 def test_in_the_foreground(site: Site) -> None:
     script = "echo out; echo err >&2; cat; exit 7"
     words = ("run", "--bundle", bundle_of(site, "sh", "-c", script), "one")
-    with popen(site, *words) as process:
+    with site.popen(*words) as process:
         out, err = process.communicate(b"from stdin\n", timeout=30)
     assert (process.returncode, out, err) == (7, b"out\nfrom stdin\n", b"err\n")
     assert ids(site) == []
@@ -114,7 +98,7 @@ def test_keep(site: Site) -> None:
 @TWO
 def test_signals_are_passed_on(site: Site) -> None:
     script = "trap 'echo got; exit 9' INT; echo up; while :; do sleep 0.05; done"
-    with popen(site, "run", "--bundle", bundle_of(site, "sh", "-c", script), "one") as process:
+    with site.popen("run", "--bundle", bundle_of(site, "sh", "-c", script), "one") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGINT)
@@ -127,7 +111,7 @@ def test_signals_are_passed_on(site: Site) -> None:
 @TWO
 def test_one_that_is_killed_leaves_no_container(site: Site) -> None:
     words = ("run", "--bundle", bundle_of(site, "sh", "-c", "echo up; sleep 600"), "one")
-    with popen(site, *words) as process:
+    with site.popen(*words) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.kill()
@@ -205,7 +189,7 @@ def carried(at: At, words: tuple[str, ...], ends: str) -> int:
         return done.returncode
     stdin = at.slave if ends == "terminal and pipe" else pipe
     stdout = at.slave if ends == "pipe and terminal" else pipe
-    process = popen(at.site, *words, stdin=stdin, stdout=stdout)
+    process = at.site.popen(*words, stdin=stdin, stdout=stdout)
     with process, ended_by_a_failure(process):
         if process.stdout:
             line = process.stdout.readline()
@@ -349,10 +333,7 @@ def test_detached_from_a_command_substitution(site: Site) -> None:
         "-c",
         f'scrun() {{ {shlex.join(site.command)} "$@"; }}; {shell}',
     ]
-    done = subprocess.run(
-        words, env=site.environment, cwd=site.base, stdin=subprocess.DEVNULL, text=True,
-        capture_output=True, timeout=60,
-    )  # fmt: skip
+    done = run_program(words, env=site.environment, cwd=site.base)
     assert (done.returncode, done.stdout, done.stderr) == (0, "it is \n", "")
     # by two pipes: nobody knows which was first
     wait_until("its output", lambda: sorted(site.must("logs", "one").split()) == ["err", "out"])
@@ -388,15 +369,7 @@ def test_detached_elsewhere(site: Site) -> None:
     bundle = bundle_of(site, "sh", "-c", "echo out; exec sleep 600")
     words = ("run", "--detach", "--pid-file", str(pid_file), "--bundle", bundle, "one")
     with output.open("wb") as file:
-        done = subprocess.run(
-            [*site.user.prefix, *site.command, *words],
-            env=site.environment,
-            cwd=site.base,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            timeout=30,
-        )
+        done = site.run(*words, stdout=file, stderr=file)
     assert done.returncode == 0, output.read_text()
     wait_until("its output", lambda: output.read_text() == "out\n")
     assert "is not kept here" in site.fails("logs", "one")
@@ -457,8 +430,8 @@ def test_a_supervisor_that_dies(make_site: Any) -> None:
     bundle = bundle_of(site, "sh", "-c", "echo out; exec sleep 600")
     assert at.type("run", "--detach", "--bundle", bundle, "one").wait(30) == 0
     wait_until("its output", lambda: site.must("logs", "one") == "out\n")
-    follower = popen(site, "logs", "--follow", "one")
-    viewer = popen(site, "attach", "--no-stdin", "one")
+    follower = site.popen("logs", "--follow", "one")
+    viewer = site.popen("attach", "--no-stdin", "one")
     assert follower.stdout is not None
     assert follower.stdout.readline() == b"out\n"
     [supervisor] = site.supervisors()

@@ -62,8 +62,7 @@ def test_whole_life(site: Site) -> None:
     check("created")
     assert life.stdout is not None
     assert life.stdout.so_far == b""
-    life.start()
-    life.says("begun")
+    life.start().says("begun")
     check("running")
     os.write(life.stdin, b"ended\n")
     assert life.wait() == 3
@@ -321,8 +320,7 @@ def test_command_not_found_where_only_the_container_can_know(site: Site) -> None
     "promise kill and delete in each state",
 )
 def test_killed_by_kill(site: Site) -> None:
-    life = site.shell("echo up; exec sleep 600").created().start()
-    life.says("up")
+    life = site.shell("echo up; exec sleep 600").created().start().says("up")
     life.kill("KILL")
     assert life.wait() == 137
 
@@ -574,8 +572,7 @@ def test_other_signals_leave_a_created_container(site: Site) -> None:
 @pytest.mark.parametrize("name", ["USR1", "sigusr1", "10"])
 def test_signals_reach_a_running_container(site: Site, name: str) -> None:
     script = "trap 'echo got; exit 11' USR1; echo up; while :; do sleep 0.1; done"
-    life = site.shell(script).created().start()
-    life.says("up")
+    life = site.shell(script).created().start().says("up")
     life.kill(name)
     assert life.wait() == 11
     assert life.output() == "up\ngot\n"
@@ -585,8 +582,7 @@ def test_signals_reach_a_running_container(site: Site, name: str) -> None:
 @one_each
 def test_signals_reach_the_first_process_only(site: Site) -> None:
     script = "trap 'echo got' USR1; sleep 600 & child=$!; echo up; wait; kill -0 $child && exit 21"
-    life = site.shell(script).created().start()
-    life.says("up")
+    life = site.shell(script).created().start().says("up")
     life.kill("USR1")
     assert life.wait() == 21
     assert life.output() == "up\ngot\n"
@@ -632,8 +628,7 @@ def test_kill_stopped_is_as_with_the_runtimes(site: Site, tmp_path: Path) -> Non
     config = make_config(["sh", "-c", "exit 0"], str(site.rootfs))
     config["mounts"] = [mount for mount in config["mounts"] if mount["type"] != "cgroup"]
     bundle = write_bundle(tmp_path / "bundle", config)
-    life = site.life("true").created().start()
-    life.wait_for("stopped")
+    life = site.life("true").created().start().wait_for("stopped")
     ours = site.run("kill", life.id, "KILL")
     for runtime in RUNTIMES:
         beside = Beside(runtime, tmp_path / runtime)
@@ -691,8 +686,7 @@ def test_unknown_signal_is_refused(site: Site) -> None:
 @pytest.mark.covers("scrun(1) SIGNALS", "promise kill and delete in each state")
 def test_signals_to_the_anchor_are_passed_on(site: Site) -> None:
     script = "trap 'echo got; exit 13' USR1; echo up; while :; do sleep 0.1; done"
-    life = site.shell(script).created().start()
-    life.says("up")
+    life = site.shell(script).created().start().says("up")
     os.kill(life.anchor, signal.SIGUSR1)
     assert life.wait() == 13
     assert life.output() == "up\ngot\n"
@@ -766,8 +760,7 @@ def test_delete_running(site: Site, force: list[str]) -> None:
 @on_slurm
 def test_kill_creating(site: Site, name: str, status: int) -> None:
     with cluster.full(site.user):
-        life = site.life("true")
-        life.wait_for("creating")
+        life = site.life("true").wait_for("creating")
         wait_until("the job waits", lambda: any("PENDING" in j for j in cluster.jobs(site.user)))
         life.kill(name)
         assert str(life.refused())
@@ -779,8 +772,7 @@ def test_kill_creating(site: Site, name: str, status: int) -> None:
 @on_slurm
 def test_other_signals_leave_a_container_that_is_creating(site: Site) -> None:
     with cluster.full(site.user):
-        life = site.life("true")
-        life.wait_for("creating")
+        life = site.life("true").wait_for("creating")
         assert site.fails("kill", life.id, "USR1")
         assert site.fails("start", life.id)
         assert life.status == "creating"
@@ -795,8 +787,7 @@ def test_other_signals_leave_a_container_that_is_creating(site: Site) -> None:
 @on_slurm
 def test_delete_creating(site: Site) -> None:
     with cluster.full(site.user):
-        life = site.life("true")
-        life.wait_for("creating")
+        life = site.life("true").wait_for("creating")
         life.delete()
         assert str(life.refused())
         wait_while("the job", lambda: [j for j in cluster.jobs(site.user) if "full" not in j], 2)
@@ -807,8 +798,7 @@ def test_delete_creating(site: Site) -> None:
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_create_that_is_killed_leaves_nothing(site: Site) -> None:
     with cluster.full(site.user):
-        life = site.life("true")
-        life.wait_for("creating")
+        life = site.life("true").wait_for("creating")
         creates = [p for p in site.processes() if "create" in p.argv and "python" in p.argv[0]]
         for create in creates:
             if not any("PR_SET_CHILD_SUBREAPER" in argument for argument in create.argv):

@@ -2,7 +2,6 @@
 
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.podman import RUN, Podman, rootless_podman
+from tests.harness.program import run_program
 from tests.harness.service import Service
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
@@ -62,14 +62,7 @@ def test_buildah_waits_for_no_supervisor(make_site: MakeSite, kind: str, around:
     scrun = [*shlex.split(around), *site.command]
     python = [sys.executable, "-I", "-S", "-c", BUILDAH, bundle, str(site.base / "b" / "pid")]
     named = ["bash", "-c", 'exec -a buildah-oci-runtime "$@"', "bash"]
-    done = subprocess.run(
-        [*site.user.prefix, *named, *python, *scrun],
-        env=site.environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_program([*site.user.prefix, *named, *python, *scrun], env=site.environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert site.supervisors() == []
 

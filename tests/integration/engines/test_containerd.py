@@ -2,14 +2,13 @@
 
 import json
 import os
-import pty
 from collections.abc import Iterator
 
 import pytest
 
 from tests.harness import cluster
 from tests.harness.containerd import IMAGE, Containerd
-from tests.harness.terminal import Terminal
+from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.covers("promise engines and services")
@@ -64,9 +63,7 @@ def test_a_root_file_system_without_an_image(containerd: Containerd) -> None:
 
 @pytest.mark.covers("ctr run")
 def test_terminal(containerd: Containerd) -> None:
-    master, slave = pty.openpty()
-    terminal = Terminal(master)
-    terminal.resize(43, 143)
+    terminal, slave = open_terminal()
     script = 'until [ "$(stty size)" = "43 143" ]; do sleep 0.1; done; echo go; read line;'
     script += 'echo "got $line"; exit 5'
     options = run_options(containerd, "--tty")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import time
@@ -14,7 +13,7 @@ import pytest
 
 from tests.harness import cluster
 from tests.harness.docker import Docker
-from tests.harness.terminal import Terminal
+from tests.harness.terminal import Terminal, open_terminal
 from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.covers("promise engines and services")
@@ -94,9 +93,7 @@ def test_stdin_from_a_pipe(docker: Docker) -> None:
 @contextmanager
 def typed(docker: Docker, *arguments: str) -> Iterator[tuple[Terminal, "subprocess.Popen[bytes]"]]:
     """Call docker in a terminal of 43 lines."""
-    master, slave = pty.openpty()
-    terminal = Terminal(master)
-    terminal.resize(43, 143)
+    terminal, slave = open_terminal()
     with docker.popen(*arguments, stdin=slave, stdout=slave, stderr=slave) as process:
         os.close(slave)
         try:

@@ -11,6 +11,7 @@ import pytest
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
 from tests.harness.podman import RUN, Podman, root_podman, rootless_podman
+from tests.harness.program import run_program
 from tests.harness.wait import wait_until
 
 STAYS = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
@@ -166,21 +167,13 @@ def test_top_shows_no_process_of_the_host(engine: Podman, running: str) -> None:
 def with_runc(podman: Podman, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a container on this machine, in the place of scrun."""
     command = podman.command[: podman.command.index("--runtime")]
-    return subprocess.run(
+    return run_program(
         [
             *(*podman.site.user.prefix, *command, "--runtime", "runc", "run", "--rm", *LIMITS),
             *("--pids-limit", "0", *words),  # runc refuses one where cgroups have no pids
         ],
-        env={
-            **podman.site.user.environment,
-            "XDG_RUNTIME_DIR": str(podman.site.base / "x"),
-            "TMPDIR": str(podman.site.base),
-        },
+        env=podman.environment,
         cwd=podman.site.base,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
     )
 
 

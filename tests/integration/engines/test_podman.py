@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from tests.harness import cluster, users
 from tests.harness.podman import RUN, Podman
 from tests.harness.script import manual
 from tests.harness.site import Site
-from tests.harness.terminal import Terminal
+from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.covers("guide no network of its own: host", "promise rootless podman")
@@ -57,9 +56,7 @@ def test_stdin_from_a_pipe(podman: Podman) -> None:
 
 @pytest.mark.covers("podman run")
 def test_terminal(podman: Podman) -> None:
-    master, slave = pty.openpty()
-    terminal = Terminal(master)
-    terminal.resize(43, 143)
+    terminal, slave = open_terminal()
     # podman tells conmon the size while it starts the container: the program may be first
     script = 'until [ "$(stty size)" = "43 143" ]; do sleep 0.1; done; echo go; read line;'
     script += 'echo "got $line"; exit 5'

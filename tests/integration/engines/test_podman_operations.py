@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import select
 import signal
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import pytest
 
 from tests.harness import cluster
 from tests.harness.podman import RUN, Podman, rootless_podman
-from tests.harness.terminal import Terminal
+from tests.harness.terminal import open_terminal
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
@@ -95,9 +94,7 @@ def test_exec_detached(podman: Podman, running: str) -> None:
 
 @pytest.mark.covers("podman exec")
 def test_exec_with_a_terminal(podman: Podman, running: str) -> None:
-    master, slave = pty.openpty()
-    terminal = Terminal(master)
-    terminal.resize(43, 143)
+    terminal, slave = open_terminal()
     # podman tells conmon the size while it starts the program, which may be first
     script = 'tty; until [ "$(stty size)" = "43 143" ]; do sleep 0.1; done; echo go; read line;'
     script += 'echo "got $line"; exit 5'

@@ -309,8 +309,7 @@ def test_the_first_one_is_deleted_while_the_job_is_pending(site: Site) -> None:
         first.run("delete", "--force")
         assert jobs(site) == [job]
     for life in (second.created(), third.created()):
-        life.start()
-        life.says(job.split()[0])
+        life.start().says(job.split()[0])
     second.kill("KILL")
     assert second.wait() == 137
     third.kill("TERM")

@@ -253,8 +253,7 @@ def test_a_root_directory_that_is_removed_is_made_again(make_site: MakeSite) -> 
 
 def test_an_id_that_was_taken_meanwhile_stays_with_who_has_it(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings="idle_timeout = 5\n")
-    first = site.shell("echo up; exec sleep 600", container="c").created(60).start()
-    first.says("up", 60)
+    first = site.shell("echo up; exec sleep 600", container="c").created(60).start().says("up", 60)
     shutil.rmtree(site.root)
     shutil.rmtree(site.base / "l" / "c")
     second = site.life("sleep", "601", container="c").created(60).start()
@@ -280,12 +279,7 @@ def begin_some(site: Site, dice: random.Random, gate: str) -> "list[subprocess.P
                 if dice.random() < 0.5:
                     life.wait_for("running", 60)
     return [
-        subprocess.Popen(
-            [*site.user.prefix, *site.command, "delete", "--force", life.id],
-            env=site.environment,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        site.popen("delete", "--force", life.id, stdio=subprocess.DEVNULL)
         for life in dice.sample(lives, dice.randint(0, 1))
     ]
 

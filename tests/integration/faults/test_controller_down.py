@@ -61,8 +61,7 @@ def test_controller_stopped_for_a_minute(site: Site) -> None:
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_delete_while_the_controller_is_away(site: Site) -> None:
-    life = site.shell("echo up; sleep 600").created().start()
-    life.says("up")
+    life = site.shell("echo up; sleep 600").created().start().says("up")
     with cluster.without_controller():
         began = time.monotonic()
         site.run("kill", life.id, "KILL", timeout=60)  # it may say that nobody can deliver it now

@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.places import KINDS, each
+from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
@@ -53,19 +54,8 @@ class Faults:
 
 def quietly(site: Site, *arguments: str) -> int:
     """Call scrun with nothing that a container could hold open; return its status."""
-    command = [*site.user.prefix, *site.command, *arguments]
     null = subprocess.DEVNULL
-    done = subprocess.run(
-        command,
-        env=site.environment,
-        cwd=site.base,
-        stdin=null,
-        stdout=null,
-        stderr=null,
-        timeout=30,
-        check=False,
-    )
-    return done.returncode
+    return site.run(*arguments, stdout=null, stderr=null).returncode
 
 
 @pytest.fixture
@@ -232,8 +222,7 @@ def test_damaged_records(site: Site) -> None:
 def test_root_directory_is_removed(make_site: MakeSite, place: str) -> None:
     """Nobody can be asked about the container then; it ends with its anchor, and all goes."""
     site = make_site(place, settings="idle_timeout = 0\n")
-    life = site.shell("echo ready; exec sleep 600").created().start()
-    life.says("ready")
+    life = site.shell("echo ready; exec sleep 600").created().start().says("ready")
     assert len(site.supervisors()) == 1
     shutil.rmtree(site.root)
     assert "does not exist" in site.fails("state", life.id)
@@ -274,15 +263,8 @@ def test_settings_file(site: Site, faults: Faults, place: Path) -> None:
             continue
         environment = {"XDG_RUNTIME_DIR": str(place), "SCRUN_CONFIG": "", "SCRUN_ENGINE": "local"}
         command = [*site.user.prefix, site.command[0], "create", "--bundle", bundle, "c1"]
-        done = subprocess.run(
-            command,
-            env={**site.environment, **environment},
-            cwd=site.base,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
+        done = run_program(
+            command, env={**site.environment, **environment}, cwd=site.base, timeout=10
         )
         if "able dir" in kind or "'s dir" in kind or "directory" not in kind:
             assert done.returncode == 1, kind

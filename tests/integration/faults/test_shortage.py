@@ -59,8 +59,7 @@ def test_what_needs_more_is_refused_in_one_line(
     make_site: MakeSite, place: str, what: str
 ) -> None:
     site = make_site(place)
-    life = site.shell("echo up; read line; exit 7", stdin="pipe").created().start()
-    life.says("up")
+    life = site.shell("echo up; read line; exit 7", stdin="pipe").created().start().says("up")
     bundle = str(site.bundle(site.config("true")))
     with limited(site, what):
         for command in (

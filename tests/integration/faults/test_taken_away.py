@@ -23,8 +23,7 @@ def job_of(life: Life) -> str:
 def begun(site: Site) -> Life:
     """A container that ignores what it can ignore."""
     life = site.shell("trap '' TERM INT HUP; echo up; while :; do sleep 1; done")
-    life.created().start()
-    life.says("up")
+    life.created().start().says("up")
     return life
 
 
@@ -68,8 +67,7 @@ def test_cancelled_at_the_moment_of_its_start(site: Site) -> None:
 @on_slurm
 def test_cancelled_while_pending(site: Site) -> None:
     with cluster.full(site.user):
-        life = site.life("true")
-        life.wait_for("creating")
+        life = site.life("true").wait_for("creating")
         name = site.base.name
         [job] = wait_until("a job", lambda: cluster.jobs(site.user, name))
         assert "PENDING" in job
@@ -91,8 +89,7 @@ def test_refused_by_the_cluster(site: Site) -> None:
 @as_user
 def test_time_limit_and_node_failure(site: Site) -> None:
     """In one test, because Slurm takes a minute to notice the one, and half of one the other."""
-    failing = site.shell("echo up; sleep 600").created().start()
-    failing.says("up")
+    failing = site.shell("echo up; sleep 600").created().start().says("up")
     node = cluster.node_of(job_of(failing))
     [other] = {"node1", "node2"} - {node}
     there = {"SCRUN_JOB_NODELIST": node}
@@ -129,8 +126,7 @@ def test_start_after_the_time_limit(site: Site) -> None:
 
 @as_user
 def test_node_set_down(site: Site) -> None:
-    running = site.shell("echo up; sleep 600").created().start()
-    running.says("up")
+    running = site.shell("echo up; sleep 600").created().start().says("up")
     node = cluster.node_of(job_of(running))
     try:
         cluster.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")

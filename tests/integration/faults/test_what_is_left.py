@@ -61,8 +61,7 @@ def by_oci_conf(make_site: MakeSite, tmp_path: Path) -> tuple[Site, Path]:
 def test_a_job_that_no_process_could_give_back(by_oci_conf: tuple[Site, Path]) -> None:
     """Its keepalive is killed, and the supervisor can fork none that removes the container."""
     site, done = by_oci_conf
-    life = site.shell("true").created().start()
-    life.says("up")
+    life = site.shell("true").created().start().says("up")
     with limited(site, "nproc"):
         os.kill(keepalive(site), signal.SIGKILL)
         wait_until(
@@ -79,8 +78,7 @@ def test_a_job_that_no_process_could_give_back(by_oci_conf: tuple[Site, Path]) -
 def test_a_job_whose_keepalive_is_killed(by_oci_conf: tuple[Site, Path]) -> None:
     """What it would have called is called in its place, though the container ends at once."""
     site, done = by_oci_conf
-    life = site.shell("true").created().start()
-    life.says("up")
+    life = site.shell("true").created().start().says("up")
     os.kill(keepalive(site), signal.SIGKILL)
     life.wait_for("stopped")
     wait_until("RunTimeDelete", done.read_text, 30)
@@ -91,8 +89,7 @@ def test_a_job_whose_keepalive_is_killed(by_oci_conf: tuple[Site, Path]) -> None
 def test_what_waits_for_delete_waits_although_the_keepalive_is_killed(make_site: MakeSite) -> None:
     """Hooks of poststop are called by `delete`."""
     site = make_site("local-user")
-    life = site.shell("echo up; exec sleep 600").created().start()
-    life.says("up")
+    life = site.shell("echo up; exec sleep 600").created().start().says("up")
     os.kill(keepalive(site), signal.SIGKILL)
     life.wait_for("stopped")
     wait_until("its end", lambda: record(site, life.id)["until_delete"])
@@ -106,8 +103,7 @@ def test_what_waits_for_delete_waits_although_the_keepalive_is_killed(make_site:
 def test_a_staged_bundle_that_could_not_be_removed(make_site: MakeSite) -> None:
     site = make_site("local-user")
     scratch = staging_in(site)
-    life = site.shell("echo up; read line", stdin="pipe").created().start()
-    life.says("up")
+    life = site.shell("echo up; read line", stdin="pipe").created().start().says("up")
     [staged] = scratch.iterdir()
     with in_use(staged / "config.json"):
         life.close_stdin()

@@ -65,8 +65,7 @@ def reason(life: Life) -> str:
 )
 def test_the_reason_is_told_at_once(site: Site, trouble: object, word: str, words: str) -> None:
     with trouble:  # type: ignore[attr-defined]
-        life = site.life("true")
-        life.wait_for("creating")
+        life = site.life("true").wait_for("creating")
         wait_until("its job", lambda: ours(site))
         began = time.monotonic()
         wait_until("a reason", lambda: re.match(word, reason(life)))
@@ -83,17 +82,14 @@ def test_a_person_is_told_at_once(site: Site) -> None:
     """Without a terminal, on standard error; and ^C ends the waiting."""
     bundle = site.bundle(site.config("true"))
     with partition("DOWN"):
-        run = subprocess.Popen(
-            [*site.user.prefix, *site.command, "run", "--bundle", str(bundle), "told"],
-            env=site.environment, cwd=site.base, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        null = subprocess.DEVNULL
+        run = site.popen("run", "--bundle", str(bundle), "told", stdin=null, stdout=null)
         try:
             wait_until("its job", lambda: ours(site))
             began = time.monotonic()
             assert run.stderr is not None
             line = run.stderr.readline()
-            while "PartitionDown" not in line:
+            while b"PartitionDown" not in line:
                 line = run.stderr.readline()
                 assert line
             assert time.monotonic() - began < SOON
@@ -142,8 +138,7 @@ def test_a_site_may_wait_for_ever(make_site: MakeSite) -> None:
     try:
         config = site.config("true")
         config["annotations"] = {"SCRUN_TIMELIMIT": "5"}
-        life = site.life(config=config)
-        life.wait_for("creating")
+        life = site.life(config=config).wait_for("creating")
         wait_until("a reason", lambda: reason(life) == "PartitionTimeLimit")
         time.sleep(4)
         assert reason(life) == "PartitionTimeLimit"

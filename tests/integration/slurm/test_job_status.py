@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import subprocess
 import time
 
 import pytest
@@ -11,6 +10,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.processes import signal_quietly
+from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until
@@ -74,8 +74,7 @@ def test_a_container_that_never_started(site: Site) -> None:
 
 def test_a_container_whose_supervisor_died(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
-    life = site.life("sleep", "600").created().start()
-    life.wait_for("running")
+    life = site.life("sleep", "600").created().start().wait_for("running")
     job = of(life)
     (supervisor,) = site.supervisors()
     signal_quietly(supervisor)
@@ -88,9 +87,7 @@ def submitted(site: Site, job: str, condition: str) -> str:
     """Submit a job that depends on another one."""
     command = [*site.user.prefix, "sbatch", "--parsable", f"--dependency={condition}:{job}"]
     command += ["--output=/dev/null", "--chdir=/", "--job-name", site.base.name, "--wrap", "true"]
-    done = subprocess.run(
-        command, env=site.environment, check=True, capture_output=True, text=True, timeout=20
-    )
+    done = run_program(command, env=site.environment, check=True)
     return done.stdout.strip()
 
 
@@ -122,8 +119,7 @@ def test_where_the_job_was_submitted(site: Site) -> None:
 @as_user
 def test_the_job_has_the_containers_id(site: Site) -> None:
     with cluster.full(site.user):
-        life = site.life("true")
-        life.wait_for("creating")
+        life = site.life("true").wait_for("creating")
         wait_until("its job", lambda: "org.scrun.job_id" in life.state()["annotations"])
         theirs = life.id if slurm_version().job_container_ids else None
         assert shown(of(life)).get("ContainerID") == theirs
@@ -166,8 +162,7 @@ def test_a_directory_that_is_gone(site: Site) -> None:
 
 @as_user
 def test_a_job_that_is_suspended(site: Site) -> None:
-    life = site.shell("echo up; sleep 3; echo down").created().start()
-    life.says("up\n")
+    life = site.shell("echo up; sleep 3; echo down").created().start().says("up\n")
     cluster.slurm("scontrol", "suspend", of(life))
     wait_until("it is known", lambda: life.status == "paused")
     began = time.monotonic()
@@ -187,8 +182,7 @@ def test_a_job_that_is_suspended(site: Site) -> None:
 
 @as_user
 def test_a_job_that_slurm_forgets(site: Site) -> None:
-    life = site.shell("echo up; sleep 600").created().start()
-    life.says("up\n")
+    life = site.shell("echo up; sleep 600").created().start().says("up\n")
     with cluster.without_controller():
         cluster.forget()
     assert life.wait(60) == 122

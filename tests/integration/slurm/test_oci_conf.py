@@ -142,8 +142,7 @@ def test_a_wrapper_script(example: MakeExample, shared: Path) -> None:
     assert (bundle, variables) == (f"{site.root}/{life.id}/bundle", f"{spool}/task-0/environment")
     life.delete()
     # the shell of the script ends, and what it has started with it
-    running = site.shell("echo up; sleep 600").created().start()
-    running.says("up")
+    running = site.shell("echo up; sleep 600").created().start().says("up")
     running.kill("TERM")
     assert running.wait() == 128 + signal.SIGTERM
     running.delete()

@@ -28,8 +28,7 @@ def annotations(life: Life) -> dict[str, str]:
 @as_user
 def test_reason_and_start_are_shown_while_it_waits(site: Site) -> None:
     with cluster.full(site.user):
-        life = site.life("true")
-        life.wait_for("creating")
+        life = site.life("true").wait_for("creating")
         wait_until("a reason", lambda: REASON in annotations(life))
         shown = annotations(life)
         assert shown[REASON] == "Resources"
@@ -55,8 +54,7 @@ def test_reason_and_start_are_shown_while_it_waits(site: Site) -> None:
 @as_user
 def test_one_that_is_deleted_while_it_waits(site: Site) -> None:
     with cluster.full(site.user):
-        life = site.life("true")
-        life.wait_for("creating")
+        life = site.life("true").wait_for("creating")
         wait_until("a reason", lambda: REASON in annotations(life))
         life.run("delete", "--force")
         assert life.status == "gone"

@@ -1,7 +1,6 @@
 """SCRUN_*: every request, given to the real tools and through scrun; and who may ask for what."""
 
 import re
-import subprocess
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from scrun.settings.slurm.versions import parse_version
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
+from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until
@@ -117,14 +117,10 @@ def test_every_request_has_a_value() -> None:
 def tool(site: Site, *words: str) -> str:
     """Run salloc or srun with `true` as the ordinary user; return what it says."""
     name = f"--job-name={site.base.name}"
-    done = subprocess.run(
+    done = run_program(
         [*site.user.prefix, words[0], "--immediate=5", name, *words[1:], "true"],
         env=site.environment,
         cwd="/",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
     )
     return done.stdout + done.stderr
 

@@ -71,8 +71,7 @@ def test_one_that_waits_is_taken_back(site: Site) -> None:
         cluster.job_submit(says(other, "job_desc.begin_time = os.time() + 3600",
                                 "return slurm.SUCCESS")),
     ):  # fmt: skip
-        life = site.life("true")
-        life.wait_for("creating")
+        life = site.life("true").wait_for("creating")
         wait_until("its job", lambda: [number(life)] == ours(site))
         assert number(life) != other
         life.run("delete", "--force")

@@ -123,8 +123,7 @@ def test_every_callback_in_slurm_s_order(with_stack: WithStack, script: str, end
 def test_the_signal_that_ended_a_task(with_stack: WithStack) -> None:
     """S_TASK_EXIT_STATUS: that of a task that was killed."""
     site = with_stack("local-user", ALL)
-    life = site.shell("sleep 1000").created().start()
-    life.wait_for("running")
+    life = site.shell("sleep 1000").created().start().wait_for("running")
     life.kill("KILL")
     assert life.wait() == 137
     life.delete()
@@ -156,8 +155,7 @@ def test_no_process_waits_for_what_is_never_called(with_stack: WithStack, place:
     site = with_stack(
         place, "function slurm_spank_init() end function slurm_spank_user_init() end"
     )
-    life = site.shell("sleep 1000").created().start()
-    life.wait_for("running")
+    life = site.shell("sleep 1000").created().start().wait_for("running")
 
     def workers() -> list[object]:
         return [

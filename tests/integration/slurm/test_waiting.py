@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pty
 import re
 import shlex
 import signal
@@ -19,7 +18,7 @@ from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.service import Service
 from tests.harness.site import Site
-from tests.harness.terminal import Terminal
+from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
 
 REASON = "org.scrun.pending"
@@ -210,8 +209,7 @@ def test_what_can_never_start_when_create_has_answered(site: Site, short: None) 
 def test_a_patient_create_waits(make_site: MakeSite) -> None:
     site = make_site("slurm-user", create_timeout=30)
     with cluster.full(site.user):
-        life = site.life("true")
-        life.wait_for("creating")
+        life = site.life("true").wait_for("creating")
         time.sleep(2)
         assert life.status == "creating"
     assert life.created().start().wait() == 0
@@ -268,15 +266,7 @@ def partition_down(site: Site) -> Iterator[None]:
 
 
 def popen(site: Site, *words: str, stdio: int = subprocess.PIPE) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [*site.user.prefix, *site.command, *words],
-        env=site.environment,
-        cwd=site.base,
-        stdin=subprocess.DEVNULL,
-        stdout=stdio,
-        stderr=stdio,
-        start_new_session=True,
-    )
+    return site.popen(*words, stdio=stdio, stdin=subprocess.DEVNULL)
 
 
 def bundle_of(site: Site, *args: str) -> str:
@@ -308,9 +298,7 @@ def test_run_is_interrupted_while_it_waits(site: Site, number: signal.Signals) -
 
 
 def test_run_at_a_terminal_shows_the_live_line(site: Site) -> None:
-    master, slave = pty.openpty()
-    screen = Terminal(master)
-    screen.resize(43, 143)
+    screen, slave = open_terminal()
     with cluster.full(site.user):
         process = popen(site, "run", "-b", bundle_of(site, "echo", "now"), "one", stdio=slave)
         screen.read_until("pending: Resources")

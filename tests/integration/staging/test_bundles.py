@@ -20,6 +20,7 @@ from tests.harness import users
 from tests.harness.docker import Docker
 from tests.harness.image import image_archive
 from tests.harness.podman import Podman
+from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
@@ -34,14 +35,8 @@ SHOW = ["/bin/sh", "-c", "cat /etc/mark"]
 
 def call(site: Site, *command: str, status: int = 0, timeout: float = 60) -> str:
     """Run a command as the site's user, in the site's directory; return what it printed."""
-    done = subprocess.run(
-        [*site.user.prefix, *command],
-        env=site.environment,
-        cwd=site.base / "b",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
+    done = run_program(
+        [*site.user.prefix, *command], env=site.environment, cwd=site.base / "b", timeout=timeout
     )
     assert done.returncode == status, f"{command}: {done.returncode}: {done.stdout}{done.stderr}"
     return done.stdout
@@ -105,9 +100,7 @@ def repository(site: Site) -> Path:
         ["dpkg-deb", "--build", "--root-owner-group", package, archive],
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
-    machine = subprocess.run(
-        ["dpkg", "--print-architecture"], check=True, capture_output=True, text=True, timeout=20
-    ).stdout.strip()
+    machine = run_program(["dpkg", "--print-architecture"], check=True).stdout.strip()
     index = base / "dists" / "tiny" / "main" / f"binary-{machine}" / "Packages"
     index.parent.mkdir(parents=True)
     content = archive.read_bytes()
@@ -139,12 +132,7 @@ def test_debootstrap(site: Site, repository: Path) -> None:
     made = site.base / "b" / "boot"
     made.mkdir()
     words = ["--no-check-gpg", "--variant=minbase", "tiny", str(made / "rootfs")]
-    done = subprocess.run(
-        ["debootstrap", *words, f"file://{repository}", repository / "script"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_program(["debootstrap", *words, f"file://{repository}", repository / "script"])
     assert done.returncode == 0, done.stdout + done.stderr
     site.user.give(made)
     call(site, *site.command, "spec", "--rootless", "--bundle", str(made))
@@ -366,10 +354,8 @@ def test_interrupted(site: Site, image: Path, number: signal.Signals) -> None:
     slow.write_text("#!/bin/sh\nmkdir -p bundle/deep && chmod 0 bundle/deep\nexec sleep 600\n")
     slow.chmod(0o755)
     environment = {**site.environment, "PATH": f"{slow.parent}:{site.environment['PATH']}"}
-    process = subprocess.Popen(
-        [*site.user.prefix, *site.command, "bundle", str(image), str(site.base / "b" / "made")],
-        env=environment, cwd=site.base, stdin=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+    words = ("bundle", str(image), str(site.base / "b" / "made"))
+    process = site.popen(*words, stdio=subprocess.DEVNULL, env=environment)
     with contextlib.ExitStack() as stack:
         stack.callback(process.wait, 20)
         stack.callback(process.kill)

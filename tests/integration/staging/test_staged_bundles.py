@@ -22,6 +22,7 @@ from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.bundle import make_rootfs, snapshot
 from tests.harness.cluster import slurm_conf
+from tests.harness.program import run_program
 from tests.harness.users import User
 
 pytestmark = pytest.mark.covers("guide all containers run without privileges")
@@ -89,7 +90,7 @@ class Ground:
     def run(self, *command: str) -> "subprocess.CompletedProcess[str]":
         inside = NAMESPACE if self.place.endswith("namespace") else []
         before = PURE_V2 if self.place.startswith("cgroup2") else []
-        return subprocess.run(
+        return run_program(
             [*before, *self.user.prefix, *inside, *command],
             env={
                 **self.user.environment,
@@ -97,11 +98,6 @@ class Ground:
                 "SLURM_CONF": slurm_conf(),
             },
             cwd="/",
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
 
     def python(self, program: str, *arguments: str) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 from pathlib import Path
@@ -10,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import cluster
+from tests.harness.program import run_program
 from tests.harness.site import Site
-from tests.harness.terminal import Terminal
+from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.covers("promise doctor and install")
@@ -143,16 +143,14 @@ def test_a_runtime_and_a_directory_that_the_nodes_do_not_have(site: Site) -> Non
     oci_conf = Path(conf).with_name("oci.conf")
     oci_conf.write_text(oci_conf.read_text().replace("crun", "no-such-runtime"))
     # what only this mount namespace has is as good as another machine's
-    done = subprocess.run(
-        [
-            "unshare", "--mount", "sh", "-c",
-            'mount -t tmpfs none "$0" && chmod 1777 "$0" && exec "$@"', str(site.base / "b"),
-            *site.user.prefix, *site.command, "-f", conf, "--root", str(site.base / "b" / "r"),
-            "doctor", "-f", "json",
-        ],
-        env=site.environment, cwd=site.base, stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=60,
-    )  # fmt: skip
+    mount = 'mount -t tmpfs none "$0" && chmod 1777 "$0" && exec "$@"'
+    hidden = ["unshare", "--mount", "sh", "-c", mount, str(site.base / "b")]
+    command = [*site.command, "-f", conf, "--root", str(site.base / "b" / "r")]
+    done = run_program(
+        [*hidden, *site.user.prefix, *command, "doctor", "-f", "json"],
+        env=site.environment,
+        cwd=site.base,
+    )
     assert done.returncode == 1, done.stderr
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     failed = {name for name, finding in found.items() if finding["status"] == "fail"}
@@ -209,17 +207,13 @@ def test_settings_and_directories_that_are_wrong(site: Site) -> None:
 @pytest.mark.covers("scrun doctor")
 @on_slurm
 def test_interrupted_in_its_job(site: Site) -> None:
-    with subprocess.Popen(
-        [*site.user.prefix, *site.command, "--root", str(site.base / "b" / "r"), "doctor"],
-        env=site.environment, cwd=site.base, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+    with site.popen("--root", str(site.base / "b" / "r"), "doctor") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         wait_until("the job", lambda: cluster.jobs(site.user, site.base.name))
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
-        assert process.stderr.read() == ""
+        assert process.stderr.read() == b""
     site.settle()
     assert os.listdir(site.base / "b") == []
 
@@ -227,14 +221,10 @@ def test_interrupted_in_its_job(site: Site) -> None:
 @pytest.mark.parametrize("site", ["local-root"], indirect=True)
 @pytest.mark.parametrize("plain", [False, True])
 def test_colour_on_a_terminal_only(site: Site, plain: bool) -> None:
-    master, slave = pty.openpty()
+    terminal, slave = open_terminal()
     environment = {**site.environment, "TERM": "xterm", **({"NO_COLOR": "1"} if plain else {})}
-    with subprocess.Popen(
-        [*site.command, "doctor", "--no-job"],
-        env=environment, cwd=site.base, stdin=slave, stdout=slave, stderr=slave,
-    ) as process:  # fmt: skip
+    with site.popen("doctor", "--no-job", stdio=slave, env=environment) as process:
         os.close(slave)
-        terminal = Terminal(master)
         said = terminal.read_all()
         assert process.wait(30) == 0
     terminal.close()

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from tests import CHECKOUT
 from tests.harness import cluster
 from tests.harness.podman import Podman, rootless_podman
+from tests.harness.program import run_program
 from tests.harness.session import Step, agrees, play, steps
 
 
@@ -48,11 +48,13 @@ class Desk:
     def set_up(self, given: list[Step]) -> str:
         """Prepare scrun; return the PATH of those who have done it."""
         script = "\n".join([*(step.command for step in given), "echo $PATH"])
-        return subprocess.run(
+        return run_program(
             ["bash", "-ec", script],
             env=os.environ | {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"},
-            cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True, timeout=100,
-        ).stdout.strip()  # fmt: skip
+            cwd=CHECKOUT,
+            check=True,
+            timeout=100,
+        ).stdout.strip()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from tests.harness import users
 from tests.harness.bundle import snapshot
 from tests.harness.installation import Installation
 from tests.harness.podman import rootless_podman
+from tests.harness.program import run_program
 from tests.harness.site import Site, scrun_binary
 
 pytestmark = pytest.mark.covers("promise doctor and install")
@@ -189,10 +190,7 @@ def test_for_all_users(site: Site, tmp_path: Path) -> None:
 
     private = Installation()
     private.base.chmod(0o700)
-    done = subprocess.run(
-        [private.binary, "install", "docker"], env=site.environment, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
+    done = run_program([private.binary, "install", "docker"], env=site.environment)
     private.close()
     assert done.returncode == 1
     assert f"other users cannot reach {private.base}; install scrun for all users" in done.stderr
@@ -222,11 +220,11 @@ def test_podman_run_after_it() -> None:
             command = podman.command  # but for its own --runtime
             command = [*command[: command.index("--runtime")], "--runtime", "scrun"]
             command += ["run", "--rm", "--network", "host", "busybox"]
-            done = subprocess.run(
+            done = run_program(
                 [*podman.site.user.prefix, *command, "sh", "-c", "echo $SLURM_JOB_ID"],
-                env={**users.ordinary().environment, **environment}, cwd=podman.site.base,
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-            )  # fmt: skip
+                env={**users.ordinary().environment, **environment},
+                cwd=podman.site.base,
+            )
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.strip().isdecimal()
             told = podman.site.run("doctor", "--no-job", environment=environment).stdout

@@ -17,6 +17,7 @@ from tests.harness import users
 from tests.harness.life import Life
 from tests.harness.places import KINDS
 from tests.harness.processes import Process, processes
+from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.stranger import Stranger
 from tests.harness.versions import slurm_version
@@ -112,15 +113,10 @@ def test_files(site: Site, victim: Life, stranger: Stranger) -> None:
 
 def scrun_of(site: Site, user: users.User, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Call scrun as somebody else."""
-    return subprocess.run(
+    return run_program(
         [*user.prefix, *site.command, *arguments],
         env={**site.environment, **user.environment},
         cwd="/",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
     )
 
 
@@ -525,12 +521,9 @@ def test_modes(make_site: MakeSite, place: str, umask: int) -> None:
     pid_file, log = site.base / "b" / "pid", site.base / "b" / "log"
     bundle = str(site.bundle(site.config("sleep", "600")))
     words = ["--debug", "--log", str(log), "create", "--bundle", bundle]
+    words += ["--pid-file", str(pid_file), "c1"]
     null = subprocess.DEVNULL
-    subprocess.run(
-        [*site.user.prefix, *site.command, *words, "--pid-file", str(pid_file), "c1"],
-        env=site.environment, stdin=null, stdout=null, stderr=null, timeout=30, check=True,
-        umask=umask, cwd=site.base,
-    )  # fmt: skip
+    site.run(*words, stdout=null, stderr=null, check=True, umask=umask)
     site.must("start", "c1")
     wait_until("it runs", lambda: json.loads(site.must("state", "c1"))["status"] == "running")
     for path in (above, above.parent, log):

@@ -13,6 +13,7 @@ import pytest
 from scrun.cli.completion.scripts import SCRIPTS
 from tests import CHECKOUT
 from tests.harness import users
+from tests.harness.program import run_program
 from tests.harness.site import Site
 
 NEEDED = [
@@ -28,9 +29,7 @@ COMPLETION = {
 
 def must(*command: str | Path) -> str:
     """Run a command, which succeeds; its standard output."""
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100
-    )
+    done = run_program(command, timeout=100)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

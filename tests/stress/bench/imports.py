@@ -1,10 +1,10 @@
 """What the imports of each kind of process cost, by module."""
 
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.harness.program import run_program
 from tests.stress.bench.figures import table
 
 _LINE = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \|(\s+)(\S+)")
@@ -27,11 +27,8 @@ def imports(interpreter: str, packages: Path) -> str:
     )  # fmt: skip
     rows = []
     for kind, options, statement in kinds:
-        done = subprocess.run(
-            [interpreter, *options, "-X", "importtime", "-c", path + statement],
-            check=True,
-            capture_output=True,
-            text=True,
+        done = run_program(
+            [interpreter, *options, "-X", "importtime", "-c", path + statement], check=True
         )
         found = [
             (int(own), int(total), name, len(indent) == 1)

@@ -11,6 +11,7 @@ import msgspec
 
 from tests import CHECKOUT
 from tests.harness.installation import Installation
+from tests.harness.program import run_program
 from tests.stress.mutations.mutation import Mutation, broken
 
 _OWN = {"scrun": "scrun", "supervisor": "scrun/supervisor"}
@@ -79,14 +80,11 @@ class Copy:
             "PYTHONPATH": str(self.checkout),  # for what a test runs by `python -c`
         }
         try:
-            done = subprocess.run(
+            done = run_program(
                 [*command, *arguments],
                 cwd=self.checkout,
                 env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                text=True,
                 timeout=_TIMEOUT,
             )
         except subprocess.TimeoutExpired:

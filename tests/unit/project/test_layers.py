@@ -2,7 +2,6 @@
 
 import ast
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.machinery import FrozenImporter
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
+from tests.harness.program import run_program
 
 pytestmark = pytest.mark.covers("promise the client never imports the supervisor")
 
@@ -206,14 +206,7 @@ def imported(*modules: str) -> set[str]:
     """What a bare interpreter imports for these modules."""
     program = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r})"
     program += "".join(f"; import {module}" for module in modules)
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-X", "importtime", "-c", program],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = run_program([sys.executable, "-I", "-S", "-X", "importtime", "-c", program])
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     return {line.rpartition("|")[2].strip() for line in lines} - {"imported package"}

@@ -16,6 +16,7 @@ from scrun.client.ask import ask
 from scrun.model.record import Record, write_record
 from scrun.protocol import wire
 from tests import CHECKOUT
+from tests.harness.program import run_program
 
 _WITHOUT = """
 import os, resource, sys
@@ -307,10 +308,7 @@ def test_elsewhere_an_id_is_whole(tmp_path: Path, words: str) -> None:
     """Scripts and engines mean the one that they name, also when it is gone."""
     record(tmp_path).rename(tmp_path / "abcd")
     command = [sys.executable, "-c", "from scrun._fast import main; main()"]
-    done = subprocess.run(
-        [*command, "--root", str(tmp_path), *words.split()],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20,
-    )  # fmt: skip
+    done = run_program([*command, "--root", str(tmp_path), *words.split()])
     assert (done.returncode, done.stdout) == (1, "")
     assert "container ab does not exist" in done.stderr
 

@@ -13,6 +13,7 @@ import pytest
 from scrun.core import paths
 from scrun.core.paths import Untrusted, read_trusted, replaceable
 from tests.harness import users
+from tests.harness.program import run_program
 
 
 def shared(path: Path) -> Path:
@@ -182,10 +183,7 @@ def namespaced(path: str, user: users.User) -> str:
         "import sys; from scrun.core.paths import replaceable; print(replaceable(sys.argv[1]))"
     )
     command = [*user.prefix, "unshare", "--user", "--map-root-user", sys.executable, "-c", program]
-    done = subprocess.run(
-        [*command, path], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-        cwd="/",
-    )  # fmt: skip
+    done = run_program([*command, path], check=True, cwd="/")
     return done.stdout.strip()
 
 

@@ -14,6 +14,7 @@ from scrun.supervisor.children.processes import Child, ChildEnv, child, output_o
 from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.processes import descendants
+from tests.harness.program import run_program
 
 SETTING = ChildEnv({"PATH": users.PATH})
 SLEEP = ["sleep", "60"]
@@ -259,7 +260,7 @@ print(*sorted(set(second.split()) - set(first.split())))
 
 
 def test_children_have_the_descriptor_limit_that_we_were_given() -> None:
-    done = subprocess.run(
+    done = run_program(
         [
             "prlimit",
             "--nofile=200:900",
@@ -269,12 +270,7 @@ def test_children_have_the_descriptor_limit_that_we_were_given() -> None:
             LIMITS,
             CHECKOUT,
             users.PATH,
-        ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
+        ]
     )
     assert done.stderr == ""
     before, ours, after = ["200", "900"], ["900", "900"], ["200", "900"]

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from scrun.supervisor.children.pumps import (
 )
 from tests import CHECKOUT
 from tests.harness import users
+from tests.harness.program import run_program
 
 SETTING = ChildEnv({"PATH": users.PATH})
 
@@ -211,14 +211,10 @@ def test_asking_does_not_make_a_terminal_ours() -> None:
         "print(can_be_opened_again(int(sys.argv[2])))\n"
         "print(open('/proc/self/stat').read().rpartition(')')[2].split()[4])\n"
     )
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", program, CHECKOUT, str(slave)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         pass_fds=[slave],
         start_new_session=True,
-        timeout=30,
         check=True,
     )
     assert done.stdout.split() == ["True", "0"]
@@ -237,14 +233,10 @@ def test_can_another_users_stream_be_opened_again() -> None:
         "print(*(can_be_opened_again(int(fd)) for fd in sys.argv[2:]))\n"
     )
     fds = (writable, slave)
-    done = subprocess.run(
+    done = run_program(
         [*user.prefix, sys.executable, "-c", program, CHECKOUT, *map(str, fds)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         cwd="/",
         pass_fds=fds,
-        timeout=30,
         check=True,
     )
     assert done.stdout.split() == ["False", "False"]

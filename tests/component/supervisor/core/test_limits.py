@@ -13,6 +13,7 @@ from scrun.supervisor.contracts.create_request import read_command_line
 from scrun.supervisor.core.limits import AT_START, soft_limits, words_for
 from tests import CHECKOUT
 from tests.harness import users
+from tests.harness.program import run_program
 
 RAISE = """
 import resource, sys
@@ -27,13 +28,9 @@ INFINITY = str(resource.RLIM_INFINITY)
 
 
 def raised(*limits: str, prefix: tuple[str, ...] = ()) -> list[str]:
-    done = subprocess.run(
+    done = run_program(
         ["prlimit", *limits, "--", *prefix, sys.executable, "-c", RAISE, CHECKOUT],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         cwd="/",
-        timeout=60,
         check=True,
     )
     return done.stdout.splitlines()

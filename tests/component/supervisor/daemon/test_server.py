@@ -27,6 +27,7 @@ from tests.harness import users
 from tests.harness.bundle import make_config, make_rootfs, write_bundle
 from tests.harness.installation import importable
 from tests.harness.processes import descendants, peer
+from tests.harness.program import run_program
 from tests.harness.wait import wait_until, wait_while
 
 NAME = "@x"
@@ -536,18 +537,13 @@ except ConnectionError:
 
 
 def call_as(uid: int, supervisor: Supervisor) -> str:
-    done = subprocess.run(
+    done = run_program(
         [
             *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--"),
             *(sys.executable, "-I", "-c", CALL),
             *(str(supervisor.root / NAME), wire.frame(NOBODY).hex()),
         ],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         cwd="/",
-        timeout=30,
-        check=False,
     )
     return done.stdout + done.stderr.rpartition("\n")[0].rpartition("\n")[2]
 

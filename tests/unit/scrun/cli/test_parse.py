@@ -1,6 +1,5 @@
 """From arguments to what is asked for."""
 
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from scrun.cli.grammar import COMMANDS, CONTAINER, MANY, ONCE, USED, options_of
 from scrun.cli.parse import parse
 from scrun.core.errors import UsageError
 from tests import CHECKOUT
+from tests.harness.program import run_program
 
 
 @pytest.mark.covers(
@@ -241,11 +241,8 @@ def test_nothing_but_a_usage_error_comes_out(argv: list[str]) -> None:
 @pytest.mark.parametrize("module", ["scrun.cli.parse", "scrun.cli.help", "scrun.core.errors"])
 def test_the_parser_imports_nothing_but_its_like(module: str) -> None:
     def imported(code: str) -> set[str]:
-        result = subprocess.run(
-            [sys.executable, "-I", "-S", "-X", "importtime", "-c", code],
-            check=True,
-            capture_output=True,
-            text=True,
+        result = run_program(
+            [sys.executable, "-I", "-S", "-X", "importtime", "-c", code], check=True
         )
         return {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
 

@@ -14,6 +14,7 @@ from scrun.client.find import containers
 from scrun.commands import list as listing
 from scrun.core.paths import LOOKED
 from scrun.model.record import Record, write_record
+from tests.harness.program import run_program
 from tests.harness.site import scrun_binary
 from tests.harness.users import ordinary
 
@@ -103,12 +104,7 @@ def test_no_root_directory_is_no_container(root: Root) -> None:
 
 def test_a_root_directory_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = subprocess.run(
-        [scrun_binary(), "--root", str(tmp_path / "file"), "list"],
-        capture_output=True,
-        text=True,
-        timeout=20,
-    )
+    done = run_program([scrun_binary(), "--root", str(tmp_path / "file"), "list"])
     assert done.returncode == 1
     assert done.stderr == f"scrun: {tmp_path}/file: Not a directory\n"
 
@@ -130,13 +126,7 @@ def test_the_members_of_json(root: Root) -> None:
 
 
 def test_all_columns_of_runc(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["runc", "--root", str(tmp_path), "list"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=20,
-    )
+    done = run_program(["runc", "--root", str(tmp_path), "list"], check=True)
     assert {*done.stdout.split()} >= {"ID", "STATUS"}
     assert {*done.stdout.split()} <= {*listing.HEAD}
 
@@ -221,12 +211,9 @@ def test_unknown_is_not_dead(root: Root) -> None:
     for parent in root.path.parents:  # pytest's directories are root's alone
         if parent != Path("/tmp") and parent.is_relative_to("/tmp"):
             parent.chmod(0o755)
-    done = subprocess.run(
+    done = run_program(
         [*user.prefix, scrun_binary(), "--root", str(root.path), "list", "-f", "json"],
         env=user.environment,
-        capture_output=True,
-        text=True,
-        timeout=20,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)[0]["status"] == "running"

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from scrun.commands.spec import run, spec
 from scrun.core.errors import StateError
 from scrun.oci.config import load_bundle
 from tests import CHECKOUT
+from tests.harness.program import run_program
 from tests.harness.site import Site, scrun_binary
 from tests.harness.users import User, ordinary
 
@@ -90,12 +90,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_no_such_directory(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [scrun_binary(), "spec", "--bundle", tmp_path / "none"],
-        capture_output=True,
-        text=True,
-        timeout=20,
-    )
+    done = run_program([scrun_binary(), "spec", "--bundle", tmp_path / "none"])
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"scrun: {tmp_path}/none/config.json: No such file or directory\n"
 
@@ -120,14 +115,7 @@ def bundle(site: Site, name: str, *options: str) -> Path:
     path = site.base / "b" / name
     path.mkdir()
     site.user.give(path)
-    done = subprocess.run(
-        [*site.user.prefix, *site.command, "spec", *options],
-        env=site.environment,
-        cwd=path,
-        capture_output=True,
-        text=True,
-        timeout=20,
-    )
+    done = site.run("spec", *options, cwd=path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     config = json.loads((path / "config.json").read_text())
     config["root"]["path"] = str(site.rootfs)
@@ -160,13 +148,9 @@ def test_runc_runs_the_rootless_one(site: Site) -> None:
     runc = shutil.which("runc", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
     assert runc, "runc is missing: tools/setup --test"
     state = site.base / "b" / "runc-root"
-    done = subprocess.run(
+    done = run_program(
         [*user.prefix, runc, "--root", state, "run", site.base.name],
         env=site.environment,
         cwd=path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=20,
     )
     assert (done.returncode, done.stdout) == (0, EXPECTED), done.stderr

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from scrun.protocol import wire
 from tests import CHECKOUT
 from tests.harness import users
+from tests.harness.program import run_program
 
 # fields are what execve(2) takes: bytes without NUL
 field = st.binary(max_size=40).map(lambda content: content.replace(b"\0", b""))
@@ -172,13 +173,8 @@ def answer_to(caller: int, server: int, directory: Path) -> str:
         assert serving.stdout is not None
         assert serving.stdin is not None
         assert serving.stdout.readline() == b"%d\n" % server
-        done = subprocess.run(
-            [*ids(caller), *python, CALL, str(directory), str(directory)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
+        done = run_program(
+            [*ids(caller), *python, CALL, str(directory), str(directory)], check=True
         )
         serving.stdin.close()
         assert serving.wait(10) == 0

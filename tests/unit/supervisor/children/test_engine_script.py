@@ -23,6 +23,7 @@ from scrun.supervisor.children.node_scripts import (
 )
 from tests.harness import users
 from tests.harness.processes import descendants
+from tests.harness.program import run_program
 from tests.harness.wait import wait_until
 
 SHELLS = [words for words in (["/bin/sh"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
@@ -41,14 +42,10 @@ def run(
     shell: list[str], script: str, *words: str, **environment: str
 ) -> "subprocess.CompletedProcess[str]":
     """Run a script as the engines do."""
-    return subprocess.run(
+    return run_program(
         [*shell, "-c", script, "sh", *words],
         env={"PATH": users.PATH, **environment},
         input="typed",
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
     )
 
 
@@ -274,16 +271,7 @@ def test_one_that_may_not_be_signalled_is_a_failure() -> None:
     state = f"echo '{json.dumps({'pid': os.getpid()})}'"
     # its namespace cannot be read either, and that would end the script before
     script = "readlink() { echo same; }\n" + signal_script(state, "0")
-    done = subprocess.run(
-        ["/bin/sh", "-c", script],
-        user=other.uid,
-        group=other.gid,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = run_program(["/bin/sh", "-c", script], user=other.uid, group=other.gid, extra_groups=[])
     assert done.returncode == 1
     assert done.stdout.startswith("not permitted for process ")
     assert done.stdout.count("\n") == 1

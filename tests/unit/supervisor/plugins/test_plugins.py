@@ -1,6 +1,5 @@
 """Plugins: what they say of themselves, and what becomes of those that say something else."""
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from scrun.supervisor.plugins.installed import (
 from scrun.supervisor.plugins.registry import Plugins
 from scrun.supervisor.staging import builtin, lua
 from tests import CHECKOUT
+from tests.harness.program import run_program
 
 pytestmark = pytest.mark.covers("promise plugins")
 
@@ -425,12 +425,6 @@ def test_nothing_is_looked_up_for_our_own() -> None:
     except Exception:
         print("importlib.metadata" in sys.modules)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_program([sys.executable, "-c", program], cwd=CHECKOUT)
     assert done.stderr == ""
     assert done.stdout.split() == ["False", "False", "True"]

@@ -1,11 +1,11 @@
 """The exit status of a process that somebody else reaps, as an ordinary user sees it."""
 
-import subprocess
 import sys
 
 import pytest
 
 from tests import CHECKOUT
+from tests.harness.program import run_program
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
 
@@ -41,12 +41,7 @@ print(trio.run(process.ended).status)
 @pytest.mark.parametrize("dumpable", [1, 0])
 def test_one_that_was_killed_before_its_program(dumpable: int, reaped: str) -> None:
     """An OCI runtime makes itself undumpable until then: its zombie shows nothing to others."""
-    done = subprocess.run(
-        [*NOBODY, sys.executable, "-c", SCRIPT, str(dumpable), reaped],
-        cwd=CHECKOUT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
+    done = run_program(
+        [*NOBODY, sys.executable, "-c", SCRIPT, str(dumpable), reaped], cwd=CHECKOUT
     )
     assert (done.stdout, done.stderr) == ("137\n", "")

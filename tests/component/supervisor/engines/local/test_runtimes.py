@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from scrun.supervisor.engines.local.runtimes import (
 )
 from tests import CHECKOUT
 from tests.harness import users
+from tests.harness.program import run_program
 from tests.harness.users import PATH, User
 from tests.harness.wait import wait_while
 
@@ -37,15 +37,10 @@ print(json.dumps(msgspec.to_builtins(find_runtime(None, env=os.environ))))
 
 
 def find_as(user: User, before: list[str], inside: list[str]) -> dict[str, Any]:
-    done = subprocess.run(
+    done = run_program(
         [*before, *user.prefix, *inside, sys.executable, "-c", FIND],
         env={**user.environment, "PYTHONPATH": str(CHECKOUT)},
         cwd="/",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

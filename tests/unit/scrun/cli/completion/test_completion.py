@@ -18,6 +18,7 @@ from scrun.cli.completion import complete as completion
 from scrun.cli.completion.scripts import SCRIPTS
 from scrun.cli.grammar import COMMANDS, options_of
 from scrun.model.record import Record, write_record
+from tests.harness.program import run_program
 from tests.harness.site import scrun_binary
 
 TIMEOUT = 20
@@ -72,11 +73,9 @@ class Bash:
             'source "$1"; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1));'
             ' _scrun; ((${#COMPREPLY[@]})) && printf "%s\\n" "${COMPREPLY[@]}"; :'
         )
-        done = subprocess.run(
+        done = run_program(
             ["bash", "--norc", "-uc", program, "bash", self._place.scripts["bash"], *split],
             env=self._place.environment,
-            capture_output=True,
-            text=True,
             timeout=TIMEOUT,
         )
         assert (done.returncode, done.stderr) == (0, "")
@@ -102,11 +101,9 @@ class Fish:
         """Return what is offered for the last of the words."""
         line = " ".join(word.replace(" ", "\\ ") for word in words)
         program = f"source '{self._place.scripts['fish']}'; complete -C $argv[1]"
-        done = subprocess.run(
+        done = run_program(
             ["fish", "--no-config", "-c", program, line],
             env=self._place.environment,
-            capture_output=True,
-            text=True,
             timeout=TIMEOUT,
         )
         assert (done.returncode, done.stderr) == (0, "")
@@ -310,12 +307,8 @@ def test_fish_finds_it_in_its_configuration(place: Place) -> None:
     completions = Path(place.environment["XDG_CONFIG_HOME"]) / "fish" / "completions"
     completions.mkdir(parents=True)
     (completions / "scrun.fish").write_text(SCRIPTS["fish"])
-    done = subprocess.run(
-        ["fish", "-c", "complete -C 'scrun st'"],
-        env=place.environment,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
+    done = run_program(
+        ["fish", "-c", "complete -C 'scrun st'"], env=place.environment, timeout=TIMEOUT
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == ["start", "state"]
@@ -325,12 +318,8 @@ def test_fish_finds_it_in_its_configuration(place: Place) -> None:
 @pytest.mark.parametrize("shell", SCRIPTS)
 def test_the_command_prints_it(place: Place, shell: str) -> None:
     def call(name: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [scrun_binary(), "completion", name],
-            env=place.environment,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
+        return run_program(
+            [scrun_binary(), "completion", name], env=place.environment, timeout=TIMEOUT
         )
 
     done = call(shell)
@@ -381,10 +370,9 @@ def test_any_line(words: list[str], tail: str) -> None:
     ],
 )
 def test_what_the_shells_ask_for(place: Place, line: str, expected: list[str]) -> None:
-    done = subprocess.run(
-        [scrun_binary(), "__complete", *line.split(" ")],
-        env=place.environment, capture_output=True, text=True, timeout=TIMEOUT,
-    )  # fmt: skip
+    done = run_program(
+        [scrun_binary(), "__complete", *line.split(" ")], env=place.environment, timeout=TIMEOUT
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == expected
     assert not list(place.root.glob("@*.sock"))

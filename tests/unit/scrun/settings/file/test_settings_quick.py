@@ -1,7 +1,6 @@
 import os
 import posix
 import pwd
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from scrun.core.errors import SettingsError
 from scrun.settings.file import quick
 from scrun.settings.file.load import load
+from tests.harness.program import run_program
 
 UID = os.geteuid()
 
@@ -201,9 +201,7 @@ def test_imports_nothing_but_built_in_modules() -> None:
         "quick.quick(os.environ); quick.default_root(os.environ, '/x');"
         "print(*sorted(set(sys.modules) - before))"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
+    answer = run_program([sys.executable, "-c", code], check=True)
     assert set(answer.stdout.split()) <= {
         "scrun", "scrun.core", "scrun.settings", "scrun.settings.file",
         "scrun.settings.file.quick", "scrun.core.paths", "errno", "pwd",

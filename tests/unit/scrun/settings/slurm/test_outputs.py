@@ -11,6 +11,7 @@ from scrun.oci.config import LONGEST_WORD
 from scrun.settings.slurm.outputs import ScriptFacts, output_variables
 from scrun.settings.slurm.requests import TABLE
 from tests import CHECKOUT
+from tests.harness.program import run_program
 
 # scrun(1), OUTPUT ENVIRONMENT VARIABLES, in its order
 MANUAL = """
@@ -106,14 +107,7 @@ def test_a_command_can_be_started_with_any(annotations: dict[str, str]) -> None:
 
 def test_it_is_light() -> None:
     program = "import sys, scrun.settings.slurm.outputs; print('trio' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=CHECKOUT,
-    )
+    done = run_program([sys.executable, "-c", program], check=True, cwd=CHECKOUT)
     assert done.stdout == "False\n"
 
 

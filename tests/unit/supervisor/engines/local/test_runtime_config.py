@@ -1,7 +1,6 @@
 """The config.json that crun or runc gets on this machine."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from scrun.supervisor.engines.local.runtime_config import (
     with_told_hooks,
 )
 from scrun.supervisor.engines.local.runtimes import InstalledRuntime
+from tests.harness.program import run_program
 
 CONFIG: dict[str, Any] = {
     "root": {"path": "rootfs", "readonly": True},
@@ -75,10 +75,14 @@ def test_a_told_hook(tmp_path: Path, arguments: list[str] | None) -> None:
     ]
     assert (told["env"], told["timeout"]) == (hook["env"], 5)
     state = {"id": "c1", "bundle": str(made), "annotations": {"ä": "x\ny"}}
-    done = subprocess.run(
-        told["args"], executable=told["path"], env={"A": "1"}, cwd=made,
-        input=json.dumps(state), capture_output=True, text=True, timeout=30, check=True,
-    )  # fmt: skip
+    done = run_program(
+        told["args"],
+        executable=told["path"],
+        env={"A": "1"},
+        cwd=made,
+        input=json.dumps(state),
+        check=True,
+    )
     *lines, last = done.stdout.split("\n")
     rest = [] if arguments is None else arguments[1:]
     expected = [str(bundle), str(program), str(len(rest)), *rest, "A=1"]

@@ -2,12 +2,12 @@
 
 import base64
 import shutil
-import subprocess
 
 import pytest
 
 from scrun.supervisor.contracts.engine import NodeAnswer
 from scrun.supervisor.engines.slurm.inspect import _COMMAND_LINE, _command, parts_of, read_answers
+from tests.harness.program import run_program
 
 SHELLS = [words for words in (["/bin/sh"], ["bash"], ["busybox", "sh"]) if shutil.which(words[0])]
 
@@ -15,15 +15,7 @@ SHELLS = [words for words in (["/bin/sh"], ["bash"], ["busybox", "sh"]) if shuti
 def run(scripts: dict[str, list[str]], node: str, shell: list[str] = SHELLS[0]) -> list[str]:
     """The lines that a task on a node prints."""
     _, *words = _command(scripts)
-    done = subprocess.run(
-        [*shell, *words],
-        env={"SLURMD_NODENAME": node},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
+    done = run_program([*shell, *words], env={"SLURMD_NODENAME": node}, check=True)
     assert done.stderr == "" or "kill" in str(scripts)  # a shell says that one was
     return done.stdout.splitlines()
 

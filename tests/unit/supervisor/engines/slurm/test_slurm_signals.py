@@ -1,7 +1,6 @@
 """The command by which the runtime on a node signals a container."""
 
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.supervisor.core import names
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.signals import Running, kill_scripts
+from tests.harness.program import run_program
 
 
 def killing(pattern: str) -> NodeCommands:
@@ -54,13 +54,9 @@ def only_script(kill: NodeCommands, running: Running, **tries: int) -> str:
 
 def run(script: str, node: str) -> list[str]:
     """What a script says on a node, sorted."""
-    done = subprocess.run(
+    done = run_program(
         ["/bin/sh", "-c", script],
         env={"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": node},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
         check=True,
     )
     assert done.stderr == ""
