@@ -13,6 +13,7 @@ from hypothesis import settings
 pytest.register_assert_rewrite("tests.harness")
 
 from tests.harness import users  # noqa: E402  (rewritten only when imported after that line)
+from tests.harness.processes import descriptors  # noqa: E402
 from tests.harness.site import Site  # noqa: E402
 
 # A shell that runs the tests in the background has these ignored; what we start inherits that.
@@ -73,6 +74,14 @@ def make_site() -> Iterator[MakeSite]:
             return site
 
         yield make
+
+
+@pytest.fixture
+def no_descriptor_stays() -> Iterator[None]:
+    """Holds that what the test has opened is closed at its end."""
+    before = descriptors()
+    yield
+    assert descriptors() == before
 
 
 @pytest.fixture

@@ -14,45 +14,24 @@ Config = dict[str, Any]
 
 _CAPABILITIES = ["CAP_AUDIT_WRITE", "CAP_KILL", "CAP_NET_BIND_SERVICE"]
 
-_MOUNTS: list[Config] = [
-    {"destination": "/proc", "type": "proc", "source": "proc"},
-    {
-        "destination": "/dev",
-        "type": "tmpfs",
-        "source": "tmpfs",
-        "options": ["nosuid", "strictatime", "mode=755", "size=65536k"],
-    },
-    {
-        "destination": "/dev/pts",
-        "type": "devpts",
-        "source": "devpts",
-        "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
-    },
-    {
-        "destination": "/dev/shm",
-        "type": "tmpfs",
-        "source": "shm",
-        "options": ["nosuid", "noexec", "nodev", "mode=1777", "size=65536k"],
-    },
-    {
-        "destination": "/dev/mqueue",
-        "type": "mqueue",
-        "source": "mqueue",
-        "options": ["nosuid", "noexec", "nodev"],
-    },
-    {
-        "destination": "/sys",
-        "type": "sysfs",
-        "source": "sysfs",
-        "options": ["nosuid", "noexec", "nodev", "ro"],
-    },
-    {
-        "destination": "/sys/fs/cgroup",
-        "type": "cgroup",
-        "source": "cgroup",
-        "options": ["nosuid", "noexec", "nodev", "relatime", "ro"],
-    },
-]
+
+def _mount(destination: str, kind: str, *options: str) -> Config:
+    mount = {"destination": destination, "type": kind, "source": destination.rpartition("/")[2]}
+    return {**mount, "options": list(options)} if options else mount
+
+
+def _mounts() -> list[Config]:
+    safe = ("nosuid", "noexec", "nodev")
+    pts = ("newinstance", "ptmxmode=0666", "mode=0620", "gid=5")
+    return [
+        _mount("/proc", "proc"),
+        _mount("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+        _mount("/dev/pts", "devpts", "nosuid", "noexec", *pts),
+        _mount("/dev/shm", "tmpfs", *safe, "mode=1777", "size=65536k"),
+        _mount("/dev/mqueue", "mqueue", *safe),
+        _mount("/sys", "sysfs", *safe, "ro"),
+        _mount("/sys/fs/cgroup", "cgroup", *safe, "relatime", "ro"),
+    ]
 
 
 def make_rootfs(path: Path) -> None:
@@ -89,7 +68,7 @@ def make_config(args: Sequence[str], root: str = "rootfs", *, terminal: bool = F
         },
         "root": {"path": root, "readonly": True},
         "hostname": "container",
-        "mounts": [dict(mount) for mount in _MOUNTS],
+        "mounts": _mounts(),
         "annotations": {"org.example.test": "yes"},
         "linux": {
             "namespaces": [{"type": kind} for kind in namespaces],

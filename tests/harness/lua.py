@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import trio
+
 from scrun.core.errors import StagingError, leaves
 from scrun.settings.file.load import Level, Log, Lua
 from scrun.supervisor.children.processes import ChildEnv
@@ -44,14 +46,14 @@ class Said(Journal):
 
 
 @contextmanager
-def failing(into: list[str]) -> Iterator[None]:
-    """Expect one StagingError, in whatever groups; put its text into the list."""
-    before = len(into)
+def failing() -> Iterator[list[str]]:
+    """Expect one StagingError, in whatever groups; its text is in the list afterwards."""
+    texts: list[str] = []
     try:
-        yield
+        yield texts
     except* StagingError as group:
-        into += [str(error) for error in leaves(group)]
-    assert len(into) == before + 1
+        texts += [str(error) for error in leaves(group)]
+    assert len(texts) == 1
 
 
 class Bench:
@@ -107,6 +109,21 @@ class Bench:
         """What such a stage_in prints and logs."""
         await self.stage_in(body, settings, **how)  # type: ignore[arg-type]
         return self.said.texts()
+
+    async def fails(self, body: str, settings: Lua | None = None, **how: object) -> str:
+        """Why such a stage_in fails, without the path of the script."""
+        with trio.fail_after(30), failing() as texts:
+            await self.stage_in(body, settings, **how)  # type: ignore[arg-type]
+        return texts[0].removeprefix(f"{self.directory}/scrun.lua: ")
+
+    async def refuses(self, script: str, settings: Lua | None = None) -> str:
+        """Why a script cannot be loaded, without its path."""
+        with trio.fail_after(30), failing() as texts:
+            async with self.loaded(script, settings):
+                pass
+        path = f"{self.directory}/scrun.lua: "
+        assert texts[0].startswith(path)
+        return texts[0].removeprefix(path)
 
 
 async def _no_remote(script: str, output: int) -> int:

@@ -72,6 +72,15 @@ def processes_of(text: str) -> list[Process]:
     return [process for process in processes() if process.mentions(text)]
 
 
+def descriptors() -> dict[str, str]:
+    """What this process has open: numbers, and what /proc shows for them."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the directory
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
+    return found
+
+
 def descendants(pid: int) -> list[int]:
     """The children of a process, their children, and so on."""
     found: list[int] = []

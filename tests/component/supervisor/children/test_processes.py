@@ -13,7 +13,7 @@ import trio
 from scrun.supervisor.children.processes import Child, ChildEnv, child, output_of
 from tests import CHECKOUT
 from tests.harness import users
-from tests.harness.processes import descendants
+from tests.harness.processes import descendants, descriptors
 from tests.harness.program import run_program
 
 SETTING = ChildEnv({"PATH": users.PATH})
@@ -25,10 +25,6 @@ STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo; exec sleep 60"]
 def exists(pid: int) -> bool:
     """Whether a process is there, zombies included."""
     return Path(f"/proc/{pid}").exists()
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 async def first_word(fd: int) -> bytes:

@@ -5,7 +5,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,15 +26,7 @@ from tests.harness.program import run_program
 SETTING = ChildEnv({"PATH": users.PATH})
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-@pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    before = descriptors()
-    yield
-    assert descriptors() == before
+pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
 
 async def all_lines(*parts: bytes) -> list[str]:

@@ -7,7 +7,6 @@ import socket
 import struct
 import termios
 import tty
-from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -19,24 +18,9 @@ from scrun import _fast
 from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.sessions.viewers import follow
+from tests.harness.processes import descriptors
 
-
-def descriptors() -> dict[str, str]:
-    place = "/proc/self/fd"
-    found = {}
-    for name in os.listdir(place):
-        try:
-            found[name] = os.readlink(f"{place}/{name}")
-        except OSError:
-            pass  # that of the directory
-    return found
-
-
-@pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    before = descriptors()
-    yield
-    assert descriptors() == before
+pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
 
 class Growing:

@@ -9,7 +9,7 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,7 @@ SIZE = int(os.environ.get("SCRUN_TEST_MIB", "16")) * MIB
 NULL = os.open(os.devnull, os.O_RDWR)
 
 
-@pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    assert len(os.listdir("/proc/self/fd")) == before
+pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Iterator
 
 import pytest
 import trio
@@ -11,12 +10,7 @@ from scrun.supervisor.nodes.connection import ShimError, ShimLost
 from scrun.supervisor.shim.frames import EVENT, LONGEST, REPLY, frame
 from tests.harness.peer import HELLO, Said, played, soon, talking
 
-
-@pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    assert len(os.listdir("/proc/self/fd")) == before
+pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
 
 async def test_hello() -> None:

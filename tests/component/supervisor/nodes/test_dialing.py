@@ -1,8 +1,6 @@
 """The direct connection: who gets it, who does not, and what is done without one."""
 
-import os
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +13,7 @@ from scrun.supervisor.nodes.listening import NotReached, addresses, listen
 from scrun.supervisor.shim.frames import CALL, frame
 from tests.harness.peer import Peer, Said, played, prove, silent_connection, soon, talking
 
-
-@pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    assert len(os.listdir("/proc/self/fd")) == before
+pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
 
 async def asked(

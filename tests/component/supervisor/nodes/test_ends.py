@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,11 +27,7 @@ CONTENT = bytes(range(256)) * 2048
 KINDS = ("pipe", "fifo", "stream", "datagrams", "terminal", "others")
 
 
-@pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    assert len(os.listdir("/proc/self/fd")) == before
+pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
 
 def pair(kind: str, tmp_path: Path) -> tuple[int, int]:

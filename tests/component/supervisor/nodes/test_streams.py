@@ -23,11 +23,7 @@ ENV = ChildEnv({"PATH": users.PATH})
 SIZE = int(os.environ.get("SCRUN_TEST_MIB", "16")) << 20
 
 
-@pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    assert len(os.listdir("/proc/self/fd")) == before
+pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
 
 class Callers:

@@ -20,11 +20,7 @@ from tests.harness.peer import soon, talking
 ENV = ChildEnv({"PATH": users.PATH})
 
 
-@pytest.fixture(autouse=True)
-def _nothing_leaks() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    assert len(os.listdir("/proc/self/fd")) == before
+pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
 
 @pytest.fixture

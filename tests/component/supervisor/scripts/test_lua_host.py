@@ -6,39 +6,10 @@ import pytest
 import trio
 
 from scrun.settings.file.load import Lua
-from tests.harness.lua import EXTREMES, HEAD, OUT, VERSIONS, Bench, failing
+from tests.harness.lua import HEAD, OUT, VERSIONS, Bench, failing
 
 IN = f"{HEAD}return slurm.SUCCESS end\n"
 FINE = IN + OUT
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-@pytest.fixture(params=EXTREMES)
-def lua(request: pytest.FixtureRequest) -> Lua:
-    return Lua(version=request.param)
-
-
-async def refused(bench: Bench, script: str, settings: Lua | None = None) -> str:
-    """Load a script that cannot be; return why, without its path."""
-    texts: list[str] = []
-    with failing(texts):
-        async with bench.loaded(script, settings):
-            pass
-    path = f"{bench.directory}/scrun.lua: "
-    assert texts[0].startswith(path)
-    return texts[0].removeprefix(path)
-
-
-async def fails(bench: Bench, body: str, settings: Lua | None = None) -> str:
-    """Call a stage_in that fails; return why, without its path."""
-    texts: list[str] = []
-    with failing(texts):
-        await bench.stage_in(body, settings)
-    return texts[0].removeprefix(f"{bench.directory}/scrun.lua: ")
 
 
 # --- loading
@@ -86,23 +57,22 @@ async def test_scripts_that_are_loaded(bench: Bench, script: str, lua: Lua) -> N
     ],
 )
 async def test_scripts_that_are_not(bench: Bench, script: str, reason: str, lua: Lua) -> None:
-    assert reason in await refused(bench, script, lua)
+    assert reason in await bench.refuses(script, lua)
 
 
 async def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.write = lambda script: f"{tmp_path}/scrun.lua"  # type: ignore[method-assign]
-    assert await refused(bench, "") == "No such file or directory"
+    assert await bench.refuses("") == "No such file or directory"
     (tmp_path / "scrun.lua").mkdir()
-    assert await refused(bench, "") == "is not a regular file"
+    assert await bench.refuses("") == "is not a regular file"
 
 
 async def test_a_working_directory_that_is_gone(bench: Bench) -> None:
     path = bench.write(FINE)
     bench.directory = bench.directory / "gone"
     bench.write = lambda script: path  # type: ignore[method-assign]
-    texts: list[str] = []
-    with failing(texts):
+    with failing() as texts:
         async with bench.loaded(FINE):
             pass
     assert "cannot be run" in texts[0]
@@ -180,18 +150,18 @@ async def test_stage_out_is_called_in_the_same_way(bench: Bench) -> None:
     ],
 )
 async def test_failures(bench: Bench, body: str, reason: str, lua: Lua) -> None:
-    text = await fails(bench, body, lua)
+    text = await bench.fails(body, lua)
     assert reason in text
     assert text.strip()
     assert "\n" not in text.strip()
 
 
 async def test_an_error_of_nothing(bench: Bench, lua: Lua) -> None:
-    assert await fails(bench, "error(nil)", lua) in ("error: nil", "<no error object>")
+    assert await bench.fails("error(nil)", lua) in ("error: nil", "<no error object>")
 
 
 async def test_where_an_error_came_from_is_in_the_log(bench: Bench, lua: Lua) -> None:
-    await fails(bench, "error('x')", lua)
+    await bench.fails("error('x')", lua)
     assert any("stack traceback" in text for text in bench.said.texts("debug"))
 
 
@@ -248,7 +218,7 @@ async def test_a_huge_message_is_shortened(bench: Bench, lua: Lua) -> None:
     (said,) = await bench.says("slurm.log_info(string.rep('x', 20000000))", lua)
     assert said.endswith("x... (20000000 bytes)")
     assert len(said) < 200_000
-    assert len(await fails(bench, "error(string.rep('x', 20000000))", lua)) < 200_000
+    assert len(await bench.fails("error(string.rep('x', 20000000))", lua)) < 200_000
 
 
 async def test_what_it_prints_is_in_the_journal(bench: Bench, lua: Lua) -> None:
@@ -283,4 +253,4 @@ async def test_constants_and_times(bench: Bench, lua: Lua) -> None:
 async def test_loading_takes_not_for_ever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scrun.supervisor.scripts.host._LOADING", 0.5)
     with trio.fail_after(5):
-        assert await refused(bench, FINE + "while true do end") == "was not loaded within 0.5 s"
+        assert await bench.refuses(FINE + "while true do end") == "was not loaded within 0.5 s"

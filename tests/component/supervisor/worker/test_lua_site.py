@@ -1,31 +1,17 @@
 """Scripts as sites have them: with modules of Debian's packages, for other versions of Lua."""
 
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from scrun.settings.file.load import Lua
-from tests.harness.lua import HEAD, OUT, Bench, failing
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+from tests.harness.lua import HEAD, OUT, Bench
 
 
 def settings(version: str) -> Lua:
     """Choose a version of Lua."""
     return msgspec.convert({"version": version}, Lua)
-
-
-async def refused(bench: Bench, body: str, version: str) -> str:
-    """Call a stage_in that fails; return why."""
-    texts: list[str] = []
-    with failing(texts):
-        await bench.stage_in(body, settings(version))
-    return texts[0]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +40,7 @@ async def test_json_is_scruns_whatever_is_installed(bench: Bench) -> None:
 
 async def test_a_module_for_another_version(bench: Bench) -> None:
     """lua-posix of Debian 12 is for Lua up to 5.3, that of Debian 13 up to 5.4."""
-    said = await refused(bench, "require 'posix'", "5.5")
+    said = await bench.fails("require 'posix'", settings("5.5"))
     found = re.search(
         r'installed for Lua ([0-9., ]+): version = "([0-9.]+)" in the section \[lua\]', said
     )
@@ -75,14 +61,14 @@ async def test_a_module_for_another_version(bench: Bench) -> None:
     ],
 )
 async def test_the_idioms_of_5_1(bench: Bench, code: str) -> None:
-    said = await refused(bench, code, "5.4")
+    said = await bench.fails(code, settings("5.4"))
     assert said.endswith('version = "5.1" in the section [lua] of scrun.toml)')
     await bench.stage_in(code, settings("5.1"))
 
 
 async def test_what_lies_in_the_working_directory_is_nobodys_module(bench: Bench) -> None:
     (bench.directory / "planted.lua").write_text("print('planted')")
-    assert "module 'planted' not found" in await refused(bench, "require 'planted'", "5.4")
+    assert "module 'planted' not found" in await bench.fails("require 'planted'", settings("5.4"))
     script = f"package.path = './?.lua;' .. package.path\n{HEAD}return 0 end\n{OUT}"
     async with bench.loaded(script + "require 'planted'"):
         pass

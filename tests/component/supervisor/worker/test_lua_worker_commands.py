@@ -11,19 +11,8 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import Lua
-from tests.harness.lua import ARGUMENTS, EXTREMES, HEAD, OUT, Bench, failing
+from tests.harness.lua import ARGUMENTS, HEAD, OUT, Bench, failing
 from tests.harness.wait import wait_while
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-@pytest.fixture(params=EXTREMES)
-def lua(request: pytest.FixtureRequest) -> Lua:
-    return Lua(version=request.param)
-
 
 SHELL = "function sh(x) local s, o = slurm.allocator_command(x) return s .. ' ' .. o end\n"
 
@@ -126,10 +115,7 @@ async def test_too_much_output(bench: Bench, lua: Lua) -> None:
 async def test_output_that_does_not_fit_the_scripts_memory(bench: Bench, lua: Lua) -> None:
     limited = Lua(version=lua.version, memory=16)
     body = "local s, o = slurm.allocator_command('head -c 50000000 /dev/zero') local p = o .. 'x'"
-    texts: list[str] = []
-    with trio.fail_after(20), failing(texts):
-        await bench.stage_in(body, limited)
-    assert "not enough memory" in texts[0]
+    assert "not enough memory" in await bench.fails(body, limited)
 
 
 # --- what a command leaves behind
@@ -240,8 +226,7 @@ async def test_cancelling_ends_the_whole_group(
 
 async def test_the_worker_is_killed_meanwhile(bench: Bench, mark: str) -> None:
     body = "slurm.allocator_command('kill -9 $(cat pid); sleep 1000')"
-    texts: list[str] = []
-    with trio.fail_after(5), failing(texts):
+    with trio.fail_after(5), failing() as texts:
         async with bench.loaded(f"{HEAD}{body} return 0 end\n{OUT}") as loaded:
             (bench.directory / "pid").write_text(str(loaded._worker.pid))
             await loaded.call("slurm_scrun_stage_in", ARGUMENTS, ("", ""), {}, None)  # type: ignore[arg-type]
@@ -286,11 +271,9 @@ async def test_remote_commands_that_cannot_be_run(
     print(slurm.allocator_command("printf on"))
     slurm.remote_command("id")
     """
-    texts: list[str] = []
-    with failing(texts):
-        await bench.stage_in(body, lua, remote=remote)
-    assert "scrun.lua:5: " in texts[0]
-    assert reason in texts[0]
+    text = await bench.fails(body, lua, remote=remote)
+    assert "scrun.lua:5: " in text
+    assert reason in text
     first, second = (text for text in bench.said.texts("info"))
     assert first.startswith("false\t")
     assert reason in first

@@ -3,35 +3,17 @@
 import importlib.util
 import os
 import signal
-from pathlib import Path
 
 import msgspec
 import pytest
 import trio
 
 from scrun.settings.file.load import Lua
-from tests.harness.lua import ARGUMENTS, EXTREMES, HEAD, OUT, Bench, failing
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-@pytest.fixture(params=EXTREMES)
-def lua(request: pytest.FixtureRequest) -> Lua:
-    return Lua(version=request.param)
+from tests.harness.lua import ARGUMENTS, HEAD, OUT, Bench, failing
 
 
 def limited(lua: Lua, **limits: int) -> Lua:
     return msgspec.structs.replace(lua, **limits)
-
-
-async def fails(bench: Bench, body: str, settings: Lua) -> str:
-    texts: list[str] = []
-    with trio.fail_after(30), failing(texts):
-        await bench.stage_in(body, settings)
-    return texts[0]
 
 
 # --- time
@@ -46,7 +28,7 @@ async def fails(bench: Bench, body: str, settings: Lua) -> str:
     ],
 )
 async def test_an_endless_loop(bench: Bench, body: str, lua: Lua) -> None:
-    text = await fails(bench, body, limited(lua, cpu_limit=1))
+    text = await bench.fails(body, limited(lua, cpu_limit=1))
     assert "took too much processor time: is there an endless loop? (cpu_limit in" in text
 
 
@@ -83,11 +65,8 @@ async def test_what_cannot_be_interrupted_is_cancelled(bench: Bench, body: str) 
 async def test_a_fifo_is_no_script(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(bench.directory / "scrun.lua")
     monkeypatch.setattr(bench, "write", lambda script: f"{bench.directory}/scrun.lua")
-    texts: list[str] = []
-    with trio.fail_after(5), failing(texts):
-        async with bench.loaded(""):
-            pass
-    assert "scrun.lua: is not a regular file" in texts[0]
+    with trio.fail_after(5):
+        assert await bench.refuses("") == "is not a regular file"
 
 
 async def test_a_script_that_hangs_while_it_is_loaded(
@@ -95,11 +74,9 @@ async def test_a_script_that_hangs_while_it_is_loaded(
 ) -> None:
     monkeypatch.setattr("scrun.supervisor.scripts.host._LOADING", 0.3)
     os.mkfifo(bench.directory / "fifo")
-    texts: list[str] = []
-    with trio.fail_after(5), failing(texts):
-        async with bench.loaded(f"io.open('{bench.directory}/fifo')"):
-            pass
-    assert "was not loaded within 0.3 s" in texts[0]
+    with trio.fail_after(5):
+        text = await bench.refuses(f"io.open('{bench.directory}/fifo')")
+    assert text == "was not loaded within 0.3 s"
 
 
 # --- memory
@@ -118,7 +95,7 @@ async def test_a_script_that_hangs_while_it_is_loaded(
     ],
 )
 async def test_memory(bench: Bench, body: str, lua: Lua) -> None:
-    text = await fails(bench, body, limited(lua, memory=16))
+    text = await bench.fails(body, limited(lua, memory=16))
     assert "not enough memory" in text or "resulting string too large" in text
 
 
@@ -145,15 +122,14 @@ async def test_the_least_memory_is_enough_to_begin_with(bench: Bench, lua: Lua) 
 async def test_a_worker_that_crashes(bench: Bench) -> None:
     body = "local file = io.open('/proc/self/stat') local pid = file:read('*n')"
     body += " os.execute('kill -SEGV ' .. string.format('%d', pid) .. '; sleep 60')"
-    assert (await fails(bench, body, Lua())).endswith("its process was killed by SIGSEGV")
+    assert (await bench.fails(body, Lua())).endswith("its process was killed by SIGSEGV")
 
 
 async def test_a_worker_that_talks_nonsense(bench: Bench) -> None:
     async with bench.loaded(f"{HEAD} return 0 end\n{OUT}") as loaded:
         # more than a frame may have: the rest of what it says would be taken for words
         loaded._worker._channel._data += b"\x7f\xff\xff\xff"
-        texts: list[str] = []
-        with trio.fail_after(5), failing(texts):
+        with trio.fail_after(5), failing() as texts:
             await loaded.call("slurm_scrun_stage_in", ARGUMENTS, ("", ""), {}, None)  # type: ignore[arg-type]
         assert texts[0].endswith(f"its process was killed by {signal.SIGKILL.name}")
 

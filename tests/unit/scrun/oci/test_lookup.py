@@ -2,7 +2,6 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from scrun.oci.config import Bundle, Config, Mount, Process, Root
 from scrun.oci.lookup import Found, NotFound, Unknown, find_program
 
 PATH = "PATH=/usr/bin:/bin"
+pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
 
 
 @pytest.fixture
@@ -24,13 +24,6 @@ def rootfs(tmp_path: Path) -> Path:
     program(root / "bin/sh")
     (root / "etc/passwd").touch(0o644)
     return root
-
-
-@pytest.fixture(autouse=True)
-def no_descriptor_stays() -> Iterator[None]:
-    before = len(os.listdir("/proc/self/fd"))
-    yield
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def program(path: Path) -> None:

@@ -26,7 +26,8 @@ Clock = trio.testing.MockClock
 class Squeue:
     """Answers for all jobs that it is asked about, and remembers when."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.began = trio.current_time()
         self.asked: list[tuple[float, list[str]]] = []
         self.reason: Callable[[str], str] = lambda job_id: "Resources"
@@ -37,6 +38,9 @@ class Squeue:
         self.asked.append((trio.current_time() - self.began, jobs))
         await trio.sleep(self.takes)
         return "".join(f"{job}|PENDING|N/A|{self.reason(job)}\n" for job in jobs)
+
+    def waiter(self, job_id: str) -> "Waiter":
+        return Waiter(self.directory, job_id)
 
     @property
     def moments(self) -> list[float]:
@@ -66,17 +70,15 @@ class Waiter:
 
 
 @pytest.fixture
-async def squeue(monkeypatch: pytest.MonkeyPatch) -> Squeue:
-    squeue = Squeue()
+async def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Squeue:
+    squeue = Squeue(tmp_path)
     monkeypatch.setattr(pending, "output_of", squeue.output_of)
     return squeue
 
 
-async def test_pauses_grow_to_a_minute(
-    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
-) -> None:
+async def test_pauses_grow_to_a_minute(squeue: Squeue, autojump_clock: Clock) -> None:
     with trio.move_on_after(300):
-        await Waiter(tmp_path, "7").wait(Queue(TOOLS))
+        await squeue.waiter("7").wait(Queue(TOOLS))
     moments = squeue.moments
     assert moments[0] == 0.5
     pauses = [round(later - one) for one, later in itertools.pairwise(moments)]
@@ -84,10 +86,8 @@ async def test_pauses_grow_to_a_minute(
     assert set(pauses[6:]) <= {60}
 
 
-async def test_a_hundred_jobs_are_one_question(
-    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
-) -> None:
-    waiters = [Waiter(tmp_path, str(100 + number)) for number in range(100)]
+async def test_a_hundred_jobs_are_one_question(squeue: Squeue, autojump_clock: Clock) -> None:
+    waiters = [squeue.waiter(str(100 + number)) for number in range(100)]
     queue = Queue(TOOLS)
     with trio.move_on_after(60):
         async with trio.open_nursery() as nursery:
@@ -99,14 +99,14 @@ async def test_a_hundred_jobs_are_one_question(
 
 
 async def test_a_hundred_jobs_that_came_one_after_the_other(
-    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+    squeue: Squeue, autojump_clock: Clock
 ) -> None:
     """In the second half of an hour they have grown old, whenever they came."""
     queue = Queue(TOOLS)
     with trio.move_on_after(HOUR):
         async with trio.open_nursery() as nursery:
             for number in range(100):
-                nursery.start_soon(Waiter(tmp_path, str(100 + number)).wait, queue)
+                nursery.start_soon(squeue.waiter(str(100 + number)).wait, queue)
                 await trio.sleep(17.3)
             await trio.sleep_forever()
     late = [jobs for moment, jobs in squeue.asked if moment > HOUR - 600]
@@ -115,11 +115,11 @@ async def test_a_hundred_jobs_that_came_one_after_the_other(
 
 
 async def test_one_that_comes_late_is_told_within_a_second(
-    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+    squeue: Squeue, autojump_clock: Clock
 ) -> None:
-    queue, late = Queue(TOOLS), Waiter(tmp_path, "8")
+    queue, late = Queue(TOOLS), squeue.waiter("8")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Waiter(tmp_path, "7").wait, queue)
+        nursery.start_soon(squeue.waiter("7").wait, queue)
         await trio.sleep(1000)
         nursery.start_soon(late.wait, queue)
         await trio.sleep(1)
@@ -127,15 +127,13 @@ async def test_one_that_comes_late_is_told_within_a_second(
         nursery.cancel_scope.cancel()
 
 
-async def test_who_asks_may_go_in_the_middle_of_it(
-    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
-) -> None:
-    queue, other = Queue(TOOLS), Waiter(tmp_path, "8")
+async def test_who_asks_may_go_in_the_middle_of_it(squeue: Squeue, autojump_clock: Clock) -> None:
+    queue, other = Queue(TOOLS), squeue.waiter("8")
     squeue.takes = 5
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(2):
             async with trio.open_nursery() as first:
-                first.start_soon(Waiter(tmp_path, "7").wait, queue)
+                first.start_soon(squeue.waiter("7").wait, queue)
                 await trio.sleep(0.3)
                 nursery.start_soon(other.wait, queue)
                 await trio.sleep_forever()
@@ -145,22 +143,20 @@ async def test_who_asks_may_go_in_the_middle_of_it(
         nursery.cancel_scope.cancel()
 
 
-async def test_no_squeue_is_no_news(squeue: Squeue, tmp_path: Path, autojump_clock: Clock) -> None:
-    waiter = Waiter(tmp_path, "7")
+async def test_no_squeue_is_no_news(squeue: Squeue, autojump_clock: Clock) -> None:
+    waiter = squeue.waiter("7")
     with trio.move_on_after(300):
         await waiter.wait(Queue(Tools("salloc", ("srun",), "scancel", None, ())))
     assert (squeue.asked, waiter.news) == ([], [])
 
 
-async def test_what_no_waiting_cures(
-    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
-) -> None:
+async def test_what_no_waiting_cures(squeue: Squeue, autojump_clock: Clock) -> None:
     """22.05 says PartitionConfig first, and the exact word when the scheduler has looked."""
     looks = trio.current_time() + 1
     squeue.reason = lambda _: (
         "PartitionConfig" if trio.current_time() < looks else "PartitionNodeLimit"
     )
-    waiter = Waiter(tmp_path, "7")
+    waiter = squeue.waiter("7")
     with trio.fail_after(5):
         await waiter.wait(Queue(TOOLS, GIVE_UP), "SCRUN_JOB_NUM_NODES=5 from config.json")
     assert waiter.in_vain == Waiting("PartitionNodeLimit")
@@ -170,13 +166,11 @@ async def test_what_no_waiting_cures(
     assert "another SCRUN_PARTITION): SCRUN_JOB_NUM_NODES=5 from config.json" in log
 
 
-async def test_one_that_is_told_late(
-    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
-) -> None:
+async def test_one_that_is_told_late(squeue: Squeue, autojump_clock: Clock) -> None:
     """24.11 says None for up to three seconds; `create` answers after four."""
     looks = trio.current_time() + 2.9
     squeue.reason = lambda _: "None" if trio.current_time() < looks else "PartitionTimeLimit"
-    waiter = Waiter(tmp_path, "7")
+    waiter = squeue.waiter("7")
     with trio.fail_after(3.9):
         await waiter.wait(Queue(TOOLS, GIVE_UP))
     assert waiter.in_vain == Waiting("PartitionTimeLimit")
@@ -184,11 +178,11 @@ async def test_one_that_is_told_late(
 
 
 async def test_one_that_is_not_told_is_asked_about_less_and_less(
-    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
+    squeue: Squeue, autojump_clock: Clock
 ) -> None:
     squeue.reason = lambda _: "None"
     with trio.move_on_after(HOUR):
-        await Waiter(tmp_path, "7").wait(Queue(TOOLS, GIVE_UP))
+        await squeue.waiter("7").wait(Queue(TOOLS, GIVE_UP))
     pauses = [round(later - one, 1) for one, later in itertools.pairwise(squeue.moments)]
     often = [pause for pause in pauses if pause < 1]
     assert len(often) <= 8
@@ -196,22 +190,18 @@ async def test_one_that_is_not_told_is_asked_about_less_and_less(
     assert all(60 <= pause < 60.2 for pause in pauses[len(often) + 5 :])
 
 
-async def test_a_reason_that_passes_is_waited_for(
-    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
-) -> None:
+async def test_a_reason_that_passes_is_waited_for(squeue: Squeue, autojump_clock: Clock) -> None:
     looks = trio.current_time() + 1
     squeue.reason = lambda _: "PartitionConfig" if trio.current_time() < looks else "Resources"
-    waiter = Waiter(tmp_path, "7")
+    waiter = squeue.waiter("7")
     with trio.move_on_after(HOUR):
         await waiter.wait(Queue(TOOLS, GIVE_UP))
     assert waiter.in_vain is None
 
 
-async def test_a_site_that_wants_to_wait_waits(
-    squeue: Squeue, tmp_path: Path, autojump_clock: Clock
-) -> None:
+async def test_a_site_that_wants_to_wait_waits(squeue: Squeue, autojump_clock: Clock) -> None:
     squeue.reason = lambda _: "PartitionNodeLimit"
-    waiter = Waiter(tmp_path, "7")
+    waiter = squeue.waiter("7")
     with trio.move_on_after(HOUR):
         await waiter.wait(Queue(TOOLS, ()))
     assert waiter.in_vain is None

@@ -10,7 +10,7 @@ from scrun.core.errors import SpankError, leaves
 from scrun.settings.file.load import Lua
 from scrun.supervisor.scripts.spank.items import ContextName, Facts
 from tests import CHECKOUT
-from tests.harness.lua import EXTREMES, VERSIONS
+from tests.harness.lua import VERSIONS
 from tests.harness.spank import CALLBACK, FACTS, SpankBench
 
 MANUAL = (CHECKOUT / "tests" / "data" / "spank-lua.8.lua").read_text()
@@ -19,11 +19,6 @@ MANUAL = (CHECKOUT / "tests" / "data" / "spank-lua.8.lua").read_text()
 @pytest.fixture
 def bench(tmp_path: Path) -> SpankBench:
     return SpankBench(tmp_path)
-
-
-@pytest.fixture(params=EXTREMES)
-def lua(request: pytest.FixtureRequest) -> Lua:
-    return Lua(version=request.param)
 
 
 async def fails(bench: SpankBench, *texts: str, **how: bool) -> str:
