@@ -28,6 +28,8 @@ _MUCH = 1 << 22
 _LARGE = WINDOW  # then it takes all that may come, and nothing waits in our memory
 _MOST_LARGE = 16
 
+Cat = Callable[[int, ChildEnv], AbstractAsyncContextManager[int]]
+
 
 class Source(Protocol):
     """What is read from."""
@@ -73,8 +75,7 @@ async def _kind(fd: int) -> int:
     return (await in_thread(os.fstat, fd)).st_mode
 
 
-@asynccontextmanager
-async def source(fd: int, child_env: ChildEnv) -> AsyncIterator[Source]:
+def source(fd: int, child_env: ChildEnv) -> AbstractAsyncContextManager[Source]:
     """Open a caller's descriptor for reading; the caller's stays as it is.
 
     Args:
@@ -84,35 +85,23 @@ async def source(fd: int, child_env: ChildEnv) -> AsyncIterator[Source]:
     Raises:
         OSError: We are out of descriptors, or cannot start a process.
     """
-    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
-        yield _Nothing()
-        return
-    kind = await _kind(fd)
-    if stat.S_ISSOCK(kind):
-        with socket.socket(fileno=os.dup(fd)) as sock:
-            yield _Socket(sock)
-    elif stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
-        async with _again(fd, os.O_RDONLY, cat_from, child_env) as pipe:
-            yield pipe
-    else:
-        with RegularFile(os.dup(fd)) as file:
-            yield file
+    return _end(fd, os.O_RDONLY, cat_from, child_env)
 
 
-@asynccontextmanager
-async def sink(fd: int, child_env: ChildEnv) -> AsyncIterator[Sink]:
+def sink(fd: int, child_env: ChildEnv) -> AbstractAsyncContextManager[Sink]:
     """Open a caller's descriptor for writing; likewise.
 
     When the block is left without an error, everything has been written, also by a `cat`.
-
-    Args:
-        fd: The descriptor.
-        child_env: For a `cat`.
-
-    Raises:
-        OSError: We are out of descriptors, or cannot start a process.
     """
-    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+    return _end(fd, os.O_WRONLY, cat_to, child_env)
+
+
+@asynccontextmanager
+async def _end(
+    fd: int, mode: int, cat: Cat, child_env: ChildEnv
+) -> AsyncIterator["_Pipe | _Socket | RegularFile | _Nothing"]:
+    """Open a descriptor for one of both."""
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE not in (mode, os.O_RDWR):
         yield _Nothing()
         return
     kind = await _kind(fd)
@@ -120,7 +109,7 @@ async def sink(fd: int, child_env: ChildEnv) -> AsyncIterator[Sink]:
         with socket.socket(fileno=os.dup(fd)) as sock:
             yield _Socket(sock)
     elif stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
-        async with _again(fd, os.O_WRONLY, cat_to, child_env) as pipe:
+        async with _again(fd, mode, cat, child_env) as pipe:
             yield pipe
     else:
         with RegularFile(os.dup(fd)) as file:
@@ -129,10 +118,7 @@ async def sink(fd: int, child_env: ChildEnv) -> AsyncIterator[Sink]:
 
 @asynccontextmanager
 async def _again(
-    fd: int,
-    mode: int,
-    cat: Callable[[int, ChildEnv], AbstractAsyncContextManager[int]],
-    child_env: ChildEnv,
+    fd: int, mode: int, cat: Cat, child_env: ChildEnv
 ) -> AsyncIterator["_Pipe | _Nothing"]:
     """Open a pipe or a device anew, or have a `cat` copy if we may not."""
     try:
