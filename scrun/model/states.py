@@ -116,6 +116,11 @@ def exited(status: int) -> Ending:
     return Ending(status, "exited")
 
 
+def not_run(status: int, text: str = "", *, shown: bool = False) -> Ending:
+    """Return the ending for a program that could not be run, with a shell's status: 126 or 127."""
+    return Ending(status, "not-found" if status == 127 else "not-executable", text, shown)
+
+
 def not_running(container: str) -> str:
     """Say that a container is stopped, in runc's words, which containerd looks for."""
     return f"{NOT_RUNNING}: {container} is stopped"

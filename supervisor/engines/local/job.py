@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 import trio
 
-from scrun.core.errors import EngineError, StateError, shortened
-from scrun.model.states import FATAL, Ending, taken
+from scrun.core.errors import EngineError, StateError
+from scrun.model.states import FATAL
 from scrun.supervisor.children.node_scripts import signal_script
 from scrun.supervisor.children.processes import Child, child, run_shell
 from scrun.supervisor.children.pumps import Output, messages
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.failures import read_log
 from scrun.supervisor.engines.local.commands import Commands, RuntimeContainer
-from scrun.supervisor.engines.local.runtimes import program_failure, read_log
 from scrun.supervisor.engines.local.session import LocalSession
 
 _PATIENCE = 5.0
@@ -224,11 +224,3 @@ def _tail(log: str) -> bytes:
             return file.read(_LOG)
     except OSError:  # no log: nothing went wrong
         return b""
-
-
-def not_started(reason: str, *, shown: bool) -> Ending:
-    """Return the ending for an error of the runtime; `shown` if the container's stderr has it."""
-    text = shortened(f"the container could not be started: {reason}")
-    if (status := program_failure(reason)) is not None:
-        return Ending(status, "not-found" if status == 127 else "not-executable", text, shown)
-    return msgspec.structs.replace(taken("scrun-failure", text), shown=shown)

@@ -16,12 +16,13 @@ from scrun.core.errors import EngineError, shortened
 from scrun.model.states import Ending
 from scrun.supervisor.children.processes import child, own_program
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.engine import Call, CreatesFirst, JobRequest, Step
+from scrun.supervisor.contracts.engine import Call, JobRequest, Step
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
 from scrun.supervisor.engines.local.exits import ForeignChild
-from scrun.supervisor.engines.local.job import LocalJob, not_started, read_tail
+from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.reaper import Reaper
 
 _PATIENCE = 5.0
@@ -127,35 +128,6 @@ class RuntimeJob(LocalJob):
             reason = "; ".join(errors) or f"status {status}"
             raise EngineError(shortened(f"the container could not be started: {reason}"))
         self._begun.set()
-
-
-class NotMade(EngineError):
-    """The runtime did not create the container.
-
-    Attributes:
-        words: The runtime's error message.
-        shown: Whether the container's standard error has it.
-    """
-
-    def __init__(self, words: str, *, shown: bool) -> None:
-        super().__init__(f"the container could not be created: {words}")
-        self.words = words
-        self.shown = shown
-
-
-async def create_and_run(job: CreatesFirst, step: Step) -> Ending:
-    """Create a container, start it, and wait for its end.
-
-    Raises:
-        EngineError: It was created and could not be started.
-    """
-    try:
-        async with job.created(step) as process:
-            await process.start()
-            step.running()
-            return await process.ended()
-    except NotMade as error:
-        return not_started(error.words, shown=error.shown)
 
 
 class RuntimeProcess:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.core.errors import RuntimeMissing
+from scrun.supervisor.engines.failures import read_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,9 +30,6 @@ _ALSO = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", 
 # what programs need, on every distribution
 _TOP = ("bin", "sbin", "usr", "lib", "lib32", "lib64", "libx32", "nix", "gnu")
 _PATIENCE = 10.0
-# a terminal's last output may end without a newline (see `read_log`)
-_ENTRY = re.compile(r'^\{|\{(?=\s*"(?:level|msg|time)":)', re.MULTILINE)
-_DECODER = json.JSONDecoder()
 _SHORTAGE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _UNIFIED = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 
@@ -163,34 +159,6 @@ def _reason(log: str, stderr: bytes) -> str:
     return error or (stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
 
 
-def read_log(content: bytes) -> tuple[str, bytes]:
-    """Parse what a runtime wrote with `--log-format json`.
-
-    The log is a sequence of JSON values, each on one line (runc, crun) or on several (crun 1.28).
-
-    Returns:
-        The message of the last error, or ""; and everything that is not an entry: crun 1.8 writes
-        the last output of a terminal into the log.
-    """
-    text = content.decode(errors="surrogateescape")
-    error, others, position = "", [], 0
-    while (found := _ENTRY.search(text, position)) is not None:
-        start = found.start()
-        others.append(text[position:start])
-        try:
-            entry, position = _DECODER.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            entry, position = None, start + 1
-        if not isinstance(entry, dict) or not {"msg", "level"} <= entry.keys():
-            others.append(text[start:position])
-            continue
-        position += text.startswith("\n", position)
-        if entry["level"] == "error":
-            error = str(entry["msg"])
-    others.append(text[position:])
-    return error, "".join(others).encode(errors="surrogateescape")
-
-
 def _write_bundle(directory: str, program: str) -> None:
     """Write a bundle with bind mounts of this machine's programs."""
     rootfs = os.path.join(directory, "rootfs")
@@ -233,26 +201,6 @@ def _write_bundle(directory: str, program: str) -> None:
     }
     with open(os.path.join(directory, "config.json"), "wb") as file:
         file.write(msgspec.json.encode(config))
-
-
-def program_failure(text: str) -> int | None:
-    """Recognize a runtime's message that the program cannot be run.
-
-    Args:
-        text: The message of crun or runc.
-
-    Returns:
-        The exit status that shells use (POSIX 2.8.2): 127 not found, 126 not executable; None for
-        any other message.
-    """
-    # crun: executable file `X` not found in $PATH: No such file or directory
-    # runc: exec: "X": executable file not found in $PATH; exec: "X": stat X: no such file or …
-    about_program = "executable file" in text or "exec: " in text or "open executable" in text
-    if about_program and ("not found" in text or "o such file or directory" in text):
-        return 127
-    if about_program and "ermission denied" in text:
-        return 126
-    return None
 
 
 def run_command(

@@ -7,12 +7,12 @@ from contextlib import suppress
 import trio
 
 from scrun.core.errors import EngineError
-from scrun.model.states import Ending, exited
+from scrun.model.states import Ending, exited, not_run
 from scrun.supervisor.children.node_scripts import exec_script, process_variables
 from scrun.supervisor.children.processes import Child, ChildEnv, child, shell_status
 from scrun.supervisor.children.pumps import tee
 from scrun.supervisor.contracts.engine import Program
-from scrun.supervisor.engines.local.runtimes import program_failure
+from scrun.supervisor.engines.failures import program_failure
 
 _PATIENCE = 5.0
 
@@ -54,7 +54,7 @@ class LocalSession:
         async with tee(stderr, self._child_env, check_stderr) as pipe:
             status = await self._run(stdin, stdout, pipe)
         if status and failures:
-            return Ending(failures[0], "not-found" if failures[0] == 127 else "not-executable")
+            return not_run(failures[0])
         return exited(status)
 
     async def _run(self, stdin: int, stdout: int, stderr: int) -> int:

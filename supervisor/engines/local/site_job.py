@@ -12,9 +12,10 @@ from scrun.supervisor.children.processes import child, shell_status
 from scrun.supervisor.children.terminal import write_size
 from scrun.supervisor.contracts.engine import JobRequest, Step
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.failures import not_started
 from scrun.supervisor.engines.local.commands import RuntimeContainer
 from scrun.supervisor.engines.local.environment import changed_environment
-from scrun.supervisor.engines.local.job import LocalJob, not_started, read_tail
+from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.session import kill_started
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 
@@ -48,7 +49,7 @@ class SiteJob(LocalJob):
             self._request.journal.write("error", reason)
         if status == _FAILED and reason:
             # a signal during the container's start makes the runtime fail
-            return killed(self._fatal) if self._fatal else not_started(reason, shown=False)
+            return killed(self._fatal) if self._fatal else not_started(reason)
         if self._site_commands.is_container and status < 0:
             text = f"the container was ended: its OCI runtime ended before it, with {status}"
             return taken("scrun-failure", text)

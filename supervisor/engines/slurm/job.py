@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import trio
 
 from scrun.core.errors import EngineError, StateError
-from scrun.model.states import Ending, taken
+from scrun.model.states import Ending, not_run, taken
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.terminal import give_a_size, write_size
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
@@ -105,8 +105,7 @@ class SlurmJob:
                 return ending  # salloc may not learn of it
         if ended.status == 1 and state.runtime_status is not None:
             # the runtime's message is on the container's own standard error
-            missing = state.runtime_status == 127
-            return Ending(state.runtime_status, "not-found" if missing else "not-executable")
+            return not_run(state.runtime_status)
         if not ended.launched:
             reason = "; ".join(state.complaints) or f"srun ended with {status}"
             return taken("scrun-failure", f"the container could not be started: {reason}")

@@ -4,7 +4,7 @@ import os
 import re
 
 from scrun.model.states import Ending, taken
-from scrun.supervisor.engines.local.runtimes import program_failure
+from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.engines.slurm.grammar import (
     OVER,
     Sentence,

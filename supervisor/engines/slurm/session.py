@@ -6,7 +6,7 @@ the cgroup of its own step: ending the step ends it and all that it started.
 
 import signal
 
-from scrun.model.states import Ending, taken
+from scrun.model.states import Ending, not_run, taken
 from scrun.supervisor.children.node_scripts import exec_script, process_variables
 from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
@@ -58,8 +58,7 @@ class SlurmSession:
         )
         ended = step_exit(state, status)
         if ended.status and state.runtime_status is not None:
-            missing = state.runtime_status == 127
-            return Ending(state.runtime_status, "not-found" if missing else "not-executable")
+            return not_run(state.runtime_status)
         if not ended.launched:
             reason = "; ".join(state.complaints) or f"srun ended with {status}"
             return taken("scrun-failure", f"the program could not be started: {reason}")

@@ -18,9 +18,9 @@ from scrun.supervisor.children.node_scripts import signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.local.environment import with_variables
 from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
-from scrun.supervisor.engines.local.runtime_job import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import query_ending

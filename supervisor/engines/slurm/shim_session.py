@@ -4,11 +4,10 @@ import signal
 
 import trio
 
-from scrun.core.errors import shortened
-from scrun.model.states import Ending, exited, killed, taken
+from scrun.model.states import Ending, exited, killed
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Program
-from scrun.supervisor.engines.local.runtimes import program_failure, read_log
+from scrun.supervisor.engines.failures import not_started, read_log
 from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
@@ -50,7 +49,7 @@ class ShimSession:
                     streams=streams.fields,
                 )  # fmt: skip
             except ShimError as error:
-                return _not_run(error)
+                return not_started(words_of(error), what="program")
             self._streams = streams
             program.running()
             try:
@@ -83,12 +82,3 @@ def words_of(error: ShimError) -> str:
     """Return why a call failed: in the runtime's words, if its log has any."""
     words, _ = read_log(error.log.encode(errors="replace"))
     return words or str(error)
-
-
-def _not_run(error: ShimError) -> Ending:
-    """Return the ending of a program that the runtime could not start."""
-    reason = words_of(error)
-    text = shortened(f"the program could not be started: {reason}")
-    if (status := program_failure(reason)) is not None:
-        return Ending(status, "not-found" if status == 127 else "not-executable", text)
-    return taken("scrun-failure", text)

@@ -8,7 +8,7 @@ from scrun.model.waiting import annotations_of, waiting_line
 from scrun.settings.slurm.versions import parse_version
 from scrun.supervisor.children.pumps import Output
 from scrun.supervisor.contracts.engine import NodeAnswer
-from scrun.supervisor.engines.local.runtimes import program_failure, read_log
+from scrun.supervisor.engines.failures import program_failure, read_log
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.inspect import read_answers
 from scrun.supervisor.engines.slurm.job_ending import parse_sacct, parse_squeue

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from scrun.supervisor.engines.local.runtimes import program_failure
+from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.shim.frames import CLOSED, DATA, WINDOW
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness.processes import descendants, processes_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scrun.supervisor.engines.local.runtimes import read_log
+from scrun.supervisor.engines.failures import read_log
 
 RUNC = b"""\
 {"level":"warning","msg":"no such counter","time":"2026-11-22T07:31:49Z"}

@@ -1,0 +1,103 @@
+"""What an OCI runtime says when it runs nothing, and the endings that follow; for both engines."""
+
+import json
+import re
+
+from scrun.core.errors import EngineError, shortened
+from scrun.model.states import Ending, not_run, taken
+from scrun.supervisor.contracts.engine import CreatesFirst, Step
+
+# a terminal's last output may end without a newline (see `read_log`)
+_ENTRY = re.compile(r'^\{|\{(?=\s*"(?:level|msg|time)":)', re.MULTILINE)
+_DECODER = json.JSONDecoder()
+
+
+def read_log(content: bytes) -> tuple[str, bytes]:
+    """Parse what a runtime wrote with `--log-format json`.
+
+    The log is a sequence of JSON values, each on one line (runc, crun) or on several (crun 1.28).
+
+    Returns:
+        The message of the last error, or ""; and everything that is not an entry: crun 1.8 writes
+        the last output of a terminal into the log.
+    """
+    text = content.decode(errors="surrogateescape")
+    error, others, position = "", [], 0
+    while (found := _ENTRY.search(text, position)) is not None:
+        start = found.start()
+        others.append(text[position:start])
+        try:
+            entry, position = _DECODER.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            entry, position = None, start + 1
+        if not isinstance(entry, dict) or not {"msg", "level"} <= entry.keys():
+            others.append(text[start:position])
+            continue
+        position += text.startswith("\n", position)
+        if entry["level"] == "error":
+            error = str(entry["msg"])
+    others.append(text[position:])
+    return error, "".join(others).encode(errors="surrogateescape")
+
+
+def program_failure(text: str) -> int | None:
+    """Recognize a runtime's message that the program cannot be run.
+
+    Args:
+        text: The message of crun or runc.
+
+    Returns:
+        The exit status that shells use (POSIX 2.8.2): 127 not found, 126 not executable; None for
+        any other message.
+    """
+    # crun: executable file `X` not found in $PATH: No such file or directory
+    # runc: exec: "X": executable file not found in $PATH; exec: "X": stat X: no such file or …
+    about_program = "executable file" in text or "exec: " in text or "open executable" in text
+    if about_program and ("not found" in text or "o such file or directory" in text):
+        return 127
+    if about_program and "ermission denied" in text:
+        return 126
+    return None
+
+
+class NotMade(EngineError):
+    """The runtime did not create the container.
+
+    Attributes:
+        words: The runtime's error message.
+        shown: Whether the container's standard error has it.
+    """
+
+    def __init__(self, words: str, *, shown: bool) -> None:
+        super().__init__(f"the container could not be created: {words}")
+        self.words = words
+        self.shown = shown
+
+
+async def create_and_run(job: CreatesFirst, step: Step) -> Ending:
+    """Create a container, start it, and wait for its end.
+
+    Raises:
+        EngineError: It was created and could not be started.
+    """
+    try:
+        async with job.created(step) as process:
+            await process.start()
+            step.running()
+            return await process.ended()
+    except NotMade as error:
+        return not_started(error.words, shown=error.shown)
+
+
+def not_started(reason: str, *, what: str = "container", shown: bool = False) -> Ending:
+    """Return the ending of a container or a program that the runtime could not start.
+
+    Args:
+        reason: The runtime's error message.
+        what: What could not be started.
+        shown: Whether its standard error has that message.
+    """
+    text = shortened(f"the {what} could not be started: {reason}")
+    if (status := program_failure(reason)) is not None:
+        return not_run(status, text, shown=shown)
+    return taken("scrun-failure", text, shown=shown)
