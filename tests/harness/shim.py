@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +65,13 @@ class Shim:
         rootfs: Path,
         user: User,
         env: Mapping[str, str],
+        before: Sequence[str] = (),
     ) -> None:
         self.rootfs = rootfs
         self.user = user
         self.env = env
         self.process = subprocess.Popen(
-            [*_PURE_V2, *user.prefix, sys.executable, "-I", "-S", "-c", _BOOT],
+            [*_PURE_V2, *user.prefix, *before, sys.executable, "-I", "-S", "-c", _BOOT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -42,8 +42,13 @@ def make_shim(folder: Path, rootfs: Path) -> Iterator[MakeShim]:
     """Makes shims that use the folder."""
     with contextlib.ExitStack() as stack:
 
-        def make(env: Mapping[str, str] | None = None, user: User | None = None) -> Shim:
-            shim = Shim(rootfs, user or users.root(), {"TMPDIR": str(folder), **(env or {})})
+        def make(
+            env: Mapping[str, str] | None = None,
+            user: User | None = None,
+            before: Sequence[str] = (),
+        ) -> Shim:
+            own = {"TMPDIR": str(folder), **(env or {})}
+            shim = Shim(rootfs, user or users.root(), own, before)
             stack.callback(shim.end)
             return shim
 

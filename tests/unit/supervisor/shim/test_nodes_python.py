@@ -52,3 +52,16 @@ def test_what_is_imported_before_hello() -> None:
     )  # fmt: skip
     slow = {"json", "re", "enum", "collections", "ctypes", "hashlib", "hmac", "socket", "typing"}
     assert not slow & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_the_nodes_clock_does_not_matter(path: Path) -> None:
+    """It may be wrong, and may be set meanwhile: time is measured, and not asked for."""
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("time", "datetime")
+    }
+    assert used <= {"monotonic"}

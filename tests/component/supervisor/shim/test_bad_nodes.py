@@ -1,0 +1,118 @@
+"""Shims on nodes where something is lacking, and shims that have very much to do."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.component.supervisor.shim.conftest import MakeShim
+from tests.harness.processes import run
+from tests.harness.shim import Shim
+from tests.harness.wait import wait_until
+
+MakeDisk = Callable[[str], Path]
+
+
+@pytest.fixture
+def make_disk(tmp_path: Path) -> Iterator[MakeDisk]:
+    """Mounts small file systems, with options."""
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        path = tmp_path / f"disk{len(mounted)}"
+        path.mkdir()
+        run("mount", "-t", "tmpfs", "-o", f"mode=1777,{options}", "small", str(path))
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        run("umount", "--lazy", str(path))
+
+
+def fill(path: Path) -> None:
+    with contextlib.suppress(OSError), open(path / "filler", "wb", buffering=0) as filler:
+        while filler.write(b"x" * 4096):
+            pass
+
+
+def test_a_full_folder(make_shim: MakeShim, make_disk: MakeDisk) -> None:
+    """`create` says so. When there is room again, all is well."""
+    disk = make_disk("size=64k")
+    fill(disk)
+    shim = make_shim(env={"TMPDIR": str(disk)})
+    assert shim.hello["directory"].startswith(str(disk))
+    assert "No space left on device" in shim.create("a", "true")["error"]
+    (disk / "filler").unlink()
+    shim.run("a", "true")
+    assert shim.ended("a") == 0
+    fill(disk)
+    assert shim.call("delete", id="a") == {}
+    assert shim.close() == (0, "")
+    assert os.listdir(disk) == ["filler"]
+
+
+@pytest.mark.parametrize("options", ["nr_inodes=1", "ro"])
+def test_a_folder_that_takes_nothing(
+    make_shim: MakeShim, make_disk: MakeDisk, options: str
+) -> None:
+    shim = make_shim(env={"TMPDIR": str(make_disk(options))})
+    assert shim.hello["directory"].startswith("/dev/shm/")
+    shim.run("a", "true")
+    assert shim.ended("a") == 0
+
+
+def test_a_folder_without_programs(make_shim: MakeShim, make_disk: MakeDisk) -> None:
+    disk = make_disk("noexec,nosuid,nodev")
+    shim = make_shim(env={"TMPDIR": str(disk)})
+    assert shim.hello["directory"].startswith(str(disk))
+    shim.run("a", "sh", "-c", "exit 3")
+    assert shim.ended("a") == 3
+
+
+def test_no_user_namespaces(make_shim: MakeShim) -> None:
+    """The runtime says what it lacks."""
+    none = 'echo 0 >/proc/sys/user/max_user_namespaces; exec "$@"'
+    within = ("unshare", "--user", "--map-root-user", "sh", "-c", none, "sh")
+    shim = make_shim(before=within)
+    one = [{"containerID": 0, "hostID": 0, "size": 1}]
+    namespaces = [{"type": kind} for kind in ("user", "pid", "mount")]
+    linux = {"namespaces": namespaces, "uidMappings": one, "gidMappings": one}
+    error = shim.create("a", "true", linux=linux)
+    assert "No space left on device" in error["error"] + error["log"], error
+    assert shim.call("script", script="true")["status"] == 0
+
+
+def test_100_creates_at_once(shim: Shim) -> None:
+    names = [f"c{number}" for number in range(100)]
+    streams = {name: shim.streams("stdout") for name in names}
+    for name in names:
+        assert "pid" in shim.create(name, "echo", name, streams=streams[name])
+    calls = [shim.ask("start", id=name) for name in names]
+    assert [shim.answer(call, 60) for call in calls] == [{}] * 100
+    for name in names:
+        assert shim.ended(name, 60) == 0
+        assert shim.finish(streams[name]["stdout"]) == f"{name}\n".encode()
+    calls = [shim.ask("delete", id=name) for name in names]
+    assert [shim.answer(call, 60) for call in calls] == [{}] * 100
+    assert shim.close() == (0, "")
+
+
+def test_1000_execs(make_shim: MakeShim) -> None:
+    """Twenty at a time; nothing of them is left."""
+    shim = make_shim()
+    shim.run("a", "sleep", "1000")
+    before = len(os.listdir(f"/proc/{shim.process.pid}/fd"))
+    files = sorted(os.listdir(shim.hello["directory"]))
+    for number in range(1000):
+        name = f"e{number}"
+        assert "pid" in shim.exec(name, "a", "sh", "-c", f"exit {number % 200}")
+        if number % 20 == 19:
+            for back in range(20):
+                done = number - back
+                assert shim.ended(f"e{done}", 60) == done % 200
+                assert shim.call("delete", id=f"e{done}") == {}
+    wait_until("files", lambda: sorted(os.listdir(shim.hello["directory"])) == files)
+    assert len(os.listdir(f"/proc/{shim.process.pid}/fd")) == before
