@@ -20,7 +20,7 @@ from scrun.supervisor.worker import constants
 from scrun.supervisor.worker import main as worker
 from scrun.supervisor.worker.documents import Documents
 from tests import CHECKOUT
-from tests.harness.program import run_program
+from tests.harness.program import output_of, run_program
 
 PAGES = ("scrun.1", "scrun.lua.5", "scrun.toml.5")
 PRELUDE = (CHECKOUT / "supervisor" / "worker" / "prelude.lua").read_text()
@@ -205,13 +205,12 @@ def test_web_pages_load_nothing(web: dict[str, Page], built: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_man_can_show_them(built: Path, page: str) -> None:
-    done = run_program(
+    said = output_of(
         ["groff", "-man", "-Tutf8", "-K", "utf8", "-ww", "-rLL=80n", built / page],
         encoding="utf-8",
         env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "GROFF_NO_SGR": "1"},
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = re.sub(r".\x08", "", done.stdout).splitlines()
+    lines = re.sub(r".\x08", "", said).splitlines()
     assert max(map(len, lines)) <= 80
     assert "SYNOPSIS" in lines or page != "scrun.1"
 

@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests import CHECKOUT
@@ -90,6 +90,32 @@ def gate(user: User) -> Iterator[str]:
         yield job
     finally:
         slurm("scancel", job)
+
+
+@contextmanager
+def changed(entity: str, *changes: str, back: str) -> Iterator[None]:
+    """A cluster with an entity of `scontrol update` changed, and changed back."""
+    slurm("scontrol", "update", entity, *changes)
+    try:
+        yield
+    finally:
+        slurm("scontrol", "update", entity, back)
+
+
+def partition_down() -> AbstractContextManager[None]:
+    """A cluster whose only partition takes jobs, and begins none."""
+    return changed("PartitionName=test", "State=DOWN", back="State=UP")
+
+
+def one_minute() -> AbstractContextManager[None]:
+    """A cluster whose only partition has jobs of one minute at most."""
+    return changed("PartitionName=test", "MaxTime=1", back="MaxTime=INFINITE")
+
+
+def job(number: str) -> dict[str, str]:
+    """What slurmctld knows about a job, as it names it."""
+    words = slurm("scontrol", "-o", "show", "job", number).split()
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 @contextmanager

@@ -79,6 +79,22 @@ class Daemon(Client):
         wait_while("jobs", lambda: cluster.jobs(self.site.user, self.base.name), 15)
         wait_while("records", lambda: [p for p in self.records.glob("*") if p.name[0] != "@"], 5)
 
+    def containers(self) -> list[str]:
+        """What containers there are."""
+        raise NotImplementedError
+
+    def remove(self, *containers: str) -> None:
+        """Remove containers, whatever their state is."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """After a test: hold that no container, job and record is left, and remove what is."""
+        try:
+            assert self.containers() == []
+            self.settle()
+        finally:
+            self.remove(*self.containers())
+
     # The end
 
     def close(self) -> None:

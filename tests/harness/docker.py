@@ -1,5 +1,6 @@
 """dockerd with scrun as its runtime, on Slurm, as root."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -62,8 +63,18 @@ class Docker(Daemon):
             self.close()
             raise
 
+    def containers(self) -> list[str]:
+        """See `Daemon`."""
+        return self.must("ps", "--all", "--quiet").split()
+
+    def remove(self, *containers: str) -> None:
+        """See `Daemon`."""
+        if containers:
+            self.run("rm", "--force", *containers)
+
     def close(self) -> None:
         """Remove the containers first: a daemon that ends leaves some of their mounts."""
-        if (self.base / "docker.sock").exists() and (left := self.run("ps", "-aq").stdout.split()):
-            self.run("rm", "--force", *left)
+        if (self.base / "docker.sock").exists():
+            with contextlib.suppress(AssertionError):  # it does not answer
+                self.remove(*self.containers())
         super().close()

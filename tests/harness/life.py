@@ -218,6 +218,11 @@ class Life:
         return state
 
     @property
+    def job_id(self) -> str:
+        """The number of its job."""
+        return str(self.state()["annotations"]["org.scrun.job_id"])
+
+    @property
     def status(self) -> str:
         """The status in the container's state; "gone" when there is no such container."""
         asked = self.run("state")

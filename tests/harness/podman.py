@@ -1,6 +1,7 @@
 """Rootless podman, with scrun as its runtime, on Slurm."""
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -9,7 +10,7 @@ import tarfile
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tests.harness import cluster, users
 from tests.harness.client import Client
@@ -28,31 +29,29 @@ _MOUNT = 'mount -t cgroup2 cgroup /sys/fs/cgroup && exec "$@"'
 
 
 @contextlib.contextmanager
-def rootless_podman(
-    *, cgroup2: bool = False, storage: str = "vfs", create_timeout: float = 60
+def podman_of(
+    user: users.User,
+    engine: str = "slurm",
+    *,
+    cgroup2: bool = False,
+    storage: str = "vfs",
+    create_timeout: float = 60,
 ) -> Iterator["Podman"]:
-    """Podman of the ordinary user, on Slurm, at a place of its own.
+    """Podman of a user, at a place of its own.
 
     With `cgroup2` it finds cgroups as most systems have them now.
     """
-    site = Site("slurm", users.ordinary(), create_timeout=create_timeout)
     before = (*_CGROUP2, _MOUNT, "sh") if cgroup2 else ()
-    try:
-        with Podman(site, before=before, storage=storage) as podman:
-            yield podman
-    finally:
-        site.close()
+    with (
+        contextlib.closing(Site(engine, user, create_timeout=create_timeout)) as site,
+        Podman(site, before=before, storage=storage) as podman,
+    ):
+        yield podman
 
 
-@contextlib.contextmanager
-def root_podman() -> Iterator["Podman"]:
-    """Podman of root, on Slurm, at a place of its own."""
-    site = Site("slurm", users.root())
-    try:
-        with Podman(site) as podman:
-            yield podman
-    finally:
-        site.close()
+def rootless_podman(**how: Any) -> contextlib.AbstractContextManager["Podman"]:
+    """Podman of the ordinary user, on Slurm; `how` as for `podman_of`."""
+    return podman_of(users.ordinary(), **how)
 
 
 class Podman(Client):
@@ -171,3 +170,44 @@ def compose(podman: Podman, *arguments: str) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+
+
+_KUBE = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+spec:
+  hostNetwork: true
+  restartPolicy: Never
+  containers:
+"""
+_CONTAINER = """\
+  - name: {name}
+    image: localhost/busybox
+    imagePullPolicy: Never
+    command: ["/bin/sh", "-c", {script}]
+    resources:
+      limits: {{cpu: "2", memory: 64Mi}}
+"""
+_COMPOSE = """\
+services:
+  one: &service
+    image: localhost/busybox
+    network_mode: host
+    extra_hosts: ["one:127.0.0.1", "two:127.0.0.1"]
+    command: ["sh", "-c", {script}]
+  two: *service
+"""
+
+
+def write_kube(podman: Podman, script: str) -> str:
+    """Describe a pod `web` of two containers, `one` and `two`; return the file's path."""
+    two = (_CONTAINER.format(name=name, script=json.dumps(script)) for name in ("one", "two"))
+    return str(given(podman, "kube.yaml", _KUBE + "".join(two)))
+
+
+def write_compose(podman: Podman, script: str) -> None:
+    """Describe two services, `one` and `two`, for `compose`."""
+    escaped = json.dumps(script.replace("$", "$$"))
+    given(podman, "compose.yaml", _COMPOSE.format(script=escaped))

@@ -26,3 +26,10 @@ def run_program(
         "timeout": 60,
     }
     return subprocess.run(argv, **{**usual, **how})
+
+
+def output_of(argv: Sequence[str | PathLike[str]], **how: Any) -> str:
+    """Run a program, which succeeds and says nothing on standard error; return its output."""
+    done = run_program(argv, **how)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout

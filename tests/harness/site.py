@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from tests.harness.bundle import make_config, make_rootfs, map_user, write_bundl
 from tests.harness.life import TIMEOUT, Life
 from tests.harness.processes import Process, processes_of, signal_quietly
 from tests.harness.program import run_program
+from tests.harness.service import Service
 from tests.harness.users import User
 from tests.harness.wait import wait_while
 
@@ -140,6 +142,10 @@ class Site:
         assert done.stderr.count("\n") == 1, f"{arguments}: not one line: {done.stderr!r}"
         return done.stderr
 
+    def jobs(self) -> list[str]:
+        """The jobs of its containers: number, state and name of each."""
+        return cluster.jobs(self.user, self.base.name)
+
     # Containers
 
     def config(self, *args: str, terminal: bool = False) -> dict[str, Any]:
@@ -162,6 +168,10 @@ class Site:
         path = write_bundle(self.base / "b" / str(next(self._numbers)), config)
         self.user.give(path)
         return path
+
+    def bundle_of(self, *args: str, terminal: bool = False) -> str:
+        """Make a bundle of a container that runs `args`; return its path."""
+        return str(self.bundle(self.config(*args, terminal=terminal)))
 
     def life(
         self,
@@ -197,7 +207,7 @@ class Site:
 
     def leftovers(self) -> list[str]:
         """What should not be there when no container is."""
-        jobs = cluster.jobs(self.user, self.base.name) if self.engine == "slurm" else []
+        jobs = self.jobs() if self.engine == "slurm" else []
         ending = {f"SLURM_JOB_ID={job.split()[0]}" for job in jobs if " COMPLETING " in job}
         found = [
             f"{process} of a COMPLETING job" if ending & {*process.environment} else str(process)
@@ -260,6 +270,22 @@ class Site:
             for pid in self.supervisors():
                 signal_quietly(pid)
             shutil.rmtree(self.base, ignore_errors=True)
+
+
+def unit(site: Site, script: str, starts: int = 1) -> Service:
+    """A service of Type=forking whose ExecStart= is `scrun run --detach --pid-file`."""
+    pid_file = site.base / "b" / "unit.pid"
+    bundle = site.bundle_of("sh", "-c", script)
+    scrun = shlex.join(site.command)
+    return Service(
+        site.user.prefix,
+        site.environment,
+        site.base / "b",
+        pid_file=pid_file,
+        start=f"{scrun} run --detach --pid-file {pid_file} --bundle {bundle} unit",
+        stop_post=f"{scrun} delete --force unit",
+        starts=starts,
+    )
 
 
 def _parent(pid: int) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
-from tests.harness.program import run_program
+from tests.harness.program import output_of
 
 LAUNCHER = CHECKOUT / "bin" / "scrun"
 PYTHON = Path(sys.executable).resolve()
@@ -39,9 +39,8 @@ def install(prefix: Path, *, venv: bool = True) -> Path:
 
 def call(program: str | Path, *arguments: str, **environment: str) -> list[str]:
     """Run it, and return what it says."""
-    done = run_program([program, *arguments], env={"PATH": os.defpath, **environment})
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.rstrip("\n").split("|")
+    said = output_of([program, *arguments], env={"PATH": os.defpath, **environment})
+    return said.rstrip("\n").split("|")
 
 
 def test_it_is_called_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def heavy(modules: set[str]) -> set[str]:
 @one_each
 def test_frequent_operations_import_nothing_heavy(site: Site) -> None:
     site.life("true", container="first").created()  # the supervisor is there from now on
-    bundle = str(site.bundle(site.config("sleep", "600")))
+    bundle = site.bundle_of("sleep", "600")
     for command in (
         ("create", "--bundle", bundle, "--pid-file", str(site.base / "l" / "pid"), "fast"),
         ("state", "fast"),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
-from tests.harness.podman import Podman, rootless_podman
+from tests.harness.podman import Podman
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
@@ -280,12 +280,6 @@ def test_a_create_that_is_killed_while_it_listens(site: Site, stopped: bool) -> 
 
 
 # podman
-
-
-@pytest.fixture(scope="module")
-def podman() -> Iterator[Podman]:
-    with rootless_podman() as podman:
-        yield podman
 
 
 RUN = ("run", "--rm", "--network", "host")

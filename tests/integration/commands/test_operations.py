@@ -118,7 +118,7 @@ def test_update_on_slurm(site: Site, running: Life) -> None:
         "update", "--memory", "1g", running.id
     )
     site.must("update", "--time-limit", "5", running.id)
-    job = running.state()["annotations"]["org.scrun.job_id"]
+    job = running.job_id
     command = ["squeue", "--noheader", "--jobs", job, "--format", "%l"]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True)
     assert done.stdout == "5:00\n"

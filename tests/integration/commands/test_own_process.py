@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import users
-from tests.harness.podman import Podman
-from tests.harness.site import Site
+from tests.harness.podman import Podman, podman_of
 
 # podman of root sets a limit of its own, which runtimes refuse where cgroups have no `pids`
 ANY_PIDS = ("--pids-limit", "0")
@@ -49,12 +48,8 @@ class Beside:
 @pytest.fixture(scope="module", params=["root", "rootless"])
 def _podman(request: pytest.FixtureRequest) -> Iterator[Podman]:
     user = users.root() if request.param == "root" else users.ordinary()
-    site = Site("local", user)
-    try:
-        with Podman(site) as podman:
-            yield podman
-    finally:
-        site.close()
+    with podman_of(user, "local") as podman:
+        yield podman
 
 
 @pytest.fixture(params=["scrun", "runc"])

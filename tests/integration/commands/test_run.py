@@ -24,10 +24,6 @@ pytestmark = pytest.mark.covers("promise commands of crun and runc")
 TWO = pytest.mark.parametrize("site", ["local-user", "slurm-user"], indirect=True)
 
 
-def bundle_of(site: Site, *args: str, terminal: bool = False) -> str:
-    return str(site.bundle(site.config(*args, terminal=terminal)))
-
-
 def ids(site: Site) -> list[str]:
     return site.must("list", "--quiet").split()
 
@@ -77,7 +73,7 @@ def at(site: Site) -> Iterator[At]:
 @pytest.mark.covers("scrun run: in the foreground")
 def test_in_the_foreground(site: Site) -> None:
     script = "echo out; echo err >&2; cat; exit 7"
-    words = ("run", "--bundle", bundle_of(site, "sh", "-c", script), "one")
+    words = ("run", "--bundle", site.bundle_of("sh", "-c", script), "one")
     with site.popen(*words) as process:
         out, err = process.communicate(b"from stdin\n", timeout=30)
     assert (process.returncode, out, err) == (7, b"out\nfrom stdin\n", b"err\n")
@@ -87,7 +83,7 @@ def test_in_the_foreground(site: Site) -> None:
 @pytest.mark.covers("scrun run: in the foreground")
 @TWO
 def test_keep(site: Site) -> None:
-    words = ("run", "--keep", "--bundle", bundle_of(site, "sh", "-c", "exit 3"), "one")
+    words = ("run", "--keep", "--bundle", site.bundle_of("sh", "-c", "exit 3"), "one")
     assert site.run(*words).returncode == 3
     assert ids(site) == ["one"]
     assert '"org.scrun.exit_status": "3"' in site.must("state", "one")
@@ -98,7 +94,7 @@ def test_keep(site: Site) -> None:
 @TWO
 def test_signals_are_passed_on(site: Site) -> None:
     script = "trap 'echo got; exit 9' INT; echo up; while :; do sleep 0.05; done"
-    with site.popen("run", "--bundle", bundle_of(site, "sh", "-c", script), "one") as process:
+    with site.popen("run", "--bundle", site.bundle_of("sh", "-c", script), "one") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGINT)
@@ -110,7 +106,7 @@ def test_signals_are_passed_on(site: Site) -> None:
 @pytest.mark.covers("scrun run: in the foreground")
 @TWO
 def test_one_that_is_killed_leaves_no_container(site: Site) -> None:
-    words = ("run", "--bundle", bundle_of(site, "sh", "-c", "echo up; sleep 600"), "one")
+    words = ("run", "--bundle", site.bundle_of("sh", "-c", "echo up; sleep 600"), "one")
     with site.popen(*words) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
@@ -121,7 +117,7 @@ def test_one_that_is_killed_leaves_no_container(site: Site) -> None:
 
 @pytest.mark.covers("scrun run: in the foreground")
 def test_what_cannot_be_run(site: Site) -> None:
-    words = ("run", "--bundle", bundle_of(site, "no-such-program"), "one")
+    words = ("run", "--bundle", site.bundle_of("no-such-program"), "one")
     assert "not found in $PATH" in site.fails(*words)
     assert ids(site) == []
 
@@ -129,7 +125,7 @@ def test_what_cannot_be_run(site: Site) -> None:
 @pytest.mark.covers("scrun run: at a terminal, and its live line")
 def test_at_a_terminal(at: At) -> None:
     script = 'stty size; read line; echo "got $line"; exit 5'
-    bundle = bundle_of(at.site, "sh", "-c", script, terminal=True)
+    bundle = at.site.bundle_of("sh", "-c", script, terminal=True)
     process = at.type("run", "--bundle", bundle, "one")
     at.screen.read_until("43 143")
     at.screen.write("something\n")
@@ -155,7 +151,7 @@ def test_a_terminal_that_the_caller_has_not_at_both_ends(at: At, command: str, e
     words: tuple[str, ...] = (
         "run",
         "--bundle",
-        bundle_of(site, "sh", "-c", script, terminal=True),
+        site.bundle_of("sh", "-c", script, terminal=True),
         "one",
     )
     if command != "run":
@@ -219,7 +215,7 @@ def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None
     os.mkfifo(site.rootfs / "go")
     script = "echo up; read x < /go; seq 3; echo end; exit 3"
     at = At(site)
-    bundle = bundle_of(site, "sh", "-c", script, terminal=True)
+    bundle = site.bundle_of("sh", "-c", script, terminal=True)
     process = at.type("run", "--bundle", bundle, "one")
     at.screen.read_until("up")
     pid = reaper(site)
@@ -240,7 +236,7 @@ def test_the_last_words_at_a_terminal(make_site: MakeSite, runtime: str) -> None
 def test_the_reaper_is_ended(at: At, number: int) -> None:
     """What is the parent of a container's first process here."""
     site = at.site
-    bundle = bundle_of(site, "sh", "-c", "echo up; read line; exit 7", terminal=True)
+    bundle = site.bundle_of("sh", "-c", "echo up; read line; exit 7", terminal=True)
     process = at.type("run", "--keep", "--bundle", bundle, "one")
     at.screen.read_until("up")
     os.kill(reaper(site), number)
@@ -298,7 +294,7 @@ def test_one_that_cannot_be_made(
 @pytest.mark.parametrize("site", ["local-root", "local-user"], indirect=True)
 def test_a_detached_one_runs_when_run_returns(site: Site) -> None:
     """So whatever needs a running container can be done at once."""
-    bundle = bundle_of(site, "sleep", "600")
+    bundle = site.bundle_of("sleep", "600")
     limits = [] if site.user.uid else ["update --pids-limit 100"]  # a user has no cgroup here
     for command in ("events --stats", "pause", "ps", "exec", *limits):
         site.must("run", "--detach", "--bundle", bundle, "one")
@@ -313,7 +309,7 @@ def test_a_detached_one_runs_when_run_returns(site: Site) -> None:
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_the_live_line(at: At) -> None:
     """While it waits there is one line on the terminal, which is gone when it runs."""
-    process = at.type("run", "--bundle", bundle_of(at.site, "echo", "now"), "one")
+    process = at.type("run", "--bundle", at.site.bundle_of("echo", "now"), "one")
     said = at.screen.read_until("now")
     assert "staging the bundle" in said
     assert said.rpartition("staging the bundle")[2].startswith("\r\x1b[K")
@@ -325,7 +321,7 @@ def test_the_live_line(at: At) -> None:
 
 def test_detached_from_a_command_substitution(site: Site) -> None:
     """Who reads to the end of file has that when `run` returns; the output is kept."""
-    bundle = bundle_of(site, "sh", "-c", "echo out; echo err >&2; sleep 600")
+    bundle = site.bundle_of("sh", "-c", "echo out; echo err >&2; sleep 600")
     shell = f'id=$(scrun run --detach --bundle {bundle} one 2>&1 | cat); echo "it is $id"'
     words = [
         *site.user.prefix,
@@ -345,7 +341,7 @@ def test_detached_from_a_terminal(at: At) -> None:
     """Its output stays in the record, and the container outlives the terminal."""
     site = at.site
     script = "for n in 1 2 3; do echo line $n; sleep 0.2; done; echo err >&2; exit 4"
-    process = at.type("run", "--detach", "--bundle", bundle_of(site, "sh", "-c", script), "one")
+    process = at.type("run", "--detach", "--bundle", site.bundle_of("sh", "-c", script), "one")
     assert process.wait(30) == 0
     at.screen.close()
     everything = "line 1\nline 2\nline 3\nerr\n"
@@ -366,7 +362,7 @@ def test_detached_from_a_terminal(at: At) -> None:
 def test_detached_elsewhere(site: Site) -> None:
     """Output that is no terminal's goes where it went; the pid file names the anchor."""
     pid_file, output = site.base / "b" / "pid", site.base / "b" / "output"
-    bundle = bundle_of(site, "sh", "-c", "echo out; exec sleep 600")
+    bundle = site.bundle_of("sh", "-c", "echo out; exec sleep 600")
     words = ("run", "--detach", "--pid-file", str(pid_file), "--bundle", bundle, "one")
     with output.open("wb") as file:
         done = site.run(*words, stdout=file, stderr=file)
@@ -385,7 +381,7 @@ def test_detached_elsewhere(site: Site) -> None:
 def test_attach(at: At) -> None:
     site = at.site
     script = 'while read line; do echo "got $line"; [ "$line" != end ] || exit 6; done'
-    bundle = bundle_of(site, "sh", "-c", script, terminal=True)
+    bundle = site.bundle_of("sh", "-c", script, terminal=True)
     assert at.type("run", "--detach", "--bundle", bundle, "one").wait(30) == 0
     process = at.type("attach", "one")
     at.screen.write("first\n")
@@ -405,7 +401,7 @@ def test_attach(at: At) -> None:
 def test_attach_without_a_terminal(at: At) -> None:
     site = at.site
     script = "trap 'echo bye; exit 8' INT; while :; do echo tick; sleep 0.05; done"
-    bundle = bundle_of(site, "sh", "-c", script)
+    bundle = site.bundle_of("sh", "-c", script)
     assert at.type("run", "--detach", "--bundle", bundle, "one").wait(30) == 0
     process = at.type("attach", "one")
     at.screen.read_until("tick\r\n")
@@ -427,7 +423,7 @@ def test_a_supervisor_that_dies(make_site: Any) -> None:
     """What was written is there still, and nobody waits for more."""
     site = make_site("local-user")
     at = At(site)
-    bundle = bundle_of(site, "sh", "-c", "echo out; exec sleep 600")
+    bundle = site.bundle_of("sh", "-c", "echo out; exec sleep 600")
     assert at.type("run", "--detach", "--bundle", bundle, "one").wait(30) == 0
     wait_until("its output", lambda: site.must("logs", "one") == "out\n")
     follower = site.popen("logs", "--follow", "one")
@@ -451,6 +447,6 @@ def test_a_supervisor_that_dies(make_site: Any) -> None:
 @pytest.mark.covers("scrun run: in the foreground")
 def test_files(site: Site, tmp_path: Path) -> None:
     """A pid file that cannot be written is known before there is a container."""
-    words = ("run", "--pid-file", "/nowhere/pid", "--bundle", bundle_of(site, "true"), "one")
+    words = ("run", "--pid-file", "/nowhere/pid", "--bundle", site.bundle_of("true"), "one")
     assert "/nowhere/pid" in site.fails(*words)
     assert ids(site) == []

@@ -174,7 +174,7 @@ def test_user_is_the_configured_one(site: Site) -> None:
 
 def test_group_and_job_are_told(site: Site) -> None:
     life = site.life("true").created()
-    assert life.state()["annotations"]["org.scrun.job_id"].isdigit()
+    assert life.job_id.isdigit()
 
 
 def _without(*path: str) -> Callable[[Config], object]:

@@ -11,9 +11,9 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.podman import RUN, Podman, rootless_podman
-from tests.harness.program import run_program
+from tests.harness.program import output_of
 from tests.harness.service import Service
-from tests.harness.site import Site
+from tests.harness.site import Site, unit
 from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.covers("promise engines and services")
@@ -38,32 +38,15 @@ except ChildProcessError:
 """
 
 
-def unit(site: Site, script: str, starts: int = 1) -> Service:
-    """A service whose ExecStart= is `scrun run --detach --pid-file`."""
-    bundle = site.bundle(site.config("sh", "-c", script))
-    pid_file = site.base / "b" / "unit.pid"
-    scrun = shlex.join(site.command)
-    return Service(
-        site.user.prefix,
-        site.environment,
-        site.base / "b",
-        pid_file=pid_file,
-        start=f"{scrun} run --detach --pid-file {pid_file} --bundle {bundle} unit",
-        stop_post=f"{scrun} delete --force unit",
-        starts=starts,
-    )
-
-
 @pytest.mark.parametrize("kind", ["slurm-user", "local-user"])
 @pytest.mark.parametrize("around", ["", "sh -c '\"$@\"; exit' sh "], ids=["", "by-a-script"])
 def test_buildah_waits_for_no_supervisor(make_site: MakeSite, kind: str, around: str) -> None:
     site = make_site(kind, settings="idle_timeout = 600\n")
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     scrun = [*shlex.split(around), *site.command]
     python = [sys.executable, "-I", "-S", "-c", BUILDAH, bundle, str(site.base / "b" / "pid")]
     named = ["bash", "-c", 'exec -a buildah-oci-runtime "$@"', "bash"]
-    done = run_program([*site.user.prefix, *named, *python, *scrun], env=site.environment)
-    assert (done.returncode, done.stderr) == (0, "")
+    output_of([*site.user.prefix, *named, *python, *scrun], env=site.environment)
     assert site.supervisors() == []
 
 

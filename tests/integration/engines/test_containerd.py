@@ -24,13 +24,7 @@ def _containerd() -> Iterator[Containerd]:
 def containerd(_containerd: Containerd) -> Iterator[Containerd]:
     """A containerd; no container, task, job or record is left."""
     yield _containerd
-    try:
-        assert _containerd.must("container", "ls", "--quiet") == ""
-        _containerd.settle()
-    finally:
-        for container in _containerd.run("container", "ls", "--quiet").stdout.split():
-            _containerd.run("task", "rm", "--force", container)
-            _containerd.run("container", "rm", container)
+    _containerd.clear()
 
 
 def run_options(containerd: Containerd, *more: str) -> tuple[str, ...]:

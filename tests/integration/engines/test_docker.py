@@ -33,12 +33,7 @@ def _docker() -> Iterator[Docker]:
 def docker(_docker: Docker) -> Iterator[Docker]:
     """A dockerd whose default runtime is scrun; no container, job or record is left."""
     yield _docker
-    try:
-        assert _docker.must("ps", "--all", "--quiet") == ""
-        _docker.settle()
-    finally:
-        if left := _docker.run("ps", "--all", "--quiet").stdout.split():
-            _docker.run("rm", "--force", *left)
+    _docker.clear()
 
 
 def start(docker: Docker, script: str, *options: str) -> str:

@@ -6,7 +6,6 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
-from tests.harness.life import Life
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
 
@@ -22,13 +21,6 @@ RESOURCES = {
 }
 
 
-def job_of(life: Life) -> dict[str, str]:
-    """What slurmctld knows about a container's job, as it names it."""
-    number = life.state()["annotations"]["org.scrun.job_id"]
-    shown = cluster.slurm("scontrol", "-o", "show", "job", number)
-    return dict(word.split("=", 1) for word in shown.split() if "=" in word)
-
-
 def flagged(site: Site, resources: dict[str, Any], annotations: dict[str, str]) -> dict[str, Any]:
     """A config.json as an engine would write it."""
     config: dict[str, Any] = site.config("true")
@@ -41,7 +33,7 @@ def flagged(site: Site, resources: dict[str, Any], annotations: dict[str, str]) 
 @as_user
 def test_limits_and_annotations_become_the_job(site: Site) -> None:
     life = site.life(config=flagged(site, RESOURCES, {"slurm.time": "7"})).created()
-    job = job_of(life)
+    job = cluster.job(life.job_id)
     asked = {"CPUs/Task": "2", "MinMemoryNode": "100M", "TimeLimit": "00:07:00"}
     assert {key: job[key] for key in asked} == asked
     log = (site.root / life.id / "log").read_text()
@@ -71,7 +63,7 @@ def test_what_an_annotation_may_not_ask_for_is_refused(
 def test_the_user_may_allow_more(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings='[slurm]\nallow = ["wckey"]\n')
     life = site.life(config=flagged(site, {}, {"slurm.wckey": "tulips"})).created()
-    job_of(life)  # the job is there; without accounting Slurm keeps no wckey
+    cluster.job(life.job_id)  # the job is there; without accounting Slurm keeps no wckey
     assert life.start().wait() == 0
 
 
@@ -97,7 +89,7 @@ def test_more_processors_than_a_node_has_name_the_flag(site: Site) -> None:
 def test_they_can_be_switched_off(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings="idle_timeout = 20\n[slurm]\nengine_flags = false\n")
     config = flagged(site, RESOURCES, {"slurm.time": "7"})
-    job = job_of(site.life(config=config).created())
+    job = cluster.job(site.life(config=config).created().job_id)
     assert (job["CPUs/Task"], job["TimeLimit"]) == ("1", "00:07:00")
     assert job["MinMemoryNode"] != "100M"
 

@@ -4,13 +4,15 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.harness import users
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
-from tests.harness.podman import RUN, Podman, root_podman, rootless_podman
+from tests.harness.podman import RUN, Podman, podman_of, rootless_podman
 from tests.harness.program import run_program
 from tests.harness.wait import wait_until
 
@@ -25,7 +27,7 @@ LIMITS = RUN[3:]
 
 @pytest.fixture(scope="module", params=["root", "user"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Podman]:
-    with root_podman() if request.param == "root" else rootless_podman() as podman:
+    with podman_of(users.root() if request.param == "root" else users.ordinary()) as podman:
         yield podman
 
 
@@ -53,18 +55,21 @@ def _host_is_untouched() -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def begin(podman: Podman, *options: str, script: str = STAYS) -> str:
+@contextmanager
+def begun(podman: Podman, *options: str, script: str = STAYS) -> Iterator[str]:
     words = (*RUN, "--detach", *options, "busybox", "sh", "-c", script)
     container = podman.must(*words).strip()
-    wait_until("it is up", lambda: podman.must("logs", container).startswith("up\n"))
-    return container
+    try:
+        wait_until("it is up", lambda: podman.must("logs", container).startswith("up\n"))
+        yield container
+    finally:
+        podman.must("rm", "--force", "--time", "1", container)
 
 
 @pytest.fixture
 def running(engine: Podman) -> Iterator[str]:
-    container = begin(engine)
-    yield container
-    engine.must("rm", "--force", "--time", "1", container)
+    with begun(engine) as container:
+        yield container
 
 
 def own_file(podman: Podman, content: str) -> str:
@@ -110,9 +115,8 @@ def test_cp_finds_what_the_container_has_and_not_the_host(engine: Podman, runnin
 def test_cp_where_only_the_node_has_the_files(engine: Podman) -> None:
     """A tmpfs, a device, the node's /tmp: refused, and not another directory's files instead."""
     script = f"echo x >/scratch/x; {STAYS}"
-    container = begin(engine, "--tmpfs", "/scratch", "-v", "/tmp:/of-node", script=script)
     given = own_file(engine, "given\n")
-    try:
+    with begun(engine, "--tmpfs", "/scratch", "-v", "/tmp:/of-node", script=script) as container:
         for place in ("/scratch", "/of-node"):
             assert "no such process" in refused(engine, given, f"{container}:{place}/{NAME}-2")
             assert "no such process" in refused(engine, f"{container}:{place}", "-")
@@ -122,8 +126,6 @@ def test_cp_where_only_the_node_has_the_files(engine: Podman) -> None:
         # a copy of all would be without them
         everything = str(engine.site.base / "b" / "everything")
         assert "no such process" in refused(engine, f"{container}:/", everything)
-    finally:
-        engine.must("rm", "--force", "--time", "1", container)
 
 
 @pytest.mark.covers("podman cp, mount, unmount")
@@ -131,26 +133,20 @@ def test_cp_to_volumes(engine: Podman) -> None:
     base = engine.site.base / "volumes"
     base.mkdir()
     engine.site.user.give(base)
-    container = begin(engine, "-v", f"{base}:/rw", "-v", f"{base}:/ro:ro")
     given = own_file(engine, "given\n")
-    try:
+    with begun(engine, "-v", f"{base}:/rw", "-v", f"{base}:/ro:ro") as container:
         engine.must("cp", given, f"{container}:/rw/file")
         assert engine.must("exec", container, "cat", "/rw/file") == "given\n"
         assert (base / "file").read_text() == "given\n"
         assert copied(engine, container, "/ro/file") == "given\n"
         assert "read-only" in refused(engine, given, f"{container}:/ro/more")
-    finally:
-        engine.must("rm", "--force", "--time", "1", container)
-        (base / "file").unlink(missing_ok=True)
-        base.rmdir()
+    (base / "file").unlink(missing_ok=True)
+    base.rmdir()
 
 
 def test_cp_into_a_read_only_container(engine: Podman) -> None:
-    container = begin(engine, "--read-only")
-    try:
+    with begun(engine, "--read-only") as container:
         assert "read-only" in refused(engine, own_file(engine, "given\n"), f"{container}:/file")
-    finally:
-        engine.must("rm", "--force", "--time", "1", container)
 
 
 @pytest.mark.covers("podman top")
@@ -181,18 +177,15 @@ def with_runc(podman: Podman, *words: str) -> subprocess.CompletedProcess[str]:
 def test_another_runtime_that_joins_it_is_not_in_the_hosts_namespaces(
     engine: Podman, kind: str
 ) -> None:
-    container = begin(engine, "--ipc", "shareable")
-    options = [f"--{kind}=container:{container}"]
-    if kind != "net":
-        options.append("--network=host")
-    try:
+    with begun(engine, "--ipc", "shareable") as container:
+        options = [f"--{kind}=container:{container}"]
+        if kind != "net":
+            options.append("--network=host")
         done = with_runc(engine, *options, "busybox", "readlink", f"/proc/self/ns/{kind}")
         if kind == "net" and engine.release >= (5, 0):
             return  # it names no network of a container that wants the host's
         assert done.stdout.strip() != os.readlink(f"/proc/self/ns/{kind}"), done
         assert done.returncode == 0, done.stderr
-    finally:
-        engine.must("rm", "--force", "--time", "1", container)
 
 
 def test_members_of_a_pod(engine: Podman) -> None:
@@ -213,8 +206,11 @@ def test_members_of_a_pod(engine: Podman) -> None:
 @pytest.mark.covers("podman cp, mount, unmount")
 def test_cp_reaches_the_copy_of_a_root_file_system() -> None:
     """On overlay the container runs in a copy, and what changes in it is brought back."""
-    with rootless_podman(storage="overlay") as podman:
-        container = begin(podman, script=f"echo made >/made; {STAYS}")
+    script = f"echo made >/made; {STAYS}"
+    with (
+        rootless_podman(storage="overlay") as podman,
+        begun(podman, script=script) as container,
+    ):
         assert copied(podman, container, "/made") == "made\n"
         podman.must("cp", own_file(podman, "given\n"), f"{container}:/tmp/{NAME}")
         assert podman.must("exec", container, "cat", f"/tmp/{NAME}") == "given\n"

@@ -10,7 +10,14 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
-from tests.harness.podman import RUN, Podman, compose, given, rootless_podman
+from tests.harness.podman import (
+    RUN,
+    Podman,
+    compose,
+    rootless_podman,
+    write_compose,
+    write_kube,
+)
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
@@ -227,39 +234,10 @@ def test_the_ipc_of_another_container(podman: Podman) -> None:
 
 # podman kube, podman-compose
 
-KUBE = """\
-apiVersion: v1
-kind: Pod
-metadata:
-  name: web
-spec:
-  hostNetwork: true
-  restartPolicy: Never
-  containers:
-"""
-CONTAINER = """\
-  - name: {name}
-    image: localhost/busybox
-    imagePullPolicy: Never
-    command: ["/bin/sh", "-c", {script}]
-    resources:
-      limits: {{cpu: "2", memory: 64Mi}}
-"""
-COMPOSE = """\
-services:
-  {one}: &service
-    image: localhost/busybox
-    network_mode: host
-    extra_hosts: ["{one}:127.0.0.1", "{two}:127.0.0.1"]
-    command: ["sh", "-c", {script}]
-  {two}: *service
-"""
-
 
 @pytest.mark.covers("podman kube, play")
 def test_kube_play_and_down(podman: Podman) -> None:
-    containers = (CONTAINER.format(name=n, script=json.dumps(STAYS)) for n in ("one", "two"))
-    path = str(given(podman, "kube.yaml", KUBE + "".join(containers)))
+    path = write_kube(podman, STAYS)
     podman.must("kube", "play", path)
     assert said(podman, "web-one") == said(podman, "web-two") == the_job(podman)
     podman.must("kube", "down", path)
@@ -272,8 +250,7 @@ def test_kube_play_and_down(podman: Podman) -> None:
     reason="podman-compose is not installed beside pytest; Debian's 1.0.3 has no host network",
 )
 def test_compose_up_and_down(podman: Podman) -> None:
-    script = json.dumps(STAYS.replace("$", "$$"))
-    given(podman, "compose.yaml", COMPOSE.format(one="one", two="two", script=script))
+    write_compose(podman, STAYS)
     compose(podman, "up", "--detach")
     try:
         assert said(podman, "proj_one_1") == said(podman, "proj_two_1") == the_job(podman)
@@ -294,37 +271,33 @@ def named(site: Site, pod: str, script: str = STAYS, **asking: str) -> Life:
     return site.life(config=config)
 
 
-def jobs(site: Site) -> list[str]:
-    return cluster.jobs(site.user, site.base.name)
-
-
 @pytest.mark.covers("scrun pods: one job")
 @as_user
 def test_the_first_one_is_deleted_while_the_job_is_pending(site: Site) -> None:
     with cluster.full(site.user):
         first, second, third = (named(site, "pending") for _ in range(3))
         numbers = {wait_for_job(life) for life in (first, second, third)}
-        [job] = jobs(site)
+        [job] = site.jobs()
         assert numbers == {job.split()[0]}
         first.run("delete", "--force")
-        assert jobs(site) == [job]
+        assert site.jobs() == [job]
     for life in (second.created(), third.created()):
         life.start().says(job.split()[0])
     second.kill("KILL")
     assert second.wait() == 137
     third.kill("TERM")
     assert third.wait() == 0
-    wait_while("the job", lambda: jobs(site))
+    wait_while("the job", site.jobs)
 
 
 @as_user
 def test_a_pending_job_that_nobody_waits_for(site: Site) -> None:
     with cluster.full(site.user):
         lives = [named(site, "given-up") for _ in range(2)]
-        assert len({wait_for_job(life) for life in lives}) == len(jobs(site)) == 1
+        assert len({wait_for_job(life) for life in lives}) == len(site.jobs()) == 1
         for life in lives:
             life.run("delete", "--force")
-        assert jobs(site) == []
+        assert site.jobs() == []
 
 
 def job_of(life: Life) -> str:

@@ -2,7 +2,6 @@
 patience.
 """
 
-import contextlib
 import json
 import os
 import pty
@@ -17,7 +16,7 @@ import pytest
 from tests.harness import cluster
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.docker import Docker
-from tests.harness.podman import RUN, Podman, compose, given, rootless_podman
+from tests.harness.podman import RUN, Podman, compose, rootless_podman, write_compose, write_kube
 from tests.harness.terminal import Terminal
 from tests.harness.wait import wait_until, wait_while
 
@@ -50,55 +49,22 @@ def _containerd() -> Iterator[Containerd]:
 
 
 @pytest.fixture
-def podman(_podman: Podman) -> Iterator[Podman]:
-    """Podman whose `create` waits for a second; no container and no job is left."""
-    yield _podman
-    try:
-        assert _podman.must("ps", "--all", "--quiet") == ""
-        wait_while("jobs", lambda: jobs_of(_podman), 15)
-    finally:
-        _podman.run("rm", "--all", "--force", "--time", "1")
-
-
-@pytest.fixture
 def docker(_docker: Docker) -> Iterator[Docker]:
     """A docker whose `create` waits for a second; no container and no job is left."""
     yield _docker
-    try:
-        assert _docker.must("ps", "-aq") == ""
-        _docker.settle()
-    finally:
-        if left := _docker.run("ps", "-aq").stdout.split():
-            _docker.run("rm", "--force", *left)
+    _docker.clear()
 
 
 @pytest.fixture
 def containerd(_containerd: Containerd) -> Iterator[Containerd]:
     """A containerd whose `create` waits for a second; no container and no job is left."""
     yield _containerd
-    try:
-        assert _containerd.must("container", "ls", "--quiet") == ""
-        _containerd.settle()
-    finally:
-        for container in _containerd.run("container", "ls", "--quiet").stdout.split():
-            _containerd.run("task", "rm", "--force", container)
-            _containerd.run("container", "rm", container)
+    _containerd.clear()
 
 
 def jobs_of(engine: Podman | Docker | Containerd) -> list[str]:
     """The jobs of an engine's user, but for the one that fills the cluster."""
     return [job for job in cluster.jobs(engine.site.user) if not job.endswith(" full")]
-
-
-@contextlib.contextmanager
-def partition_down() -> Iterator[None]:
-    """A cluster whose partition takes jobs, and begins none."""
-    name = cluster.slurm("sinfo", "-h", "-o", "%R").split()[0]
-    cluster.slurm("scontrol", "update", f"PartitionName={name}", "State=DOWN")
-    try:
-        yield
-    finally:
-        cluster.slurm("scontrol", "update", f"PartitionName={name}", "State=UP")
 
 
 def begin(
@@ -248,7 +214,7 @@ def test_podman_interrupted_at_a_terminal(podman: Podman) -> None:
 
 
 def test_podman_with_a_partition_that_is_down(podman: Podman) -> None:
-    with partition_down():
+    with cluster.partition_down():
         process = begin(podman, *RUN, "--name", "one", "busybox", "sh", "-c", "echo ran; exit 7")
         is_up(podman, "one")
         wait_until("why", lambda: "pending: PartitionDown (" in said(podman, "one"), QUICK)
@@ -270,35 +236,11 @@ def test_podman_when_the_job_is_cancelled(podman: Podman) -> None:
         podman.must("rm", "one")
 
 
-KUBE = """\
-apiVersion: v1
-kind: Pod
-metadata:
-  name: web
-spec:
-  hostNetwork: true
-  restartPolicy: Never
-  containers:
-"""
-CONTAINER = """\
-  - name: {name}
-    image: localhost/busybox
-    imagePullPolicy: Never
-    command: ["/bin/sh", "-c", "echo up; exec sleep 600"]
-"""
-COMPOSE = """\
-services:
-  one: &service
-    image: localhost/busybox
-    network_mode: host
-    command: ["sh", "-c", "echo up; exec sleep 600"]
-  two: *service
-"""
+LONG = "echo up; exec sleep 600"
 
 
 def test_kube_play_and_down(podman: Podman) -> None:
-    text = KUBE + CONTAINER.format(name="one") + CONTAINER.format(name="two")
-    path = str(given(podman, "kube.yaml", text))
+    path = write_kube(podman, LONG)
     with cluster.full(podman.site.user):
         podman.must("kube", "play", path)
         assert len(jobs_of(podman)) == 1
@@ -316,7 +258,7 @@ def test_kube_play_and_down(podman: Podman) -> None:
 
 def test_compose_up_and_down(podman: Podman) -> None:
     pytest.importorskip("podman_compose")
-    given(podman, "compose.yaml", COMPOSE)
+    write_compose(podman, LONG)
     with cluster.full(podman.site.user):
         compose(podman, "up", "--detach")
         assert len(jobs_of(podman)) == 1
@@ -391,7 +333,7 @@ def test_docker_at_a_terminal(docker: Docker) -> None:
 
 
 def test_docker_with_a_partition_that_is_down(docker: Docker) -> None:
-    with partition_down():
+    with cluster.partition_down():
         docker.must("run", "--detach", "--name", "one", "busybox", "true")
         wait_until("why", lambda: "PartitionDown" in docker.run("logs", "one").stderr, QUICK)
         docker.must("rm", "--force", "one")
@@ -437,7 +379,7 @@ def test_ctr_task_kill_and_rm(containerd: Containerd) -> None:
 
 def test_ctr_with_a_partition_that_is_down(containerd: Containerd) -> None:
     words = (*containerd.run_options, "--rm", IMAGE, "one", "true")
-    with partition_down():
+    with cluster.partition_down():
         process = begin(containerd, *words)
         wait_until("it is up", lambda: "RUNNING" in containerd.must("task", "ls"), QUICK)
         assert process.stderr is not None

@@ -74,23 +74,19 @@ def is_of_a_job(pid: int) -> bool:
     return False
 
 
-def jobs(site: Site) -> list[str]:
-    return cluster.jobs(site.user, site.base.name)
-
-
 def is_clean(site: Site) -> bool:
     """Whether nothing is left but records, which say that their container has stopped."""
     records = [entry for entry in site.root.iterdir() if entry.name[0] != "@"]
     states = [json.loads((record / "state.json").read_text()) for record in records]
     known = all(state["status"] == "stopped" and not state["staged"] for state in states)
     owned = any(state["job_id"] and state["owns_job"] for state in states)
-    return known and not owned and not jobs(site)
+    return known and not owned and not site.jobs()
 
 
 def running(site: Site) -> Life:
     """A container whose job is there; *running* is also one whose job still waits."""
     life = site.life("sleep", "600").created(60).start()
-    wait_until("its job", lambda: [job for job in jobs(site) if "RUNNING" in job], 30)
+    wait_until("its job", lambda: [job for job in site.jobs() if "RUNNING" in job], 30)
     return life
 
 
@@ -98,7 +94,7 @@ def orphaned(site: Site) -> None:
     """A running job whose supervisor, salloc and srun are killed."""
     running(site)
     kill_all(site)
-    assert len(jobs(site)) == 1
+    assert len(site.jobs()) == 1
 
 
 def test_delete_cancels_the_job(make_site: MakeSite) -> None:
@@ -106,10 +102,10 @@ def test_delete_cancels_the_job(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings="idle_timeout = 5\n")
     life = running(site)
     kill_all(site)
-    [job] = jobs(site)
+    [job] = site.jobs()
     cluster.slurm("scontrol", "update", f"JobId={job.split()[0]}", "Comment=of the site")
     site.must("delete", life.id, timeout=60)
-    wait_while("the job", lambda: [job for job in jobs(site) if "COMPLETING" not in job], 5)
+    wait_while("the job", lambda: [job for job in site.jobs() if "COMPLETING" not in job], 5)
     site.settle(20)
 
 
@@ -118,7 +114,7 @@ def test_the_next_command_has_it_given_back(make_site: MakeSite, command: str) -
     site = make_site("slurm-user", settings="idle_timeout = 5\n")
     life = running(site)
     kill_all(site)
-    assert len(jobs(site)) == 1
+    assert len(site.jobs()) == 1
     if command == "list":
         assert "the supervisor was lost" in site.must("list")
     elif command == "state":
@@ -139,7 +135,7 @@ def test_a_pending_job_is_cancelled(make_site: MakeSite) -> None:
         life = site.life("true").created()
         wait_until("the reason", lambda: "org.scrun.pending" in life.state()["annotations"])
         kill_all(site)
-        assert "PENDING" in jobs(site)[0]
+        assert "PENDING" in site.jobs()[0]
         assert "org.scrun.pending" not in life.state()["annotations"]
         wait_until("everything given back", lambda: is_clean(site), A_MINUTE)
         assert "org.scrun.pending" not in life.state()["annotations"]
@@ -163,7 +159,7 @@ def test_a_pending_job_goes_with_its_supervisor(make_site: MakeSite) -> None:
         wait_until("who cancels it", lambda: cancellers(site))
         [supervisor] = site.supervisors()
         os.kill(supervisor, signal.SIGKILL)
-        wait_while("the job", lambda: jobs(site), 10)
+        wait_while("the job", site.jobs, 10)
     life.run("state")
     wait_until("everything given back", lambda: is_clean(site), A_MINUTE)
 
@@ -174,7 +170,7 @@ def test_a_job_without_a_record_is_found_by_its_comment(make_site: MakeSite) -> 
     orphaned(site)
     shutil.rmtree(site.root)
     assert site.must("list").startswith("ID")
-    wait_while("the job", lambda: jobs(site), A_MINUTE)
+    wait_while("the job", site.jobs, A_MINUTE)
     wait_while("the one that gave it back", site.supervisors, 20)
 
 
@@ -186,9 +182,9 @@ def test_the_jobs_of_the_living_and_of_others_stay(make_site: MakeSite) -> None:
     orphaned(site)
     other.must("list")
     site.must("list")
-    wait_while("the job of the dead", lambda: jobs(site), A_MINUTE)
+    wait_while("the job of the dead", site.jobs, A_MINUTE)
     time.sleep(3)
-    assert len(jobs(other)) == 1
+    assert len(other.jobs()) == 1
     assert living.status == "running"
     living.delete()
 
@@ -259,7 +255,7 @@ def test_an_id_that_was_taken_meanwhile_stays_with_who_has_it(make_site: MakeSit
     second = site.life("sleep", "601", container="c").created(60).start()
     assert first.wait(30) == 125
     assert "another one has its id now" in first.errors()
-    wait_until("one job", lambda: len(jobs(site)) == 1, 20)
+    wait_until("one job", lambda: len(site.jobs()) == 1, 20)
     assert second.status == "running"
     second.delete()
 
@@ -307,7 +303,7 @@ def one_round(
 
     wait_while(f"what was left in round {number}", left, A_MINUTE)
     print(f"round {number}: clean after {time.monotonic() - began:.1f} s")
-    wait_while("completing jobs", lambda: jobs(site), 30)
+    wait_while("completing jobs", site.jobs, 30)
     site.clear()
 
 

@@ -175,7 +175,7 @@ def test_read_only(make_site: MakeSite) -> None:
     site = make_site("local-user", settings="idle_timeout = 1\n")
     site.root.mkdir(mode=0o700)
     site.user.give(site.root)
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     pid_file = str(site.root / "pid")
     with read_only(site.root):
         said = site.fails("create", "--bundle", bundle, "c1")

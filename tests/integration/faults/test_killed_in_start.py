@@ -33,7 +33,7 @@ def test_it_is_what_the_container_ended_by(make_site: MakeSite, again: bool) -> 
     settings.write_text(settings.read_text().replace("@RUNC@", str(runtime)))
     site.life("true", container="c0").created()  # the runtime has been tried
     (site.base / "l" / "wait").touch()
-    words = ("run", "--keep", "--bundle", str(site.bundle(site.config("sleep", "600"))), "c1")
+    words = ("run", "--keep", "--bundle", site.bundle_of("sleep", "600"), "c1")
     null = subprocess.DEVNULL
     with subprocess.Popen(
         [*site.command, *words], env=site.environment, stdin=null, stdout=null, stderr=null

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness import cluster
 from tests.harness.places import KINDS, each
 from tests.harness.program import run_program
 from tests.harness.site import Site
@@ -106,7 +105,7 @@ def test_root_file_system(site: Site, faults: Faults, place: Path) -> None:
 @pytest.mark.covers("security --root, --bundle, --pid-file, --console-socket, --log, --config")
 @USER
 def test_pid_file(site: Site, faults: Faults, place: Path) -> None:
-    words = ["create", "--bundle", str(site.bundle(site.config("true"))), "--pid-file"]
+    words = ["create", "--bundle", site.bundle_of("true"), "--pid-file"]
     for kind in each(place, site.user, *FILES, "a link to itself", "a link to nothing"):
         faults.refused(kind, place, *words, str(place), "c1")
         assert os.listdir(place.parent) == [place.name]
@@ -254,7 +253,7 @@ def test_only_records_are_removed(site: Site, place: Path) -> None:
 
 @USER
 def test_settings_file(site: Site, faults: Faults, place: Path) -> None:
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     for kind in each(place, site.user, "a file"):
         words = ("--config-file", str(place), "create", "--bundle", bundle, "c1")
         faults.refused(kind, place, *words)
@@ -278,12 +277,12 @@ def test_a_script_that_is_none(make_site: MakeSite) -> None:
     place = site.base / "b" / "scrun.lua"
     settings = (site.base / "scrun.toml").read_text()
     (site.base / "scrun.toml").write_text(f'{settings}[lua]\nscript = "{place}"\n')
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     for kind in each(place, site.user, "a file"):
         said = site.fails("create", "--bundle", bundle, "c1", timeout=10)
         assert str(place) in said, kind
         assert "internal error" not in said, kind
-    assert cluster.jobs(site.user, site.base.name) == []
+    assert site.jobs() == []
 
 
 BAD_IDS = (
@@ -300,7 +299,7 @@ def holds(site: Site, container: str, text: str) -> bool:
 
 @USER
 def test_ids(site: Site) -> None:
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     for bad in BAD_IDS:
         words = ["create", "--bundle", bundle] if bad != "../x" else ["delete", "--force"]
         said = site.fails(*words, "--", bad, timeout=10)

@@ -58,7 +58,7 @@ def site_with(make_site: MakeSite, script: str) -> Site:
 def test_its_job_is_given_back(make_site: MakeSite) -> None:
     site = site_with(make_site, _KILLED.format(salloc=shutil.which("salloc")))
     assert "no job for container" in site.life("true").refused()
-    wait_while("its job", lambda: cluster.jobs(site.user, site.base.name), 5)
+    wait_while("its job", site.jobs, 5)
 
 
 def test_one_that_does_not_end_is_not_waited_for(make_site: MakeSite) -> None:
@@ -76,11 +76,11 @@ def test_a_job_of_which_only_the_record_is_left(make_site: MakeSite, pending: bo
         life = site.life("sleep", "600")
         if pending:
             life.wait_for("creating")
-            wait_until("its job", lambda: cluster.jobs(site.user, site.base.name))
+            wait_until("its job", site.jobs)
             wait_until("it is put down", lambda: "org.scrun.job_id" in life.state()["annotations"])
         else:
             life.created()
-        [job] = cluster.jobs(site.user, site.base.name)
+        [job] = site.jobs()
         (supervisor,) = site.supervisors()
         victims = [supervisor, *descendants(supervisor)]
         for pid in victims:
@@ -88,9 +88,9 @@ def test_a_job_of_which_only_the_record_is_left(make_site: MakeSite, pending: bo
         for pid in victims:
             signal_quietly(pid)
         time.sleep(1)
-        assert cluster.jobs(site.user, site.base.name) == [job]
+        assert site.jobs() == [job]
         life.run("delete", "--force")
-        wait_while("its job", lambda: cluster.jobs(site.user, site.base.name), 5)
+        wait_while("its job", site.jobs, 5)
         assert life.status == "gone"
 
 

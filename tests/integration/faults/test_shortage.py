@@ -60,7 +60,7 @@ def test_what_needs_more_is_refused_in_one_line(
 ) -> None:
     site = make_site(place)
     life = site.shell("echo up; read line; exit 7", stdin="pipe").created().start().says("up")
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     with limited(site, what):
         for command in (
             ("create", "--bundle", bundle, "other"),

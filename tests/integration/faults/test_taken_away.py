@@ -15,11 +15,6 @@ on_slurm = pytest.mark.parametrize("site", ["slurm-root", "slurm-user"], indirec
 as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 
 
-def job_of(life: Life) -> str:
-    """The job of a container."""
-    return str(life.state()["annotations"]["org.scrun.job_id"])
-
-
 def begun(site: Site) -> Life:
     """A container that ignores what it can ignore."""
     life = site.shell("trap '' TERM INT HUP; echo up; while :; do sleep 1; done")
@@ -52,14 +47,14 @@ def holds(life: Life, reason: str, timeout: float = 30) -> None:
 @on_slurm
 def test_cancelled_from_outside(site: Site, started: bool) -> None:
     life = begun(site) if started else site.life("sleep", "600").created()
-    cluster.slurm("scancel", job_of(life))
+    cluster.slurm("scancel", life.job_id)
     holds(life, "cancelled")
 
 
 @as_user
 def test_cancelled_at_the_moment_of_its_start(site: Site) -> None:
     life = site.life("sleep", "600").created()
-    cluster.slurm("scancel", job_of(life))
+    cluster.slurm("scancel", life.job_id)
     life.run("start")  # it may be too late for that
     holds(life, "cancelled")
 
@@ -90,7 +85,7 @@ def test_refused_by_the_cluster(site: Site) -> None:
 def test_time_limit_and_node_failure(site: Site) -> None:
     """In one test, because Slurm takes a minute to notice the one, and half of one the other."""
     failing = site.shell("echo up; sleep 600").created().start().says("up")
-    node = cluster.node_of(job_of(failing))
+    node = cluster.node_of(failing.job_id)
     [other] = {"node1", "node2"} - {node}
     there = {"SCRUN_JOB_NODELIST": node}
     elsewhere = {"SCRUN_JOB_NODELIST": other, "SCRUN_JOB_NUM_NODES": "1"}
@@ -104,7 +99,7 @@ def test_time_limit_and_node_failure(site: Site) -> None:
     # an end that was moved closer comes without a warning, and then salloc may not know why
     for life in unlimited:
         life.says("up")
-        cluster.slurm("scontrol", "update", f"JobId={job_of(life)}", "EndTime=now+2seconds")
+        cluster.slurm("scontrol", "update", f"JobId={life.job_id}", "EndTime=now+2seconds")
     with cluster.failed(node):
         for life in unlimited:
             holds(life, "time-limit", 60)
@@ -118,7 +113,7 @@ def test_time_limit_and_node_failure(site: Site) -> None:
 def test_start_after_the_time_limit(site: Site) -> None:
     """slurmctld begins no step of such a job, long before it notices and ends it."""
     life = site.life("true").created()
-    cluster.slurm("scontrol", "update", f"JobId={job_of(life)}", "EndTime=now+1seconds")
+    cluster.slurm("scontrol", "update", f"JobId={life.job_id}", "EndTime=now+1seconds")
     time.sleep(2)
     life.start()
     holds(life, "time-limit", 60)
@@ -127,7 +122,7 @@ def test_start_after_the_time_limit(site: Site) -> None:
 @as_user
 def test_node_set_down(site: Site) -> None:
     running = site.shell("echo up; sleep 600").created().start().says("up")
-    node = cluster.node_of(job_of(running))
+    node = cluster.node_of(running.job_id)
     try:
         cluster.slurm("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
         holds(running, "node-failure")
@@ -138,5 +133,5 @@ def test_node_set_down(site: Site) -> None:
 @as_user
 def test_preempted_or_requeued_is_not_success(site: Site) -> None:
     life = begun(site)
-    cluster.slurm("scancel", "--signal=KILL", "--full", job_of(life))
+    cluster.slurm("scancel", "--signal=KILL", "--full", life.job_id)
     assert life.wait() != 0

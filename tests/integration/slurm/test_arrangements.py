@@ -64,7 +64,7 @@ def test_inside_a_job(site: Site) -> None:
         wait_while("the job waits", lambda: not cluster.node_of(outer))
         site.environment["SLURM_JOB_ID"] = outer
         life = site.shell("echo inside; exit 5").created()
-        assert life.state()["annotations"]["org.scrun.job_id"] == outer
+        assert life.job_id == outer
         assert life.start().wait() == 5
         assert life.output() == "inside\n"
         life.delete()

@@ -4,8 +4,6 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -20,31 +18,6 @@ REASON = "org.scrun.pending"
 SOON = 2.0  # a second, and what a loaded machine adds
 
 
-@contextmanager
-def partition(state: str) -> Iterator[None]:
-    """The cluster's only partition in another state."""
-    cluster.slurm("scontrol", "update", "PartitionName=test", f"State={state}")
-    try:
-        yield
-    finally:
-        cluster.slurm("scontrol", "update", "PartitionName=test", "State=UP")
-
-
-@contextmanager
-def drained() -> Iterator[None]:
-    """A cluster all of whose nodes are drained."""
-    cluster.slurm("scontrol", "update", "NodeName=node[1-2]", "State=DRAIN", "Reason=test")
-    try:
-        yield
-    finally:
-        cluster.slurm("scontrol", "update", "NodeName=node[1-2]", "State=RESUME")
-
-
-def ours(site: Site) -> list[str]:
-    """The containers' jobs."""
-    return cluster.jobs(site.user, site.base.name)
-
-
 def reason(life: Life) -> str:
     """What its job waits for."""
     return str(life.state()["annotations"].get(REASON, ""))
@@ -54,10 +27,10 @@ def reason(life: Life) -> str:
 @pytest.mark.parametrize(
     ("trouble", "word", "words"),
     [
-        (partition("DOWN"), "PartitionDown", "until an administrator opens it"),
+        (cluster.partition_down(), "PartitionDown", "until an administrator opens it"),
         # the second word is the scheduler's, half a second later
         (
-            drained(),
+            cluster.changed("NodeName=node[1-2]", "State=DRAIN", "Reason=x", back="State=RESUME"),
             "(ReqNodeNotAvail|Nodes required for job are DOWN)",
             "down, drained or reserved|until they come back",
         ),
@@ -66,7 +39,7 @@ def reason(life: Life) -> str:
 def test_the_reason_is_told_at_once(site: Site, trouble: object, word: str, words: str) -> None:
     with trouble:  # type: ignore[attr-defined]
         life = site.life("true").wait_for("creating")
-        wait_until("its job", lambda: ours(site))
+        wait_until("its job", site.jobs)
         began = time.monotonic()
         wait_until("a reason", lambda: re.match(word, reason(life)))
         assert time.monotonic() - began < SOON
@@ -81,11 +54,11 @@ def test_the_reason_is_told_at_once(site: Site, trouble: object, word: str, word
 def test_a_person_is_told_at_once(site: Site) -> None:
     """Without a terminal, on standard error; and ^C ends the waiting."""
     bundle = site.bundle(site.config("true"))
-    with partition("DOWN"):
+    with cluster.partition_down():
         null = subprocess.DEVNULL
         run = site.popen("run", "--bundle", str(bundle), "told", stdin=null, stdout=null)
         try:
-            wait_until("its job", lambda: ours(site))
+            wait_until("its job", site.jobs)
             began = time.monotonic()
             assert run.stderr is not None
             line = run.stderr.readline()
@@ -98,7 +71,7 @@ def test_a_person_is_told_at_once(site: Site) -> None:
             status = run.wait(20)
             run.stderr.close()  # type: ignore[union-attr]
     assert status == 130
-    wait_until("the job is gone", lambda: not ours(site))
+    wait_until("the job is gone", lambda: not site.jobs())
 
 
 @as_user
@@ -110,7 +83,7 @@ def test_what_no_waiting_cures_is_refused(site: Site) -> None:
     assert "SCRUN_JOB_NUM_NODES=5 from config.json" in refused
     assert "PartitionNodeLimit" in refused or "node configuration is not available" in refused
     assert "cancelled" not in refused
-    assert ours(site) == []
+    assert site.jobs() == []
 
 
 @as_user
@@ -122,26 +95,23 @@ def test_too_much_memory_is_not_a_cancellation(site: Site) -> None:
         assert "Requested node configuration is not available: Memory specification" in refused
         assert "SCRUN_MEM_PER_NODE=99999999 from config.json" in refused
         assert "cancelled" not in refused
-    assert ours(site) == []
+    assert site.jobs() == []
 
 
 def test_a_site_may_give_up_on_more(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings='[slurm]\ngive_up = ["PartitionDown"]\n')
-    with partition("DOWN"):
+    with cluster.partition_down():
         assert "can never start: PartitionDown" in site.life("true").refused()
-        assert ours(site) == []
+        assert site.jobs() == []
 
 
 def test_a_site_may_wait_for_ever(make_site: MakeSite) -> None:
     site = make_site("slurm-user", settings="[slurm]\ngive_up = []\n")
-    cluster.slurm("scontrol", "update", "PartitionName=test", "MaxTime=1")
-    try:
+    with cluster.one_minute():
         config = site.config("true")
         config["annotations"] = {"SCRUN_TIMELIMIT": "5"}
         life = site.life(config=config).wait_for("creating")
         wait_until("a reason", lambda: reason(life) == "PartitionTimeLimit")
         time.sleep(4)
         assert reason(life) == "PartitionTimeLimit"
-    finally:
-        cluster.slurm("scontrol", "update", "PartitionName=test", "MaxTime=INFINITE")
     life.run("delete", "--force")

@@ -8,7 +8,6 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
-from tests.harness.life import Life
 from tests.harness.processes import signal_quietly
 from tests.harness.program import run_program
 from tests.harness.site import Site
@@ -16,11 +15,6 @@ from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until
 
 as_user = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
-
-
-def of(life: Life) -> str:
-    """The number of a container's job."""
-    return str(life.state()["annotations"]["org.scrun.job_id"])
 
 
 def shown(job: str) -> dict[str, str]:
@@ -50,7 +44,7 @@ def test_the_job_ends_as_its_container(
 ) -> None:
     # pid 1 of a container cannot kill itself
     life = site.life("sh", "-c", f"sh -c {shlex.quote(script)}; exit $?").created()
-    job = of(life)
+    job = life.job_id
     assert life.start().wait() == status
     assert ended(job) == job_ends
 
@@ -58,7 +52,7 @@ def test_the_job_ends_as_its_container(
 @as_user
 def test_a_container_that_was_killed(site: Site) -> None:
     life = site.life("sleep", "600").created().start()
-    job = of(life)
+    job = life.job_id
     life.kill("KILL")
     assert life.wait() == 137
     assert ended(job) == ("FAILED", "137:0")
@@ -67,7 +61,7 @@ def test_a_container_that_was_killed(site: Site) -> None:
 @as_user
 def test_a_container_that_never_started(site: Site) -> None:
     life = site.life("true").created()
-    job = of(life)
+    job = life.job_id
     life.run("delete", "--force")
     assert ended(job) == ("FAILED", "137:0")
 
@@ -75,7 +69,7 @@ def test_a_container_that_never_started(site: Site) -> None:
 def test_a_container_whose_supervisor_died(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
     life = site.life("sleep", "600").created().start().wait_for("running")
-    job = of(life)
+    job = life.job_id
     (supervisor,) = site.supervisors()
     signal_quietly(supervisor)
     state, code = ended(job)
@@ -95,7 +89,7 @@ def submitted(site: Site, job: str, condition: str) -> str:
 @pytest.mark.parametrize(("script", "runs"), [("true", "afterok"), ("exit 7", "afternotok")])
 def test_jobs_that_depend_on_it(site: Site, script: str, runs: str) -> None:
     life = site.life("sh", "-c", f"sleep 1; {script}").created().start()
-    job = of(life)
+    job = life.job_id
     conditions = ("afterok", "afternotok")
     found = {condition: submitted(site, job, condition) for condition in conditions}
     life.wait()
@@ -112,7 +106,7 @@ def test_jobs_that_depend_on_it(site: Site, script: str, runs: str) -> None:
 @as_user
 def test_where_the_job_was_submitted(site: Site) -> None:
     life = site.life("true").created()
-    assert shown(of(life))["WorkDir"] == str(site.base)
+    assert shown(life.job_id)["WorkDir"] == str(site.base)
     life.start().wait()
 
 
@@ -122,7 +116,7 @@ def test_the_job_has_the_containers_id(site: Site) -> None:
         life = site.life("true").wait_for("creating")
         wait_until("its job", lambda: "org.scrun.job_id" in life.state()["annotations"])
         theirs = life.id if slurm_version().job_container_ids else None
-        assert shown(of(life)).get("ContainerID") == theirs
+        assert shown(life.job_id).get("ContainerID") == theirs
     life.created().start()
     assert life.wait() == 0
 
@@ -163,7 +157,7 @@ def test_a_directory_that_is_gone(site: Site) -> None:
 @as_user
 def test_a_job_that_is_suspended(site: Site) -> None:
     life = site.shell("echo up; sleep 3; echo down").created().start().says("up\n")
-    cluster.slurm("scontrol", "suspend", of(life))
+    cluster.slurm("scontrol", "suspend", life.job_id)
     wait_until("it is known", lambda: life.status == "paused")
     began = time.monotonic()
     for command in (("exec",), ("pause",)):
@@ -172,12 +166,12 @@ def test_a_job_that_is_suspended(site: Site) -> None:
         assert done.returncode != 0
         assert "has suspended its job" in done.stderr
     assert time.monotonic() - began < 5
-    cluster.slurm("scontrol", "resume", of(life))
+    cluster.slurm("scontrol", "resume", life.job_id)
     wait_until("it goes on", lambda: life.status == "running")
     assert life.wait() == 0
     log = (site.root / life.id / "log").read_text()
-    assert f"job {of(life)} is suspended" in log
-    assert f"job {of(life)} is resumed" in log
+    assert f"job {life.job_id} is suspended" in log
+    assert f"job {life.job_id} is resumed" in log
 
 
 @as_user

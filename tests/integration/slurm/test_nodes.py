@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness import cluster, users
+from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.podman import RUN, Podman
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
-from tests.harness.wait import wait_until, wait_while
+from tests.harness.wait import wait_until
 
 pytestmark = [
     pytest.mark.covers("guide bundles are not transferred"),
@@ -317,17 +317,6 @@ def test_a_signal_within_a_job_of_which_only_the_number_is_known(
 
 
 # Podman, which passes nothing of its environment on
-
-
-@pytest.fixture
-def podman() -> Iterator[Podman]:
-    site = Site("slurm", users.ordinary())
-    try:
-        with Podman(site) as podman:
-            yield podman
-        wait_while("jobs", lambda: cluster.jobs(site.user), 5)
-    finally:
-        site.close()
 
 
 @pytest.mark.parametrize("how", ["--env", "--annotation"])

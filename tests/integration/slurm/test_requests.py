@@ -10,7 +10,6 @@ from scrun.settings.slurm.requests import TABLE, JobVariable, salloc_arguments, 
 from scrun.settings.slurm.versions import parse_version
 from tests.conftest import MakeSite
 from tests.harness import cluster
-from tests.harness.life import Life
 from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
@@ -204,13 +203,6 @@ def test_every_request_through_scrun(
     site.settle()
 
 
-def job_of(life: Life) -> dict[str, str]:
-    """What slurmctld knows about a container's job, as it names it."""
-    number = life.state()["annotations"]["org.scrun.job_id"]
-    shown = cluster.slurm("scontrol", "-o", "show", "job", number)
-    return dict(word.split("=", 1) for word in shown.split() if "=" in word)
-
-
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [
@@ -242,7 +234,7 @@ def test_the_job_has_what_was_asked_for(
 ) -> None:
     environment = {f"SCRUN_{name}": value for name, value in requests.items()}
     life = site.life("true", environment=environment).created()
-    job = job_of(life)
+    job = cluster.job(life.job_id)
     assert {key: job.get(key) for key in expected} == expected
     assert life.start().wait() == 0
 
@@ -250,11 +242,11 @@ def test_the_job_has_what_was_asked_for(
 @on_slurm
 def test_a_dependency_is_waited_for(site: Site) -> None:
     first = site.life("sleep", "600").created()
-    number = first.state()["annotations"]["org.scrun.job_id"]
+    number = first.job_id
     second = site.life("true", environment={"SCRUN_DEPENDENCY": f"afterany:{number}"})
     second.wait_for("creating")
     wait_until("it has a job", lambda: "org.scrun.job_id" in second.state()["annotations"])
-    job = job_of(second)
+    job = cluster.job(second.job_id)
     assert (job["JobState"], job["Reason"]) == ("PENDING", "Dependency")
     first.kill("KILL")
     assert second.created().start().wait() == 0
@@ -278,7 +270,7 @@ def test_sources_in_their_order(with_defaults: Site) -> None:
         config["process"]["env"] += env
         config["annotations"] |= annotations
         life = site.life(config=config, environment=environment).created()
-        found = job_of(life)["TimeLimit"]
+        found = cluster.job(life.job_id)["TimeLimit"]
         life.delete()
         return found
 
@@ -311,7 +303,7 @@ def test_config_json_asks_for_two_nodes(site: Site, how: str) -> None:
     requests = {"SCRUN_JOB_NUM_NODES": "2", "SCRUN_NTASKS": "2", "SCRUN_LABELIO": "yes"}
     config = asking(site, how, requests, "env")
     life = site.life(config=config).created()
-    assert job_of(life)["NumNodes"] == "2"
+    assert cluster.job(life.job_id)["NumNodes"] == "2"
     assert life.start().wait() == 0
     lines = life.output().splitlines()
     assert {line[:3] for line in lines} == {"0: ", "1: "}
@@ -364,7 +356,7 @@ def test_an_image_cannot_have_a_file_read(site: Site, how: str) -> None:
     said = site.life(config=asking(site, how, requests, "true")).refused()
     assert f"SCRUN_JOB_NODELIST={hosts}: is not accepted from an image" in said
     life = site.life("true", environment=requests).created()
-    assert job_of(life)["NodeList"] == "node2"
+    assert cluster.job(life.job_id)["NodeList"] == "node2"
 
 
 @on_slurm

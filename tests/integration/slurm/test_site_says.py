@@ -50,7 +50,7 @@ def number(life: Life) -> str:
 
 def ours(site: Site) -> list[str]:
     """The containers' jobs."""
-    return [job.split()[0] for job in cluster.jobs(site.user, site.base.name)]
+    return [job.split()[0] for job in site.jobs()]
 
 
 @as_user

@@ -176,7 +176,7 @@ def test_a_container_that_is_given_up_while_it_waits(with_stack: WithStack) -> N
         life = site.shell("true")
         wait_until("it is pending", lambda: (site.root / life.id / "state.json").exists())
         wait_until("init_post_opt", lambda: "allocator init_post_opt" in marks(site))
-        wait_until("a job waits", lambda: cluster.jobs(site.user, site.base.name))
+        wait_until("a job waits", site.jobs)
         life.delete()
     assert marks(site) == [f"allocator {name}" for name in ("init", "init_post_opt", "exit")]
 
@@ -377,7 +377,7 @@ def test_options_by_all_ways(with_stack: WithStack, place: str) -> None:
     life = site.life(config=config).created()
     life.start().wait()
     assert life.output() == "[world]\n"
-    bundle = str(site.bundle(site.config("sh", "-c", show)))
+    bundle = site.bundle_of("sh", "-c", show)
     for words in (["--greet-whom", "you all"], ["--greet-whom=you all"]):
         done = site.run("run", "--bundle", bundle, *words, "typed")
         assert (done.returncode, done.stdout, done.stderr) == (0, "[you all]\n", "")
@@ -407,7 +407,7 @@ def test_options_in_the_help(with_stack: WithStack) -> None:
 )
 def test_options_that_are_wrong(with_stack: WithStack, words: list[str], reason: str) -> None:
     site = with_stack("local-user", OPTION)
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     assert reason in site.fails("run", "--bundle", bundle, "c1", *words)
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import shlex
 import signal
 import subprocess
 import time
@@ -16,8 +15,7 @@ from scrun.settings.file.load import Settings
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
-from tests.harness.service import Service
-from tests.harness.site import Site
+from tests.harness.site import Site, unit
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
 
@@ -36,10 +34,6 @@ def queue(site: Site) -> Iterator[None]:
     """A full cluster."""
     with cluster.full(site.user):
         yield
-
-
-def jobs(site: Site) -> list[str]:
-    return cluster.jobs(site.user, site.base.name)
 
 
 def hears(life: Life, text: "str | re.Pattern[str]") -> None:
@@ -65,7 +59,7 @@ def test_it_runs_when_its_job_comes(site: Site) -> None:
     with cluster.full(site.user):
         life = waiting(site)
         hears(life, BUSY)
-        [job] = jobs(site)
+        [job] = site.jobs()
         number = job.split()[0]
         wait_until("the reason", lambda: life.state()["annotations"].get(REASON) == "Resources")
         assert life.state()["pid"] == life.anchor
@@ -104,7 +98,7 @@ def test_it_is_started_when_its_job_is_there(site: Site) -> None:
 def test_an_end_while_it_waits(site: Site, how: str, status: int, *, started: bool) -> None:
     life = waiting(site, started=started)
     wait_until("the reason", lambda: REASON in life.state()["annotations"])
-    assert len(jobs(site)) == 1
+    assert len(site.jobs()) == 1
     began = time.monotonic()
     if how == "anchor":
         os.kill(life.anchor, signal.SIGTERM)
@@ -122,7 +116,7 @@ def test_an_end_while_it_waits(site: Site, how: str, status: int, *, started: bo
         assert REASON not in annotations
         life.delete()
     assert life.status == "gone"
-    wait_while("the job", lambda: jobs(site), 2)
+    wait_while("the job", site.jobs, 2)
 
 
 @pytest.mark.usefixtures("queue")
@@ -157,7 +151,7 @@ def test_a_second_start_is_refused(site: Site) -> None:
 def test_its_job_is_cancelled_by_somebody_else(site: Site) -> None:
     life = waiting(site)
     hears(life, BUSY)
-    number = jobs(site)[0].split()[0]
+    number = site.jobs()[0].split()[0]
     cluster.slurm("scancel", number)
     assert life.wait() == 122
     assert life.state()["annotations"]["org.scrun.reason"] == "cancelled"
@@ -172,7 +166,7 @@ def test_what_is_refused_at_once_is_the_error_of_create(make_site: MakeSite) -> 
     life = site.life("true", environment={"SCRUN_PARTITION": "nowhere"})
     assert "artition" in life.refused()
     assert "not found" in site.life("no-such-program").refused()
-    assert jobs(site) == []
+    assert site.jobs() == []
 
 
 TOO_LONG = {"SCRUN_TIMELIMIT": "5"}
@@ -181,11 +175,8 @@ TOO_LONG = {"SCRUN_TIMELIMIT": "5"}
 @pytest.fixture
 def short() -> Iterator[None]:
     """A partition whose jobs take one minute at most."""
-    cluster.slurm("scontrol", "update", "PartitionName=test", "MaxTime=1")
-    try:
+    with cluster.one_minute():
         yield
-    finally:
-        cluster.slurm("scontrol", "update", "PartitionName=test", "MaxTime=INFINITE")
 
 
 @pytest.mark.parametrize("attempt", [1, 2, 3])  # 24.11 gives the reason sooner or later
@@ -251,17 +242,6 @@ def test_an_end_while_it_is_staged(site: Site) -> None:
     life.delete()
 
 
-@contextlib.contextmanager
-def partition_down(site: Site) -> Iterator[None]:
-    """A cluster whose partition takes jobs and begins none."""
-    name = cluster.slurm("sinfo", "-h", "-o", "%R").split()[0]
-    cluster.slurm("scontrol", "update", f"PartitionName={name}", "State=DOWN")
-    try:
-        yield
-    finally:
-        cluster.slurm("scontrol", "update", f"PartitionName={name}", "State=UP")
-
-
 # scrun run
 
 
@@ -269,13 +249,9 @@ def popen(site: Site, *words: str, stdio: int = subprocess.PIPE) -> "subprocess.
     return site.popen(*words, stdio=stdio, stdin=subprocess.DEVNULL)
 
 
-def bundle_of(site: Site, *args: str) -> str:
-    return str(site.bundle(site.config(*args)))
-
-
 def test_run_without_a_terminal_says_it_in_a_line(site: Site) -> None:
     with cluster.full(site.user):
-        process = popen(site, "run", "-b", bundle_of(site, "sh", "-c", "echo ran; exit 7"), "one")
+        process = popen(site, "run", "-b", site.bundle_of("sh", "-c", "echo ran; exit 7"), "one")
         assert process.stderr is not None
         line = process.stderr.readline().decode()
         assert BUSY.search(line)
@@ -288,19 +264,19 @@ def test_run_without_a_terminal_says_it_in_a_line(site: Site) -> None:
 @pytest.mark.usefixtures("queue")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_run_is_interrupted_while_it_waits(site: Site, number: signal.Signals) -> None:
-    process = popen(site, "run", "-b", bundle_of(site, "true"), "one")
-    wait_until("the job", lambda: jobs(site))
+    process = popen(site, "run", "-b", site.bundle_of("true"), "one")
+    wait_until("the job", site.jobs)
     process.send_signal(number)
     process.communicate(timeout=10)
     assert process.returncode in (128 + number, -number)
-    wait_while("the job", lambda: jobs(site), 5)
+    wait_while("the job", site.jobs, 5)
     wait_while("the record", lambda: site.must("list", "--quiet"), 5)
 
 
 def test_run_at_a_terminal_shows_the_live_line(site: Site) -> None:
     screen, slave = open_terminal()
     with cluster.full(site.user):
-        process = popen(site, "run", "-b", bundle_of(site, "echo", "now"), "one", stdio=slave)
+        process = popen(site, "run", "-b", site.bundle_of("echo", "now"), "one", stdio=slave)
         screen.read_until("pending: Resources")
     said = screen.read_until("now")
     assert "\r\x1b[K" in said
@@ -312,7 +288,7 @@ def test_run_at_a_terminal_shows_the_live_line(site: Site) -> None:
 
 def test_run_detached_returns_while_its_job_waits(site: Site) -> None:
     with cluster.full(site.user):
-        bundle = bundle_of(site, "sh", "-c", "echo ran; exit 7")
+        bundle = site.bundle_of("sh", "-c", "echo ran; exit 7")
         with open(site.base / "b" / "output", "wb") as output:
             process = popen(site, "run", "--detach", "-b", bundle, "one", stdio=output.fileno())
             assert process.wait(10) == 0
@@ -323,22 +299,6 @@ def test_run_detached_returns_while_its_job_waits(site: Site) -> None:
     assert '"org.scrun.exit_status": "7"' in site.must("state", "one")
     assert said.read_text().splitlines()[-1] == "ran"
     site.must("delete", "one")
-
-
-def unit(site: Site, script: str) -> Service:
-    """A service of Type=forking: its start returns, and the process in the pid file is watched."""
-    bundle = bundle_of(site, "sh", "-c", script)
-    pid_file = site.base / "b" / "unit.pid"
-    scrun = shlex.join(site.command)
-    return Service(
-        site.user.prefix,
-        site.environment,
-        site.base / "b",
-        pid_file=pid_file,
-        start=f"{scrun} run --detach --pid-file {pid_file} --bundle {bundle} unit",
-        stop_post=f"{scrun} delete --force unit",
-        starts=1,
-    )
 
 
 @pytest.mark.covers("service its job waits: the start returns")
@@ -357,4 +317,4 @@ def test_a_service_is_stopped_while_its_job_waits(site: Site) -> None:
     with unit(site, "true") as service:
         service.tells("main")
         assert service.stop(20) == 143
-    wait_while("the job", lambda: jobs(site), 2)
+    wait_while("the job", site.jobs, 2)

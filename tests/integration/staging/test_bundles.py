@@ -447,7 +447,7 @@ def test_a_step_does_not_inherit_the_container(site: Site, bundle: Path) -> None
     set_program(bundle, ["sleep", "600"])
     life = site.life(bundle=bundle).created().start()
     wait_until("it runs", lambda: life.state()["status"] == "running")
-    job = life.state()["annotations"]["org.scrun.job_id"]
+    job = life.job_id
     words = ("srun", "--overlap", "--jobid", job, "sh", "-c", "test ! -e /etc/mark && echo node")
     assert call(site, *words) == "node\n"
     life.kill("KILL")

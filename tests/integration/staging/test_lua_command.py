@@ -146,7 +146,7 @@ def test_help(site: Site) -> None:
 
 
 def _bundle(site: Site) -> str:
-    return str(site.bundle(site.config("sh", "-c", "exit 3")))
+    return site.bundle_of("sh", "-c", "exit 3")
 
 
 @users
@@ -259,7 +259,7 @@ def test_a_stage_out_that_fails(site: Site) -> None:
 def test_a_bundle_that_create_would_refuse(site: Site) -> None:
     name = script(site, FINE)
     assert "config.json: No such file" in site.fails("lua", "run", name, "-b", "/tmp")
-    bundle = str(site.bundle(site.config("no-such-program")))
+    bundle = site.bundle_of("no-such-program")
     assert "no-such-program" in site.fails("lua", "run", name, "-b", bundle)
 
 

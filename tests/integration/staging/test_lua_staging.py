@@ -177,7 +177,7 @@ def test_stage_out_comes_after_every_end(with_script: WithScript, place: str) ->
 def test_stage_out_comes_when_the_job_is_taken_away(with_script: WithScript) -> None:
     site = with_script("slurm-user", NOTING)
     life = life_of(site, "sleep 600").created().start()
-    cluster.slurm("scancel", life.state()["annotations"]["org.scrun.job_id"])
+    cluster.slurm("scancel", life.job_id)
     assert life.wait() == 122
     assert marks(site) == ["in", "out"]
 

@@ -210,7 +210,7 @@ def test_interrupted_in_its_job(site: Site) -> None:
     with site.popen("--root", str(site.base / "b" / "r"), "doctor") as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        wait_until("the job", lambda: cluster.jobs(site.user, site.base.name))
+        wait_until("the job", site.jobs)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         assert process.stderr.read() == b""

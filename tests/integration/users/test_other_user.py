@@ -273,7 +273,7 @@ def test_the_root_directory_is_there_first(
     body, reason = ROOTS[what]
     root = shared / "r" / "scrun" if "above" in what else shared / "r"
     assert stranger.tries(body, root, site.base / "b") == "None"
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     said = site.fails("--root", str(root), "create", "--bundle", bundle, "c1")
     assert reason in said
     assert str(root) in said
@@ -289,7 +289,7 @@ def test_a_root_directory_that_somebody_else_can_exchange(site: Site, stranger: 
     place.chmod(0o777)
     (place / "r").mkdir(mode=0o700)
     site.user.give(place / "r")
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     said = site.fails("--root", f"{place}/r", "create", "--bundle", bundle, "c1")
     assert f"{place}: everybody may write to it" in said
 
@@ -303,7 +303,7 @@ def test_a_root_directory_on_somebody_s_way(site: Site, stranger: Stranger) -> N
     (place / "r").mkdir(mode=0o700)
     site.user.give(place / "r")
     os.chown(place, stranger.user.uid, stranger.user.gid)
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     said = site.fails("--root", f"{place}/r", "create", "--bundle", bundle, "c1")
     assert f"{place}: belongs to uid {stranger.user.uid}" in said
     assert list(place.rglob("*")) == [place / "r"]
@@ -385,7 +385,7 @@ def test_the_pid_file_is_there_first(
     KINDS[kind](path, stranger.user)
     os.lchown(path, stranger.user.uid, stranger.user.gid)
     before = path.lstat()
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     said = site.fails("create", "--bundle", bundle, "--pid-file", str(path), "c1")
     assert said.startswith(f"scrun: --pid-file {path}: ")
     assert path.lstat() == before
@@ -495,7 +495,7 @@ def test_root_and_a_container_of_a_user_s(site: Site, victim: Life) -> None:
     assert json.loads(scrun_of(site, root, "state", victim.id).stdout)["status"] == "running"
     assert victim.id in scrun_of(site, root, "list", "--quiet").stdout
     assert scrun_of(site, root, "exec", victim.id, "echo", "a").stdout == "a\n"
-    bundle = str(site.bundle(site.config("true")))
+    bundle = site.bundle_of("true")
     # nor does root go by settings that a user could write
     done = scrun_of(site, root, "create", "--bundle", bundle, "c1")
     assert f"{site.base}: belongs to uid {site.user.uid}" in done.stderr
@@ -519,7 +519,7 @@ def test_modes(make_site: MakeSite, place: str, umask: int) -> None:
     site.command[-1] = str(above / "r")
     site.root = above / "r"
     pid_file, log = site.base / "b" / "pid", site.base / "b" / "log"
-    bundle = str(site.bundle(site.config("sleep", "600")))
+    bundle = site.bundle_of("sleep", "600")
     words = ["--debug", "--log", str(log), "create", "--bundle", bundle]
     words += ["--pid-file", str(pid_file), "c1"]
     null = subprocess.DEVNULL

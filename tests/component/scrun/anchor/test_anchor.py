@@ -14,7 +14,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import pytest
 
@@ -133,6 +133,14 @@ class Left:
         status = int(self._told.readline())
         assert self._create.wait(10) == 0
         return status
+
+
+class Pty(NamedTuple):
+    """A terminal; the test may close its master."""
+
+    master: int
+    slave: int
+    name: str
 
 
 Leave = Callable[..., Left]
@@ -398,10 +406,8 @@ def test_its_pid_does_not_lead_to_the_host(leave: Leave) -> None:
     assert left.end(3) == 3
 
 
-def test_the_pid_of_one_with_a_terminal_does_not_either(
-    leave: Leave, terminal: tuple[int, int]
-) -> None:
-    left = leave(terminal=os.ttyname(terminal[1])).ready()
+def test_the_pid_of_one_with_a_terminal_does_not_either(leave: Leave, terminal: Pty) -> None:
+    left = leave(terminal=terminal.name).ready()
     leads_nowhere(left)
     assert left.end(3) == 3
 
@@ -444,9 +450,9 @@ def test_a_limit_of_namespaces_is_an_error(leave: Leave, errors: IO[bytes]) -> N
 
 
 def test_a_program_that_is_missing_is_an_error(
-    leave: Leave, errors: IO[bytes], terminal: tuple[int, int]
+    leave: Leave, errors: IO[bytes], terminal: Pty
 ) -> None:
-    left = leave(terminal=os.ttyname(terminal[1]), interpreter="/no/python")
+    left = leave(terminal=terminal.name, interpreter="/no/python")
     assert left.pid == 0
     assert left._create.wait(10) == 1
     assert left.next() == ""
@@ -570,69 +576,60 @@ def test_pid_file_in_no_directory(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def terminal() -> Iterator[tuple[int, int]]:
-    """Master and slave of a pty; the test may close the master."""
+def terminal() -> Iterator[Pty]:
     master, slave = os.openpty()
-    yield master, slave
+    yield Pty(master, slave, os.ttyname(slave))
     os.close(slave)
     with contextlib.suppress(OSError):
         os.close(master)
 
 
-def test_leads_the_session_of_its_terminal(leave: Leave, terminal: tuple[int, int]) -> None:
-    _, slave = terminal
-    left = leave(terminal=os.ttyname(slave)).ready()
+def test_leads_the_session_of_its_terminal(leave: Leave, terminal: Pty) -> None:
+    left = leave(terminal=terminal.name).ready()
     _, _, group, session, device, foreground = left.stat[:6]
     assert [int(group), int(session), int(foreground)] == [left.pid] * 3
-    number = os.fstat(slave).st_rdev
+    number = os.fstat(terminal.slave).st_rdev
     assert int(device) == (os.major(number) << 8 | os.minor(number))
     assert left.held == {"/dev/null", left.socket}  # it does not hold the terminal open
     assert left.end(0) == 0
 
 
-def test_hears_a_change_of_size(leave: Leave, terminal: tuple[int, int]) -> None:
-    master, slave = terminal
-    left = leave(terminal=os.ttyname(slave)).ready()
+def test_hears_a_change_of_size(leave: Leave, terminal: Pty) -> None:
+    left = leave(terminal=terminal.name).ready()
     for rows in (24, 25, 26):
-        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
+        fcntl.ioctl(terminal.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
         assert left.next() == "WINCH"
     assert left.end(0) == 0
 
 
-def test_supervisor_dies_before_it_has_read_all(leave: Leave, terminal: tuple[int, int]) -> None:
+def test_supervisor_dies_before_it_has_read_all(leave: Leave, terminal: Pty) -> None:
     """Then the socket does not end, it is reset."""
-    _, slave = terminal
-    left = leave(terminal=os.ttyname(slave)).ready()
+    left = leave(terminal=terminal.name).ready()
     left.kill(signal.SIGUSR1)
     assert left.line.recv(1) == b"U"  # and the rest of the line stays
     left.line.close()
     assert left.status() == LOST
 
 
-def test_hears_that_the_terminal_was_hung_up(leave: Leave, terminal: tuple[int, int]) -> None:
-    master, slave = terminal
-    left = leave(terminal=os.ttyname(slave)).ready()
-    os.close(master)
+def test_hears_that_the_terminal_was_hung_up(leave: Leave, terminal: Pty) -> None:
+    left = leave(terminal=terminal.name).ready()
+    os.close(terminal.master)
     assert left.next() == "HUP"
     assert left.end(129) == 129
 
 
-def test_hears_what_is_typed(leave: Leave, terminal: tuple[int, int]) -> None:
+def test_hears_what_is_typed(leave: Leave, terminal: Pty) -> None:
     """As long as the container's side has not made the terminal raw."""
-    master, slave = terminal
-    left = leave(terminal=os.ttyname(slave)).ready()
+    left = leave(terminal=terminal.name).ready()
     for typed, name in ((b"\x03", "INT"), (b"\x1c", "QUIT")):
-        os.write(master, typed)
+        os.write(terminal.master, typed)
         assert left.next() == name
     assert left.end(0) == 0
 
 
-def test_terminal_of_a_caller_that_ignores_hangups(
-    leave: Leave, terminal: tuple[int, int]
-) -> None:
-    master, slave = terminal
+def test_terminal_of_a_caller_that_ignores_hangups(leave: Leave, terminal: Pty) -> None:
     before = ("/bin/sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh")
-    left = leave(*before, terminal=os.ttyname(slave)).ready()
-    os.close(master)
+    left = leave(*before, terminal=terminal.name).ready()
+    os.close(terminal.master)
     assert left.next() == "HUP"
     assert left.end(0) == 0

@@ -173,6 +173,21 @@ def supervisor(base: Path) -> Iterator[Supervisor]:
         yield started
 
 
+@pytest.fixture
+def undisturbed(supervisor: Supervisor) -> Iterator[Supervisor]:
+    """One that serves, and has no descriptor more, after whatever the test has done to it."""
+    before = supervisor.at_rest()
+    yield supervisor
+    supervisor.serves()
+    wait_until("descriptors closed", lambda: supervisor.descriptors == before)
+
+
+@pytest.fixture
+def bundle(base: Path) -> Path:
+    make_rootfs(base / "rootfs")
+    return write_bundle(base / "b", make_config(["true"], str(base / "rootfs")))
+
+
 def test_unknown_container(supervisor: Supervisor) -> None:
     for operation in ([b"state"], [b"start"], [b"kill", b"TERM"], [b"delete", b""]):
         name, *rest = operation
@@ -273,26 +288,21 @@ def test_half_a_request_is_not_waited_for(supervisor: Supervisor) -> None:
     supervisor.serves()
 
 
-def test_callers_that_do_not_wait_for_the_answer(supervisor: Supervisor) -> None:
-    before = supervisor.at_rest()
+def test_callers_that_do_not_wait_for_the_answer(undisturbed: Supervisor) -> None:
     for _ in range(50):
-        with supervisor.connect() as sock:
+        with undisturbed.connect() as sock:
             sock.sendall(wire.frame(NOBODY))
             # a reset instead of an orderly end
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    supervisor.serves()
-    wait_until("connections closed", lambda: supervisor.descriptors == before)
 
 
-def test_many_at_once(supervisor: Supervisor) -> None:
-    before = supervisor.at_rest()
+def test_many_at_once(undisturbed: Supervisor) -> None:
     with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(supervisor.connect()) for _ in range(300)]
+        socks = [stack.enter_context(undisturbed.connect()) for _ in range(300)]
         for sock in socks:
             sock.sendall(wire.frame(NOBODY))
         answers = {everything(sock)[:1] for sock in socks}
     assert answers == {b"\1"}
-    wait_until("connections closed", lambda: supervisor.descriptors == before)
 
 
 @pytest.mark.parametrize(
@@ -333,29 +343,23 @@ def test_missing_fields(supervisor: Supervisor, fields: list[bytes]) -> None:
         [b"1", b"22", b"/", b"2", b"create", b"c1", b"no equals sign", b"=", b"SCRUN_ENGINE=no"],
     ],
 )
-def test_create_that_makes_no_sense(supervisor: Supervisor, fields: list[bytes]) -> None:
-    before = supervisor.at_rest()
+def test_create_that_makes_no_sense(undisturbed: Supervisor, fields: list[bytes]) -> None:
     ours, anchor = socket.socketpair()
     with ours, anchor, open(os.devnull, "r+b") as null:
         fds = [null.fileno()] * 3 + [anchor.fileno()]
-        answer = supervisor.ask(b"create", *fields, fds=fds)
-    supervisor.serves()
+        answer = undisturbed.ask(b"create", *fields, fds=fds)
     assert answer[:1] == b"\1"
     assert len(answer) > 1
-    assert listed(supervisor.root) == [NAME]
-    wait_until("descriptors closed", lambda: supervisor.descriptors == before)
+    assert listed(undisturbed.root) == [NAME]
 
 
 @pytest.mark.parametrize("bundle", [b"/nonexistent", b"/", b"/tmp/\xff", b"relative", b""])
-def test_create_of_a_bundle_that_is_none(supervisor: Supervisor, bundle: bytes) -> None:
-    before = supervisor.at_rest()
-    answer = supervisor.create(b"c1", bundle)
-    supervisor.serves()
+def test_create_of_a_bundle_that_is_none(undisturbed: Supervisor, bundle: bytes) -> None:
+    answer = undisturbed.create(b"c1", bundle)
     assert answer[:1] == b"\1"
-    assert supervisor.ask(b"state", b"c1")[:1] == b"\1"
-    wait_until("record removed", lambda: listed(supervisor.root) == [NAME])
-    wait_until("descriptors closed", lambda: supervisor.descriptors == before)
-    assert descendants(supervisor.pid) == []
+    assert undisturbed.ask(b"state", b"c1")[:1] == b"\1"
+    wait_until("record removed", lambda: listed(undisturbed.root) == [NAME])
+    assert descendants(undisturbed.pid) == []
 
 
 @contextlib.contextmanager
@@ -375,9 +379,7 @@ def asking(supervisor: Supervisor, bundle: Path, *variables: bytes) -> Iterator[
         yield sock
 
 
-def test_the_anchor_of_a_create_may_be_named_late(supervisor: Supervisor, base: Path) -> None:
-    make_rootfs(base / "rootfs")
-    bundle = write_bundle(base / "b", make_config(["true"], str(base / "rootfs")))
+def test_the_anchor_of_a_create_may_be_named_late(supervisor: Supervisor, bundle: Path) -> None:
 
     def state() -> dict[str, object]:
         answer = supervisor.ask(b"state", b"c1")
@@ -395,10 +397,8 @@ def test_the_anchor_of_a_create_may_be_named_late(supervisor: Supervisor, base: 
 
 
 def test_a_create_that_dies_as_its_container_becomes_created(
-    supervisor: Supervisor, base: Path
+    supervisor: Supervisor, bundle: Path
 ) -> None:
-    make_rootfs(base / "rootfs")
-    bundle = write_bundle(base / "b", make_config(["true"], str(base / "rootfs")))
     for number in range(40):
         with asking(supervisor, bundle) as sock:
             sock.sendall(b"%d\n" % os.getpid())
@@ -409,9 +409,7 @@ def test_a_create_that_dies_as_its_container_becomes_created(
 
 
 @pytest.mark.parametrize("name", [b"0\n", b"-1\n", b"x\n", b"\n", b"4194305\n", b"1"])
-def test_an_anchor_that_has_no_pid(supervisor: Supervisor, base: Path, name: bytes) -> None:
-    make_rootfs(base / "rootfs")
-    bundle = write_bundle(base / "b", make_config(["true"], str(base / "rootfs")))
+def test_an_anchor_that_has_no_pid(supervisor: Supervisor, bundle: Path, name: bytes) -> None:
     with asking(supervisor, bundle) as sock:
         sock.sendall(name)
         sock.shutdown(socket.SHUT_WR)
@@ -432,8 +430,9 @@ def test_an_answer_is_whole_although_more_was_said(supervisor: Supervisor, base:
 
 
 @pytest.mark.parametrize("kind", ["file", "null", "pipe", "listener"])
-def test_create_with_an_anchor_that_is_none(supervisor: Supervisor, base: Path, kind: str) -> None:
-    before = supervisor.at_rest()
+def test_create_with_an_anchor_that_is_none(
+    undisturbed: Supervisor, base: Path, kind: str
+) -> None:
     with contextlib.ExitStack() as stack:
         fd: int
         if kind == "file":
@@ -449,58 +448,44 @@ def test_create_with_an_anchor_that_is_none(supervisor: Supervisor, base: Path, 
             listener.bind(str(base / "listener"))
             listener.listen()
             fd = listener.fileno()
-        answer = supervisor.create(b"c1", b"/nonexistent", fds=[fd] * 4)
-    supervisor.serves()
+        answer = undisturbed.create(b"c1", b"/nonexistent", fds=[fd] * 4)
     assert answer[:1] == b"\1"
-    wait_until("record removed", lambda: listed(supervisor.root) == [NAME])
-    wait_until("descriptors closed", lambda: supervisor.descriptors == before)
+    wait_until("record removed", lambda: listed(undisturbed.root) == [NAME])
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_create_with_too_few_descriptors(supervisor: Supervisor, count: int) -> None:
-    before = supervisor.at_rest()
+def test_create_with_too_few_descriptors(undisturbed: Supervisor, count: int) -> None:
     with open(os.devnull, "r+b") as null:
-        answer = supervisor.create(b"c1", b"/", fds=[null.fileno()] * count)
+        answer = undisturbed.create(b"c1", b"/", fds=[null.fileno()] * count)
     assert answer[:1] == b"\1"
-    assert listed(supervisor.root) == [NAME]
-    supervisor.serves()
-    wait_until("descriptors closed", lambda: supervisor.descriptors == before)
+    assert listed(undisturbed.root) == [NAME]
 
 
 @pytest.mark.parametrize("count", [5, 6, 100, 253])
-def test_create_with_too_many_descriptors(supervisor: Supervisor, count: int) -> None:
-    before = supervisor.at_rest()
+def test_create_with_too_many_descriptors(undisturbed: Supervisor, count: int) -> None:
     with open(os.devnull, "r+b") as null:
-        assert supervisor.create(b"c1", b"/", fds=[null.fileno()] * count) == b""
-    assert listed(supervisor.root) == [NAME]
-    supervisor.serves()
-    wait_until("descriptors closed", lambda: supervisor.descriptors == before)
+        assert undisturbed.create(b"c1", b"/", fds=[null.fileno()] * count) == b""
+    assert listed(undisturbed.root) == [NAME]
 
 
 @pytest.mark.parametrize("count", [1, 4, 5])
-def test_descriptors_beside_other_requests(supervisor: Supervisor, count: int) -> None:
-    before = supervisor.at_rest()
+def test_descriptors_beside_other_requests(undisturbed: Supervisor, count: int) -> None:
     with open(os.devnull, "r+b") as null:
         for _ in range(20):
             for fields in (NOBODY, [b"frobnicate"], [b"delete", b"nobody", b"1"]):
-                supervisor.ask(*fields, fds=[null.fileno()] * count)
-    supervisor.serves()
-    wait_until("descriptors closed", lambda: supervisor.descriptors == before)
+                undisturbed.ask(*fields, fds=[null.fileno()] * count)
 
 
-def test_descriptors_beside_every_part_of_a_request(supervisor: Supervisor) -> None:
-    before = supervisor.at_rest()
+def test_descriptors_beside_every_part_of_a_request(undisturbed: Supervisor) -> None:
     with (
         open(os.devnull, "r+b") as null,
-        supervisor.connect() as sock,
+        undisturbed.connect() as sock,
         contextlib.suppress(ConnectionError),
     ):
         for byte in wire.frame(NOBODY):
             socket.send_fds(sock, [bytes([byte])], [null.fileno()])
             time.sleep(0.01)
         assert everything(sock) == b""
-    supervisor.serves()
-    wait_until("descriptors closed", lambda: supervisor.descriptors == before)
 
 
 def test_descriptors_in_half_a_request(supervisor: Supervisor) -> None:

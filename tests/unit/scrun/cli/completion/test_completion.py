@@ -18,7 +18,7 @@ from scrun.cli.completion import complete as completion
 from scrun.cli.completion.scripts import SCRIPTS
 from scrun.cli.grammar import COMMANDS, options_of
 from scrun.model.record import Record, write_record
-from tests.harness.program import run_program
+from tests.harness.program import output_of, run_program
 from tests.harness.site import scrun_binary
 
 TIMEOUT = 20
@@ -73,13 +73,12 @@ class Bash:
             'source "$1"; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1));'
             ' _scrun; ((${#COMPREPLY[@]})) && printf "%s\\n" "${COMPREPLY[@]}"; :'
         )
-        done = run_program(
+        said = output_of(
             ["bash", "--norc", "-uc", program, "bash", self._place.scripts["bash"], *split],
             env=self._place.environment,
             timeout=TIMEOUT,
         )
-        assert (done.returncode, done.stderr) == (0, "")
-        return {*done.stdout.splitlines()}
+        return {*said.splitlines()}
 
     def close(self) -> None:
         """Nothing is left running."""
@@ -101,13 +100,12 @@ class Fish:
         """Return what is offered for the last of the words."""
         line = " ".join(word.replace(" ", "\\ ") for word in words)
         program = f"source '{self._place.scripts['fish']}'; complete -C $argv[1]"
-        done = run_program(
+        said = output_of(
             ["fish", "--no-config", "-c", program, line],
             env=self._place.environment,
             timeout=TIMEOUT,
         )
-        assert (done.returncode, done.stderr) == (0, "")
-        return {offer.partition("\t")[0] for offer in done.stdout.splitlines()}
+        return {offer.partition("\t")[0] for offer in said.splitlines()}
 
     def close(self) -> None:
         """Nothing is left running."""
@@ -307,11 +305,10 @@ def test_fish_finds_it_in_its_configuration(place: Place) -> None:
     completions = Path(place.environment["XDG_CONFIG_HOME"]) / "fish" / "completions"
     completions.mkdir(parents=True)
     (completions / "scrun.fish").write_text(SCRIPTS["fish"])
-    done = run_program(
+    said = output_of(
         ["fish", "-c", "complete -C 'scrun st'"], env=place.environment, timeout=TIMEOUT
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == ["start", "state"]
+    assert [line.partition("\t")[0] for line in said.splitlines()] == ["start", "state"]
 
 
 @pytest.mark.covers("scrun completion")
@@ -370,10 +367,9 @@ def test_any_line(words: list[str], tail: str) -> None:
     ],
 )
 def test_what_the_shells_ask_for(place: Place, line: str, expected: list[str]) -> None:
-    done = run_program(
+    said = output_of(
         [scrun_binary(), "__complete", *line.split(" ")], env=place.environment, timeout=TIMEOUT
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == expected
+    assert said.splitlines() == expected
     assert not list(place.root.glob("@*.sock"))
     assert not (place.base / "run").exists()  # no supervisor, and no place for one
