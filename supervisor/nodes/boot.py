@@ -9,31 +9,17 @@ if sys.version_info < (3, 6):
 import _frozen_importlib, _frozen_importlib_external, binascii, marshal, os, zlib
 
 names = sorted(name for name in os.environ if name.startswith("SCRUN_SHIM_"))
+if not names:
+    sys.exit("SCRUN_SHIM_0 did not come to the node: does the site clear the environment?")
 given = binascii.a2b_base64("".join([os.environ.pop(name) for name in names]))
-
-def take(count):
-    global given
-    parts = []
-    while count:
-        part = given[:count] if names else os.read(0, count)
-        given = given[count:]
-        if not part:
-            sys.exit(0)
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
-
-line = b""
-while not line.endswith(b"\n"):
-    line += take(1)
-sources, compiled, magic = line.split()
-sources, compiled = take(int(sources)), take(int(compiled))
-ours = _frozen_importlib_external.MAGIC_NUMBER.hex()
-if magic.decode() == ours:
-    modules = marshal.loads(zlib.decompress(compiled))
+line, _, parts = given.partition(b"\n")
+length, magic = line.decode().split()
+length = int(length)
+if magic == _frozen_importlib_external.MAGIC_NUMBER.hex():
+    modules = marshal.loads(zlib.decompress(parts[length:]))
 else:
     import json
-    modules = json.loads(zlib.decompress(sources).decode())
+    modules = json.loads(zlib.decompress(parts[:length]).decode())
 
 class Modules:
     def find_spec(self, name, path=None, target=None):

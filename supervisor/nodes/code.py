@@ -1,7 +1,7 @@
 """How the shim comes to the node: as text in a command, and modules in the step's environment.
 
-They may also come on standard input, but through srun that takes 43 ms more: it holds back what is
-longer than a KiB until the first one is acknowledged.
+Not by srun's standard input: what is longer than a KiB takes 43 ms more there, because srun waits
+for an acknowledgement.
 
 Nothing of ours is installed there. A bare interpreter takes 8 ms; to compile the modules would
 take twice as long, so they travel compiled as well, for an interpreter that writes the same
@@ -25,27 +25,24 @@ PACKAGE = "scrun.supervisor.shim"
 _VARIABLE = 100_000  # characters; the kernel takes 128 KiB
 
 
+@functools.cache
 def variables() -> dict[str, str]:
     """Return variables for the step's environment that carry the code; reads files.
 
     Raises:
         OSError: Our own modules cannot be read.
     """
-    text = base64.b64encode(code()).decode()
+    text = base64.b64encode(_code()).decode()
     parts = [text[at : at + _VARIABLE] for at in range(0, len(text), _VARIABLE)]
     return {f"SCRUN_SHIM_{number}": part for number, part in enumerate(parts)}
 
 
-@functools.cache
-def code() -> bytes:
-    """Return the code, for variables or to be sent first to standard input; reads files.
+def _code() -> bytes:
+    """Return the code.
 
-    That is a line with three words: the lengths of two parts, and the version of our bytecode, in
-    hexadecimal. Then, compressed by zlib, the sources by their modules' names as JSON, and the
+    That is a line with two words: the length of the first part, and the version of our bytecode
+    in hexadecimal. Then, compressed by zlib, the sources by their modules' names as JSON, and the
     same compiled, by `marshal`.
-
-    Raises:
-        OSError: Our own modules cannot be read.
     """
     folder = os.path.join(packages(), *PACKAGE.split("."))
     sources: dict[str, str] = {"scrun": "", "scrun.supervisor": ""}
@@ -61,8 +58,6 @@ def code() -> bytes:
         with open(path, encoding="utf-8") as source:
             sources[name] = source.read()
         compiled[name] = SourceFileLoader(name, path).get_code(name)  # from its cache
-    parts = [
-        zlib.compress(part) for part in (msgspec.json.encode(sources), marshal.dumps(compiled))
-    ]
-    line = f"{len(parts[0])} {len(parts[1])} {MAGIC_NUMBER.hex()}\n"
-    return line.encode() + b"".join(parts)
+    text = zlib.compress(msgspec.json.encode(sources))
+    line = f"{len(text)} {MAGIC_NUMBER.hex()}\n"
+    return line.encode() + text + zlib.compress(marshal.dumps(compiled))

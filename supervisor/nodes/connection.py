@@ -11,9 +11,7 @@ import trio
 from scrun.core.text import printable_lines
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.code import code
 from scrun.supervisor.nodes.dialing import Listener, Unreached
 from scrun.supervisor.nodes.link import Broken, Link
 from scrun.supervisor.nodes.listening import NotReached, addresses
@@ -299,27 +297,15 @@ def _ignore(number: int) -> None:
 
 
 @asynccontextmanager
-async def connected(
-    to_srun: int, from_srun: int, journal: Journal, *, send_code: bool = True
-) -> AsyncIterator[Shim]:
+async def connected(to_srun: int, from_srun: int, journal: Journal) -> AsyncIterator[Shim]:
     """Carry frames to and from a shim while the block runs.
 
     Args:
         to_srun: The pipe to srun's standard input; closed at the end, so that the shim ends.
         from_srun: The pipe from its standard output; likewise.
         journal: Where messages go.
-        send_code: Whether it gets its code here, and not by `supervisor.nodes.code.variables`.
-
-    Raises:
-        OSError: The shim's code cannot be read.
     """
     control = Link(from_srun, to_srun, _HELLO)
-    try:
-        if send_code:
-            control.put(await in_thread(code))
-    except BaseException:
-        control.close("it was closed")
-        raise
     async with unwrapped() as nursery:
         shim = Shim(control, nursery, journal)
         nursery.start_soon(shim.run_control)

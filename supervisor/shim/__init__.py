@@ -5,9 +5,9 @@ installed: it travels over the step's own srun. It imports nothing but its own f
 settings and decides nothing: it does what the supervisor asks, and reports.
 
 **Start.** The step's command is a Python with a few lines, BOOT (`supervisor.nodes.boot`), which
-takes the shim's modules from its environment or from standard input. Both directions of srun carry
-frames (`frames`); what is on standard output before `hello` is no frame, for sites have scripts
-that write there. Standard error is for the text of an internal error only.
+takes the shim's modules from its environment. Both directions of srun carry frames (`frames`).
+What is on standard output before `hello` is no frame, for sites have scripts that write there.
+Standard error is for the text of an internal error only.
 
 **Frames.** A header (`frames.HEADER`: kind, stream, length), then `length` bytes. CALL, REPLY and
 EVENT carry JSON; the others belong to a stream. They go over srun until `dial` has succeeded, and

@@ -61,24 +61,10 @@ class Peer:
     def __init__(self, receiving: trio.abc.ReceiveStream, sending: trio.abc.SendStream) -> None:
         self.control = (receiving, sending)
         self.stream: trio.SocketStream | None = None
-        self.code = b""
         self._readers: dict[object, Reader] = {}
         self._frames: dict[object, list[Frame]] = {}
 
-    async def take_code(self) -> None:
-        """Read exactly the code."""
-        receiving = self.control[0]
-        line = b""
-        while not line.endswith(b"\n"):
-            line += await receiving.receive_some(1)
-        left = sum(int(word) for word in line.split()[:2])
-        while left:
-            part = await receiving.receive_some(left)
-            assert part
-            left -= len(part)
-
     async def hello(self, **other: object) -> None:
-        await self.take_code()
         await self.event(**{**HELLO, **other})
 
     async def event(self, **fields: object) -> None:

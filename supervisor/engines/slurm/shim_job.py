@@ -81,7 +81,7 @@ class ShimJob(SlurmJob):
         """Start the shim, which comes up while the bundle is staged, and end it afterwards."""
         words = ["--jobid", self.id, "--job-name", "scrun", *self._layout.arguments]
         options = [word for word in self._options if word != "--unbuffered"]  # a pty, see LINE
-        words += ["--overlap", "--export=NONE", *options]
+        words += ["--overlap", *options]
         async with self._shim_step.opened(words, self._variables_of_job()):
             yield self
 

@@ -11,11 +11,13 @@ from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.boot import boot_command
+from scrun.supervisor.nodes.code import variables as code_variables
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
 
 _WAY_OUT = 10.0
@@ -66,9 +68,14 @@ class ShimStep:
         Args:
             options: Options of srun.
             variables: More of srun's environment.
+
+        Raises:
+            OSError: The shim's code cannot be read.
         """
+        code = await in_thread(code_variables)
+        options = [*options, "--export=" + ",".join(code)]
         async with unwrapped() as nursery:
-            nursery.start_soon(self._run, options, variables)
+            nursery.start_soon(self._run, options, {**variables, **code})
             try:
                 yield
             finally:

@@ -20,6 +20,7 @@ import trio
 from scrun.supervisor.children.processes import Child, ChildEnv, child
 from scrun.supervisor.nodes import connection
 from scrun.supervisor.nodes.boot import boot_command
+from scrun.supervisor.nodes.code import variables
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost, connected
 from scrun.supervisor.nodes.dialing import Unreached
 from tests.harness import users
@@ -87,7 +88,7 @@ async def node(
     (tmp_path / "tmp").mkdir(exist_ok=True)
     stdin, to_shim = os.pipe()
     from_shim, stdout = os.pipe()
-    env = ENV.with_more({"TMPDIR": str(tmp_path / "tmp")})
+    env = ENV.with_more({"TMPDIR": str(tmp_path / "tmp"), **variables()})
     async with (
         child(boot_command(), env, stdin=stdin, stdout=stdout, stderr=2) as process,
         connected(to_shim, from_shim, (said or Said()).journal) as shim,

@@ -1,8 +1,8 @@
 """How the shim comes to a node: any Python from 3.6 on, and nothing of ours installed there."""
 
 import ast
+import base64
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +14,7 @@ import pytest
 
 from scrun.supervisor.nodes import code as module
 from scrun.supervisor.nodes.boot import BOOT, boot_command
-from scrun.supervisor.nodes.code import code, variables
+from scrun.supervisor.nodes.code import variables
 from tests import CHECKOUT
 
 MAIN = """
@@ -41,31 +41,34 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "main.py").write_text(MAIN)
     (folder / "notes.txt").write_text("not a module")
     monkeypatch.setattr(module, "packages", lambda: str(tmp_path))
-    code.cache_clear()
+    variables.cache_clear()
     yield folder
-    code.cache_clear()
+    variables.cache_clear()
 
 
-def booted(
-    content: bytes, env: dict[str, str] | None = None
-) -> "subprocess.CompletedProcess[bytes]":
+def booted(env: dict[str, str], content: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(
-        boot_command(), input=content, capture_output=True, env=env or {}, cwd="/", timeout=30
+        boot_command(), input=content, capture_output=True, env=env, cwd="/", timeout=30
     )
 
 
-def of_another_python(content: bytes) -> bytes:
+def taken_apart(env: dict[str, str]) -> tuple[list[bytes], bytes]:
+    """The two words of the first line, and what follows."""
+    line, _, rest = base64.b64decode("".join(env.values())).partition(b"\n")
+    return line.split(), rest
+
+
+def of_another_python(env: dict[str, str]) -> dict[str, str]:
     """The same for an interpreter with other bytecode."""
-    line, _, rest = content.partition(b"\n")
-    sources, compiled, _ = line.split()
-    return b" ".join((sources, compiled, b"deadbeef")) + b"\n" + rest
+    words, rest = taken_apart(env)
+    content = words[0] + b" deadbeef\n" + rest
+    return {"SCRUN_SHIM_0": base64.b64encode(content).decode()}
 
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.usefixtures("stand_in")
 def test_it_starts(*, compiled: bool) -> None:
-    content = code() if compiled else of_another_python(code())
-    done = booted(content + b"frames follow")
+    done = booted(variables() if compiled else of_another_python(variables()), b"frames follow")
     assert done.stderr == b""
     assert done.returncode == 5
     words, value, frames, path, isolated = ast.literal_eval(done.stdout.decode())
@@ -74,15 +77,11 @@ def test_it_starts(*, compiled: bool) -> None:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_it_starts_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_VARIABLE", 500)
-    code = variables()
-    assert len(code) > 2
-    assert len(code) < 10  # they are put in order by their names
-    done = booted(b"frames follow", code)
+    assert 2 < len(variables()) < 10  # they are put in order by their names
+    done = booted(variables())
     assert (done.returncode, done.stderr) == (5, b"")
-    _, _, frames, _, _ = ast.literal_eval(done.stdout.decode())
-    assert frames == b"frames follow"
 
 
 def test_variables_are_short() -> None:
@@ -90,30 +89,15 @@ def test_variables_are_short() -> None:
     assert len(variables()) < 10
 
 
-@pytest.mark.usefixtures("stand_in")
-def test_it_reads_no_more_than_its_code() -> None:
-    """However the bytes come."""
-    readable, writable = os.pipe()
-    process = subprocess.Popen(boot_command(), stdin=readable, stdout=subprocess.PIPE, env={})
-    os.close(readable)
-    content = code()
-    for at in range(0, len(content), 50):
-        os.write(writable, content[at : at + 50])
-    os.write(writable, b"frames")
-    out, _ = process.communicate(timeout=30)
-    os.close(writable)
-    assert b"'frames'" in out or b"b'frames'" in out
-
-
-def test_an_end_before_the_code() -> None:
-    for content in (b"", b"12 1", code()[:500]):
-        done = booted(content)
-        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+def test_no_variables() -> None:
+    done = booted({})
+    assert done.returncode == 1
+    assert b"SCRUN_SHIM_0 did not come to the node" in done.stderr
 
 
 def test_no_python(tmp_path: Path) -> None:
     (tmp_path / "python3").write_text("not executable")
-    done = booted(code(), {"PATH": str(tmp_path)})
+    done = booted({"PATH": str(tmp_path)})
     assert done.returncode == 127
     assert done.stderr == b"there is no Python on this node\n"
 
@@ -121,22 +105,20 @@ def test_no_python(tmp_path: Path) -> None:
 def test_the_first_python_of_the_path(tmp_path: Path) -> None:
     (tmp_path / "python3").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "python3").chmod(0o755)
-    done = booted(b"", {"PATH": str(tmp_path)})
+    done = booted({"PATH": str(tmp_path)})
     assert done.stdout.decode().splitlines()[:5] == ["-I", "-S", "-X", "utf8", "-c"]
 
 
 def test_what_is_sent() -> None:
-    line, _, rest = code().partition(b"\n")
-    sources, compiled, magic = line.split()
-    assert len(rest) == int(sources) + int(compiled)
+    (length, magic), rest = taken_apart(variables())
     assert bytes.fromhex(magic.decode())
-    found = json.loads(zlib.decompress(rest[: int(sources)]))
+    found = json.loads(zlib.decompress(rest[: int(length)]))
     folder = CHECKOUT / "supervisor" / "shim"
     assert set(found) == {"scrun", "scrun.supervisor", "scrun.supervisor.shim"} | {
         f"scrun.supervisor.shim.{path.stem}" for path in folder.glob("[!_]*.py")
     }
     assert found["scrun.supervisor.shim.frames"] == (folder / "frames.py").read_text()
-    assert code() is code()
+    assert variables() is variables()
 
 
 def test_the_command_is_short() -> None:
@@ -174,6 +156,6 @@ def test_other_interpreters() -> None:
     for python in interpreters():
         command = [python, "-I", "-S", "-X", "utf8", "-c", BOOT]
         done = subprocess.run(
-            command, input=code() + b"x", capture_output=True, env={}, timeout=30
+            command, input=b"x", capture_output=True, env=variables(), timeout=30
         )
         assert done.returncode == 5, (python, done.stderr)

@@ -24,7 +24,6 @@ async def test_hello() -> None:
 
 async def test_hello_in_pieces() -> None:
     async with played() as (shim, peer):
-        await peer.take_code()
         for byte in frame(EVENT, 0, json.dumps(HELLO).encode()):
             await peer.control[1].send_all(bytes([byte]))
         assert (await shim.hello()).node == "node1"
@@ -34,7 +33,6 @@ async def test_a_prologs_words_before_hello() -> None:
     """Slurm's TaskProlog may print to the task's standard output."""
     said = Said()
     async with played(said) as (shim, peer):
-        await peer.take_code()
         await peer.control[1].send_all("prölog says\nhi\n".encode())
         await peer.control[1].send_all(b"more\n" + frame(EVENT, 0, json.dumps(HELLO).encode())[:7])
         await trio.sleep(0.02)
@@ -50,7 +48,6 @@ async def test_nothing_but_other_words() -> None:
             with pytest.raises(trio.BrokenResourceError):
                 await peer.control[1].send_all(b"y\n" * (1 << 20))
 
-        await peer.take_code()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(chatter)
             with pytest.raises(ShimLost, match="no frame"):
