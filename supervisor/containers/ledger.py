@@ -11,6 +11,7 @@ from scrun.model.waiting import OF_WAITING, Waiting, annotations_of, waiting_lin
 from scrun.oci.state import render_state
 from scrun.supervisor.containers.records import make_record
 from scrun.supervisor.contracts.create_request import CreateRequest
+from scrun.supervisor.contracts.engine import Job, SaysLaunch
 from scrun.supervisor.core.identity import myself
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
@@ -107,6 +108,23 @@ class Ledger:
         if job_id != self.record.job_id:
             self.journal.write("verbose", f"the job is {job_id}")
         self.note(job_id=job_id, owns_job=owned, annotations={"org.scrun.job_id": job_id})
+
+    def job_granted(self, job: Job, directory: str) -> str:
+        """Note where the container will run, and what launches it.
+
+        Args:
+            job: Its job.
+            directory: Where its bundle will be staged.
+
+        Returns:
+            The nodes, as a Slurm node list.
+        """
+        nodes = job.environment.get("SLURM_JOB_NODELIST", "")
+        annotations = {"org.scrun.nodes": nodes}
+        if isinstance(job, SaysLaunch):
+            annotations["org.scrun.launch"] = job.launch
+        self.note(staged=directory, annotations=annotations)
+        return nodes
 
     def job_waits(self, news: Waiting | None) -> None:
         """Record what the job waits for; None: it no longer waits."""

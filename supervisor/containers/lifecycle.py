@@ -253,10 +253,8 @@ class Lifecycle(Phases):
         )
 
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
-        nodes = job.environment.get("SLURM_JOB_NODELIST", "")
         directory = directory_for(self._create_request.settings.staging, stack.request)
-        self._ledger.note(staged=directory, annotations={"org.scrun.nodes": nodes})
-        self._notices.granted(nodes)
+        self._notices.granted(self._ledger.job_granted(job, directory))
         try:
             await stack.allocated(job)
             variables = script_variables(

@@ -198,6 +198,17 @@ class FirstProcess(Protocol):
 
 
 @runtime_checkable
+class SaysLaunch(Protocol):
+    """A job that knows what launches its containers.
+
+    Attributes:
+        launch: `shim` or `container`, as in the setting.
+    """
+
+    launch: str
+
+
+@runtime_checkable
 class CreatesFirst(Protocol):
     """A job that can create a container without starting its program.
 

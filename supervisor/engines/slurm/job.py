@@ -38,6 +38,8 @@ _HALF_A_TERMINAL = (
 class SlurmJob:
     """A job of Slurm (see `supervisor.contracts.engine.Job`)."""
 
+    launch = "container"
+
     def __init__(
         self,
         tools: Tools,

@@ -44,6 +44,7 @@ _NEWS_OF_THE_JOB = 2.0
 class ShimJob(SlurmJob):
     """A job whose container a shim makes (see `supervisor.contracts.engine.CreatesFirst`)."""
 
+    launch = "shim"
     below_engine = False
 
     def __init__(

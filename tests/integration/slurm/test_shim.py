@@ -97,6 +97,7 @@ def test_what_the_log_says(site: Site) -> None:
     log = site.must("logs", "--messages", life.id)
     assert "launched by a shim on node" in log
     assert "streams go over srun" not in log
+    assert life.state()["annotations"]["org.scrun.launch"] == "shim"
     life.kill("KILL")
     life.wait()
     life.delete()
