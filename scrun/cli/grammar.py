@@ -180,9 +180,15 @@ COMMANDS: dict[str, Command] = {
         (),
         (
             ("format", "f", "table|json", USED, ONCE, "How to print them (default: table)"),
+            ("jobs", "j", None, USED, ONCE, "Instead, jobs that wait for their next container"),
             ("quiet", "q", None, USED, ONCE, "Only their ids"),
             ("wide", "w", None, USED, ONCE, "All columns, whatever the terminal's width"),
         ),
+    ),
+    "release": (
+        "Release the jobs that wait for their next container, or one",
+        ("[job]",),
+        (),
     ),
     "ps": (
         "List the processes in a container",

@@ -44,6 +44,9 @@ def run(parsed: Parsed, argv: list[str]) -> int:
     """
     del argv
     root = record_root(parsed)
+    if parsed.options.get("jobs"):
+        say(jobs(root, parsed).encode("utf-8", "replace"))
+        return 0
     ids = containers(root)
     lost: list[str] = []
     if parsed.options.get("quiet"):
@@ -180,6 +183,37 @@ def _owner_or_nobody(directory: str) -> str:
         return user_name(os.stat(directory).st_uid, "#{}")
     except OSError:
         return ""
+
+
+# The jobs
+
+
+def jobs(root: str, parsed: Parsed) -> str:
+    """Return text about the jobs that wait for their next container (`[slurm] linger`).
+
+    A supervisor of an older version does not know the request, and keeps no jobs.
+    """
+    import json
+
+    from scrun.cli.columns import columns
+    from scrun.client.waiting_jobs import ask_all
+
+    found: list[dict[str, object]] = []
+    for status, answer in ask_all(root, [b"jobs"]):
+        found += [] if status else json.loads(answer)
+    if parsed.options.get("quiet"):
+        return "".join(f"{job['job_id']}\n" for job in found)
+    if parsed.text("format") == "json":
+        return json.dumps(found, indent=2) + "\n"
+    cells = (
+        (str(job["job_id"]), str(job["nodes"]), f"{job['seconds']:.0f}s", _words(job["options"]))
+        for job in found
+    )
+    return columns(("JOB", "NODES", "WAITS", "OPTIONS"), cells)
+
+
+def _words(options: object) -> str:
+    return " ".join(map(str, options)) if isinstance(options, list) else ""
 
 
 # The table

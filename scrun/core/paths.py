@@ -20,6 +20,9 @@ LOOKED = "@looked"
 OWN_LOG = "@supervisor.log"
 """The log of all supervisors of a root directory; no container id begins with `@`."""
 
+COMMON = "@user-"
+"""Begins the names of supervisors that serve all containers of a user."""
+
 _LINKS = 40
 _NOBODY = 65534
 """The owner shown for files of users whom a user namespace does not map (user_namespaces(7))."""

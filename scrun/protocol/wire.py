@@ -30,6 +30,8 @@ Requests, with their fields::
     exec   [PID, UMASK, CWD, COUNT, ARGUMENT...]
            with the same descriptors, for one more program; PID is its anchor's
     tidy   []                          starts to clean up after dead supervisors
+    jobs   []                          the jobs that wait for their next container, as JSON
+    release [JOB]                      releases one of them, or all: JOB is ""; replies with ids
 """
 
 import _socket

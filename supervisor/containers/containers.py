@@ -1,13 +1,13 @@
 """The containers of a supervisor: created, found and deleted by id."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
 
 from scrun.core.errors import StateError, SupervisorLost, UnknownContainer
-from scrun.core.paths import has_record
+from scrun.core.paths import COMMON, has_record
 from scrun.model.record import Record, read_record
 from scrun.model.states import taken
 from scrun.oci.ids import check_id
@@ -26,7 +26,8 @@ from scrun.supervisor.containers.records import (
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.core.nurseries import bulkhead
+from scrun.supervisor.contracts.kept import KeepsJobs, WaitingJob
+from scrun.supervisor.core.nurseries import bulkhead, unwrapped
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.plugins.choose_engine import Engines
@@ -60,7 +61,9 @@ class Containers:
         self._changed = changed
         self._engines = Engines(root, plugins)
         self._stagers = Stagers(plugins)
-        self._pods = Pods(nursery)
+        self._kept_jobs = 0
+        # others serve one pod: no container comes later that could use its job
+        self._pods = Pods(nursery, self._keep if name.startswith(COMMON) else None)
         self._known: dict[str, Container] = {}
         self._stopping = False
         self._successor = Successor(root, name, self._engines, self._stagers, changed)
@@ -68,8 +71,10 @@ class Containers:
     @property
     def alive(self) -> bool:
         """Whether anything of them, or of a dead supervisor's, is left to clean up."""
-        return self._successor.at_work or any(
-            container.alive for container in self._known.values()
+        return (
+            bool(self._kept_jobs)
+            or self._successor.at_work
+            or any(container.alive for container in self._known.values())
         )
 
     def tidy(self) -> None:
@@ -111,6 +116,48 @@ class Containers:
             container.end(taken("scrun-failure", "the supervisor was told to stop"))
         for container in list(self._known.values()):
             await container.gone.wait()
+        await self.keep_no_jobs()
+
+    async def keep_no_jobs(self) -> None:
+        """Release the jobs that wait, and let no further ones wait."""
+        self._pods.keep_longer = None
+        await bulkhead("the jobs that wait", self.release_waiting_jobs)
+
+    def waiting_jobs(self) -> list[WaitingJob]:
+        """Return the jobs that wait for their next container."""
+        return [job for _, job in self._waiting_jobs()]
+
+    async def release_waiting_jobs(self, job_id: str = "") -> list[str]:
+        """Release a job that waits for its next container, or all of them.
+
+        Returns:
+            The ids of the jobs.
+
+        Raises:
+            EngineError: The engine cannot be reached.
+        """
+        found = [(e, job.job_id) for e, job in self._waiting_jobs() if job_id in ("", job.job_id)]
+        async with unwrapped() as nursery:
+            for engine, waiting in found:
+                nursery.start_soon(engine.give_back, waiting)
+        return [waiting for _, waiting in found]
+
+    def _waiting_jobs(self) -> list[tuple[KeepsJobs, WaitingJob]]:
+        engines = (engine for engine in self._engines.known if isinstance(engine, KeepsJobs))
+        return [(engine, job) for engine in engines for job in engine.waiting_jobs()]
+
+    def _keep(self, task: Callable[[], Awaitable[None]]) -> None:
+        """See `supervisor.contracts.kept.Keep`."""
+
+        async def keep() -> None:
+            try:
+                await bulkhead("a job that was kept", task)
+            finally:
+                self._kept_jobs -= 1
+                self._changed()
+
+        self._kept_jobs += 1
+        self._nursery.start_soon(keep)
 
     def abandon(self) -> None:
         """Leave the rest of the work to others: the records describe it, and we drop the locks."""

@@ -250,6 +250,7 @@ class Lifecycle(Phases):
             on_waiting=self._job_waits,
             on_suspended=self._job_suspended,
             on_deferred_release=self._job_stays,
+            reusable=self._has_ended_by_itself,
         )
 
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:

@@ -46,6 +46,7 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault
 
+_BY_ITSELF = ("exited", "not-found", "not-executable")
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
 _MARK = 2.0
 
@@ -194,6 +195,11 @@ class Phases:
         self.suspended = suspended
         self._ledger.note(status=self.status)
         self._journal.write("info", suspended_line(self._ledger.record.job_id, suspended))
+
+    def _has_ended_by_itself(self) -> bool:
+        """Return whether its program has ended, and nobody had to end or clean up anything."""
+        reason = self._ending.reason if self._ending else ""
+        return reason in _BY_ITSELF and self.failure is None and not self._scope.cancel_called
 
     def end(self, ending: Ending) -> None:
         """Cancel the tree. Only the first reason counts."""

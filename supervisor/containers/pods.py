@@ -32,6 +32,7 @@ from scrun.oci.config import Config
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
+from scrun.supervisor.contracts.kept import Keep
 from scrun.supervisor.log.supervisor_log import fault
 
 _SHARING = ("slurm",)  # elsewhere there is nothing to share: this machine is one node
@@ -62,14 +63,16 @@ class _SharedJob:
         self.job: Job | None = None
         self.failure: Exception | None = None
         self._endings: list[Ending] = []
+        self._reusable = True
         self._job_id = ""
         self._news: Waiting | None = None
 
-    def request(self, lost: Callable[[Ending], None]) -> JobRequest:
+    def request(self, lost: Callable[[Ending], None], keep: Keep | None) -> JobRequest:
         """Return the first member's request, with callbacks that reach all members.
 
         Args:
             lost: Called when the job is taken away.
+            keep: See `JobRequest`.
         """
         return msgspec.structs.replace(
             self.first,
@@ -78,6 +81,8 @@ class _SharedJob:
             on_waiting=self._waiting,
             on_suspended=self._suspended,
             ending=lambda: ending_of(self._endings),
+            reusable=lambda: self._reusable,
+            keep=keep,
         )
 
     def enter(self, member: JobRequest) -> None:
@@ -93,6 +98,7 @@ class _SharedJob:
         self.members.remove(member)
         if (ending := member.ending()) is not None:
             self._endings.append(ending)
+        self._reusable &= member.reusable()
 
     def lost(self, ending: Ending) -> None:
         """Tell the members that the job was taken away."""
@@ -136,15 +142,21 @@ class _SharedJob:
 
 
 class Pods:
-    """The jobs of a supervisor's pods."""
+    """The jobs of a supervisor's pods.
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    Attributes:
+        keep_longer: Holds jobs beyond their containers; None: nothing does.
+    """
+
+    def __init__(self, nursery: trio.Nursery, keep: Keep | None = None) -> None:
         """Begin without pods.
 
         Args:
             nursery: For the tasks that keep jobs; it has to outlive the containers.
+            keep: Holds jobs beyond that, where the supervisor serves later containers.
         """
         self._nursery = nursery
+        self.keep_longer = keep
         self._jobs: dict[tuple[Engine, str], _SharedJob] = {}
         self._anchors: dict[int, str] = {}
 
@@ -214,7 +226,7 @@ class Pods:
 
         try:
             with shared.scope:
-                async with key[0].allocate(shared.request(lost)) as shared.job:
+                async with key[0].allocate(shared.request(lost, self.keep_longer)) as shared.job:
                     shared.settled.set()
                     await trio.sleep_forever()
         except Exception as error:

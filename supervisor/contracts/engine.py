@@ -14,6 +14,7 @@ from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.contracts.kept import Keep
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.log.journal import Journal
 
@@ -33,6 +34,11 @@ def _ignore() -> None:
 def _unknown_ending() -> Ending | None:
     """Return no ending."""
     return None
+
+
+def _doubtful() -> bool:
+    """Return that nothing is known of how it ended."""
+    return False
 
 
 class JobRequest(msgspec.Struct, frozen=True):
@@ -61,6 +67,9 @@ class JobRequest(msgspec.Struct, frozen=True):
         plugin_options: Options of Slurm's own plugins, for the tool that requests the job.
         on_first_node: Whether a container in an existing job runs on the first node of that, as
             the members of a pod do.
+        reusable: Returns whether all that used the job has ended by itself and is cleaned up. To
+            be called when the job is released.
+        keep: Holds the job beyond the container's life, where that is possible.
     """
 
     container: str
@@ -78,6 +87,8 @@ class JobRequest(msgspec.Struct, frozen=True):
     on_deferred_release: Callable[[], None] = _ignore
     plugin_options: Sequence[str] = ()
     on_first_node: bool = False
+    reusable: Callable[[], bool] = _doubtful
+    keep: Keep | None = None
 
 
 class Step(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from signal import SIGKILL, SIGTERM
 
+import msgspec
 import trio
 
 from scrun.core.errors import ScrunError, StateError, UsageError, described
@@ -35,6 +36,8 @@ from scrun.supervisor.sessions.viewers import attach, captured_output, follow
 
 DESCRIPTORS = 4
 """The number of descriptors with `create` and `exec`: three, and the anchor's socket."""
+
+_RELEASING = 20.0
 
 DONE = b"\0"
 """The first byte of an answer, the exit status, on success."""
@@ -85,6 +88,8 @@ class ClientRequest:
             b"follow": (2, self._follow),
             b"attach": (1, self._attach),
             b"tidy": (0, self._tidy),
+            b"jobs": (0, self._jobs),
+            b"release": (1, self._release),
         }
         try:
             count, handler = handlers.get(self._operation, (0, self._unknown))
@@ -165,6 +170,17 @@ class ClientRequest:
     async def _tidy(self) -> bytes:
         self._containers.look_for_leftovers()
         return DONE
+
+    async def _jobs(self) -> bytes:
+        return DONE + msgspec.json.encode(self._containers.waiting_jobs())
+
+    async def _release(self) -> bytes:
+        with trio.move_on_after(_RELEASING):
+            released = await self._containers.release_waiting_jobs(self._id)
+            return DONE + "".join(f"{job_id}\n" for job_id in released).encode()
+        raise StateError(
+            "Slurm does not answer: jobs are still being released; the supervisor goes on trying"
+        )
 
     async def _pause(self, *, resume: bool) -> bytes:
         await pause(self._live("resume" if resume else "pause"), resume=resume)

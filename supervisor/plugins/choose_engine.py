@@ -69,7 +69,12 @@ class Engines:
         self._recent.append(known)
         return known
 
+    @property
+    def known(self) -> list[Engine]:
+        """Those that are in use, and the recent ones."""
+        return list(self._known.values())
+
     def tidy(self) -> None:
         """Make all engines tidy up."""
-        for engine in list(self._known.values()):
+        for engine in self.known:
             engine.tidy()

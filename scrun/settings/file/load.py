@@ -114,6 +114,8 @@ class Slurm(msgspec.Struct, frozen=True):
             the site's oci.conf; `shim`, a program of scrun in the job's step, which calls crun or
             runc; `auto`, a shim if there is no oci.conf beside slurm.conf and the node has what a
             shim needs, else Slurm.
+        linger: Seconds that a job waits for the next container that requests the same, once its
+            own has ended. 0: it is released at once.
         engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are
             requests for the job.
         allow: Requests that annotations and variables of a container may make besides those for
@@ -129,6 +131,7 @@ class Slurm(msgspec.Struct, frozen=True):
     release_timeout: Seconds = 30
     give_up: tuple[Reason, ...] = GIVE_UP
     launch: Literal["auto", "container", "shim"] = "auto"
+    linger: Seconds = 0
     engine_flags: bool = True
     allow: tuple[str, ...] = ()
     defaults: dict[str, str] = {}

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import Literal
 
 import trio
@@ -19,6 +20,7 @@ from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.contracts.engine import Job, JobRequest
+from scrun.supervisor.contracts.kept import WaitingJob
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.identity import mark
 from scrun.supervisor.core.threads import in_thread
@@ -35,12 +37,14 @@ from scrun.supervisor.engines.slurm.layout import (
     layout_within,
     nodes_of_salloc,
 )
+from scrun.supervisor.engines.slurm.needs import needs_of
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
+from scrun.supervisor.engines.slurm.warm import WarmJobs
 
 _ANSWER = 10.0
 
@@ -63,6 +67,7 @@ class SlurmEngine:
         allowed: Collection[str],
         runtime: RuntimeSettings,
         launch: Launch = "container",
+        linger: float = 0,
     ) -> None:
         """Create the engine. This reads oci.conf, but asks Slurm nothing.
 
@@ -77,6 +82,7 @@ class SlurmEngine:
             allowed: Requests that config.json may make besides those for resources.
             runtime: Commands of the nodes' runtime that oci.conf has no key for.
             launch: What makes containers on the nodes (`[slurm] launch`).
+            linger: Seconds that a job waits for its next container (`[slurm] linger`).
         """
         self._tools = tools
         conf: OciConf | None = None
@@ -96,6 +102,7 @@ class SlurmEngine:
         self._shims_work = False
         self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools, give_up)
+        self._warm = WarmJobs(self._tools, linger)
         self._version: SlurmVersion | None = None
         self._asking = trio.Lock()
 
@@ -151,21 +158,24 @@ class SlurmEngine:
         wanted, because = self._wanted(request)
         check(wanted, one)
         directory = wanted.pop("SCRUN_WORKING_DIR", "") or request.directory
+        own = [f"--comment={mark(os.path.dirname(request.record))}", f"--chdir={directory}"]
         options = [
             f"--job-name={wanted.pop('SCRUN_JOB_NAME', '') or 'scrun'}",
-            f"--comment={mark(os.path.dirname(request.record))}",
             *nodes_of_salloc(wanted),
-            f"--chdir={directory}",
+            *own,
             *salloc_arguments(wanted, version.release),
             *request.plugin_options,
         ]
+        of_this_one = own if directory == request.directory else own[:1]
+        shared = [option for option in options if option not in of_this_one]
+        needs = needs_of(shared, environment, wanted)
         if what_it_does.job_container_id:
             options.append(f"--container-id={request.container}")
         of_the_step = {key: value for key, value in wanted.items() if key not in SHAPE}
         step_options = srun_arguments(of_the_step, version.release)
 
         @asynccontextmanager
-        async def job(held: Held, layout: Layout) -> AsyncIterator[Job]:
+        async def job(held: Held, layout: Layout) -> AsyncIterator[SlurmJob]:
             parts = (self._tools, what_it_does, self._commands, request, held, layout)
             reason = "" if layout.tasks == 1 else f"{layout.tasks} tasks"
             if "--label" in step_options:
@@ -193,10 +203,16 @@ class SlurmEngine:
                 yield ready
             return
         allocation = AllocationRequest(options, directory, because, self._release_timeout)
-        async with allocated(self._tools, self._queue, request, allocation) as held:
-            layout = layout_of_own_job(wanted, held.environment, one)
-            async with job(held, layout) as ready:
-                yield ready
+        allocate = partial(self._allocated, allocation)  # with a job of ours, we are there
+        async with self._warm.loan(request, needs, allocate) as loan:
+            layout = layout_of_own_job(wanted, loan.held.environment, one)
+            async with job(loan.held, layout) as loan.use:
+                yield loan.use
+
+    def _allocated(
+        self, salloc_request: AllocationRequest, request: JobRequest
+    ) -> AbstractAsyncContextManager[Held]:
+        return allocated(self._tools, self._queue, request, salloc_request)
 
     async def _without_shim(self, job: ShimJob) -> str:
         """Return why a job has to do without a shim, or ""; only the first job waits for that."""
@@ -239,6 +255,14 @@ class SlurmEngine:
             EngineError: Slurm does not answer.
         """
         await cancel_job(self._tools, self._tools.child_env(child_env), job_id)
+
+    def waiting_jobs(self) -> list[WaitingJob]:
+        """See `supervisor.contracts.kept.KeepsJobs`."""
+        return self._warm.list()
+
+    async def give_back(self, job_id: str) -> None:
+        """See `supervisor.contracts.kept.KeepsJobs`."""
+        await self._warm.give_back(job_id)
 
     async def jobs_of_the_dead(self, child_env: ChildEnv, root: str) -> list[str]:
         """See `supervisor.contracts.engine.RemembersJobs`."""

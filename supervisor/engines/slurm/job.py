@@ -82,6 +82,13 @@ class SlurmJob:
         """The job's SLURM_* variables."""
         return self._held.environment
 
+    @property
+    def sound(self) -> bool:
+        """Whether its steps have ended as they should, so that others may use the job."""
+        state = self._step.state
+        runs = any(not session.ended for session in self._sessions)
+        return not (state.aborted or state.launch_failed or runs)
+
     def _new_step(self, tasks: int = 1) -> SrunStep:
         return SrunStep(self._tools, self._child_env, self._request.journal, tasks)
 

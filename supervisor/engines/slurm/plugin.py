@@ -27,6 +27,7 @@ class SlurmConfiguration(msgspec.Struct, frozen=True):
     allowed: frozenset[str]
     runtime: RuntimeSettings
     launch: Launch = "container"
+    linger: float = 0
 
 
 def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfiguration:
@@ -48,6 +49,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfig
         allowed=frozenset(settings.slurm.allow),
         runtime=settings.runtime,
         launch=settings.slurm.launch,
+        linger=settings.slurm.linger,
     )
 
 
@@ -62,4 +64,5 @@ def engine(root: str, configuration: SlurmConfiguration) -> SlurmEngine:
         allowed=configuration.allowed,
         runtime=configuration.runtime,
         launch=configuration.launch,
+        linger=configuration.linger,
     )

@@ -86,6 +86,11 @@ class ShimJob(SlurmJob):
         async with self._shim_step.opened(words, self._variables_of_job()):
             yield self
 
+    @property
+    def sound(self) -> bool:
+        """See `SlurmJob`; and the shim has cleaned up."""
+        return self._shim_step.ended_well and super().sound
+
     async def ready(self) -> None:
         """Wait for the shim.
 

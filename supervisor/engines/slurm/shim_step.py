@@ -57,6 +57,7 @@ class ShimStep:
         self._over = trio.Event()
         self._scope = trio.CancelScope(shield=True)  # the shim cleans up first: see `leave`
         self._status = 1
+        self._obeyed = False
         self._words: list[str] = []
 
     @asynccontextmanager
@@ -121,6 +122,11 @@ class ShimStep:
         self._scope.cancel()
         await self._over.wait()
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether the shim has ended when it was told to, and srun after it."""
+        return self._over.is_set() and self._obeyed and not self._scope.cancelled_caught
+
     def ending(self, salloc: JobState | None, status: int) -> Ending:
         """Return how a container ended, given what Slurm says of its step. `leave` comes before.
 
@@ -166,6 +172,7 @@ class ShimStep:
                     os.close(stdout)  # now what srun wrote has an end
                     os.close(kept)
         finally:
+            self._obeyed = self._leaving.is_set()
             self._over.set()
             self._known.set()
 

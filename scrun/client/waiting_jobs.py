@@ -1,0 +1,37 @@
+"""Jobs that wait for their next container, of all supervisors of a root directory."""
+
+import os
+import stat
+from collections.abc import Iterator
+
+from scrun.core.paths import COMMON
+from scrun.protocol import wire
+
+
+def ask_all(root: str, fields: "list[bytes]") -> Iterator[tuple[int, bytes]]:
+    """Send a request to each supervisor that may have such jobs; yield the answers.
+
+    A supervisor that does not answer has ended, and its jobs with it.
+
+    Args:
+        root: The root directory.
+        fields: The request.
+
+    Raises:
+        OSError: The root directory cannot be read.
+    """
+    try:
+        names = sorted(name for name in os.listdir(root) if name.startswith(COMMON))
+    except FileNotFoundError:
+        return
+    for name in names:
+        try:
+            if stat.S_ISSOCK(os.lstat(os.path.join(root, name)).st_mode):
+                sock = wire.connect_supervisor(root, name)
+                try:
+                    wire.send(sock, fields)
+                    yield wire.receive(sock)
+                finally:
+                    sock.close()
+        except OSError:
+            continue

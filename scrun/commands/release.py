@@ -1,0 +1,33 @@
+"""scrun release: give back jobs that wait for their next container (`[slurm] linger`).
+
+Wire: `release JOB`, to each supervisor; JOB may be empty. The answer has the ids of the jobs.
+
+Errors: StateError, if no such job waits; EngineError, if Slurm does not answer.
+"""
+
+from scrun.cli.parse import Parsed
+from scrun.client.ask import record_root
+from scrun.client.waiting_jobs import ask_all
+from scrun.core.errors import EngineError, StateError
+from scrun.core.output import say
+from scrun.protocol import wire
+
+
+def run(parsed: Parsed, argv: list[str]) -> int:
+    """Release them, and print their ids.
+
+    Raises:
+        StateError: The job does not wait.
+        EngineError: Slurm does not answer.
+    """
+    del argv
+    job_id = parsed.operands[0] if parsed.operands else ""
+    released = b""
+    for status, answer in ask_all(record_root(parsed), [b"release", wire.encoded(job_id)]):
+        if status:
+            raise EngineError(answer.decode(errors="replace"))
+        released += answer
+    if job_id and not released:
+        raise StateError(f"job {job_id} does not wait for a container: see 'scrun list --jobs'")
+    say(released)
+    return 0

@@ -1,0 +1,319 @@
+"""Jobs that wait for their next container (`[slurm] linger`).
+
+A task of the supervisor's holds such a job, and with it the conversation with salloc. The job has
+one container at a time: that gets what salloc says. Between two of them the scope of the task has
+a deadline, so nothing polls.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import msgspec
+import trio
+
+from scrun.core.errors import AllocationRefused, described
+from scrun.model.states import Ending, taken
+from scrun.settings.file.load import Level, Log
+from scrun.supervisor.children.processes import output_of
+from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.contracts.kept import WaitingJob
+from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.needs import Needs, fits, seconds_of_limit
+from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.log.journal import Journal, Shown
+from scrun.supervisor.log.supervisor_log import fault, log
+
+_LATE = 1.0  # Slurm's clock of the job began before we knew of the grant
+_ANSWER = 10.0
+
+
+class Loan:
+    """A job, for one container.
+
+    Attributes:
+        held: The job.
+        use: What the container does in it, once that is known.
+    """
+
+    def __init__(self, held: Held) -> None:
+        """Begin without a use."""
+        self.held = held
+        self.use: SlurmJob | None = None
+
+
+Allocate = Callable[[JobRequest], AbstractAsyncContextManager[Held]]
+
+
+class WarmJobs:
+    """The jobs of an engine that wait for their next container."""
+
+    def __init__(self, tools: Tools, linger: float) -> None:
+        """Begin without any.
+
+        Args:
+            tools: Slurm's tools.
+            linger: Seconds that a job waits; 0: none does.
+        """
+        self._tools = tools
+        self._linger = linger
+        self._waiting: list[_Kept] = []
+
+    def list(self) -> list[WaitingJob]:
+        """Return those that wait."""
+        return [kept.described() for kept in self._waiting if kept.is_usable]
+
+    async def give_back(self, job_id: str) -> None:
+        """Release one that waits."""
+        for kept in [*self._waiting]:
+            if kept.job_id == job_id:
+                self._waiting.remove(kept)
+                await kept.release()
+
+    @asynccontextmanager
+    async def loan(
+        self, request: JobRequest, needs: Needs | None, allocate: Allocate
+    ) -> AsyncIterator[Loan]:
+        """Hold a job for a container: one that waits, or a new one.
+
+        Args:
+            request: The request.
+            needs: What it asks for; None: a job of its own.
+            allocate: Allocates a job.
+
+        Raises:
+            AllocationRefused: Slurm gave no job.
+        """
+        if not self._linger or request.keep is None or needs is None:
+            async with allocate(request) as held:
+                yield Loan(held)
+            return
+        kept = await self._take(needs)
+        if kept is None:
+            kept = _Kept(self._tools, needs, request, allocate, self._forget)
+            request.keep(kept.run)
+        else:
+            request.journal.write("info", f"job {kept.job_id} has waited for this container")
+            kept.enter(request)
+        loan: Loan | None = None
+        try:
+            await kept.settled.wait()
+            loan = Loan(kept.held_for(request))
+            yield loan
+        finally:
+            sound = loan is not None and loan.use is not None and loan.use.sound
+            may_wait = sound and request.reusable() and kept.is_usable
+            kept.leave(request)
+            if may_wait:
+                kept.wait(self._linger)
+                self._waiting.append(kept)
+            else:
+                with trio.CancelScope(shield=True):
+                    await kept.release()
+
+    async def _take(self, needs: Needs) -> "_Kept | None":
+        """Take a job out of those that wait: the last one, so that the others may end."""
+        for kept in [*reversed(self._waiting)]:
+            if kept.needs == needs and kept in self._waiting:
+                self._waiting.remove(kept)
+                taken = False
+                try:
+                    await kept.limit_asked.wait()
+                    taken = kept.is_usable and kept.fits(needs)
+                finally:
+                    if kept.is_usable and not taken:
+                        self._waiting.append(kept)
+                if taken:
+                    return kept
+        return None
+
+    def _forget(self, kept: "_Kept") -> None:
+        with contextlib.suppress(ValueError):
+            self._waiting.remove(kept)
+
+
+class _Kept:
+    """A job, held by a task.
+
+    Attributes:
+        needs: What it was requested with.
+        settled: Set when there is a job, or there will be none.
+        limit_asked: Set when its time limit is known, or will not be.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        needs: Needs,
+        first: JobRequest,
+        allocate: Allocate,
+        forget: Callable[["_Kept"], None],
+    ) -> None:
+        self.needs = needs
+        self.settled = trio.Event()
+        self.limit_asked = trio.Event()
+        self._tools = tools
+        self._allocate = allocate
+        self._forget = forget
+        self._scope = trio.CancelScope()
+        self._released = trio.Event()
+        self._first = first
+        self._tenant: JobRequest | None = first
+        self._held: Held | None = None
+        self._failure: Exception | None = None
+        self._ending: Ending | None = None
+        self._suspended = False
+        self._lost = False
+        self._awaited = False
+        self._limit: float | None = None
+        self._since = 0.0
+
+    # What a container sees
+
+    @property
+    def job_id(self) -> str:
+        """The job's number."""
+        return "" if self._held is None else self._held.job_id
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a container may use it, or the next one."""
+        state = None if self._held is None else self._held.state
+        gone = state is None or state.gone or state.over_memory or self._released.is_set()
+        return not (gone or self._lost or self._suspended or self._scope.cancel_called)
+
+    def fits(self, needs: Needs) -> bool:
+        """See `fits`."""
+        return fits(needs, self.needs, self._limit, _now() - self._since)
+
+    def described(self) -> WaitingJob:
+        """Describe it for people."""
+        nodes = "" if self._held is None else self._held.environment.get("SLURM_JOB_NODELIST", "")
+        left = max(0.0, self._scope.deadline - trio.current_time())
+        return WaitingJob(self.job_id, nodes, left, self.needs.options)
+
+    def enter(self, request: JobRequest) -> None:
+        """Give it to a container; what salloc says goes there from now on."""
+        self._scope.deadline = math.inf
+        self._tenant = request
+        request.on_job_id(self.job_id, True)
+
+    def leave(self, request: JobRequest) -> None:
+        """Take it from its container."""
+        self._ending = request.ending()
+        self._tenant = None
+
+    def wait(self, seconds: float) -> None:
+        """Let it wait for its next container, for so long."""
+        self._scope.deadline = trio.current_time() + seconds
+
+    async def release(self) -> None:
+        """Give it back to Slurm.
+
+        Raises:
+            Exception: What went wrong with it.
+        """
+        known = self._failure
+        self._awaited = True
+        self._scope.cancel()
+        await self._released.wait()
+        if self._failure is not None and self._failure is not known:
+            raise self._failure
+
+    def held_for(self, request: JobRequest) -> Held:
+        """Return the job with the variables of a container's own.
+
+        Raises:
+            AllocationRefused: There is none.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._held is None:
+            text = f"no job for container {request.container}: the supervisor is stopping"
+            raise AllocationRefused(text)
+        theirs = {"SLURM_SUBMIT_DIR": request.directory, "SLURM_CONTAINER_ID": request.container}
+        environment = self._held.environment
+        own = {name: text for name, text in theirs.items() if name in environment}
+        return msgspec.structs.replace(self._held, environment={**environment, **own})
+
+    # The task
+
+    async def run(self) -> None:
+        """Hold the job until it is released or its time to wait is over."""
+        try:
+            with self._scope:
+                await self._hold()
+        except Exception as error:
+            self._failure = error
+            if self._tenant is None and not self._awaited:
+                fault(f"job {self.job_id}", error)
+            elif self._held is not None:
+                self._on_lost(taken("scrun-failure", f"job {self.job_id}: {described(error)}"))
+        finally:
+            self._forget(self)
+            for event in (self.settled, self.limit_asked, self._released):
+                event.set()
+
+    async def _hold(self) -> None:
+        journal = Journal("/dev/null", Log(level="quiet"), "", Shown(stderr="debug5"))
+        journal.show_to(self._write)
+        request = msgspec.structs.replace(
+            self._first,
+            journal=journal,
+            on_job_id=self._on_job_id,
+            on_lost=self._on_lost,
+            on_suspended=self._on_suspended,
+            ending=self._how_it_ended,
+        )
+        with contextlib.closing(journal):
+            async with self._allocate(request) as self._held:
+                self._since = _now() - _LATE
+                self.settled.set()
+                await self._ask_for_limit(request)
+                await trio.sleep_forever()
+
+    async def _ask_for_limit(self, request: JobRequest) -> None:
+        """Ask Slurm once: the limit may be the partition's, or be rounded."""
+        try:
+            if self._tools.squeue is not None:
+                command = [self._tools.squeue, "--noheader", "--jobs", self.job_id]
+                child_env = self._tools.child_env(request.child_env)
+                with trio.move_on_after(_ANSWER), contextlib.suppress(OSError):
+                    answer = await output_of([*command, "--format=%l"], child_env)
+                    self._limit = seconds_of_limit(answer.strip())
+        finally:
+            self.limit_asked.set()
+
+    def _how_it_ended(self) -> Ending | None:
+        return self._ending if self._tenant is None else self._tenant.ending()
+
+    def _write(self, level: Level, text: str) -> None:
+        if self._tenant is not None:
+            self._tenant.journal.write(level, text)
+        elif level in ("fatal", "error"):
+            log.error("job %s: %s", self.job_id, text)
+
+    def _on_job_id(self, job_id: str, owned: bool) -> None:
+        if self._tenant is not None:
+            self._tenant.on_job_id(job_id, owned)
+
+    def _on_lost(self, ending: Ending) -> None:
+        self._lost = True
+        self._forget(self)
+        if self._tenant is None:
+            self._scope.cancel()
+        else:
+            self._tenant.on_lost(ending)
+
+    def _on_suspended(self, suspended: bool) -> None:
+        self._suspended = suspended
+        if self._tenant is not None:
+            self._tenant.on_suspended(suspended)
+
+
+def _now() -> float:
+    """Return a time that no clock setting changes, and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
