@@ -178,22 +178,19 @@ def test_group_and_job_are_told(site: Site) -> None:
 
 
 def _without(*path: str) -> Callable[[Config], object]:
+    return _with(None, *path)
+
+
+def _with(value: object, *path: str) -> Callable[[Config], object]:
+    """An edit of a config.json: another value of a member, or with None no member."""
+
     def edit(config: Config) -> object:
         place: Any = config
         for name in path[:-1]:
             place = place[name]
         del place[path[-1]]
-        return config
-
-    return edit
-
-
-def _with(value: object, *path: str) -> Callable[[Config], object]:
-    def edit(config: Config) -> object:
-        place: Any = config
-        for name in path[:-1]:
-            place = place[name]
-        place[path[-1]] = value
+        if value is not None:
+            place[path[-1]] = value
         return config
 
     return edit
@@ -319,18 +316,17 @@ def test_command_not_found_where_only_the_container_can_know(site: Site) -> None
     "promise exit statuses",
     "promise kill and delete in each state",
 )
-def test_killed_by_kill(site: Site) -> None:
-    life = site.shell("echo up; exec sleep 600").created().start().says("up")
-    life.kill("KILL")
-    assert life.wait() == 137
-
-
-@pytest.mark.covers("promise exit statuses", "promise kill and delete in each state")
-def test_killed_by_term(site: Site) -> None:
-    life = site.shell("trap 'exit 143' TERM; echo up; sleep 600 & wait").created().start()
-    life.says("up")
-    life.kill("TERM")
-    assert life.wait() == 143
+@pytest.mark.parametrize(
+    ("name", "script", "status"),
+    [
+        ("KILL", "echo up; exec sleep 600", 137),
+        ("TERM", "trap 'exit 143' TERM; echo up; sleep 600 & wait", 143),
+    ],
+)
+def test_killed(site: Site, name: str, script: str, status: int) -> None:
+    life = site.shell(script).created().start().says("up")
+    life.kill(name)
+    assert life.wait() == status
 
 
 @pytest.mark.covers("promise exit statuses", "promise kill and delete in each state")

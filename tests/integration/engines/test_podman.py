@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import cluster, users
+from tests.conftest import MakeSite
+from tests.harness import cluster
 from tests.harness.podman import RUN, Podman
 from tests.harness.script import manual
-from tests.harness.site import Site
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until
 
@@ -168,9 +168,9 @@ def test_cancelled_from_outside(podman: Podman) -> None:
 
 @pytest.mark.covers("scrun(1) EXAMPLE", "limitation needs a hand-written scrun.lua")
 @pytest.mark.parametrize("form", ["require", "slurm"])
-def test_the_manuals_script(form: str) -> None:
+def test_the_manuals_script(make_site: MakeSite, form: str) -> None:
     """scrun(1), "Example scrun.lua", under rootless podman: changes come back, scratch goes."""
-    site = Site("slurm", users.ordinary())
+    site = make_site("slurm-user")
     path = site.base / "scrun.lua"
     path.write_text(manual(form))
     site.user.give(path)
@@ -178,21 +178,18 @@ def test_the_manuals_script(form: str) -> None:
     source.write_text("bound\n")
     site.user.give(source)
     scratch = Path(f"/run/user/{site.user.uid}/slurm/scrun")
-    try:
-        with Podman(site, f'[lua]\nscript = "{path}"\n') as podman:
-            volume = ("--volume", f"{source}:/bound")
-            script = "cat /bound; echo changed > /result; echo $SLURM_JOB_ID"
-            done = podman.run(*RUN, "--name", "one", *volume, "busybox", "sh", "-c", script)
-            assert done.returncode == 0, done.stderr
-            bound, job = done.stdout.split()
-            assert bound == "bound"
-            assert job.isdecimal()
-            podman.must("cp", "one:/result", str(site.base / "b" / "result"))
-            assert (site.base / "b" / "result").read_text() == "changed\n"
-            assert not scratch.exists() or list(scratch.iterdir()) == []
-            podman.must("rm", "one")
-    finally:
-        site.close()
+    with Podman(site, f'[lua]\nscript = "{path}"\n') as podman:
+        volume = ("--volume", f"{source}:/bound")
+        script = "cat /bound; echo changed > /result; echo $SLURM_JOB_ID"
+        done = podman.run(*RUN, "--name", "one", *volume, "busybox", "sh", "-c", script)
+        assert done.returncode == 0, done.stderr
+        bound, job = done.stdout.split()
+        assert bound == "bound"
+        assert job.isdecimal()
+        podman.must("cp", "one:/result", str(site.base / "b" / "result"))
+        assert (site.base / "b" / "result").read_text() == "changed\n"
+        assert not scratch.exists() or list(scratch.iterdir()) == []
+        podman.must("rm", "one")
 
 
 def test_annotations_of_an_image_are_not_the_users(podman: Podman) -> None:

@@ -1,5 +1,6 @@
 """How a supervisor ends that is told to, and what it leaves to the next one."""
 
+import contextlib
 import functools
 import json
 import os
@@ -30,12 +31,9 @@ end
 @pytest.fixture(scope="module")
 def installation() -> Iterator[Installation]:
     """With an engine on which nothing runs."""
-    made = Installation()
-    try:
+    with contextlib.closing(Installation()) as made:
         made.install(_NOTHING)
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

@@ -44,26 +44,18 @@ def test_two_nodes_and_tasks(site: Site) -> None:
 
 
 @on_slurm
-def test_nodes_alone_are_a_task_each(site: Site) -> None:
-    life = site.shell("echo here", environment={"SCRUN_JOB_NUM_NODES": "2"}).created().start()
-    assert life.wait() == 0
-    assert life.output() == "here\nhere\n"
-
-
-@on_slurm
-def test_fewer_tasks_than_nodes(site: Site) -> None:
-    environment = {"SCRUN_JOB_NUM_NODES": "2", "SCRUN_NTASKS": "1"}
+@pytest.mark.parametrize(
+    ("environment", "tasks"),
+    [
+        ({"SCRUN_JOB_NUM_NODES": "2"}, 2),  # a task each
+        ({"SCRUN_JOB_NUM_NODES": "2", "SCRUN_NTASKS": "1"}, 1),
+        ({"SCRUN_NTASKS": "2", "SCRUN_NTASKS_PER_NODE": "1"}, 2),  # by salloc
+    ],
+)
+def test_how_many_tasks(site: Site, environment: dict[str, str], tasks: int) -> None:
     life = site.shell("echo here", environment=environment).created().start()
     assert life.wait() == 0
-    assert life.output() == "here\n"
-
-
-@on_slurm
-def test_tasks_spread_over_nodes_by_salloc(site: Site) -> None:
-    environment = {"SCRUN_NTASKS": "2", "SCRUN_NTASKS_PER_NODE": "1"}
-    life = site.shell("echo here", environment=environment).created().start()
-    assert life.wait() == 0
-    assert life.output() == "here\nhere\n"
+    assert life.output() == "here\n" * tasks
 
 
 @on_slurm

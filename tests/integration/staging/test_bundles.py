@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import users
+from tests.conftest import MakeSite
 from tests.harness.docker import Docker
 from tests.harness.image import image_archive
 from tests.harness.podman import Podman
@@ -459,12 +459,8 @@ def test_a_step_does_not_inherit_the_container(site: Site, bundle: Path) -> None
 
 
 @pytest.mark.covers("guide Prerequisites: user namespaces")
-def test_the_kernel_permits_user_namespaces() -> None:
+def test_the_kernel_permits_user_namespaces(make_site: MakeSite) -> None:
     """Prerequisites: what the guide asks sysctl and docker's setup tool for, doctor looks at."""
-    user = users.ordinary()
-    site = Site("local", user)
-    try:
-        lines = site.run("doctor").stdout.splitlines()
-    finally:
-        site.close()
+    site = make_site("local-user")
+    lines = site.run("doctor").stdout.splitlines()
     assert [line for line in lines if line.startswith("ok    user namespaces: ")], lines

@@ -9,7 +9,6 @@ import pytest
 
 from tests import CHECKOUT
 from tests.conftest import MakeSite
-from tests.harness import users
 from tests.harness.podman import Podman
 from tests.harness.site import Site
 
@@ -217,29 +216,26 @@ def test_the_example_in_the_page(make_site: MakeSite, place: str) -> None:
     assert list(scratch.iterdir()) == []
 
 
-def test_under_podman() -> None:
-    site = Site("slurm", users.ordinary())
-    try:
-        scratch = with_installed(site, "shared")
-        places = {name: site.base / name for name in ("shared", "it's own")}
+def test_under_podman(make_site: MakeSite) -> None:
+    site = make_site("slurm-user")
+    scratch = with_installed(site, "shared")
+    places = {name: site.base / name for name in ("shared", "it's own")}
+    for path in places.values():
+        path.mkdir()
+        (path / "known").write_text("known\n")
+        site.user.give(path)
+    volumes = [f"--volume={path}:/{name[:2]}" for name, path in places.items()]
+    script = 'test -n "$SLURM_JOB_ID" && cat /sh/known /it/known && rm /it/known'
+    script += " && hostname >/root/new && cp /root/new /sh/new && cp /root/new /it/new"
+    run = ["run", "--name", "x", "--network", "host", "--hostname", "here", *volumes]
+    with Podman(site, f'[lua]\nscript = "{site.base / "scrun.lua"}"\n') as podman:
+        said = podman.must(*run, "busybox", "sh", "-c", script)
+        assert said == "known\nknown\n"
         for path in places.values():
-            path.mkdir()
-            (path / "known").write_text("known\n")
-            site.user.give(path)
-        volumes = [f"--volume={path}:/{name[:2]}" for name, path in places.items()]
-        script = 'test -n "$SLURM_JOB_ID" && cat /sh/known /it/known && rm /it/known'
-        script += " && hostname >/root/new && cp /root/new /sh/new && cp /root/new /it/new"
-        run = ["run", "--name", "x", "--network", "host", "--hostname", "here", *volumes]
-        with Podman(site, f'[lua]\nscript = "{site.base / "scrun.lua"}"\n') as podman:
-            said = podman.must(*run, "busybox", "sh", "-c", script)
-            assert said == "known\nknown\n"
-            for path in places.values():
-                assert (path / "new").read_text() == "here\n"
-            assert (places["shared"] / "known").exists()
-            assert not (places["it's own"] / "known").exists()
-            podman.must("cp", "x:/root/new", str(site.base / "b" / "new"))
-            assert (site.base / "b" / "new").read_text() == "here\n"
-            podman.must("rm", "x")
-            assert list(scratch.iterdir()) == []
-    finally:
-        site.close()
+            assert (path / "new").read_text() == "here\n"
+        assert (places["shared"] / "known").exists()
+        assert not (places["it's own"] / "known").exists()
+        podman.must("cp", "x:/root/new", str(site.base / "b" / "new"))
+        assert (site.base / "b" / "new").read_text() == "here\n"
+        podman.must("rm", "x")
+        assert list(scratch.iterdir()) == []

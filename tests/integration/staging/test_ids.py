@@ -10,8 +10,6 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness.debian import debian_image, repository
 from tests.harness.podman import RUN, Podman, rootless_podman
-from tests.harness.site import Site
-from tests.harness.users import ordinary
 from tests.harness.wait import wait_until, wait_while
 
 CHANGE = (
@@ -126,21 +124,18 @@ exec "$@"
 """
 
 
-def test_nodes_that_lend_nothing() -> None:
+def test_nodes_that_lend_nothing(make_site: MakeSite) -> None:
     """A login node's subuid(5) has more than the nodes': one user, and one line that says so."""
-    site = Site("slurm", ordinary())
+    site = make_site("slurm-user")
     log = site.base / "l" / "log"
     before = ("unshare", "--mount", "sh", "-c", LENT_HERE, site.user.name, str(site.base / "l"))
-    try:
-        with Podman(site, f'[log]\nfile = "{log}"\n', before) as podman:
-            count = (*RUN, "--rm", "busybox", "sh", "-c", "wc -l </proc/self/uid_map")
-            assert podman.must(*count) == "1\n"
-            assert podman.must(*count) == "1\n"  # by what is remembered
-        lines = [line for line in log.read_text().splitlines() if "one user" in line]
-        assert len(lines) == 2
-        assert "the container has one user: node1: newuidmap: uid range [1-65537)" in lines[0]
-    finally:
-        site.close()
+    with Podman(site, f'[log]\nfile = "{log}"\n', before) as podman:
+        count = (*RUN, "--rm", "busybox", "sh", "-c", "wc -l </proc/self/uid_map")
+        assert podman.must(*count) == "1\n"
+        assert podman.must(*count) == "1\n"  # by what is remembered
+    lines = [line for line in log.read_text().splitlines() if "one user" in line]
+    assert len(lines) == 2
+    assert "the container has one user: node1: newuidmap: uid range [1-65537)" in lines[0]
 
 
 def test_it_is_asked_for_in_any_case(make_site: MakeSite) -> None:

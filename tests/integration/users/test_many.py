@@ -61,6 +61,13 @@ def test_many_creates_start_one_supervisor(site: Site, make_site: MakeSite) -> N
         assert set(threads.map(lambda life: life.start(60).wait(60), lives)) == {0}
 
 
+def has_noticed_nothing(witness: Life) -> None:
+    os.write(witness.stdin, b"nothing noticed\n")
+    witness.close_stdin()
+    assert witness.output() == "nothing noticed\n"
+    assert witness.wait() == 0
+
+
 def _begin_and_start(life: Life) -> None:
     """Go on with a life as far as its killer lets it come."""
     if life.create_status(60) == 0:
@@ -95,10 +102,7 @@ def test_anchors_killed_at_random_moments(
             assert life.wait(10) == 137
         assert life.site.run("delete", "--force", life.id).returncode == 0
     site.settle(5)
-    os.write(witness.stdin, b"nothing noticed\n")
-    witness.close_stdin()
-    assert witness.output() == "nothing noticed\n"
-    assert witness.wait() == 0
+    has_noticed_nothing(witness)
 
 
 @LONG
@@ -130,21 +134,17 @@ def test_supervisor_killed_at_a_random_moment(
             assert life.status in ("stopped", "gone")
         assert harmed.run("delete", "--force", life.id).returncode == 0
     harmed.settle(5)
-    os.write(witness.stdin, b"nothing noticed\n")
-    witness.close_stdin()
-    assert witness.output() == "nothing noticed\n"
-    assert witness.wait() == 0
+    has_noticed_nothing(witness)
 
 
 def test_supervisor_killed_while_the_job_waits(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
     with cluster.full(site.user):
         life = site.life("true")
-        name = site.base.name
-        wait_until("the job waits", lambda: "PENDING" in str(cluster.jobs(site.user, name)))
+        wait_until("the job waits", lambda: "PENDING" in str(site.jobs()))
         [supervisor] = site.supervisors()
         os.kill(supervisor, 9)
-        wait_while("the job", lambda: cluster.jobs(site.user, name), 5)
+        wait_while("the job", site.jobs, 5)
         assert "supervisor died" in life.refused()
         assert site.run("delete", "--force", life.id).returncode == 0
         site.settle()

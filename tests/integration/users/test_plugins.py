@@ -29,14 +29,11 @@ WRITES = "echo changed > /etc/changed && cat /etc/changed"
 
 @pytest.fixture(scope="module")
 def installation() -> Iterator[Installation]:
-    made = Installation()
-    try:
+    with contextlib.closing(Installation()) as made:
         made.install(EXAMPLE)
         made.install(NOTHING)
         made.install(MISFITS)
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(params=["local-root", "local-user", "slurm-user"])

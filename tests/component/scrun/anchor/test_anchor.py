@@ -208,26 +208,19 @@ def bash_restarts_its_read(request: pytest.FixtureRequest) -> None:
         request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
 
 
-@pytest.mark.parametrize("status", [0, 1, 7, 125, 137, 255])
+@pytest.mark.parametrize("status", [0, 1, 3, 7, 125, 137, 255])
 def test_exits_with_the_status(leave: Leave, status: int) -> None:
+    """Which may be there before it looks."""
     assert leave().end(status) == status
 
 
-def test_status_that_is_there_before_it_looks(leave: Leave) -> None:
+@pytest.mark.parametrize("ready", [True, False])
+def test_supervisor_dies(leave: Leave, ready: bool) -> None:
     left = leave()
-    assert left.end(3) == 3
-
-
-def test_supervisor_dies(leave: Leave) -> None:
-    left = leave().ready()
+    if ready:
+        left.ready()
     left.line.close()
     assert left.status() == LOST == 125
-
-
-def test_supervisor_dies_at_once(leave: Leave) -> None:
-    left = leave()
-    left.line.close()
-    assert left.status() == LOST
 
 
 def test_a_line_without_its_end_is_no_status(leave: Leave) -> None:

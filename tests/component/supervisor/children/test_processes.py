@@ -256,18 +256,8 @@ print(*sorted(set(second.split()) - set(first.split())))
 
 
 def test_children_have_the_descriptor_limit_that_we_were_given() -> None:
-    done = run_program(
-        [
-            "prlimit",
-            "--nofile=200:900",
-            "--",
-            sys.executable,
-            "-c",
-            LIMITS,
-            CHECKOUT,
-            users.PATH,
-        ]
-    )
+    python = [sys.executable, "-c", LIMITS, str(CHECKOUT), users.PATH]
+    done = run_program(["prlimit", "--nofile=200:900", "--", *python])
     assert done.stderr == ""
     before, ours, after = ["200", "900"], ["900", "900"], ["200", "900"]
     added = done.stdout.split()

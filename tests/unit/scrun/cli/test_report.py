@@ -42,18 +42,16 @@ def told(tmp_path: Path) -> Callable[..., str]:
     return tell
 
 
-def test_json_is_as_runc_writes_it(zone: Callable[[str], None]) -> None:
+@pytest.mark.parametrize(
+    ("form", "line"),
+    [
+        ("json", '{"level":"error","msg":"no \\"x\\"","time":"2026-01-01T12:00:00Z"}'),
+        ("text", 'time="2026-01-01T12:00:00Z" level=error msg="no \\"x\\""'),
+    ],
+)
+def test_a_line_is_as_runc_writes_it(zone: Callable[[str], None], form: str, line: str) -> None:
     zone("UTC")
-    assert log_line("error", "container does not exist", NOON, "json") == (
-        '{"level":"error","msg":"container does not exist","time":"2026-01-01T12:00:00Z"}'
-    )
-
-
-def test_text_is_as_runc_writes_it(zone: Callable[[str], None]) -> None:
-    zone("UTC")
-    assert log_line("error", 'no "x"', NOON, "text") == (
-        'time="2026-01-01T12:00:00Z" level=error msg="no \\"x\\""'
-    )
+    assert log_line("error", 'no "x"', NOON, form) == line
 
 
 @pytest.mark.parametrize(

@@ -37,45 +37,35 @@ def test_a_pod_with_half_a_character(tmp_path: Path) -> None:
     assert len(_digest(name)) == 17
 
 
+NO_JOB = StateError, r"state\.json: .* is damaged, or another scrun's"
+NO_PLUGIN = PluginUnavailable, r"newer is not installed|is not a plugin type"
+
+
 @pytest.mark.parametrize(
-    "record",
+    ("record", "refusal"),
     [
-        Record(id="c", engine="slurm", job_id="--user=me"),
-        Record(id="c", engine="slurm", job_id="1 2"),
-        Record(id="c", engine="slurm", job_id="9" * 5000),
-        Record(id="c", engine="", job_id="1"),
-        Record(id="c", engine="--help", job_id="1"),
+        # scancel would take it for an option, or for the jobs of somebody
+        (Record(id="c", engine="slurm", job_id="--user=me"), NO_JOB),
+        (Record(id="c", engine="slurm", job_id="1 2"), NO_JOB),
+        (Record(id="c", engine="slurm", job_id="9" * 5000), NO_JOB),
+        (Record(id="c", engine="", job_id="1"), NO_JOB),
+        (Record(id="c", engine="--help", job_id="1"), NO_JOB),
+        # only a plugin that is gone knows what is left to undo
+        (Record(id="c", engine="newer", job_id="1"), NO_PLUGIN),
+        (Record(id="c", engine="local", stager="newer"), NO_PLUGIN),
+        (Record(id="c", engine="local", stager="../x\n"), NO_PLUGIN),
     ],
-    ids=range(5),
+    ids=range(8),
 )
-def test_a_record_with_a_job_that_is_none(tmp_path: Path, record: Record) -> None:
-    """scancel would take it for an option, or for the jobs of somebody."""
+def test_a_record_that_nobody_can_undo(
+    tmp_path: Path, record: Record, refusal: tuple[type[Exception], str]
+) -> None:
     directory = tmp_path / "c"
     directory.mkdir()
     (directory / "supervisor").symlink_to("../@user")
     write_record(str(directory), record)
-
-    with pytest.raises(StateError, match=r"state\.json: .* is damaged, or another scrun's"):
-        trio.run(_delete, directory)
-    assert directory.exists()
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        Record(id="c", engine="newer", job_id="1"),
-        Record(id="c", engine="local", stager="newer"),
-        Record(id="c", engine="local", stager="../x\n"),
-    ],
-    ids=range(3),
-)
-def test_a_record_with_a_plugin_that_is_gone(tmp_path: Path, record: Record) -> None:
-    """Only that one knows what is left to undo."""
-    directory = tmp_path / "c"
-    directory.mkdir()
-    (directory / "supervisor").symlink_to("../@user")
-    write_record(str(directory), record)
-    with pytest.raises(PluginUnavailable, match=r"newer is not installed|is not a plugin type"):
+    error, words = refusal
+    with pytest.raises(error, match=words):
         trio.run(_delete, directory)
     assert directory.exists()
 

@@ -188,17 +188,17 @@ def test_another_users_socket_is_refused(public: Path) -> None:
     assert str(public) in answer
 
 
-def test_even_roots_socket_is_refused(public: Path) -> None:
-    assert answer_to(users.ordinary().uid, 0, public).startswith("PermissionError")
-
-
-def test_ones_own_socket(public: Path) -> None:
-    user = users.ordinary().uid
-    assert answer_to(user, user, public) == "connected\n"
-
-
-def test_root_may_ask_everybody(public: Path) -> None:
-    assert answer_to(0, users.ordinary().uid, public) == "connected\n"
+@pytest.mark.parametrize(
+    ("caller", "server", "answer"),
+    [
+        ("user", "root", "PermissionError"),  # even that
+        ("user", "user", "connected\n"),
+        ("root", "user", "connected\n"),
+    ],
+)
+def test_who_may_ask_whom(public: Path, caller: str, server: str, answer: str) -> None:
+    uids = {"root": 0, "user": users.ordinary().uid}
+    assert answer_to(uids[caller], uids[server], public).startswith(answer)
 
 
 def test_a_refused_connection_is_closed(public: Path) -> None:

@@ -13,7 +13,7 @@ from scrun.cli.parse import Parsed, parse
 from scrun.client import progress, submit
 from scrun.settings.file.load import Level, Log
 from scrun.supervisor.containers.caller import frames, send_progress
-from scrun.supervisor.contracts.create_request import read_create_request
+from scrun.supervisor.contracts.create_request import CreateRequest, read_create_request
 from scrun.supervisor.log.journal import Journal, Shown
 
 
@@ -189,7 +189,7 @@ LOG = ["--log", "/l"]
 def test_levels_asked_for(
     tmp_path: Path, words: list[str], variables: dict[str, str], expected: tuple[str | None, ...]
 ) -> None:
-    order = read_create_request(request(tmp_path, "", words, variables), "create")
+    order = requested(tmp_path, "", words, variables)
     log = order.settings.log
     found = (log.level, log.file_level, order.shown.stderr, order.shown.log, log.syslog_level)
     assert found == expected
@@ -197,17 +197,15 @@ def test_levels_asked_for(
 
 def test_levels_of_the_settings_file(tmp_path: Path) -> None:
     text = '[log]\nlevel = "debug"\nfile_level = "error"\nstderr_level = "info"\n'
-    order = read_create_request(request(tmp_path, text, LOG, {}), "create")
+    order = requested(tmp_path, text, LOG, {})
     assert order.shown == Shown(stderr="info")
     assert order.settings.log.file_level == "error"
-    order = read_create_request(
-        request(tmp_path, text, LOG, {"SCRUN_FILE_DEBUG": "verbose"}), "create"
-    )
+    order = requested(tmp_path, text, LOG, {"SCRUN_FILE_DEBUG": "verbose"})
     assert order.shown == Shown(stderr="info", log="verbose")
 
 
 def test_the_file_of_the_environment(tmp_path: Path) -> None:
-    order = read_create_request(request(tmp_path, "", [], {"SCRUN_LOG_FILE": "/f"}), "create")
+    order = requested(tmp_path, "", [], {"SCRUN_LOG_FILE": "/f"})
     assert order.settings.log.file == "/f"
     assert order.shown == Shown(failure_in_file=True)
 
@@ -223,20 +221,17 @@ def test_the_file_of_the_environment(tmp_path: Path) -> None:
 def test_the_format_is_that_of_log_where_there_is_one(
     tmp_path: Path, words: list[str], form: str
 ) -> None:
-    assert (
-        read_create_request(request(tmp_path, "", words, {}), "create").settings.log.format == form
-    )
+    assert requested(tmp_path, "", words, {}).settings.log.format == form
 
 
-def request(
+def requested(
     tmp_path: Path, settings: str, words: list[str], variables: dict[str, str]
-) -> list[bytes]:
-    """The fields of a `create`, without the first one."""
+) -> CreateRequest:
+    """What a `create` asks for."""
     file = tmp_path / "scrun.toml"
     file.write_text(settings)
     environment = {**variables, "SCRUN_CONFIG": str(file)}
     command = [*words, "create", "c1"]
-    return [
-        b"1", b"22", b"/", b"%d" % len(command), *map(str.encode, command),
-        *(f"{name}={value}".encode() for name, value in environment.items()),
-    ]  # fmt: skip
+    fields = [b"1", b"22", b"/", b"%d" % len(command), *map(str.encode, command)]
+    fields += [f"{name}={value}".encode() for name, value in environment.items()]
+    return read_create_request(fields, "create")

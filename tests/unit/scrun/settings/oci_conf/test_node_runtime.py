@@ -63,36 +63,32 @@ def test_from_run_time_query(query: str, derived: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kill", "derived"),
+    ("conf", "derived"),
     [
-        ("crun kill %j", "crun exec --process %f %j"),
-        ("crun kill %j TERM", "crun exec --process %f %j"),
-        ("crun kill %j 9", "crun exec --process %f %j"),
-        ("runc --root=/r kill -a %j", "runc --root=/r exec --process %f %j"),
-        ("runc kill --all %j SIGKILL", "runc exec --process %f %j"),
-        ("crun kill --signal TERM %j", ""),  # which word is the container is not known
-        ("kill -s SIGTERM %p", ""),  # Apptainer's of Slurm's documentation
-        ("sudo kill -s SIGTERM %p", ""),
-        ("sudo kill -9 %p", ""),
-        ("/bin/sh -c 'kill -9 %p'", ""),
-        ("true", ""),
+        (OciConf(run_time_kill="crun kill %j"), "crun exec --process %f %j"),
+        (OciConf(run_time_kill="crun kill %j TERM"), "crun exec --process %f %j"),
+        (OciConf(run_time_kill="crun kill %j 9"), "crun exec --process %f %j"),
+        (
+            OciConf(run_time_kill="runc --root=/r kill -a %j"),
+            "runc --root=/r exec --process %f %j",
+        ),
+        (OciConf(run_time_kill="runc kill --all %j SIGKILL"), "runc exec --process %f %j"),
+        # which word is the container is not known
+        (OciConf(run_time_kill="crun kill --signal TERM %j"), ""),
+        # Apptainer's of Slurm's documentation
+        (OciConf(run_time_kill="kill -s SIGTERM %p"), ""),
+        (OciConf(run_time_kill="sudo kill -s SIGTERM %p"), ""),
+        (OciConf(run_time_kill="sudo kill -9 %p"), ""),
+        (OciConf(run_time_kill="/bin/sh -c 'kill -9 %p'"), ""),
+        (OciConf(run_time_kill="true"), ""),
+        (OciConf(run_time_delete="crun delete --force %j"), "crun exec --process %f %j"),
+        (OciConf(run_time_delete="crun delete %j"), "crun exec --process %f %j"),
+        (OciConf(run_time_delete="crun delete --force %j || true"), ""),
+        (OciConf(run_time_delete="rm -rf /run/%j"), ""),
     ],
 )
-def test_from_run_time_kill(kill: str, derived: str) -> None:
-    assert derived_exec(OciConf(run_time_kill=kill)) == derived
-
-
-@pytest.mark.parametrize(
-    ("delete", "derived"),
-    [
-        ("crun delete --force %j", "crun exec --process %f %j"),
-        ("crun delete %j", "crun exec --process %f %j"),
-        ("crun delete --force %j || true", ""),
-        ("rm -rf /run/%j", ""),
-    ],
-)
-def test_from_run_time_delete(delete: str, derived: str) -> None:
-    assert derived_exec(OciConf(run_time_delete=delete)) == derived
+def test_from_other_commands(conf: OciConf, derived: str) -> None:
+    assert derived_exec(conf) == derived
 
 
 def test_the_first_that_fits_counts() -> None:
