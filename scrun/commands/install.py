@@ -109,7 +109,7 @@ def _storage(engine: str, site: InstallTarget) -> list[str]:
     if engine != "podman":
         return []
     driver = podman.storage(os.environ, site.home_config, home(os.environ)).driver
-    if driver == podman.WITHOUT_COPIES:
+    if driver in podman.WITHOUT_COPIES:
         return []
     return [f"note: podman's storage driver is {driver}: {podman.STORAGE}"]
 

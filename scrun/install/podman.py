@@ -22,11 +22,11 @@ MARK = "# Written by `scrun install podman`; `scrun install podman --undo` remov
 _SYSTEM = "/etc/containers"
 _VENDOR = "/usr/share/containers"
 _DRIVER, _GRAPHROOT = "overlay", "/var/lib/containers/storage"  # podman's own choice
-WITHOUT_COPIES = "vfs"
-"""The storage driver whose root file systems the nodes of a cluster can use directly."""
+WITHOUT_COPIES = ("overlay", "vfs")
+"""The storage drivers whose root file systems the nodes of a cluster can use, if they see them."""
 STORAGE = (
-    "a container's root file system is copied at each start on Slurm; "
-    'set driver = "vfs" in storage.conf, with its graphroot on a file system that the nodes share'
+    'a container\'s root file system is copied at each start on Slurm; set driver = "overlay" in '
+    "storage.conf, with its graphroot on a file system that the nodes share"
 )
 """The effect of other drivers, and the remedy."""
 

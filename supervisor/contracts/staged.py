@@ -52,8 +52,9 @@ class Staged(msgspec.Struct, frozen=True):
         notes: Lines for the log.
         arguments: The command that it runs: process.args.
         moved: What a script's stage_out needs, if there is one.
-        copied_from: What `rootfs` was copied from; changes go back there at the end. "" if it was
-            not copied.
+        copied_from: Where the container's changes go at the end; "" if they are there already, or
+            are not wanted.
+        overlaid: Whether what the container changes is not to be seen in `rootfs`.
         view: What to show engines of the container's files; None if this machine does not know
             where they are.
         missed: The engine's options that have no effect, for its user.
@@ -65,5 +66,6 @@ class Staged(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...] = ()
     moved: Moved | None = None
     copied_from: str = ""
+    overlaid: bool = False
     view: View | None = None
     missed: tuple[str, ...] = ()

@@ -85,6 +85,8 @@ def prepare(call: CommandLine, bundle: Bundle, staged: Staged, terminal: int | N
         columns, rows = os.get_terminal_size(terminal)
         process["consoleSize"] = {"height": rows, "width": columns}
     program = find_program(_looking_at(bundle, staged, typed))
+    if staged.overlaid:  # it may have been made or removed since
+        return Prepared(process, False)
     if isinstance(program, NotFound):
         raise NotRunnableError(program.message, program.exit_status)
     return Prepared(process, isinstance(program, Found))

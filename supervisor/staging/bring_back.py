@@ -1,27 +1,28 @@
-"""Copies a container's changes in a copy of its root file system back to the original.
+"""Brings a container's changes back to the root file system that its engine knows.
 
-The root file system is copied if the nodes cannot see it, as with an overlay, the default of
-podman's and docker's stores. Without this, the files that `RUN` of a build writes would be lost.
+Where the nodes cannot see that, the container has a copy, or an overlay of the engine's layers
+with a directory for the difference. Without this, the files that `RUN` of a build writes would be
+lost.
 
-A container, which may be hostile, wrote the copy, and the original belongs to the container
-engine. So this follows no links of either, enters no other file system, and creates only files,
-directories, links and FIFOs. Everything here blocks: call it in a worker thread.
+A container, which may be hostile, wrote the copy or the difference, and the original belongs to
+the container engine. So this follows no links of either, enters no other file system, and creates
+only files, directories, links and FIFOs. Everything here blocks: call it in a worker thread.
 """
 
 import contextlib
-import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 
 from scrun.core.errors import StagingError
 from scrun.supervisor.core.files import OPEN_FOLDER, remove
+from scrun.supervisor.staging.levels import Level
 
 _PIECE = 1 << 20
-_OPEN = OPEN_FOLDER | os.O_CLOEXEC
 _TEMPORARY = ".scrun-%d"
+_MARKS = ("user.overlay.", "trusted.overlay.")  # the kernel's own
 
 
 class _Work(msgspec.Struct, frozen=True):
@@ -32,12 +33,15 @@ class _Work(msgspec.Struct, frozen=True):
         owners: Whether to set the owners of the copy.
         device: The original's file system.
         go_on: Returns whether there is time left.
+        opaque: The extended attribute of directories of a difference that hide what was there; ""
+            for a whole copy.
     """
 
     since: int
     owners: bool
     device: int
     go_on: Callable[[], bool]
+    opaque: str = ""
 
 
 def bring_back(
@@ -57,7 +61,7 @@ def bring_back(
         StagingError: Changes are missing in the original.
     """
     try:
-        level = _Level(copied, original)
+        level = Level(copied, original)
         try:
             work = _Work(since, owners, os.fstat(level.target).st_dev, go_on)
             _directory(level, work)
@@ -69,92 +73,102 @@ def bring_back(
         ) from error
 
 
-class _Level:
-    """A directory of the copy, with the same one of the original.
+def bring_difference_back(
+    upper: str,
+    rootfs: str,
+    original: str,
+    since: int,
+    *,
+    opaque: str,
+    owners: bool,
+    go_on: Callable[[], bool],
+) -> None:
+    """Make in a directory the changes that a container has made in an overlay of it.
 
-    Only these and their parents are open, however deep a tree is. The way back from further below
-    is `..`, which needs the permission to search the directory. A directory with subdirectories
-    has been searched already, and an empty one is left while its parent is open.
+    Args:
+        upper: Has the difference of each directory of the root directory, by its name.
+        rootfs: The container's root directory; what is not in `upper` is there as a whole.
+        original: The directory that was the overlay's lower part.
+        since: See `bring_back`; for what is in `rootfs`.
+        opaque: The extended attribute of directories that hide what was there.
+        owners: See `bring_back`.
+        go_on: See `bring_back`.
+
+    Raises:
+        StagingError: Changes are missing in the original.
     """
-
-    def __init__(self, copied: str, original: str) -> None:
-        self._above: list[int] = []
-        self._here = [os.open(copied, _OPEN)]
-        try:
-            self._here.append(os.open(original, _OPEN))
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def source(self) -> int:
-        """The directory of the copy."""
-        return self._here[0]
-
-    @property
-    def target(self) -> int:
-        """The directory of the original."""
-        return self._here[1]
-
-    @contextlib.contextmanager
-    def inside(self, name: str, finish: Callable[[int], None]) -> Iterator[None]:
-        """Enter a directory for the block, and return.
-
-        Args:
-            name: Its name.
-            finish: Called with the original's at the end, as its final mode may forbid the way
-                back.
-
-        Raises:
-            OSError: It cannot be entered, or the way back leads elsewhere.
-        """
-        parent, grand = self._here, self._above
-        before = [os.fstat(fd) for fd in parent]
-        self._here, self._above = _opened(name, parent), parent
-        _close(grand)
-        yield
-        child = self._here
-        if not parent:  # closed by a directory further below
-            parent += _opened("..", child)
-            if not all(map(os.path.samestat, before, map(os.fstat, parent))):
-                _close(parent)
-                raise OSError(errno.ESTALE, "its directory was moved meanwhile", name)
-        self._here, self._above = parent, []
-        try:
-            finish(child[1])
-        finally:
-            _close(child)
-
-    def close(self) -> None:
-        """Close all descriptors."""
-        _close(self._here)
-        _close(self._above)
-
-
-def _opened(name: str, pair: list[int]) -> list[int]:
-    source = os.open(name, _OPEN, dir_fd=pair[0])
     try:
-        return [source, os.open(name, _OPEN, dir_fd=pair[1])]
-    except BaseException:
-        os.close(source)
-        raise
+        mounted = os.listdir(upper)
+        level = Level(rootfs, original)
+        try:
+            whole = _Work(since, owners, os.fstat(level.target).st_dev, go_on)
+            _root(level, whole, frozenset(mounted))
+        finally:
+            level.close()
+        for name in mounted:
+            _mounted(os.path.join(upper, name), os.path.join(original, name), whole, opaque)
+    except (OSError, RecursionError) as error:
+        raise StagingError(
+            f"not all of the container's changes are in {original}: {error}"
+        ) from error
 
 
-def _close(pair: list[int]) -> None:
-    while pair:
-        os.close(pair.pop())
+def _root(level: Level, work: _Work, mounted: frozenset[str]) -> None:
+    """Bring back what is in the root directory, without the directories that were mounted."""
+    names = os.listdir(level.source)
+    for name in set(os.listdir(level.target)).difference(names, mounted):
+        if not _is_mount(name, level.target, work):
+            remove(level.target, name, work.device)
+    for name in mounted.symmetric_difference(names).difference(mounted):
+        if not _is_mount(name, level.target, work):
+            _entry(name, level, work)
 
 
-def _directory(level: _Level, work: _Work) -> None:
+def _mounted(upper: str, original: str, whole: _Work, opaque: str) -> None:
+    """Bring back what was changed in one directory."""
+    if os.lstat(upper).st_ctime_ns <= whole.since and not os.listdir(upper):
+        return
+    level = Level(upper, original)
+    try:
+        if os.fstat(level.target).st_dev != whole.device:
+            return
+        _directory(level, msgspec.structs.replace(whole, opaque=opaque))
+        new, old = os.fstat(level.source), os.fstat(level.target)
+        if _differs(new, old, whole):
+            _dress(level.target, new, old, whole)
+    finally:
+        level.close()
+
+
+def _directory(level: Level, work: _Work) -> None:
     if not work.go_on():
         raise StagingError("not all of the container's changes were copied back: out of time")
     names = os.listdir(level.source)
-    for name in set(os.listdir(level.target)).difference(names):
-        if not _is_mount(name, level.target, work):
-            remove(level.target, name, work.device)
+    if not work.opaque or _is_opaque(level.source, work.opaque):
+        for name in set(os.listdir(level.target)).difference(names):
+            if not _is_mount(name, level.target, work):
+                remove(level.target, name, work.device)
     for name in names:
         if not _is_mount(name, level.target, work):
             _entry(name, level, work)
+
+
+def _is_anew(name: str, source: int, new: os.stat_result, work: _Work) -> bool:
+    """Return whether a directory was removed and made again: for engines that is a change."""
+    if not work.opaque or not stat.S_ISDIR(new.st_mode):
+        return False
+    folder = os.open(name, OPEN_FOLDER | os.O_CLOEXEC, dir_fd=source)
+    try:
+        return _is_opaque(folder, work.opaque)
+    finally:
+        os.close(folder)
+
+
+def _is_opaque(folder: int, mark: str) -> bool:
+    try:
+        return os.getxattr(folder, mark) == b"y"
+    except OSError:
+        return False
 
 
 def _is_mount(name: str, target: int, work: _Work) -> bool:
@@ -163,20 +177,25 @@ def _is_mount(name: str, target: int, work: _Work) -> bool:
     return there is not None and there.st_dev != work.device
 
 
-def _entry(name: str, level: _Level, work: _Work) -> None:
+def _entry(name: str, level: Level, work: _Work) -> None:
     source, target = level.source, level.target
     new = os.stat(name, dir_fd=source, follow_symlinks=False)
     old = _status(name, target)
-    if old is not None and stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode):
+    if work.opaque and stat.S_ISCHR(new.st_mode) and new.st_rdev == 0:  # a deletion
+        remove(target, name, work.device)
+        return
+    if old is not None and (
+        stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode) or _is_anew(name, source, new, work)
+    ):
         remove(target, name, work.device)
         old = None
-    changed = old is None or new.st_ctime_ns > work.since
+    changed = bool(work.opaque) or old is None or new.st_ctime_ns > work.since
     if stat.S_ISDIR(new.st_mode):
         if old is None:
             os.mkdir(name, 0o700, dir_fd=target)
 
         def finish(into: int) -> None:
-            if changed:
+            if changed and (old is None or _differs(new, old, work)):
                 _dress(into, new, old, work)
 
         with level.inside(name, finish):
@@ -251,10 +270,19 @@ def _dress(fd: int, new: os.stat_result, old: os.stat_result | None, work: _Work
     os.utime(fd, ns=(new.st_atime_ns, new.st_mtime_ns))
 
 
+def _differs(new: os.stat_result, old: os.stat_result, work: _Work) -> bool:
+    """Return whether a directory has changed itself: on an overlay, to touch it is a change."""
+    return (new.st_mode, new.st_mtime_ns) != (old.st_mode, old.st_mtime_ns) or (
+        work.owners and (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid)
+    )
+
+
 def _attributes(reading: int, writing: int) -> None:
     """Copy extended attributes, as far as permitted."""
     with contextlib.suppress(OSError):
         for name in os.listxattr(reading):
+            if name.startswith(_MARKS):
+                continue
             with contextlib.suppress(OSError):
                 os.setxattr(writing, name, os.getxattr(reading, name))
 

@@ -8,15 +8,17 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
-from scrun.core.errors import StagingError
+from scrun.core.errors import EngineError, StagingError
 from scrun.supervisor.children.processes import child
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.engine import Job, JobRequest
+from scrun.supervisor.contracts.engine import Job, JobRequest, OnANode
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.staging.id_maps import with_ids
+from scrun.supervisor.staging.id_maps import cache_of, with_ids
+from scrun.supervisor.staging.overlaid import Overlays
+from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import owner_of
 from scrun.supervisor.staging.staged_bundle import (
     clean,
@@ -31,6 +33,7 @@ plugin_name = "Built-in policy"
 plugin_version = "1.0.0"
 
 _CLEAN_UP = 60.0
+_ANSWER = 60.0
 
 
 def configure(settings: object, environment: Mapping[str, str]) -> None:
@@ -71,11 +74,22 @@ class BuiltIn:
         def execute(command: Sequence[str]) -> None:
             trio.from_thread.run(carry_out, command, request, "copying the root file system")
 
+        overlays = None
+        if settings.overlay == "mount" and isinstance(job, OnANode) and job.is_single:
+            cache = cache_of(request.child_env.environment, "layers.json")
+            overlays = Overlays(lambda script: trio.from_thread.run(_ask, job, script), cache)
+
         with trio.move_on_after(settings.timeout) as patience:
             # the thread always ends, and leaves nothing behind if it fails
             done = await in_thread(
                 lambda: stage_in(
-                    bundle.raw, bundle.path, directory, target, owner=owner, execute=execute
+                    bundle.raw,
+                    bundle.path,
+                    directory,
+                    target,
+                    owner=owner,
+                    execute=execute,
+                    overlays=overlays,
                 )
             )
         if patience.cancelled_caught:
@@ -116,6 +130,20 @@ class BuiltIn:
                     )
                 )
                 nursery.cancel_scope.cancel()
+
+
+async def _ask(job: OnANode, script: str) -> str:
+    """Run a script on a container's node.
+
+    Raises:
+        Unusable: There is no answer.
+    """
+    try:
+        with trio.fail_after(_ANSWER):
+            return await job.ask(script)
+    except (EngineError, trio.TooSlowError) as error:
+        why = str(error) or f"no answer in {_ANSWER:g} s"
+        raise Unusable(f"may not be on the node, which cannot be asked: {why}") from error
 
 
 async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> None:

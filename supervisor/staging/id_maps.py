@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -170,7 +171,8 @@ def _asks_somebody() -> bool:
 async def _why_not_on_nodes(ids: BothIds, job: Job, request: JobRequest) -> str:
     """Return why a node of a job cannot map these ids, or ""; cached answers are reused."""
     environment = job.environment
-    path = await in_thread(_place, dict(request.child_env.environment))
+    variables = dict(request.child_env.environment)
+    path = await in_thread(cache_of, variables, "id-maps.json")
     nodes = environment.get("SLURM_JOB_NODELIST", "")
     name = f"{environment.get('SLURM_CLUSTER_NAME', '')}/{nodes}"
     known = await in_thread(_read, path)
@@ -208,11 +210,11 @@ def _words(ranges: Ranges) -> str:
     return shlex.join(str(n) for each in ranges for n in (each.inside, each.outside, each.size))
 
 
-def _place(environment: dict[str, str]) -> str:
-    """Return the path of the cache."""
+def cache_of(environment: Mapping[str, str], name: str) -> str:
+    """Return the path of a file in the user's cache."""
     home = environment.get("HOME") or os.path.expanduser("~")
     cache = environment.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
-    return os.path.join(cache, "scrun", "id-maps.json")
+    return os.path.join(cache, "scrun", name)
 
 
 def _read(path: str) -> _File:

@@ -23,9 +23,11 @@ from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.files import OPEN_FOLDER, copy, mebibytes, remove, write
 from scrun.supervisor.core.identity import is_dead
 from scrun.supervisor.core.private import make_private, not_ours
-from scrun.supervisor.staging.bring_back import bring_back
+from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.mapped import remove_mapped
 from scrun.supervisor.staging.mounts import FILES
+from scrun.supervisor.staging.overlaid import OVERLAY, UPPER, Rootfs, lay_out
+from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
@@ -38,9 +40,11 @@ if TYPE_CHECKING:
     from scrun.settings.file.load import Staging
     from scrun.supervisor.contracts.engine import JobRequest
     from scrun.supervisor.contracts.target import Target
+    from scrun.supervisor.staging.overlaid import Overlays
 
 _CONFIG = "config.json"
 _ROOTFS = "rootfs"
+_AUTOREMOVE = "io.podman.annotations.autoremove"
 _REMEDY = "set `scratch` in the section [staging] of scrun.toml to another directory"
 
 
@@ -78,6 +82,7 @@ def stage_in(
     *,
     owner: Owner | None = None,
     execute: Callable[[Sequence[str]], None] = run,
+    overlays: Overlays | None = None,
 ) -> Staged:
     """Write a bundle that runs at the target.
 
@@ -89,6 +94,7 @@ def stage_in(
         target: The target.
         owner: The owner, for a directory that several share.
         execute: Runs the command that copies a root file system.
+        overlays: How the node mounts overlays; None: the container gets a copy.
 
     Raises:
         StagingError: Staging failed; nothing is left behind.
@@ -97,7 +103,7 @@ def stage_in(
     directory = os.path.abspath(directory)
     make_directory(directory, owner=owner)
     try:
-        return _fill(config, bundle, directory, target, execute)
+        return _fill(config, bundle, directory, target, execute, overlays)
     except BaseException as error:
         stage_out(directory)
         if isinstance(error, OSError):
@@ -135,6 +141,7 @@ def _fill(
     directory: str,
     target: Target,
     execute: Callable[[Sequence[str]], None],
+    overlays: Overlays | None,
 ) -> Staged:
     root = config.get("root")
     if root is None:
@@ -163,7 +170,12 @@ def _fill(
         os.mkdir(os.path.join(directory, FILES), mode)
     for file in plan.copies:
         copy(file.source, os.path.join(directory, FILES, file.name))
-    if why_copied:
+    overlaid = False
+    if why_copied and overlays is not None:
+        overlaid, said = _overlaid(plan.config, rootfs, directory, target, overlays)
+        notes.append(said)
+        copied_from = rootfs if overlaid else ""
+    if why_copied and not overlaid:
         owners = not target.rootless or has_several(plan.config)
         execute(_copy_command(rootfs, staged_rootfs, owners=owners))
         notes.append(
@@ -171,20 +183,40 @@ def _fill(
             " changes to it are copied back at the end"
         )
         copied_from, rootfs = rootfs, staged_rootfs
-    elif target.link_rootfs:
+    elif not why_copied and target.link_rootfs:
         os.symlink(rootfs, staged_rootfs)
     write(os.path.join(directory, _CONFIG), msgspec.json.encode(plan.config))
-    if root.get("readonly"):
+    if root.get("readonly") or _is_removed_at_its_end(config):
         copied_from = ""
+    # what the node's overlay has is not seen here, not even by mounting the same directories
     view = view_of(plan.config, rootfs, directory, elsewhere=target.elsewhere)
     return Staged(
         directory,
         rootfs,
         tuple(notes),
         copied_from=copied_from,
-        view=view,
+        overlaid=overlaid,
+        view=None if overlaid else view,
         missed=plan.missed,
     )
+
+
+def _overlaid(
+    config: dict[str, Any], rootfs: str, directory: str, target: Target, overlays: Overlays
+) -> tuple[bool, str]:
+    """Have the node mount a root file system if it can; return whether, and what to log."""
+    mount = mount_of(rootfs, read_mounts())
+    try:
+        lay_out(Rootfs(rootfs, mount, config, target.rootless), directory, overlays)
+    except Unusable as error:
+        _remove_all(directory, (OVERLAY, _ROOTFS))
+        return False, f"root: the layers of {rootfs} {error}"
+    return True, f"root: the node mounts the layers of {rootfs}; changes come back at the end"
+
+
+def _is_removed_at_its_end(config: Mapping[str, Any]) -> bool:
+    """Return whether podman removes the container (`--rm`), and so what it has changed."""
+    return (config.get("annotations") or {}).get(_AUTOREMOVE) == "TRUE"
 
 
 def _owners_are_lost(directory: str, ids: BothIds) -> str:
@@ -274,8 +306,14 @@ def return_changes(
         owners = privileged or has_several(msgspec.json.decode(Path(config).read_bytes()))
     except OSError as error:
         raise StagingError(f"copying changes back from {directory}: {error.strerror}") from error
-    copied = os.path.join(directory, _ROOTFS)
-    bring_back(copied, original, since, owners=owners, go_on=go_on)
+    copied, upper = os.path.join(directory, _ROOTFS), os.path.join(directory, OVERLAY, UPPER)
+    if os.path.isdir(upper):
+        opaque = "trusted.overlay.opaque" if privileged else "user.overlay.opaque"
+        bring_difference_back(
+            upper, copied, original, since, opaque=opaque, owners=owners, go_on=go_on
+        )
+    else:
+        bring_back(copied, original, since, owners=owners, go_on=go_on)
 
 
 def clean(directory: str, submitted: str) -> None:
@@ -333,6 +371,11 @@ def _remove(parent: int, name: str, device: int, directory: str) -> None:
 
 
 def _stage_out(directory: str) -> None:
+    _remove_all(directory, (_CONFIG, _ROOTFS, FILES, OVERLAY, OWNER), whole=True)
+
+
+def _remove_all(directory: str, names: Sequence[str], *, whole: bool = False) -> None:
+    """Remove entries of a staged bundle, and itself if it is `whole` and empty then."""
     try:
         parent = os.open(directory, OPEN_FOLDER)
     except FileNotFoundError:
@@ -341,9 +384,9 @@ def _stage_out(directory: str) -> None:
         raise StagingError(f"cleaning {directory}: {error.strerror}") from error
     try:
         device = os.fstat(parent).st_dev
-        for name in (_CONFIG, _ROOTFS, FILES, OWNER):
+        for name in names:
             _remove(parent, name, device, directory)
-        if not os.listdir(parent):
+        if whole and not os.listdir(parent):
             os.rmdir(directory)
     except StagingError as error:
         raise StagingError(f"cleaning {directory}/{error}") from None

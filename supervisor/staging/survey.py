@@ -41,6 +41,7 @@ class MountPoint(msgspec.Struct, frozen=True):
         device: Its device number, the same for all mounts of one file system.
         root: The directory of that file system that is mounted.
         source: What was mounted: a block device, a server's directory, a name.
+        options: Those of the file system, separated by commas and escaped.
     """
 
     point: str
@@ -48,6 +49,7 @@ class MountPoint(msgspec.Struct, frozen=True):
     device: str = ""
     root: str = "/"
     source: str = ""
+    options: str = ""
 
     @property
     def private(self) -> bool:
@@ -69,8 +71,8 @@ def parse_mount(line: str) -> MountPoint:
     """Parse one line of mountinfo, where blanks in paths are octal escapes."""
     before, _, after = line.partition(" - ")
     device, root, point = before.split(" ")[2:5]
-    kind, source = after.split(" ")[:2]
-    return MountPoint(_plain(point), kind, device, _plain(root), _plain(source))
+    kind, source, *options = after.rstrip("\n").split(" ")[:3]
+    return MountPoint(_plain(point), kind, device, _plain(root), _plain(source), *options)
 
 
 def _plain(text: str) -> str:

@@ -7,7 +7,6 @@ from tests.harness.image import image_archive
 from tests.harness.users import PATH
 
 IMAGE = "docker.io/library/busybox:latest"
-SNAPSHOTTER = "native"  # overlay would do as well, but not where /tmp is an overlay
 _UNUSED = ("grpc.v1.cri", "internal.v1.opt")
 
 
@@ -18,13 +17,13 @@ class Containerd(Daemon):
         run_options: What makes `ctr run` use scrun.
     """
 
-    def __init__(self, create_timeout: float = 60) -> None:
+    def __init__(self, create_timeout: float = 60, snapshotter: str = "native") -> None:
         super().__init__(create_timeout)
         socket = self.base / "containerd.sock"
         self.command = [program("ctr"), "--address", str(socket)]
         self.environment = {"PATH": PATH}
         self.run_options = (
-            "run", "--snapshotter", SNAPSHOTTER, "--runtime", "io.containerd.runc.v2",
+            "run", "--snapshotter", snapshotter, "--runtime", "io.containerd.runc.v2",
             "--runc-binary", self.site.command[0], "--runc-root", str(self.base / "records"),
         )  # fmt: skip
         self.records = self.base / "records" / "default"
@@ -39,7 +38,7 @@ class Containerd(Daemon):
         try:
             self.start(argv, lambda: self.run("version").returncode == 0)
             archive = str(image_archive(self.site))
-            self.must("image", "import", "--snapshotter", SNAPSHOTTER, archive)
+            self.must("image", "import", "--snapshotter", snapshotter, archive)
         except BaseException:
             self.close()
             raise

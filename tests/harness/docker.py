@@ -32,7 +32,7 @@ NO_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--
 class Docker(Daemon):
     """A dockerd of its own, with an image called busybox."""
 
-    def __init__(self, create_timeout: float = 60) -> None:
+    def __init__(self, create_timeout: float = 60, storage: str = "vfs") -> None:
         super().__init__(create_timeout)
         execution = self.base / "e"
         self.records = execution / "runtime-runc" / "moby"
@@ -54,7 +54,7 @@ class Docker(Daemon):
             f"--host={host}",
         ]
         argv += [f"--data-root={self.base}/d", f"--exec-root={execution}"]
-        argv += [f"--pidfile={self.base}/docker.pid", "--storage-driver=vfs", *NO_NETWORK]
+        argv += [f"--pidfile={self.base}/docker.pid", f"--storage-driver={storage}", *NO_NETWORK]
         argv += ["--default-ulimit=nofile=1024:1024", "--shutdown-timeout=5"]
         try:
             self.start(argv, lambda: self.run("version").returncode == 0)

@@ -36,6 +36,7 @@ def podman_of(
     cgroup2: bool = False,
     storage: str = "vfs",
     create_timeout: float = 60,
+    settings: str = "",
 ) -> Iterator["Podman"]:
     """Podman of a user, at a place of its own.
 
@@ -44,7 +45,7 @@ def podman_of(
     before = (*_CGROUP2, _MOUNT, "sh") if cgroup2 else ()
     with (
         contextlib.closing(Site(engine, user, create_timeout=create_timeout)) as site,
-        Podman(site, before=before, storage=storage) as podman,
+        Podman(site, settings, before, storage) as podman,
     ):
         yield podman
 

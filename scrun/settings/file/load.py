@@ -183,12 +183,16 @@ class Staging(msgspec.Struct, frozen=True):
         timeout: Seconds that staging in or out may take.
         id_map: The users in the containers of an ordinary user: `single`: only the own one;
             `full`: also those that subuid(5) lends; `auto`: `full` if the nodes can map them.
+        overlay: Where the nodes do not see a root file system because it is an overlay of the
+            engine's: `mount`: they mount its layers if they see those, otherwise they get a copy;
+            `copy`: always a copy.
     """
 
     scratch: Path | None = None
     host_only: tuple[Path, ...] = ()
     timeout: Seconds = 3600
     id_map: Literal["auto", "single", "full"] = "auto"
+    overlay: Literal["mount", "copy"] = "mount"
 
 
 class Lua(msgspec.Struct, frozen=True):

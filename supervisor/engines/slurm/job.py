@@ -1,6 +1,7 @@
 """A Slurm job in which one container runs as a step of srun."""
 
 import contextlib
+import os
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from scrun.model.states import Ending, not_run, taken
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.terminal import give_a_size, write_size
 from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
@@ -26,6 +28,7 @@ from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
 from scrun.supervisor.engines.slurm.update import set_time_limit
 
+_ANSWER = 1 << 20
 _NEWS_OF_THE_JOB = 2.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -253,6 +256,30 @@ class SlurmJob:
             in_directory(self._request.directory, script), output,
             lambda line: journal.write("verbose", line),
         )  # fmt: skip
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the container is one task, on the only node of the job."""
+        variables = self.environment
+        nodes = variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES")
+        return self._layout.tasks == 1 and nodes == "1"
+
+    async def ask(self, script: str) -> str:
+        """See `supervisor.contracts.engine.OnANode`; this is a step of its own."""
+        readable, writable = os.pipe()
+        async with trio.lowlevel.FdStream(readable) as stream, unwrapped() as nursery:
+            answer = bytearray()
+
+            async def read() -> None:
+                async for part in stream:
+                    answer.extend(part[: _ANSWER - len(answer)])
+
+            nursery.start_soon(read)
+            try:
+                await self.command(script, writable)
+            finally:
+                os.close(writable)
+        return answer.decode(errors="replace")
 
     def resized(self) -> None:
         """Tell srun that the terminal has a new size."""

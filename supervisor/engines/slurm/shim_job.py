@@ -277,6 +277,17 @@ class ShimJob(SlurmJob):
         reply = await shim.call("script", script=script(state))
         return [NodeAnswer(self._node, reply["status"], reply["text"])]
 
+    @property
+    def is_single(self) -> bool:
+        """Whether the container is one task; a shim has no other."""
+        return True
+
+    async def ask(self, script: str) -> str:
+        """See `supervisor.contracts.engine.OnANode`; the shim does it, on its node."""
+        shim = await self._shim_step.shim()
+        reply = await shim.call("script", script=script)
+        return str(reply["text"])
+
     def resized(self) -> None:
         """Pass on a new size of the terminal."""
         if self._streams is not None:

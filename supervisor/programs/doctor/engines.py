@@ -68,7 +68,7 @@ def judge_storage(storage: podman.Storage, engine: str, why_no_owners: str = "")
             "set graphroot in storage.conf to a file system where they can, such as a local disk; "
             "NFS does not work",
         )
-    if engine != "slurm" or driver == podman.WITHOUT_COPIES:
+    if engine != "slurm" or driver in podman.WITHOUT_COPIES:
         return Finding(name, "ok", f"driver {driver}")
     what, _, remedy = podman.STORAGE.partition("; ")
     return Finding(name, "warn", f"driver {driver}: {what}", remedy)

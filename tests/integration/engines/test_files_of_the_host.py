@@ -205,10 +205,11 @@ def test_members_of_a_pod(engine: Podman) -> None:
 
 @pytest.mark.covers("podman cp, mount, unmount")
 def test_cp_reaches_the_copy_of_a_root_file_system() -> None:
-    """On overlay the container runs in a copy, and what changes in it is brought back."""
+    """It has been asked for on overlay, and what changes in it is brought back."""
+    settings = '[staging]\noverlay = "copy"\n'
     script = f"echo made >/made; {STAYS}"
     with (
-        rootless_podman(storage="overlay") as podman,
+        rootless_podman(storage="overlay", settings=settings) as podman,
         begun(podman, script=script) as container,
     ):
         assert copied(podman, container, "/made") == "made\n"

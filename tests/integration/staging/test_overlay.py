@@ -1,20 +1,66 @@
-"""Root file systems on an overlay, which podman's store has by default, and nodes do not see."""
+"""Root file systems on an overlay, which engines' stores have by default.
 
+The nodes mount the same layers, or get copies.
+"""
+
+import io
+import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.harness import cluster
-from tests.harness.podman import RUN, Podman, rootless_podman
+from tests.harness.containerd import IMAGE, Containerd
+from tests.harness.docker import Docker
+from tests.harness.image import owned_by_root
+from tests.harness.podman import RUN, Podman, given, podman_of, rootless_podman
+from tests.harness.program import run_program
+from tests.harness.site import Site
+from tests.harness.users import ordinary, root
 from tests.harness.versions import slurm_version
-from tests.harness.wait import wait_while
+from tests.harness.wait import wait_until, wait_while
+
+STAYS = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
+MOUNTED = "root: the node mounts the layers of "
+COPIED = "root: copied "
+LOG = Path("l/log")
 
 
-@pytest.fixture(scope="module")
-def overlay() -> Iterator[Podman]:
-    with rootless_podman(storage="overlay") as podman:
+@pytest.fixture(scope="module", params=["mount", "copy"])
+def overlay(request: pytest.FixtureRequest) -> Iterator[Podman]:
+    with rootless_podman(storage="overlay", settings=own(request.param)) as podman:
         yield podman
         wait_while("jobs", lambda: cluster.jobs(podman.site.user), 15)
+
+
+@pytest.fixture
+def mounted() -> Iterator[Podman]:
+    """podman, whose containers' log is in a file."""
+    site = Site("slurm", ordinary())
+    settings = f'[log]\nfile = "{site.base / LOG}"\n'
+    try:
+        with Podman(site, settings, storage="overlay") as podman:
+            yield podman
+    finally:
+        site.close()
+
+
+def own(how: str) -> str:
+    return f'[staging]\noverlay = "{how}"\n'
+
+
+def said(podman: Podman) -> str:
+    """What the log says about root file systems."""
+    lines = (podman.site.base / LOG).read_text().splitlines()
+    return "\n".join(line for line in lines if "root: " in line)
+
+
+def begin(podman: Podman, *options: str, script: str = STAYS, image: str = "busybox") -> str:
+    words = (*RUN, "--detach", *options, image, "sh", "-c", script)
+    container = podman.must(*words).strip()
+    wait_until("it is up", lambda: podman.must("logs", container).startswith("up\n"))
+    return container
 
 
 def test_what_a_container_writes_is_there_afterwards(overlay: Podman) -> None:
@@ -27,28 +73,206 @@ def test_what_a_container_writes_is_there_afterwards(overlay: Podman) -> None:
 
 
 def test_it_is_there_when_it_starts_again(overlay: Podman) -> None:
-    script = "echo x >>/count; wc -l </count"
+    script = "echo x >>/count; echo x >>/etc/count; cat /count /etc/count | wc -l"
     overlay.must(*RUN, "--name", "one", "busybox", "sh", "-c", script)
     overlay.must("start", "--attach", "one")
-    assert overlay.must("logs", "one").split() == ["1", "2"]
+    assert overlay.must("logs", "one").split() == ["2", "4"]
     overlay.must("rm", "one")
 
 
 def test_a_container_that_is_killed_keeps_what_it_wrote(overlay: Podman) -> None:
-    script = "echo kept >/made; echo up; exec sleep 600"
+    script = "echo kept >/etc/made; echo up; exec sleep 600"
     overlay.must(*RUN, "--detach", "--name", "one", "busybox", "sh", "-c", script)
     overlay.must("stop", "--time", "0", "one")
     overlay.must("start", "one")
-    assert overlay.must("exec", "one", "cat", "/made") == "kept\n"
+    assert overlay.must("exec", "one", "cat", "/etc/made") == "kept\n"
     overlay.must("rm", "--force", "--time", "0", "one")
 
 
 def test_build(overlay: Podman) -> None:
-    path = overlay.site.base / "b" / "Containerfile"
-    path.write_text("FROM busybox\nRUN echo first >/one\nRUN cat /one >/two; rm /one\n")
-    overlay.site.user.give(path)
+    path = given(
+        overlay,
+        "b/Containerfile",
+        "FROM busybox\nRUN echo first >/one\nRUN cat /one >/two; rm /one\n",
+    )
     options = ("--isolation", "oci", "--network", "host", "--tag", "built")
     limits = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096")
     overlay.must("build", *options, *limits, "--file", str(path), str(path.parent))
-    said = overlay.must(*RUN, "--rm", "built", "sh", "-c", "cat /two; test -e /one || echo gone")
-    assert said == "first\ngone\n"
+    script = "cat /two; test -e /one || echo gone"
+    assert overlay.must(*RUN, "--rm", "built", "sh", "-c", script) == "first\ngone\n"
+
+
+# The layers
+
+
+CHANGES = """
+mkdir /opt /opt/a; echo new >/opt/a/new; echo more >>/etc/passwd; rm /bin/tac
+mv /etc/group /etc/moved; chmod 4711 /bin/busybox; ln /etc/moved /etc/linked; ln -s /x /etc/link
+rm -rf /data/old; mkdir /data/old; echo b >/data/old/b; chown 33:44 /data/mine
+mv /data/from /data/to; touch -d 2001-02-03 /data/to/f; chmod 1777 /data
+"""
+IMAGE_FILE = """FROM busybox
+RUN mkdir -p /data/old/x /data/from /home && echo a >/data/old/a && echo f >/data/from/f
+RUN echo mine >/data/mine; chmod 600 /data/mine; rm -r /data/old/x; echo c >/data/old/c
+"""
+
+
+def build(podman: Podman) -> None:
+    given(podman, "b/Containerfile", IMAGE_FILE)
+    options = ("--isolation", "oci", "--network", "host", *RUN[3:], "--tag", "layers")
+    podman.must("build", *options, str(podman.site.base / "b"))
+
+
+def files(podman: Podman, container: str) -> list[str]:
+    """All that is in a container: names, modes, owners, targets and sizes."""
+    tar = podman.site.base / f"{container}.tar"
+    podman.must("export", "--output", str(tar), container)
+    listing = run_program(["tar", "--list", "--verbose", "--numeric-owner", "--file", str(tar)])
+    kept = []
+    for line in listing.stdout.splitlines():
+        mode, owner, size, _, _, name = line.split(maxsplit=5)
+        if not name.startswith(("run/", "var/run", "etc/hosts", "etc/resolv", "etc/hostname")):
+            kept.append(f"{mode} {owner} {size} {name}".replace(" link to ", " -> "))
+    return sorted(kept)
+
+
+def test_afterwards_all_is_as_with_another_runtime(mounted: Podman) -> None:
+    build(mounted)
+    mounted.must(*RUN, "--name", "ours", "layers", "sh", "-c", CHANGES)
+    command = mounted.command[: mounted.command.index("--runtime")]
+    runc = [*mounted.site.user.prefix, *command, "--runtime", "runc"]
+    words = ("--name", "theirs", "--pids-limit", "0", "layers", "sh", "-c", CHANGES)
+    done = run_program([*runc, *RUN, *words], env=mounted.environment, cwd=mounted.site.base)
+    assert done.returncode == 0, done.stderr
+    assert COPIED not in said(mounted)
+    assert MOUNTED in said(mounted)
+    extra = set(slurm_version().made_in_root)
+    assert set(mounted.must("diff", "ours").splitlines()) == {
+        *mounted.must("diff", "theirs").splitlines(), *extra,
+    }  # fmt: skip
+    ours, theirs = (files(mounted, name) for name in ("ours", "theirs"))
+    # of two names of a file one is a link in the archive: which names belong together is lost
+    assert [line for line in ours if "etc/linked" not in line and "etc/moved" not in line] == [
+        line for line in theirs if "etc/linked" not in line and "etc/moved" not in line
+    ]
+
+
+def test_nothing_is_copied_for_the_next_one(mounted: Podman) -> None:
+    mounted.must(*RUN, "--rm", "busybox", "sh", "-c", "echo x >/etc/x")
+    mounted.must(*RUN, "--rm", "busybox", "sh", "-c", "test ! -e /etc/x")
+    assert said(mounted).count(MOUNTED) == 2
+    assert COPIED not in said(mounted)
+
+
+def test_a_program_that_the_container_has_made(mounted: Podman) -> None:
+    script = f"cp /bin/busybox /etc/cat; mkdir /own; cp /bin/busybox /own/echo; {STAYS}"
+    container = begin(mounted, script=script)
+    assert mounted.must("exec", container, "/etc/cat", "/etc/passwd").startswith("root")
+    assert mounted.must("exec", container, "/own/echo", "a") == "a\n"
+    assert mounted.run("exec", container, "/own/none").returncode == 127
+
+
+@pytest.mark.covers("podman cp, mount, unmount")
+def test_cp_of_a_running_container_is_refused(mounted: Podman) -> None:
+    """The files are on the node only; before the start and after the end they are here."""
+    container = mounted.must("create", *RUN[1:], "busybox", "sh", "-c", STAYS).strip()
+    path = given(mounted, "file", "given\n")
+    mounted.must("cp", str(path), f"{container}:/etc/before")
+    mounted.must("start", container)
+    wait_until("it is up", lambda: mounted.must("logs", container).startswith("up\n"))
+    assert mounted.must("exec", container, "cat", "/etc/before") == "given\n"
+    assert mounted.run("cp", f"{container}:/etc/passwd", "-").returncode
+    assert mounted.run("cp", str(path), f"{container}:/etc/during").returncode
+    mounted.must("stop", "--time", "5", container)
+    assert mounted.must("cp", f"{container}:/etc/before", "-")
+
+
+def of_others(podman: Podman) -> None:
+    """Import an image with files of user 33, some for that user alone."""
+    archive = podman.site.base / "others.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(podman.site.rootfs, ".", filter=owned_by_root)
+        for name, mode, folder in OF_OTHERS:
+            member = tarfile.TarInfo(f"./{name}")
+            member.mode, member.uid, member.gid = mode, 33, 33
+            member.type = tarfile.DIRTYPE if folder else tarfile.REGTYPE
+            member.size = 0 if folder else 2
+            tar.addfile(member, None if folder else io.BytesIO(b"x\n"))
+    podman.site.user.give(archive)
+    podman.must("import", str(archive), "others")
+
+
+OF_OTHERS = (
+    ("etc/secret", 0o600, False),
+    ("srv", 0o700, True),
+    ("srv/f", 0o644, False),
+    ("etc/d", 0o700, True),
+    ("etc/d/d", 0o700, True),
+    ("etc/d/d/f", 0o600, False),
+    ("etc/open", 0o755, True),
+    ("etc/open/f", 0o644, False),
+)
+
+
+@pytest.mark.parametrize("how", ["mount", "copy"])
+def test_one_user(how: str) -> None:
+    """Files of others are the only user's own, as in a copy."""
+    site = Site("slurm", ordinary())
+    settings = f'[log]\nfile = "{site.base / LOG}"\n{own(how)}id_map = "single"\n'
+    try:
+        with Podman(site, settings, storage="overlay") as podman:
+            of_others(podman)
+            script = (
+                "cat /etc/secret /srv/f /etc/d/d/f /etc/open/f; echo y >>/etc/secret; "
+                "rm /srv/f /etc/open/f; mv /etc/d/d/f /etc/d/moved; echo z >/etc/open/new"
+            )
+            said_there = podman.must(*RUN, "--name", "one", "others", "sh", "-c", script)
+            assert said_there == "x\n" * 4
+            assert (MOUNTED if how == "mount" else COPIED) in said(podman)
+            assert set(podman.must("diff", "one").splitlines()) == {
+                "C /etc", "C /etc/secret", "C /srv", "D /srv/f", "C /etc/open", "D /etc/open/f",
+                "C /etc/d", "C /etc/d/d", "D /etc/d/d/f", "A /etc/d/moved", "A /etc/open/new",
+            }  # fmt: skip
+            podman.must("start", "--attach", "one")
+    finally:
+        site.close()
+
+
+def test_a_home_of_somebody_else(overlay: Podman) -> None:
+    options = ("--rm", "--user", "1000:1000", "--userns", "keep-id")
+    assert overlay.must(*RUN, *options, "busybox", "id", "-u") == "1000\n"
+
+
+# Root's engines
+
+
+def test_podman_of_root() -> None:
+    with podman_of(root(), storage="overlay") as podman:
+        podman.must(*RUN, "--name", "one", "busybox", "sh", "-c", "echo x >/etc/x")
+        changes = set(podman.must("diff", "one").splitlines())
+        assert {"A /etc/x", "C /etc"} <= changes
+
+
+def test_docker() -> None:
+    with Docker(storage="overlay2") as docker:
+        container = docker.must("run", "--detach", "busybox", "sh", "-c", STAYS).strip()
+        wait_until("it is up", lambda: docker.must("logs", container))
+        log = (docker.records / container / "log").read_text()
+        assert MOUNTED in log, log
+        docker.must("exec", container, "sh", "-c", "echo x >/etc/x; rm /bin/tac")
+        docker.must("stop", container)
+        assert {"A /etc/x", "D /bin/tac"} <= set(docker.must("diff", container).splitlines())
+        docker.must("rm", container)
+
+
+def test_containerd() -> None:
+    with Containerd(snapshotter="overlayfs") as containerd:
+        options = (*containerd.run_options, "--detach", IMAGE, "c1")
+        containerd.must(*options, "sh", "-c", f"echo x >/etc/x; {STAYS}")
+        log = containerd.records / "c1" / "log"
+        wait_until("it is staged", lambda: log.exists() and "root: " in log.read_text())
+        assert MOUNTED in log.read_text(), log.read_text()
+        containerd.must("task", "kill", "--signal", "KILL", "c1")
+        wait_until("it has ended", lambda: "STOPPED" in containerd.must("task", "ls"))
+        containerd.must("task", "rm", "c1")
+        containerd.must("container", "rm", "c1")

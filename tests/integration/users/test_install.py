@@ -93,8 +93,10 @@ def test_podman_and_back(home: Home) -> None:
 
 @user
 def test_storage_that_is_copied(home: Home) -> None:
+    assert len(home.run("podman").stdout.splitlines()) == 1
+    home.write(home.config / "containers" / "storage.conf", '[storage]\ndriver = "btrfs"\n')
     said = home.run("podman").stdout.splitlines()
-    assert said[1:] == [f"note: podman's storage driver is overlay: {conf.STORAGE}"]
+    assert said[1:] == [f"note: podman's storage driver is btrfs: {conf.STORAGE}"]
 
 
 @pytest.mark.covers("scrun install")

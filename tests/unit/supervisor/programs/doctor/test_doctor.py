@@ -341,7 +341,12 @@ def test_libraries() -> None:
 
 @pytest.mark.parametrize(
     ("driver", "engine", "status"),
-    [("overlay", "slurm", "warn"), ("vfs", "slurm", "ok"), ("overlay", "local", "ok")],
+    [
+        ("overlay", "slurm", "ok"),
+        ("vfs", "slurm", "ok"),
+        ("btrfs", "slurm", "warn"),
+        ("btrfs", "local", "ok"),
+    ],
 )
 def test_podmans_storage(driver: str, engine: str, status: str) -> None:
     storage = podman.Storage(driver, "/home/a/storage")

@@ -1,0 +1,124 @@
+"""Copies few and small files into directories that nobody else writes to.
+
+Links are not followed. Everything here blocks: call it in a worker thread.
+"""
+
+import os
+import stat
+
+from scrun.supervisor.core.files import OPEN_FOLDER
+from scrun.supervisor.staging.overlay_options import Unusable
+
+MOST = 2000
+OPEN = OPEN_FOLDER | os.O_CLOEXEC
+
+_BYTES = 64 << 20
+_PIECE = 1 << 20
+_DEPTH = 50
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def is_foreign(status: os.stat_result) -> bool:
+    """Return whether something belongs to another user or group than this process."""
+    return status.st_uid != os.geteuid() or status.st_gid != os.getegid()
+
+
+class Room:
+    """How much more may be copied.
+
+    Attributes:
+        left: The bytes.
+    """
+
+    def __init__(self) -> None:
+        self.left = _BYTES
+        self._entries = MOST
+
+    def take(self, size: int) -> None:
+        """Count one more.
+
+        Raises:
+            Unusable: They are too many.
+        """
+        self.left -= size
+        self._entries -= 1
+        if self._entries < 0:
+            raise Unusable(f"have more than {MOST} files to copy for the container's one user")
+
+
+def copy_all(source: int, target: int, room: Room, depth: int = _DEPTH) -> None:
+    """Copy everything in a directory, whoever it belongs to."""
+    if not depth:
+        raise Unusable(f"have more than {_DEPTH} directories within each other")
+    for name in map(os.fsencode, os.listdir(source)):
+        status = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if not stat.S_ISDIR(status.st_mode):
+            room.take(copy_entry(source, target, name, room=room.left))
+            continue
+        room.take(0)
+        inner = os.open(name, OPEN, dir_fd=source)
+        try:
+            os.mkdir(name, 0o700, dir_fd=target)
+            copied = os.open(name, OPEN, dir_fd=target)
+            try:
+                copy_all(inner, copied, room, depth - 1)
+                dress(copied, status, owners=False)
+            finally:
+                os.close(copied)
+        finally:
+            os.close(inner)
+
+
+def copy_entry(source: int, target: int, name: bytes, *, room: int, owners: bool = False) -> int:
+    """Copy a file or a link from one directory to another.
+
+    Args:
+        source: The directory it is in.
+        target: The directory for the copy.
+        name: Its name.
+        room: The most bytes.
+        owners: Whether to keep its owner.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        Unusable: It is larger, or something else.
+    """
+    status = os.stat(name, dir_fd=source, follow_symlinks=False)
+    shown = os.fsdecode(name)
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+        if owners:
+            os.chown(name, status.st_uid, status.st_gid, dir_fd=target, follow_symlinks=False)
+        return 0
+    if not stat.S_ISREG(status.st_mode):
+        raise Unusable(f"have a device, FIFO or socket of another user: {shown!a}")
+    reading = os.open(name, _READ, dir_fd=source)
+    try:
+        status = os.fstat(reading)
+        if status.st_size > room:
+            raise Unusable(f"have more than {_BYTES >> 20} MiB to copy: {shown!a}")
+        writing = os.open(name, _WRITE, 0o600, dir_fd=target)
+        try:
+            left = status.st_size
+            while left > 0 and (sent := os.sendfile(writing, reading, None, min(left, _PIECE))):
+                left -= sent
+            dress(writing, status, owners=owners)
+        finally:
+            os.close(writing)
+    finally:
+        os.close(reading)
+    return status.st_size
+
+
+def dress(fd: int, status: os.stat_result, *, owners: bool) -> None:
+    """Set owner, mode and times; the owner first: chown(2) clears bits."""
+    mode = stat.S_IMODE(status.st_mode)
+    if owners:
+        os.fchown(fd, status.st_uid, status.st_gid)
+    elif is_foreign(status):
+        mode &= ~(stat.S_ISUID | stat.S_ISGID)  # it would be another user's
+    os.fchmod(fd, mode)
+    os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -1,0 +1,120 @@
+"""Looks at the layers of an overlay, as a container engine mounts them.
+
+An image's author may be hostile: no link in a layer is followed. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from scrun.supervisor.staging.overlay_options import Overlay, Unusable, is_plain, parse
+
+if TYPE_CHECKING:
+    from scrun.supervisor.staging.survey import MountPoint
+
+_MOST = 400  # the kernel's limit is 500
+_OPAQUE = "overlay.opaque"
+_KERNELS_OWN = "/sys/module/overlay/parameters/"
+
+
+class TopLevel(msgspec.Struct, frozen=True):
+    """What is in the root directory.
+
+    Attributes:
+        directories: For each directory, the numbers of the layers that it is made of, the upmost
+            first; none for one where something else is mounted.
+        others: The files and links.
+    """
+
+    directories: dict[str, tuple[int, ...]]
+    others: tuple[str, ...]
+
+
+def overlay_of(mount: MountPoint, rootfs: str) -> Overlay:
+    """Return the layers that a root file system is mounted from, with absolute paths.
+
+    Raises:
+        Unusable: It is no overlay, or a layer is not there.
+    """
+    if mount.point != rootfs or mount.root != "/":
+        raise Unusable("are not known: it is not a mount of its own")
+    if mount.kind != "overlay":
+        raise Unusable(f"are not known: it is on {mount.kind}")
+    overlay = parse(mount.options)
+    if not overlay.users and (name := _marks_by_default(mount.options)):
+        raise Unusable(f"are mounted with {name}=on, the kernel's default")
+    if len(overlay.layers) > _MOST:
+        raise Unusable(f"are too many: {len(overlay.layers)}")
+    # engines shorten the options by paths that begin in the directory of all layers
+    base = os.path.dirname(os.path.dirname(mount.point))
+    paths = tuple(os.path.realpath(os.path.join(base, path)) for path in overlay.layers)
+    for path in paths:
+        if not os.path.isdir(path):
+            raise Unusable(f"are not all here: {path}")
+    return Overlay(paths, overlay.users)
+
+
+def _marks_by_default(options: str) -> str:
+    """Return what makes files of layers that only the same mount can read, or ""."""
+    for name in ("redirect_dir", "metacopy"):
+        try:
+            with open(_KERNELS_OWN + name, encoding="ascii") as file:
+                if file.read(1) == "Y" and f",{name}=" not in options:
+                    return name
+        except OSError:  # overlays are older, or no module
+            continue
+    return ""
+
+
+def top_level(rootfs: str, overlay: Overlay) -> TopLevel:
+    """Return what is in the root directory, and which layers it comes from.
+
+    Raises:
+        Unusable: Something there cannot be mounted.
+    """
+    device = os.lstat(rootfs).st_dev
+    directories: dict[str, tuple[int, ...]] = {}
+    others = []
+    for name in sorted(os.listdir(rootfs)):
+        status = os.lstat(os.path.join(rootfs, name))
+        if not is_plain(name):
+            raise Unusable(f"have a name that no mount can have: /{name!a}")
+        if stat.S_ISDIR(status.st_mode):
+            foreign = status.st_dev != device
+            directories[name] = () if foreign else _sources(name, overlay)
+        elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+            others.append(name)
+        else:
+            raise Unusable(f"have a device, FIFO or socket: /{name}")
+    return TopLevel(directories, tuple(others))
+
+
+def _sources(name: str, overlay: Overlay) -> tuple[int, ...]:
+    """Return the layers of a directory, as the kernel finds them."""
+    mark = ("user." if overlay.users else "trusted.") + _OPAQUE
+    found = []
+    for number, layer in enumerate(overlay.layers):
+        path = os.path.join(layer, name)
+        try:
+            status = os.lstat(path)
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISDIR(status.st_mode):  # a deletion, or what hides it
+            break
+        found.append(number)
+        if _is_set(path, mark):
+            break
+    if not found:
+        raise Unusable(f"do not have /{name}")
+    return tuple(found)
+
+
+def _is_set(path: str, mark: str) -> bool:
+    try:
+        return os.getxattr(path, mark, follow_symlinks=False) == b"y"
+    except OSError:
+        return False

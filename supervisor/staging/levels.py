@@ -1,0 +1,86 @@
+"""Walks through two trees at once, without following links."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+
+from scrun.supervisor.core.files import OPEN_FOLDER
+
+_OPEN = OPEN_FOLDER | os.O_CLOEXEC
+
+
+class Level:
+    """A directory of the copy, with the same one of the original.
+
+    Only these and their parents are open, however deep a tree is. The way back from further below
+    is `..`, which needs the permission to search the directory. A directory with subdirectories
+    has been searched already, and an empty one is left while its parent is open.
+    """
+
+    def __init__(self, copied: str, original: str) -> None:
+        self._above: list[int] = []
+        self._here = [os.open(copied, _OPEN)]
+        try:
+            self._here.append(os.open(original, _OPEN))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def source(self) -> int:
+        """The directory of the copy."""
+        return self._here[0]
+
+    @property
+    def target(self) -> int:
+        """The directory of the original."""
+        return self._here[1]
+
+    @contextlib.contextmanager
+    def inside(self, name: str, finish: Callable[[int], None]) -> Iterator[None]:
+        """Enter a directory for the block, and return.
+
+        Args:
+            name: Its name.
+            finish: Called with the original's at the end, as its final mode may forbid the way
+                back.
+
+        Raises:
+            OSError: It cannot be entered, or the way back leads elsewhere.
+        """
+        parent, grand = self._here, self._above
+        before = [os.fstat(fd) for fd in parent]
+        self._here, self._above = _opened(name, parent), parent
+        _close(grand)
+        yield
+        child = self._here
+        if not parent:  # closed by a directory further below
+            parent += _opened("..", child)
+            if not all(map(os.path.samestat, before, map(os.fstat, parent))):
+                _close(parent)
+                raise OSError(errno.ESTALE, "its directory was moved meanwhile", name)
+        self._here, self._above = parent, []
+        try:
+            finish(child[1])
+        finally:
+            _close(child)
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        _close(self._here)
+        _close(self._above)
+
+
+def _opened(name: str, pair: list[int]) -> list[int]:
+    source = os.open(name, _OPEN, dir_fd=pair[0])
+    try:
+        return [source, os.open(name, _OPEN, dir_fd=pair[1])]
+    except BaseException:
+        os.close(source)
+        raise
+
+
+def _close(pair: list[int]) -> None:
+    while pair:
+        os.close(pair.pop())

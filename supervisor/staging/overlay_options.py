@@ -1,0 +1,127 @@
+"""Reads and writes the options of overlay mounts. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LONGEST = 4000
+"""The most bytes of a mount's options: the kernel takes a page, with what the runtime adds."""
+
+# others may change what the layers mean: metacopy=on leaves files without content in them
+_HARMLESS = re.compile(
+    r"rw|ro|userxattr|volatile|(uuid|xino|index|nfs_export|verity|fsync)=[a-z]+"
+    r"|redirect_dir=(off|nofollow)|metacopy=off|default_permissions|noatime|relatime",
+    re.ASCII,
+)
+_OCTAL = re.compile(r"\\([0-3][0-7][0-7])", re.ASCII)
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9._/@%+=~^-]+", re.ASCII)
+
+
+class Unusable(ValueError):
+    """The layers cannot be mounted; says why, as the end of a sentence about them."""
+
+
+class Overlay(msgspec.Struct, frozen=True):
+    """The layers of an overlay, as its options name them.
+
+    Attributes:
+        layers: The directories, the one that is written to first; perhaps relative.
+        users: Whether its marks are in the extended attributes that users may set.
+    """
+
+    layers: tuple[str, ...]
+    users: bool
+
+
+def parse(options: str) -> Overlay:
+    r"""Parse the options of a mounted overlay.
+
+    Args:
+        options: As mountinfo has them. Commas and backslashes of a value are octal there, `\054`;
+            a colon in a lower directory has had a backslash before it all the time.
+
+    Raises:
+        Unusable: It is no overlay that is understood here.
+    """
+    lower: list[str] = []
+    upper = ""
+    users = False
+    for word in options.split(","):
+        name, _, escaped = word.partition("=")
+        value = _OCTAL.sub(lambda found: chr(int(found[1], 8)), escaped)
+        if name == "lowerdir":
+            lower = _split(value)
+        elif name == "lowerdir+":
+            lower.append(value)
+        elif name == "upperdir":
+            upper = value
+        elif name == "workdir":
+            continue
+        elif not _HARMLESS.fullmatch(word):
+            raise Unusable(f"are mounted with {word[:64]}")
+        users |= word == "userxattr"
+    if not lower or not upper or "\\" in upper:
+        raise Unusable("are not known: its options name no upper and lower directory")
+    return Overlay((upper, *lower), users)
+
+
+def _split(value: str) -> list[str]:
+    """Split lower directories at colons; a backslash protects the next character."""
+    found = [""]
+    characters = iter(value)
+    for one in characters:
+        if one == "\\":
+            found[-1] += next(characters, "")
+        elif one == ":":
+            found.append("")
+        else:
+            found[-1] += one
+    if not all(found):  # `::` begins layers with data only
+        raise Unusable("have layers with data only")
+    return found
+
+
+def is_plain(path: str) -> bool:
+    """Return whether a path means itself in options, in config.json and in a shell."""
+    return bool(_PLAIN_PATH.fullmatch(path))
+
+
+def options_of(lower: Sequence[str], upper: str, work: str, *, users: bool) -> list[str]:
+    """Return the options for an overlay of plain paths.
+
+    Args:
+        lower: The directories below, the upmost first.
+        upper: What is written to.
+        work: The kernel's own, on the same file system.
+        users: Whether the mounting process has rights in a user namespace only.
+
+    Raises:
+        Unusable: They are too long.
+    """
+    words = [f"lowerdir={':'.join(lower)}", f"upperdir={upper}", f"workdir={work}"]
+    words += marks(users=users)
+    if len(",".join(words)) > LONGEST:
+        raise Unusable(f"are too many: {len(lower)}, with long paths")
+    return words
+
+
+def marks(*, users: bool) -> list[str]:
+    """Return the options that say how the kernel marks what has changed."""
+    # what comes back is files, directories and deletions, not marks of what was moved
+    return ["userxattr"] if users else ["redirect_dir=nofollow", "metacopy=off", "index=off"]
+
+
+def mount_of_layers(name: str, options: Sequence[str]) -> dict[str, Any]:
+    """Return the entry of `mounts` for a directory in the root directory."""
+    return {
+        "destination": f"/{name}",
+        "type": "overlay",
+        "source": "overlay",
+        "options": list(options),
+    }

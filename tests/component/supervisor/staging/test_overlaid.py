@@ -1,0 +1,349 @@
+"""Root file systems that the node mounts from an engine's layers, and what comes back of them."""
+
+import json
+import os
+import shlex
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.staging import staged_bundle
+from scrun.supervisor.staging.overlaid import Overlays
+from scrun.supervisor.staging.staged_bundle import return_changes, stage_in, stage_out
+from scrun.supervisor.staging.survey import MountPoint
+from tests.harness.bundle import snapshot
+
+AS_ROOT = ("unshare", "--mount", "/bin/sh", "-ec")
+ROOTLESS = ("unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-ec")
+
+
+def in_shell(script: str, place: Path) -> None:
+    subprocess.run(["/bin/sh", "-ec", script], cwd=place, check=True)
+
+
+def ask(script: str) -> str:
+    """Do what the node does."""
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+class Image:
+    """Layers, and what an engine has mounted of them; staged for a node that is this machine."""
+
+    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.layers = [base / "store" / name for name in ("mine", "above", "below")]
+        for layer in self.layers:
+            layer.mkdir(parents=True)
+        lower = self.layers[2]
+        for folder in ("etc", "bin", "empty", "usr/share/doc"):
+            (lower / folder).mkdir(parents=True)
+        for name in ("etc/passwd", "etc/hosts", "bin/sh", "usr/share/doc/one", "motd"):
+            (lower / name).write_text(name)
+        (lower / "bin/sh").chmod(0o755)
+        (lower / "bin/ash").symlink_to("sh")
+        (lower / "lib").symlink_to("usr/share")
+        self.rootfs = base / "rootfs"
+        self.staged = base / "staged"
+        self.cache = base / "cache" / "layers.json"
+        self.asked: list[str] = []
+        self.rootless = True
+        self._base = base
+        self._monkeypatch = monkeypatch
+        self.config: dict[str, Any] = {"root": {"path": str(self.rootfs)}}
+
+    def mounted(self) -> None:
+        """Have the root file system mounted: here it is a copy of what an overlay would show."""
+        options = ",".join(
+            [
+                f"lowerdir={self.layers[1]}:{self.layers[2]}",
+                f"upperdir={self.layers[0]}",
+                f"workdir={self._base}/work",
+                *(["userxattr"] if self.rootless else []),
+            ]
+        )
+        self.rootfs.mkdir(exist_ok=True)
+        (self._base / "work").mkdir()
+        show = f"mount -t overlay overlay -o {options} {self.rootfs}; cp -a {self.rootfs}/. copy"
+        (self._base / "copy").mkdir()
+        in_shell(f"unshare --mount /bin/sh -ec '{show}'", self._base)
+        self.rootfs.rmdir()
+        (self._base / "copy").rename(self.rootfs)
+        mount = MountPoint(str(self.rootfs), "overlay", options=options)
+        here = [MountPoint("/", "ext4"), mount]
+        self._monkeypatch.setattr(staged_bundle, "read_mounts", lambda: here)
+
+    def stage(self) -> Staged:
+        """Stage the bundle."""
+
+        def remember(script: str) -> str:
+            self.asked.append(script)
+            return ask(script)
+
+        target = Target(
+            elsewhere=True,
+            uid=os.getuid(),
+            gid=os.getgid(),
+            rootless=self.rootless,
+            link_rootfs=True,
+            host_only=(),
+        )
+        overlays = Overlays(remember, str(self.cache))
+        return stage_in(self.config, str(self._base), str(self.staged), target, overlays=overlays)
+
+    def run(self, script: str) -> None:
+        """Run a script in the root directory of the container."""
+        config = json.loads((self.staged / "config.json").read_bytes())
+        mount = ("mount", "-t", "overlay", "overlay", "-o")
+        mounts = [
+            shlex.join((*mount, ",".join(each["options"]), f"rootfs{each['destination']}"))
+            for each in config["mounts"]
+            if each["type"] == "overlay"
+        ]
+        whole = "; ".join([f"cd {self.staged}", *mounts, "cd rootfs", script])
+        subprocess.run([*(ROOTLESS if self.rootless else AS_ROOT), whole], check=True)
+
+    def end(self, staged: Staged) -> None:
+        """Bring back what was changed."""
+        return_changes(staged.bundle, staged.copied_from, privileged=not self.rootless)
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    one = Image(tmp_path, monkeypatch)
+    before = len(os.listdir("/proc/self/fd"))
+    yield one
+    stage_out(str(one.staged))
+    assert not one.staged.exists()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def listing(root: Path) -> dict[str, tuple[object, ...]]:
+    """Return what is in a tree, but for the times of directories."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        content: object = path.readlink() if path.is_symlink() else None
+        if stat.S_ISREG(status.st_mode):
+            content = path.read_bytes()
+        found[str(path.relative_to(root))] = (status.st_mode, status.st_uid, content)
+    return found
+
+
+def test_the_node_mounts_the_engine_s_own_directories(image: Image) -> None:
+    image.mounted()
+    before = [snapshot(layer) for layer in (*image.layers, image.rootfs)]
+    staged = image.stage()
+    assert staged.overlaid, staged.notes
+    assert staged.view is None
+    assert staged.notes == (
+        f"root: the node mounts the layers of {image.rootfs}; changes come back at the end",
+    )
+    image.run("ls -R . >../seen; cat motd lib/doc/one bin/ash >>../seen")
+    seen = (image.staged / "seen").read_text()
+    (image.staged / "seen").unlink()
+    assert seen.endswith("motdusr/share/doc/onebin/sh")
+    assert [snapshot(layer) for layer in (*image.layers, image.rootfs)] == before
+    image.end(staged)
+    assert snapshot(image.rootfs) == before[3]
+
+
+CHANGES = {
+    "new file": "echo new >etc/new; echo new >new",
+    "large file": "head -c 3000000 /dev/zero >usr/new",
+    "new directories": "mkdir -p a/b/c etc/a/b/c; echo x >a/b/x; echo x >etc/a/x",
+    "other content": "echo other >etc/passwd; echo other >motd",
+    "other mode": "chmod 4750 etc/passwd; chmod 600 motd",
+    "file removed": "rm etc/passwd motd",
+    "directory removed": "rm -r usr/share/doc",
+    "directory anew": "rm -r usr/share/doc; mkdir usr/share/doc; echo two >usr/share/doc/two",
+    "link elsewhere": "ln -sf /bin/other bin/ash; ln -sfn /else lib",
+    "directory instead of file": "rm etc/passwd; mkdir -p etc/passwd/x",
+    "file instead of directory": "rm -r usr/share; echo x >usr/share",
+    "link instead of directory": "rm -r usr/share; ln -s /etc usr/share",
+    "mode of a directory": "chmod 1777 empty; chmod 700 usr/share",
+    "FIFO": "mkfifo etc/fifo",
+    "renamed": "mv etc/passwd etc/other; mv usr/share usr/moved",
+    "moved": "mv etc/passwd bin/passwd",
+    "two names": "ln etc/passwd etc/another",
+    "made and removed": "echo x >etc/x; rm etc/x",
+    "a file that another layer removed": "echo anew >etc/shadow",
+}
+
+
+@pytest.mark.parametrize("rootless", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_change(image: Image, change: str, tmp_path: Path, *, rootless: bool) -> None:
+    image.rootless = rootless
+    (image.layers[1] / "etc").mkdir()
+    (image.layers[2] / "etc/shadow").write_text("secret")
+    os.mknod(image.layers[1] / "etc/shadow", stat.S_IFCHR)
+    image.mounted()
+    subprocess.run(["cp", "-a", image.rootfs, tmp_path / "expected"], check=True)
+    in_shell(CHANGES[change], tmp_path / "expected")
+    staged = image.stage()
+    assert staged.overlaid, staged.notes
+    image.run(CHANGES[change])
+    image.end(staged)
+    assert listing(image.rootfs) == listing(tmp_path / "expected")
+
+
+def test_deletions_of_layers(image: Image) -> None:
+    """Also of what is in the root directory, and where a directory begins anew."""
+    lower, upper = image.layers[2], image.layers[1]
+    os.mknod(upper / "empty", stat.S_IFCHR)
+    os.mknod(upper / "motd", stat.S_IFCHR)
+    (upper / "usr").mkdir()
+    os.setxattr(upper / "usr", "user.overlay.opaque", b"y")
+    (upper / "usr/new").write_text("new")
+    (lower / "opt").write_text("a file")
+    (upper / "opt").mkdir()
+    image.mounted()
+    assert image.stage().overlaid
+    image.run("find . >../seen")
+    seen = (image.staged / "seen").read_text().split()
+    (image.staged / "seen").unlink()
+    expected = {f"./{path.relative_to(image.rootfs)}" for path in image.rootfs.rglob("*")}
+    assert set(seen) == {".", *expected}
+    assert "./usr/share" not in seen
+
+
+def test_files_of_others_belong_to_the_only_user(image: Image) -> None:
+    lower = image.layers[2]
+    for name, mode in {"etc/passwd": 0o600, "usr/share/doc/one": 0o4755}.items():
+        os.chown(lower / name, 33, 33)
+        (lower / name).chmod(mode)
+    os.chown(lower / "usr/share", 33, 33)
+    (lower / "usr/share").chmod(0o700)
+    (lower / "usr/share/mine").write_text("mine")
+    os.chown(lower / "empty", 33, 33)
+    (lower / "empty").chmod(0o700)
+    (lower / "empty/not").write_text("not")
+    image.mounted()
+    staged = image.stage()
+    assert staged.overlaid, staged.notes
+    assert json.loads(image.cache.read_bytes()).keys() == {str(path) for path in image.layers[1:]}
+    image.run(
+        "cat etc/passwd empty/not; echo x >>etc/passwd; cat usr/share/mine; "
+        "rm usr/share/doc/one empty/not; touch usr/share/new"
+    )
+    image.end(staged)
+    changed = (image.rootfs / "etc/passwd").stat()
+    assert (image.rootfs / "etc/passwd").read_text() == "etc/passwdx\n"
+    assert (changed.st_uid, stat.S_IMODE(changed.st_mode)) == (33, 0o600)
+    assert not (image.rootfs / "usr/share/doc/one").exists()
+    assert not (image.rootfs / "empty/not").exists()
+    assert (image.rootfs / "usr/share").stat().st_uid == 33
+    assert (image.rootfs / "usr/share/new").stat().st_uid == os.geteuid()
+    assert (image.rootfs / "usr/share/mine").read_text() == "mine"
+
+
+def test_what_others_have_where_the_image_has_a_link(image: Image, tmp_path: Path) -> None:
+    """An upper layer has a link in the place of a lower one's directory: it is not followed."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/one").write_text("secret")
+    os.chown(tmp_path / "outside/one", 33, 33)
+    os.chown(image.layers[2] / "usr/share/doc/one", 33, 33)
+    (image.layers[1] / "usr/share").mkdir(parents=True)
+    (image.layers[1] / "usr/share/doc").symlink_to(tmp_path / "outside")
+    image.mounted()
+    assert image.stage().overlaid
+    assert "secret" not in [path.read_text() for path in image.staged.rglob("one")]
+    assert not list((image.staged / "overlay/own").rglob("one"))
+
+
+def test_root_s_container_with_users_of_its_own(image: Image) -> None:
+    image.rootless = False
+    image.config["linux"] = {"namespaces": [{"type": "user"}]}
+    image.mounted()
+    staged = image.stage()
+    assert not staged.overlaid
+    assert "users of its own" in staged.notes[0]
+
+
+def test_marks_that_the_node_would_not_read(image: Image) -> None:
+    """A user's container cannot use what root has mounted."""
+    image.rootless = False
+    image.mounted()
+    image.rootless = True
+    staged = image.stage()
+    assert "have marks" in staged.notes[0]
+
+
+def test_nothing_comes_back_of_what_is_removed_anyway(image: Image) -> None:
+    image.mounted()
+    image.config["annotations"] = {"io.podman.annotations.autoremove": "TRUE"}
+    staged = image.stage()
+    assert staged.overlaid, staged.notes
+    assert staged.copied_from == ""
+
+
+def read_only(image: Image) -> None:
+    image.config["root"]["readonly"] = True
+
+
+def a_device(image: Image) -> None:
+    os.mkfifo(image.layers[2] / "fifo")
+
+
+def a_name(image: Image) -> None:
+    (image.layers[2] / "a:b").mkdir()
+
+
+def a_blank(image: Image) -> None:
+    image.staged = image.staged.with_name("a b")
+
+
+UNUSABLE = {
+    "read-only": (read_only, "read-only"),
+    "a FIFO": (a_device, "FIFO"),
+    "a name": (a_name, "/'a:b'"),
+    "the place": (a_blank, "cannot be mounted in"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_what_cannot_be_mounted_is_copied(image: Image, case: str) -> None:
+    change, why = UNUSABLE[case]
+    change(image)
+    image.mounted()
+    staged = image.stage()
+    assert not staged.overlaid
+    assert why in staged.notes[0]
+    assert "root: copied" in staged.notes[1]
+    assert (image.staged / "rootfs/etc/passwd").read_text() == "etc/passwd"
+    assert not (image.staged / "overlay").exists()
+
+
+ANSWERS: dict[str, tuple[Callable[[str], str], str]] = {
+    "others": (lambda answer: "1 1\n" + answer.partition("\n")[2], "are others on the node"),
+    "nothing there": (lambda _: "sh: 1: cd: can't cd to /x\n", "on the node: sh: 1: cd"),
+    "refused": (lambda a: a.replace("mounted", "mount: denied"), "on the node: mount: denied"),
+    "nothing": (lambda _: "", "are others"),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_the_node_s_answer_decides(
+    image: Image, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, why = ANSWERS[case]
+    node = ask
+    monkeypatch.setitem(globals(), "ask", lambda script: change(node(script)))
+    image.mounted()
+    staged = image.stage()
+    assert not staged.overlaid
+    assert why in staged.notes[0]
+
+
+def test_a_layer_is_gone(image: Image) -> None:
+    image.mounted()
+    image.layers[1].rmdir()
+    staged = image.stage()
+    assert "are not all here" in staged.notes[0]
+    assert not staged.overlaid
