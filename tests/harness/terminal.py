@@ -49,6 +49,11 @@ class Terminal:
         """Type something."""
         os.write(self.master, text.encode())
 
+    def says_got(self, timeout: float = 20) -> None:
+        """Type "something" for a program that answers `got` and what it has read."""
+        self.write("something\n")
+        self.read_until("got something", timeout)
+
     def resize(self, rows: int, columns: int) -> None:
         """Change the size of the window."""
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -215,8 +215,7 @@ def test_with_a_terminal(site: Site, running: Life, terminal: tuple[Terminal, in
     os.close(slave)
     here.read_until("/dev/pts/", 20)
     here.read_until("43 143", 20)
-    here.write("something\n")
-    here.read_until("got something", 20)
+    here.says_got(20)
     assert process.wait(20) == 5
 
 

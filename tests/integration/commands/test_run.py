@@ -128,8 +128,7 @@ def test_at_a_terminal(at: At) -> None:
     bundle = at.site.bundle_of("sh", "-c", script, terminal=True)
     process = at.type("run", "--bundle", bundle, "one")
     at.screen.read_until("43 143")
-    at.screen.write("something\n")
-    at.screen.read_until("got something")
+    at.screen.says_got()
     assert process.wait(30) == 5
     assert ids(at.site) == []
 

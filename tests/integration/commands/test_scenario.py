@@ -76,12 +76,10 @@ def test_whole_life(site: Site) -> None:
     site.settle()
 
 
-@pytest.mark.covers(
-    "scrun(1) SYNOPSIS: create",
-    "scrun(1) SYNOPSIS: start",
-    "slurm-scrun create starts the container",
-    "promise a whole life: each state, and valid JSON in each",
-)
+@pytest.mark.covers("scrun(1) SYNOPSIS: create")
+@pytest.mark.covers("scrun(1) SYNOPSIS: start")
+@pytest.mark.covers("slurm-scrun create starts the container")
+@pytest.mark.covers("promise a whole life: each state, and valid JSON in each")
 def test_only_start_starts(site: Site) -> None:
     life = site.shell("echo started").created()
     threading.Event().wait(0.5)
@@ -109,11 +107,9 @@ def test_pid_file_is_locked_for_the_life_of_the_anchor(site: Site) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-@pytest.mark.covers(
-    "scrun(1) SYNOPSIS: create",
-    "slurm-scrun duplicate id: a second job, the first unreachable",
-    "promise a bad bundle is refused before a job is asked for",
-)
+@pytest.mark.covers("scrun(1) SYNOPSIS: create")
+@pytest.mark.covers("slurm-scrun duplicate id: a second job, the first unreachable")
+@pytest.mark.covers("promise a bad bundle is refused before a job is asked for")
 def test_duplicate_id(site: Site) -> None:
     life = site.life("sleep", "600").created()
     before = life.state()
@@ -124,22 +120,18 @@ def test_duplicate_id(site: Site) -> None:
         assert len(cluster.jobs(site.user)) == 1
 
 
-@pytest.mark.covers(
-    "scrun(1) RETURN VALUE",
-    "slurm-scrun unknown id: state exits 0 with invalid JSON",
-    "promise a bad bundle is refused before a job is asked for",
-)
+@pytest.mark.covers("scrun(1) RETURN VALUE")
+@pytest.mark.covers("slurm-scrun unknown id: state exits 0 with invalid JSON")
+@pytest.mark.covers("promise a bad bundle is refused before a job is asked for")
 @pytest.mark.parametrize("command", ["state", "start", "kill", "delete"])
 def test_unknown_id(site: Site, command: str) -> None:
     assert "does not exist" in site.fails(command, "nobody")
 
 
-@pytest.mark.covers(
-    "scrun(1) SYNOPSIS: delete",
-    "scrun(1) DELETE OPTIONS: --force",
-    "promise kill and delete in each state",
-    "promise a bad bundle is refused before a job is asked for",
-)
+@pytest.mark.covers("scrun(1) SYNOPSIS: delete")
+@pytest.mark.covers("scrun(1) DELETE OPTIONS: --force")
+@pytest.mark.covers("promise kill and delete in each state")
+@pytest.mark.covers("promise a bad bundle is refused before a job is asked for")
 def test_unknown_id_is_no_error_of_a_forced_delete(site: Site) -> None:
     assert site.must("delete", "--force", "nobody") == ""
 
@@ -196,11 +188,9 @@ def _with(value: object, *path: str) -> Callable[[Config], object]:
     return edit
 
 
-@pytest.mark.covers(
-    "scrun(1) RETURN VALUE",
-    "slurm-scrun args, rootfs or program missing: create exits 0",
-    "promise a bad bundle is refused before a job is asked for",
-)
+@pytest.mark.covers("scrun(1) RETURN VALUE")
+@pytest.mark.covers("slurm-scrun args, rootfs or program missing: create exits 0")
+@pytest.mark.covers("promise a bad bundle is refused before a job is asked for")
 @pytest.mark.parametrize(
     ("edit", "named"),
     [
@@ -231,11 +221,9 @@ def test_bad_configuration_is_refused(
     site.settle()
 
 
-@pytest.mark.covers(
-    "scrun(1) CREATE OPTIONS: --bundle",
-    "slurm-scrun args, rootfs or program missing: create exits 0",
-    "promise a bad bundle is refused before a job is asked for",
-)
+@pytest.mark.covers("scrun(1) CREATE OPTIONS: --bundle")
+@pytest.mark.covers("slurm-scrun args, rootfs or program missing: create exits 0")
+@pytest.mark.covers("promise a bad bundle is refused before a job is asked for")
 @one_each
 def test_bad_bundle_is_refused(site: Site) -> None:
     bundle = site.bundle(site.config("true"))
@@ -275,11 +263,9 @@ def test_errors_go_to_the_log_as_json(site: Site) -> None:
 # 2. Exit statuses
 
 
-@pytest.mark.covers(
-    "scrun(1) RETURN VALUE",
-    "slurm-scrun the anchor exits 0 whatever the container did",
-    "promise exit statuses",
-)
+@pytest.mark.covers("scrun(1) RETURN VALUE")
+@pytest.mark.covers("slurm-scrun the anchor exits 0 whatever the container did")
+@pytest.mark.covers("promise exit statuses")
 @pytest.mark.parametrize("status", [0, 1, 7, 137, 255])
 def test_exit_status(site: Site, status: int) -> None:
     life = site.shell(f"exit {status}").created().start()
@@ -288,9 +274,8 @@ def test_exit_status(site: Site, status: int) -> None:
     assert life.errors() == ""
 
 
-@pytest.mark.covers(
-    "slurm-scrun args, rootfs or program missing: create exits 0", "promise exit statuses"
-)
+@pytest.mark.covers("slurm-scrun args, rootfs or program missing: create exits 0")
+@pytest.mark.covers("promise exit statuses")
 def test_command_not_found_is_refused(site: Site) -> None:
     said = site.life("no-such-program").refused()
     assert "executable file" in said
@@ -310,12 +295,10 @@ def test_command_not_found_where_only_the_container_can_know(site: Site) -> None
     assert life.wait() == 127
 
 
-@pytest.mark.covers(
-    "slurm-scrun the anchor exits 0 whatever the container did",
-    "slurm-scrun kill ID KILL is TERM at first",
-    "promise exit statuses",
-    "promise kill and delete in each state",
-)
+@pytest.mark.covers("slurm-scrun the anchor exits 0 whatever the container did")
+@pytest.mark.covers("slurm-scrun kill ID KILL is TERM at first")
+@pytest.mark.covers("promise exit statuses")
+@pytest.mark.covers("promise kill and delete in each state")
 @pytest.mark.parametrize(
     ("name", "script", "status"),
     [
@@ -342,9 +325,8 @@ def test_killed_by_its_own_signal(site: Site, number: int) -> None:
 # 3. stdio
 
 
-@pytest.mark.covers(
-    "scrun(1) DESCRIPTION: standard input and output", "promise standard input, output and error"
-)
+@pytest.mark.covers("scrun(1) DESCRIPTION: standard input and output")
+@pytest.mark.covers("promise standard input, output and error")
 def test_stdin_has_an_end(site: Site) -> None:
     life = site.shell("cat; echo end", stdin="pipe").created().start()
     os.write(life.stdin, b"some\nlines\n")
@@ -363,11 +345,9 @@ def test_stdin_may_end_before_start(site: Site) -> None:
     assert life.wait() == 0
 
 
-@pytest.mark.covers(
-    "scrun(1) DESCRIPTION: standard input and output",
-    "slurm-scrun messages in the container's standard error",
-    "promise standard input, output and error",
-)
+@pytest.mark.covers("scrun(1) DESCRIPTION: standard input and output")
+@pytest.mark.covers("slurm-scrun messages in the container's standard error")
+@pytest.mark.covers("promise standard input, output and error")
 def test_stdout_and_stderr_are_apart(site: Site) -> None:
     life = site.shell("echo out; echo err >&2; echo out; echo err >&2; exit 5").created().start()
     assert life.wait() == 5
@@ -413,9 +393,8 @@ def test_one_of_stdio_closed(site: Site, closed: str) -> None:
     assert site.shell("cat; exit 6", **how).created().start().wait() == 6
 
 
-@pytest.mark.covers(
-    "scrun(1) DESCRIPTION: standard input and output", "promise standard input, output and error"
-)
+@pytest.mark.covers("scrun(1) DESCRIPTION: standard input and output")
+@pytest.mark.covers("promise standard input, output and error")
 @pytest.mark.timeout(300)
 @one_each
 def test_much_data_each_way(site: Site, dice: random.Random) -> None:
@@ -509,8 +488,7 @@ def test_input_and_output_on_a_terminal(site: Site) -> None:
     life = site.shell('read line; echo "got $line"; exit 2', terminal=True)
     terminal = life.terminal()
     life.created().start()
-    terminal.write("something\n")
-    terminal.read_until("got something")
+    terminal.says_got()
     assert life.wait() == 2
     terminal.read_all()
     terminal.close()
@@ -688,11 +666,9 @@ def test_signals_to_the_anchor_are_passed_on(site: Site) -> None:
     assert life.output() == "up\ngot\n"
 
 
-@pytest.mark.covers(
-    "scrun(1) SIGNALS",
-    "slurm-scrun any signal kills the anchor, job and container go on",
-    "promise kill and delete in each state",
-)
+@pytest.mark.covers("scrun(1) SIGNALS")
+@pytest.mark.covers("slurm-scrun any signal kills the anchor, job and container go on")
+@pytest.mark.covers("promise kill and delete in each state")
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_signals_that_end_the_anchor_end_the_container(site: Site) -> None:
     script = "trap '' TERM INT HUP QUIT; echo up; while :; do sleep 1; done"
@@ -732,11 +708,9 @@ def test_delete_created(site: Site, force: list[str]) -> None:
     site.settle()
 
 
-@pytest.mark.covers(
-    "scrun(1) SYNOPSIS: delete",
-    "scrun(1) DELETE OPTIONS: --force",
-    "promise kill and delete in each state",
-)
+@pytest.mark.covers("scrun(1) SYNOPSIS: delete")
+@pytest.mark.covers("scrun(1) DELETE OPTIONS: --force")
+@pytest.mark.covers("promise kill and delete in each state")
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_delete_running(site: Site, force: list[str]) -> None:
     life = site.shell("trap '' TERM; echo up; while :; do sleep 1; done").created().start()
@@ -747,11 +721,9 @@ def test_delete_running(site: Site, force: list[str]) -> None:
     site.settle()
 
 
-@pytest.mark.covers(
-    "scrun(1) SYNOPSIS: kill",
-    "slurm-scrun kill and delete while pending do nothing, or hang",
-    "promise kill and delete in each state",
-)
+@pytest.mark.covers("scrun(1) SYNOPSIS: kill")
+@pytest.mark.covers("slurm-scrun kill and delete while pending do nothing, or hang")
+@pytest.mark.covers("promise kill and delete in each state")
 @pytest.mark.parametrize(("name", "status"), [("TERM", 143), ("KILL", 137)])
 @on_slurm
 def test_kill_creating(site: Site, name: str, status: int) -> None:
@@ -775,11 +747,9 @@ def test_other_signals_leave_a_container_that_is_creating(site: Site) -> None:
     assert life.created().start().wait() == 0
 
 
-@pytest.mark.covers(
-    "scrun(1) SYNOPSIS: delete",
-    "slurm-scrun kill and delete while pending do nothing, or hang",
-    "promise kill and delete in each state",
-)
+@pytest.mark.covers("scrun(1) SYNOPSIS: delete")
+@pytest.mark.covers("slurm-scrun kill and delete while pending do nothing, or hang")
+@pytest.mark.covers("promise kill and delete in each state")
 @on_slurm
 def test_delete_creating(site: Site) -> None:
     with cluster.full(site.user):

@@ -66,8 +66,7 @@ def test_terminal(containerd: Containerd) -> None:
         os.close(slave)
         try:
             terminal.read_until("go", 30)
-            terminal.write("something\n")
-            terminal.read_until("got something", 30)
+            terminal.says_got(30)
             assert process.wait(30) == 5
         finally:
             process.kill()

@@ -43,23 +43,19 @@ def start(docker: Docker, script: str, *options: str) -> str:
     return container
 
 
-@pytest.mark.covers(
-    "docker run",
-    "limitation the exit status is lost",
-    "guide Types: Docker as root, rootless Docker",
-)
+@pytest.mark.covers("docker run")
+@pytest.mark.covers("limitation the exit status is lost")
+@pytest.mark.covers("guide Types: Docker as root, rootless Docker")
 def test_run(docker: Docker) -> None:
     script = "echo out; echo err >&2; exit 7"
     done = docker.run("run", "--rm", "--network", "none", "busybox", "sh", "-c", script)
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
 
 
-@pytest.mark.covers(
-    "docker run",
-    "limitation --security-opt (label, seccomp",
-    "limitation --network none is needed at every call",
-    "limitation --ulimit, --cgroupns and the like are needed at every call",
-)
+@pytest.mark.covers("docker run")
+@pytest.mark.covers("limitation --security-opt (label, seccomp")
+@pytest.mark.covers("limitation --network none is needed at every call")
+@pytest.mark.covers("limitation --ulimit, --cgroupns and the like are needed at every call")
 def test_no_option_is_needed(docker: Docker) -> None:
     """Neither --security-opt nor --network, which Slurm's own scrun needs at every call."""
     variables = docker.must("run", "--rm", "busybox", "env")
@@ -67,12 +63,10 @@ def test_no_option_is_needed(docker: Docker) -> None:
     assert "SCRUN_" not in variables
 
 
-@pytest.mark.covers(
-    "docker run",
-    "docker network",
-    "limitation --network none is needed at every call",
-    "limitation no custom networks: all containers work in the host's network",
-)
+@pytest.mark.covers("docker run")
+@pytest.mark.covers("docker network")
+@pytest.mark.covers("limitation --network none is needed at every call")
+@pytest.mark.covers("limitation no custom networks: all containers work in the host's network")
 def test_host_network(docker: Docker) -> None:
     names = docker.must("run", "--rm", "--network", "host", "busybox", "ls", "/sys/class/net")
     assert sorted(names.split()) == sorted(os.listdir("/sys/class/net"))
@@ -108,8 +102,7 @@ def test_terminal(docker: Docker) -> None:
         terminal.resize(44, 144)
         process.send_signal(signal.SIGWINCH)
         terminal.read_until("go", 30)
-        terminal.write("something\n")
-        terminal.read_until("got something", 30)
+        terminal.says_got(30)
         assert process.wait(30) == 5
 
 
@@ -274,11 +267,9 @@ def test_a_build_step_that_fails(docker: Docker) -> None:
     assert "returned a non-zero code: 9" in done.stderr
 
 
-@pytest.mark.covers(
-    "docker cp, diff, export, commit",
-    "docker info, version",
-    "docker commands that need no runtime",
-)
+@pytest.mark.covers("docker cp, diff, export, commit")
+@pytest.mark.covers("docker info, version")
+@pytest.mark.covers("docker commands that need no runtime")
 def test_what_does_not_involve_the_runtime(docker: Docker) -> None:
     docker.must("tag", "busybox", "other:1")
     assert "other" in docker.must("images")
@@ -349,8 +340,7 @@ def test_exec_in_a_terminal(running: tuple[Docker, str]) -> None:
     script = "tty; read line; echo got $line; exit 5"
     with typed(docker, "exec", "-it", container, "sh", "-c", script) as (terminal, process):
         terminal.read_until("/dev/pts/", 30)
-        terminal.write("something\n")
-        terminal.read_until("got something", 30)
+        terminal.says_got(30)
         assert process.wait(30) == 5
 
 
@@ -411,9 +401,8 @@ def test_cp_is_on_the_storage(running: tuple[Docker, str]) -> None:
     assert "A /given" in docker.must("diff", container)
 
 
-@pytest.mark.covers(
-    "docker cp, diff, export, commit", "docker container, ps, port, rename, events"
-)
+@pytest.mark.covers("docker cp, diff, export, commit")
+@pytest.mark.covers("docker container, ps, port, rename, events")
 def test_what_asks_about_containers(running: tuple[Docker, str]) -> None:
     docker, container = running
     assert docker.must("ps", "--format", "{{.Names}}") == "shared\n"

@@ -19,12 +19,10 @@ from tests.harness.wait import wait_until
 pytestmark = pytest.mark.covers("guide no network of its own: host", "promise rootless podman")
 
 
-@pytest.mark.covers(
-    "podman run",
-    "limitation needs a hand-written scrun.lua",
-    "limitation the exit status is lost",
-    "guide Types: Podman",
-)
+@pytest.mark.covers("podman run")
+@pytest.mark.covers("limitation needs a hand-written scrun.lua")
+@pytest.mark.covers("limitation the exit status is lost")
+@pytest.mark.covers("guide Types: Podman")
 @pytest.mark.parametrize("status", [0, 7])
 def test_run(podman: Podman, status: int) -> None:
     script = f"echo out; echo err >&2; exit {status}"
@@ -32,9 +30,8 @@ def test_run(podman: Podman, status: int) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (status, "out\n", "err\n")
 
 
-@pytest.mark.covers(
-    "scrun(1) OUTPUT ENVIRONMENT VARIABLES", "limitation --security-opt (label, seccomp"
-)
+@pytest.mark.covers("scrun(1) OUTPUT ENVIRONMENT VARIABLES")
+@pytest.mark.covers("limitation --security-opt (label, seccomp")
 def test_it_runs_on_the_cluster(podman: Podman) -> None:
     variables = podman.must(*RUN, "--rm", "busybox", "env")
     assert "SLURM_JOB_ID=" in variables
@@ -66,8 +63,7 @@ def test_terminal(podman: Podman) -> None:
     )  # fmt: skip
     os.close(slave)
     terminal.read_until("go", 60)
-    terminal.write("something\n")
-    terminal.read_until("got something", 60)
+    terminal.says_got(60)
     assert process.wait(60) == 5
     terminal.close()
 

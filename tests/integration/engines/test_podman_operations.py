@@ -105,8 +105,7 @@ def test_exec_with_a_terminal(podman: Podman, running: str) -> None:
     os.close(slave)
     terminal.read_until("/dev/pts/", 60)
     terminal.read_until("go", 60)
-    terminal.write("something\n")
-    terminal.read_until("got something", 60)
+    terminal.says_got(60)
     assert process.wait(60) == 5
     terminal.close()
 

@@ -95,12 +95,10 @@ def free_port() -> int:
 # podman pod
 
 
-@pytest.mark.covers(
-    "scrun pods: one job",
-    "podman pod",
-    "limitation pod is not supported",
-    "guide Types: Kubernetes pods",
-)
+@pytest.mark.covers("scrun pods: one job")
+@pytest.mark.covers("podman pod")
+@pytest.mark.covers("limitation pod is not supported")
+@pytest.mark.covers("guide Types: Kubernetes pods")
 def test_members_share_job_node_and_localhost(podman: Podman, pod: str) -> None:
     port = free_port()
     serve = f"mkdir /www; {WHERE} | tee /www/where; exec httpd -f -p 127.0.0.1:{port} -h /www"

@@ -199,8 +199,7 @@ def test_podman_at_a_terminal(podman: Podman) -> None:
         screen = Screen(podman, *RUN, "--rm", "-it", "busybox", "sh", "-c", script)
         screen.read_until("pending: Resources", 60)
     screen.read_until("43 143", 60)
-    screen.write("something\n")
-    screen.read_until("got something", 60)
+    screen.says_got(60)
     assert screen.ended() == 5
 
 

@@ -141,27 +141,36 @@ def test_config_json(site: Site, witness: Life, kind: str) -> None:
     assert not (site.root / "bad").exists()
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory", "zero", "socket", "sparse", "missing"])
+def put_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+
+
+def put_sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 100_000_000)
+
+
+PUT: dict[str, Callable[[Path], object]] = {
+    "fifo": os.mkfifo,
+    "directory": Path.mkdir,
+    "zero": lambda path: path.symlink_to("/dev/zero"),
+    "socket": put_socket,
+    "sparse": put_sparse,
+    "missing": lambda path: None,
+}
+
+
+@pytest.mark.parametrize("kind", PUT)
 def test_config_json_that_is_no_file(site: Site, witness: Life, kind: str) -> None:
     bundle = site.bundle({})
     path = bundle / "config.json"
     path.unlink()
-    with contextlib.ExitStack() as stack:
-        if kind == "fifo":
-            os.mkfifo(path)
-        elif kind == "directory":
-            path.mkdir()
-        elif kind == "zero":
-            path.symlink_to("/dev/zero")
-        elif kind == "socket":
-            stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(path))
-        elif kind == "sparse":
-            path.touch()
-            os.truncate(path, 100_000_000)
-        assert f"{path}: " in refused(site, "create", "--bundle", str(bundle), "bad")
-        # conmon is above, so `create` itself looks for the pod's name
-        under_conmon = {"_OCI_SYNCPIPE": "3"}
-        refused(site, "create", "--bundle", str(bundle), "bad", environment=under_conmon)
+    PUT[kind](path)
+    assert f"{path}: " in refused(site, "create", "--bundle", str(bundle), "bad")
+    # conmon is above, so `create` itself looks for the pod's name
+    under_conmon = {"_OCI_SYNCPIPE": "3"}
+    refused(site, "create", "--bundle", str(bundle), "bad", environment=under_conmon)
     wait_while("records", lambda: [e for e in os.listdir(site.root) if e == "bad"])
 
 
@@ -456,12 +465,7 @@ def test_a_damaged_record(site: Site, witness: Life, kind: str) -> None:
 def test_a_record_that_is_no_file(site: Site, witness: Life, kind: str) -> None:
     directory = put(site, None)
     path = directory / "state.json"
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "directory":
-        path.mkdir()
-    elif kind == "zero":
-        path.symlink_to("/dev/zero")
+    PUT[kind](path)
     refused(site, "state", "old")
     assert " unknown " in site.must("list")
     site.must("delete", "old")

@@ -149,11 +149,9 @@ def test_a_wrapper_script(example: MakeExample, shared: Path) -> None:
     site.settle()
 
 
-@pytest.mark.covers(
-    "guide singularity and apptainer, exec --userns %r %@",
-    "oci.conf %p",
-    "guide Types: Singularity",
-)
+@pytest.mark.covers("guide singularity and apptainer, exec --userns %r %@")
+@pytest.mark.covers("oci.conf %p")
+@pytest.mark.covers("guide Types: Singularity")
 def test_apptainer_s_way(example: MakeExample, shared: Path) -> None:
     """Containers guide: `exec --userns %r %@`, where the container's process is %p."""
     site = example((EXAMPLES / "apptainer.conf").read_text())
@@ -360,11 +358,9 @@ def by_hand(site: Site) -> tuple[str, str]:
     return found["status"], found["finding"]
 
 
-@pytest.mark.covers(
-    "guide a runtime that works outside of Slurm",
-    "guide testing the runtime outside of Slurm: create, start, kill, delete",
-    "guide OCI runtime configurations, testing a runtime outside Slurm",
-)
+@pytest.mark.covers("guide a runtime that works outside of Slurm")
+@pytest.mark.covers("guide testing the runtime outside of Slurm: create, start, kill, delete")
+@pytest.mark.covers("guide OCI runtime configurations, testing a runtime outside Slurm")
 @pytest.mark.parametrize("name", ["runc-create", "runc-run", "apptainer"])
 def test_doctor_tries_the_commands(example: MakeExample, shared: Path, name: str) -> None:
     """Containers guide, "Testing OCI runtime outside of Slurm"."""

@@ -90,10 +90,8 @@ def ran(site: Site, script: str = "true", **how: object) -> tuple[int, str]:
 # --- when what is called
 
 
-@pytest.mark.covers(
-    "spank-lua DESCRIPTION: scripts in the place of compiled plugins, options",
-    "spank-lua SPANK LUA API: thirteen functions",
-)
+@pytest.mark.covers("spank-lua DESCRIPTION: scripts in the place of compiled plugins, options")
+@pytest.mark.covers("spank-lua SPANK LUA API: thirteen functions")
 @pytest.mark.parametrize(("script", "ended"), [("exit 3", "768 3"), ("true", "0 0")])
 def test_every_callback_in_slurm_s_order(with_stack: WithStack, script: str, ended: str) -> None:
     """SPANK LUA API: on this machine all of them, with the task's real exit status."""
@@ -334,11 +332,9 @@ def test_variables_of_a_task(with_stack: WithStack) -> None:
     assert str(site.base) in (site.base / "b" / "1" / "config.json").read_text()
 
 
-@pytest.mark.covers(
-    "spank-lua job_control_setenv, job_control_getenv, job_control_unsetenv",
-    "spank-lua getopt",
-    "spank-lua EXAMPLE: no-memory-overcommit",
-)
+@pytest.mark.covers("spank-lua job_control_setenv, job_control_getenv, job_control_unsetenv")
+@pytest.mark.covers("spank-lua getopt")
+@pytest.mark.covers("spank-lua EXAMPLE: no-memory-overcommit")
 def test_the_prolog_s_environment(with_stack: WithStack) -> None:
     """job_control_setenv: with SPANK_ in front, for job_prolog and job_epilog on this machine."""
     site = with_stack(
@@ -411,9 +407,8 @@ def test_options_that_are_wrong(with_stack: WithStack, words: list[str], reason:
     assert reason in site.fails("run", "--bundle", bundle, "c1", *words)
 
 
-@pytest.mark.covers(
-    "security plugstack.conf and its scripts", "spank-lua options given to srun, salloc, sbatch"
-)
+@pytest.mark.covers("security plugstack.conf and its scripts")
+@pytest.mark.covers("spank-lua options given to srun, salloc, sbatch")
 def test_an_image_cannot_say_anything(with_stack: WithStack) -> None:
     site = with_stack("local-user", OPTION)
     config = site.config("true")

@@ -165,9 +165,8 @@ def test_podman_export(podman: Podman) -> None:
         shutil.rmtree(made)
 
 
-@pytest.mark.covers(
-    "guide Bundles: docker create, docker export", "guide Types: Docker as root, rootless Docker"
-)
+@pytest.mark.covers("guide Bundles: docker create, docker export")
+@pytest.mark.covers("guide Types: Docker as root, rootless Docker")
 def test_docker_export() -> None:
     """Bundles: what docker exports becomes one; here it is root's, whose dockerd this is."""
     with Docker() as docker:
@@ -225,11 +224,9 @@ def listing(site: Site) -> list[str]:
     return sorted(entry.name for entry in (site.base / "b").iterdir())
 
 
-@pytest.mark.covers(
-    "scrun bundle",
-    "guide Required software: an OCI runtime that works without Slurm",
-    "guide Bundles: skopeo and umoci",
-)
+@pytest.mark.covers("scrun bundle")
+@pytest.mark.covers("guide Required software: an OCI runtime that works without Slurm")
+@pytest.mark.covers("guide Bundles: skopeo and umoci")
 @pytest.mark.parametrize("site", ["local-root", "local-user", "slurm-user"], indirect=True)
 def test_skopeo_and_scrun_bundle(site: Site, image: Path) -> None:
     """Bundles: an image by skopeo, unpacked by umoci, all in one go; it runs at once."""

@@ -56,11 +56,9 @@ local function note(text) slurm.allocator_command("echo '" .. text .. "' >> @BAS
 """
 
 
-@pytest.mark.covers(
-    "scrun(1) JOB ENVIRONMENT VARIABLES",
-    "scrun(1) scrun.lua: slurm_scrun_stage_in",
-    "scrun(1) EXAMPLE",
-)
+@pytest.mark.covers("scrun(1) JOB ENVIRONMENT VARIABLES")
+@pytest.mark.covers("scrun(1) scrun.lua: slurm_scrun_stage_in")
+@pytest.mark.covers("scrun(1) EXAMPLE")
 @pytest.mark.parametrize("form", ["require", "slurm"])
 @pytest.mark.parametrize("place", PLACES)
 def test_the_manuals_example(with_script: WithScript, place: str, form: str) -> None:
@@ -79,10 +77,8 @@ def test_the_manuals_example(with_script: WithScript, place: str, form: str) -> 
     life.delete()
 
 
-@pytest.mark.covers(
-    "scrun(1) scrun.lua: found, loaded",
-    "slurm-scrun the spool directory stays after a failed create",
-)
+@pytest.mark.covers("scrun(1) scrun.lua: found, loaded")
+@pytest.mark.covers("slurm-scrun the spool directory stays after a failed create")
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
@@ -117,12 +113,10 @@ def test_a_script_that_anybody_could_write(with_script: WithScript) -> None:
     assert "everybody may write to it" in site.shell("true").refused()
 
 
-@pytest.mark.covers(
-    "scrun(1) scrun.lua: slurm_scrun_stage_in",
-    "slurm-scrun stage_in failing: create exits 0, or never",
-    "slurm-scrun os.exit ends the anchor and leaks the job",
-    "slurm-scrun the spool directory stays after a failed create",
-)
+@pytest.mark.covers("scrun(1) scrun.lua: slurm_scrun_stage_in")
+@pytest.mark.covers("slurm-scrun stage_in failing: create exits 0, or never")
+@pytest.mark.covers("slurm-scrun os.exit ends the anchor and leaks the job")
+@pytest.mark.covers("slurm-scrun the spool directory stays after a failed create")
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

@@ -59,9 +59,8 @@ def nothing_left(site: Site) -> None:
     assert not site.root.exists()
 
 
-@pytest.mark.covers(
-    "scrun doctor", "guide Required software: an OCI runtime that works without Slurm"
-)
+@pytest.mark.covers("scrun doctor")
+@pytest.mark.covers("guide Required software: an OCI runtime that works without Slurm")
 @everywhere
 def test_all_is_well(site: Site) -> None:
     # a root directory that nobody has used yet, which is not to stay
@@ -113,12 +112,10 @@ def test_a_controller_that_does_not_answer(site: Site) -> None:
     assert doctor.text("container") == "not tried"
 
 
-@pytest.mark.covers(
-    "scrun doctor",
-    "limitation needs an oci.conf on the nodes",
-    "guide an oci.conf on the nodes is needed",
-    "guide Known limitations: no privileges, the node's network",
-)
+@pytest.mark.covers("scrun doctor")
+@pytest.mark.covers("limitation needs an oci.conf on the nodes")
+@pytest.mark.covers("guide an oci.conf on the nodes is needed")
+@pytest.mark.covers("guide Known limitations: no privileges, the node's network")
 @on_slurm
 def test_munge_and_oci_conf_that_are_missing(site: Site) -> None:
     conf = changed(site, "AuthInfo=socket=", "AuthInfo=socket=/nowhere", oci_conf=False)

@@ -199,9 +199,8 @@ def test_for_all_users(site: Site, tmp_path: Path) -> None:
     assert (daemon.read_bytes() if daemon.exists() else None) == before
 
 
-@pytest.mark.covers(
-    "scrun install", "limitation --ulimit, --cgroupns and the like are needed at every call"
-)
+@pytest.mark.covers("scrun install")
+@pytest.mark.covers("limitation --ulimit, --cgroupns and the like are needed at every call")
 def test_podman_run_after_it() -> None:
     """No option is needed but the network, because this machine has no slirp4netns.
 

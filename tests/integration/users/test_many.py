@@ -74,10 +74,8 @@ def _begin_and_start(life: Life) -> None:
         life.run("start")
 
 
-@pytest.mark.covers(
-    "slurm-scrun any signal kills the anchor, job and container go on",
-    "slurm-scrun after the anchor's death the job stays",
-)
+@pytest.mark.covers("slurm-scrun any signal kills the anchor, job and container go on")
+@pytest.mark.covers("slurm-scrun after the anchor's death the job stays")
 @LONG
 @on_slurm
 def test_anchors_killed_at_random_moments(

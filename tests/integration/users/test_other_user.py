@@ -87,12 +87,10 @@ FILES = {
 }
 
 
-@pytest.mark.covers(
-    "security the root directory and all in it: records, logs, output",
-    "security to connect to the supervisor",
-    "security to lock a pid file",
-    "security scrun with the other one's --root",
-)
+@pytest.mark.covers("security the root directory and all in it: records, logs, output")
+@pytest.mark.covers("security to connect to the supervisor")
+@pytest.mark.covers("security to lock a pid file")
+@pytest.mark.covers("security scrun with the other one's --root")
 @BOTH
 def test_files(site: Site, victim: Life, stranger: Stranger) -> None:
     [socket_name] = [
@@ -145,10 +143,8 @@ PROCESSES = {
 }
 
 
-@pytest.mark.covers(
-    "security environment, memory and open files of processes",
-    "security to signal, trace, limit, slow down any process",
-)
+@pytest.mark.covers("security environment, memory and open files of processes")
+@pytest.mark.covers("security to signal, trace, limit, slow down any process")
 @BOTH
 def test_processes(site: Site, victim: Life, stranger: Stranger) -> None:
     found = ours(site)
@@ -181,10 +177,8 @@ return [word[::-1] in ''.join(seen) for word in args]
 """
 
 
-@pytest.mark.covers(
-    "security that there are processes, and their command lines",
-    "security variables of the container, of an exec, of the caller",
-)
+@pytest.mark.covers("security that there are processes, and their command lines")
+@pytest.mark.covers("security variables of the container, of an exec, of the caller")
 @BOTH
 def test_secrets_are_on_no_command_line(site: Site, stranger: Stranger) -> None:
     """Neither the container's variables nor the caller's, from `create` to `delete`."""
@@ -199,10 +193,8 @@ def test_secrets_are_on_no_command_line(site: Site, stranger: Stranger) -> None:
     life.delete()
 
 
-@pytest.mark.covers(
-    "security to connect to the supervisor",
-    "security to fill its queue, to pass descriptors, to claim another uid",
-)
+@pytest.mark.covers("security to connect to the supervisor")
+@pytest.mark.covers("security to fill its queue, to pass descriptors, to claim another uid")
 @USER
 def test_a_socket_that_was_opened_up(site: Site, victim: Life, stranger: Stranger) -> None:
     """Even then it answers its user and root only, whatever comes, and how often."""
@@ -262,9 +254,8 @@ ROOTS = {
 }  # fmt: skip
 
 
-@pytest.mark.covers(
-    "security the root directory", "security to make the root directory, or one above it, first"
-)
+@pytest.mark.covers("security the root directory")
+@pytest.mark.covers("security to make the root directory, or one above it, first")
 @USER
 @pytest.mark.parametrize("what", ROOTS)
 def test_the_root_directory_is_there_first(
@@ -432,10 +423,8 @@ def test_the_place_for_staged_bundles_is_on_somebody_s_way(site: Site, stranger:
     assert list(mine.iterdir()) == []
 
 
-@pytest.mark.covers(
-    "security [staging] scratch, a directory for all",
-    "security to make the place of staged bundles first, or a link there",
-)
+@pytest.mark.covers("security [staging] scratch, a directory for all")
+@pytest.mark.covers("security to make the place of staged bundles first, or a link there")
 @pytest.mark.parametrize("place", ["local-user", "slurm-user"])
 @pytest.mark.parametrize("scripted", [False, True])
 def test_the_place_for_staged_bundles_is_there_first(
@@ -507,9 +496,8 @@ def test_root_and_a_container_of_a_user_s(site: Site, victim: Life) -> None:
     assert site.must("list", "--quiet") == f"{victim.id}\n"
 
 
-@pytest.mark.covers(
-    "security the root directory and all in it: records, logs, output", "security the pid file"
-)
+@pytest.mark.covers("security the root directory and all in it: records, logs, output")
+@pytest.mark.covers("security the pid file")
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 @pytest.mark.parametrize("place", ["local-user", "slurm-user", "local-root"])
 def test_modes(make_site: MakeSite, place: str, umask: int) -> None:

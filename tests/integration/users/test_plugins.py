@@ -66,9 +66,8 @@ def listed(site: Site, *options: str, **environment: str) -> dict[str, list[dict
     return found
 
 
-@pytest.mark.covers(
-    "scrun plugins, --engine, --stager", "plugin-api Data objects: plugin_name, for people"
-)
+@pytest.mark.covers("scrun plugins, --engine, --stager")
+@pytest.mark.covers("plugin-api Data objects: plugin_name, for people")
 @ONE
 def test_they_are_listed(place: Site) -> None:
     """Plugin API, data objects: type and name; runtime support: who sees what is installed."""
@@ -94,11 +93,9 @@ def test_they_are_listed(place: Site) -> None:
     assert next(w for w in words if w[0] == "engine/queue")[-1] == "yes"
 
 
-@pytest.mark.covers(
-    "scrun plugins, --engine, --stager",
-    "plugin-api Data objects: plugin_version, another one is an error",
-    "plugin-api Runtime support: other dependencies of a plugin",
-)
+@pytest.mark.covers("scrun plugins, --engine, --stager")
+@pytest.mark.covers("plugin-api Data objects: plugin_version, another one is an error")
+@pytest.mark.covers("plugin-api Runtime support: other dependencies of a plugin")
 @ONE
 def test_those_that_cannot_be_used_say_why(place: Site) -> None:
     """Plugin API, versioning: another version is an error; runtime support: dependencies."""
@@ -121,10 +118,8 @@ def test_those_that_cannot_be_used_say_why(place: Site) -> None:
     ]
 
 
-@pytest.mark.covers(
-    "scrun plugins, --engine, --stager",
-    "plugin-api Data objects: plugin_version, another one is an error",
-)
+@pytest.mark.covers("scrun plugins, --engine, --stager")
+@pytest.mark.covers("plugin-api Data objects: plugin_version, another one is an error")
 @ONE
 @pytest.mark.parametrize(
     ("option", "name", "reason"),
@@ -183,9 +178,8 @@ def test_settings_of_a_plugin(place: Site) -> None:
     assert "[plugins.queue]" in listed(place, *words)["engine/queue"][0]["reason"]
 
 
-@pytest.mark.covers(
-    "scrun plugins, --engine, --stager", "plugin-api Overview: objects that are loaded at run time"
-)
+@pytest.mark.covers("scrun plugins, --engine, --stager")
+@pytest.mark.covers("plugin-api Overview: objects that are loaded at run time")
 def test_a_container_through_a_stager(place: Site) -> None:
     """Plugin API, API functions: stage/throwaway of the example, on every engine."""
     words = ("--stager", "throwaway", "run", "--bundle", bundle(place, WRITES, readonly=False))

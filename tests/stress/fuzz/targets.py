@@ -14,61 +14,52 @@ from scrun.protocol import wire
 from scrun.protocol.attach import DATA, frame
 from scrun.supervisor.shim import frames as shim
 from tests.harness.peer import HELLO
-from tests.stress.fuzz import documents, frames, outputs, settings
+from tests.stress.fuzz import documents, frames, outputs, seeds, settings
 from tests.stress.fuzz.base import Target
-from tests.stress.fuzz.seeds import (
-    BESIDE,
-    CALL,
-    FULL,
-    OCI,
-    RECORD,
-    SALLOC,
-    SETTINGS,
-    SLURM,
-    SRUN,
-    bundles,
-    joined,
-)
 
 TARGETS: dict[str, Target] = {
     "argv": Target(
         "a command line, its words separated by NUL",
         frames.argv,
         (
-            joined("create", "--bundle", "/b", "--pid-file=p", "c1"),
-            joined("--root", "/r", "--log-format=json", "kill", "-a", "c1", "-9"),
-            joined("exec", "-t", "--env", "A=b", "-u1:2", "c1", "sh", "-c", "true"),
-            joined("update", "--memory", "5g", "--resources=-", "c1"),
+            seeds.joined("create", "--bundle", "/b", "--pid-file=p", "c1"),
+            seeds.joined("--root", "/r", "--log-format=json", "kill", "-a", "c1", "-9"),
+            seeds.joined("exec", "-t", "--env", "A=b", "-u1:2", "c1", "sh", "-c", "true"),
+            seeds.joined("update", "--memory", "5g", "--resources=-", "c1"),
         ),
         tuple(COMMANDS),
     ),
     "signal": Target("a signal's name or number", frames.signals, (b"TERM", b"9", b"SIGRTMIN+3")),
     "config": Target(
-        "config.json", documents.config, bundles(), ("process", "linux", "mounts", "null")
+        "config.json", documents.config, seeds.bundles(), ("process", "linux", "mounts", "null")
     ),
     "process": Target(
-        "the file of exec --process", documents.process, (json.dumps(FULL["process"]).encode(),)
+        "the file of exec --process",
+        documents.process,
+        (json.dumps(seeds.FULL["process"]).encode(),),
     ),
     "resources": Target(
         "linux.resources of update",
         documents.resources,
-        (json.dumps(FULL["linux"]["resources"]).encode(), b'{"cpu": {"shares": 7}}'),
+        (json.dumps(seeds.FULL["linux"]["resources"]).encode(), b'{"cpu": {"shares": 7}}'),
     ),
     "settings": Target(
-        "scrun.toml", settings.settings, (SETTINGS,), ("[", "]", "=", '"', "root", "inf")
+        "scrun.toml", settings.settings, (seeds.SETTINGS,), ("[", "]", "=", '"', "root", "inf")
     ),
     "environment": Target(
         "variables of the caller",
         settings.environment,
         (
-            joined("SCRUN_ENGINE=slurm", "SCRUN_DEBUG=debug2", "SCRUN_ROOT=/r", "SLURM_CONF=/c"),
-            joined("SCRUN_NTASKS=4", "SCRUN_JOB_NUM_NODES=2-4", "SCRUN_GRES=gpu:1", "A=b"),
-            joined("SCRUN_EXCLUSIVE=", "SCRUN_REQ_SWITCH=1", "SCRUN_WAIT4SWITCH=5:00"),
+            seeds.joined(
+                "SCRUN_ENGINE=slurm", "SCRUN_DEBUG=debug2", "SCRUN_ROOT=/r", "SLURM_CONF=/c"
+            ),
+            seeds.joined("SCRUN_NTASKS=4", "SCRUN_JOB_NUM_NODES=2-4", "SCRUN_GRES=gpu:1", "A=b"),
+            seeds.joined("SCRUN_EXCLUSIVE=", "SCRUN_REQ_SWITCH=1", "SCRUN_WAIT4SWITCH=5:00"),
         ),
         ("SCRUN_STDERR_DEBUG=", "SCRUN_LOG_FILE=", "SCRUN_NTASKS_PER_NODE=", "SLURM_CONF="),
     ),
     "slurm-conf": Target(
-        "slurm.conf", settings.slurm_conf, (SLURM,), ("include ", "=", '"', "#", "\\")
+        "slurm.conf", settings.slurm_conf, (seeds.SLURM,), ("include ", "=", '"', "#", "\\")
     ),
     "plugstack": Target(
         "plugstack.conf",
@@ -77,21 +68,21 @@ TARGETS: dict[str, Target] = {
         ("required", "optional", "include", "lua.so", "failonerror", "*", "#"),
     ),
     "oci-conf": Target(
-        "oci.conf", settings.oci_conf, (OCI,), ("RunTime", "%u", "%@", "$(", "'", '"')
+        "oci.conf", settings.oci_conf, (seeds.OCI,), ("RunTime", "%u", "%@", "$(", "'", '"')
     ),
-    "call": Target("a request with a command line", frames.call, (joined(*CALL),)),
+    "call": Target("a request with a command line", frames.call, (seeds.joined(*seeds.CALL),)),
     "request": Target(
         "any request to a supervisor",
         frames.requests,
         (
-            joined("state", "c1"),
-            joined("kill", "c1", "TERM"),
-            joined("delete", "c1", "1"),
-            joined("ps", "c1", "table", "-ef"),
-            joined("update", "c1", "5:00", '{"memory":{"limit":5}}'),
-            joined("follow", "c1", "output"),
-            joined("create", *CALL),
-            joined("exec", "1", "22", "/b", "3", "exec", "c1", "true"),
+            seeds.joined("state", "c1"),
+            seeds.joined("kill", "c1", "TERM"),
+            seeds.joined("delete", "c1", "1"),
+            seeds.joined("ps", "c1", "table", "-ef"),
+            seeds.joined("update", "c1", "5:00", '{"memory":{"limit":5}}'),
+            seeds.joined("follow", "c1", "output"),
+            seeds.joined("create", *seeds.CALL),
+            seeds.joined("exec", "1", "22", "/b", "3", "exec", "c1", "true"),
         ),
     ),
     "reply": Target(
@@ -104,10 +95,10 @@ TARGETS: dict[str, Target] = {
     ),
     "anchor": Target("the lines of an anchor", frames.anchor, (b"TERM\nWINCH\n", b"USR1")),
     "record": Target(
-        "state.json", documents.record, (json.dumps(RECORD).encode(), b'{"id":"c1"}')
+        "state.json", documents.record, (json.dumps(seeds.RECORD).encode(), b'{"id":"c1"}')
     ),
-    "salloc": Target("the messages of salloc", outputs.salloc, (SALLOC,)),
-    "srun": Target("the messages of srun", outputs.srun, (SRUN,)),
+    "salloc": Target("the messages of salloc", outputs.salloc, (seeds.SALLOC,)),
+    "srun": Target("the messages of srun", outputs.srun, (seeds.SRUN,)),
     "squeue": Target(
         "the answers of squeue and sacct",
         outputs.squeue,
@@ -121,9 +112,13 @@ TARGETS: dict[str, Target] = {
     "inspect": Target(
         "what a step on the nodes prints",
         outputs.inspected,
-        (b"0: begin node1\n0: " + base64.b64encode(BESIDE[0] + b"status 0\n") + b"\n0: end\n",),
+        (
+            b"0: begin node1\n0: "
+            + base64.b64encode(seeds.BESIDE[0] + b"status 0\n")
+            + b"\n0: end\n",
+        ),
     ),
-    "beside": Target("what scripts beside a container print", outputs.beside, BESIDE),
+    "beside": Target("what scripts beside a container print", outputs.beside, seeds.BESIDE),
     "runtime": Target(
         "the state and the log of an OCI runtime",
         outputs.runtime,

@@ -14,10 +14,8 @@ from tests import CHECKOUT
 from tests.harness.program import run_program
 
 
-@pytest.mark.covers(
-    "scrun(1) GLOBAL OPTIONS: --help, --usage, --version",
-    "slurm-scrun -V fails, unknown options exit 0",
-)
+@pytest.mark.covers("scrun(1) GLOBAL OPTIONS: --help, --usage, --version")
+@pytest.mark.covers("slurm-scrun -V fails, unknown options exit 0")
 @pytest.mark.parametrize(
     ("line", "command", "options", "container", "operands"),
     [

@@ -15,11 +15,9 @@ def test_an_unknown_container_is_told_first(tmp_path: Path) -> None:
         unsupported.run(parsed, [])
 
 
-@pytest.mark.covers(
-    "scrun checkpoint, restore",
-    "podman container checkpoint, container restore",
-    "docker checkpoint",
-)
+@pytest.mark.covers("scrun checkpoint, restore")
+@pytest.mark.covers("podman container checkpoint, container restore")
+@pytest.mark.covers("docker checkpoint")
 def test_checkpoint_says_why_and_what_to_do_instead(tmp_path: Path) -> None:
     (tmp_path / "c1").mkdir()
     with pytest.raises(StateError) as caught:

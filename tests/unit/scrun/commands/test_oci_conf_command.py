@@ -49,12 +49,10 @@ def test_check_tells_what_is_needed(capfdbinary: pytest.CaptureFixture[bytes], f
     ]
 
 
-@pytest.mark.covers(
-    "guide singularity 3, OCIRunTime…",
-    "guide singularity and apptainer, exec --userns %r %@",
-    "guide enroot by a script of the site's",
-    "guide OCI runtime configurations, testing a runtime outside Slurm",
-)
+@pytest.mark.covers("guide singularity 3, OCIRunTime…")
+@pytest.mark.covers("guide singularity and apptainer, exec --userns %r %@")
+@pytest.mark.covers("guide enroot by a script of the site's")
+@pytest.mark.covers("guide OCI runtime configurations, testing a runtime outside Slurm")
 @pytest.mark.parametrize(
     ("name", "commands"),
     [

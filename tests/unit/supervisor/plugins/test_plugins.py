@@ -117,11 +117,9 @@ def test_what_is_no_type(text: str) -> None:
         find(text)
 
 
-@pytest.mark.covers(
-    "plugin-api Versioning: another major or minor version changes the API",
-    "plugin-api Versioning: everything in a cluster has one version of Slurm",
-    "plugin-api Data objects: the micro version does not apply to SPANK plugins",
-)
+@pytest.mark.covers("plugin-api Versioning: another major or minor version changes the API")
+@pytest.mark.covers("plugin-api Versioning: everything in a cluster has one version of Slurm")
+@pytest.mark.covers("plugin-api Data objects: the micro version does not apply to SPANK plugins")
 @pytest.mark.parametrize(
     ("version", "usable"),
     [("1.0.0", True), ("1.0.9", True), ("1.0", True), ("1.1.0", False), ("2.0.0", False),
@@ -225,10 +223,8 @@ def test_one_that_is_not_installed() -> None:
 # init and fini
 
 
-@pytest.mark.covers(
-    "plugin-api API functions: init, after loading and before any call",
-    "plugin-api API functions: fini, before unloading and after the last call",
-)
+@pytest.mark.covers("plugin-api API functions: init, after loading and before any call")
+@pytest.mark.covers("plugin-api API functions: fini, before unloading and after the last call")
 async def test_init_after_loading_and_fini_at_the_end(made: Made, tmp_path: Path) -> None:
     """Each once; the last one that was loaded is the first to go."""
     for name in ("one", "two"):
@@ -282,10 +278,8 @@ async def test_an_init_that_fails(made: Made, text: str, reason: str) -> None:
     assert await loaded.end() == {}
 
 
-@pytest.mark.covers(
-    "plugin-api Thread safety: functions are called reentrantly",
-    "plugin-api Performance: functions are quick",
-)
+@pytest.mark.covers("plugin-api Thread safety: functions are called reentrantly")
+@pytest.mark.covers("plugin-api Performance: functions are quick")
 async def test_an_init_that_hangs(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others go on meanwhile: nothing of a plugin's runs in the event loop."""
     monkeypatch.setattr(registry, "_LOADING", 0.2)
@@ -369,11 +363,9 @@ async def test_the_stager_that_is_named(made: Made) -> None:
 # What stands in the place of structures with counters
 
 
-@pytest.mark.covers(
-    "plugin-api all: counters of arrays",
-    "plugin-api slurm_job_info_t: environment, spank_job_env, gres_detail_str",
-    "plugin-api slurm_step_launch_params_t: env, het_job_*, spank_job_env",
-)
+@pytest.mark.covers("plugin-api all: counters of arrays")
+@pytest.mark.covers("plugin-api slurm_job_info_t: environment, spank_job_env, gres_detail_str")
+@pytest.mark.covers("plugin-api slurm_step_launch_params_t: env, het_job_*, spank_job_env")
 @pytest.mark.parametrize(
     "kind",
     [

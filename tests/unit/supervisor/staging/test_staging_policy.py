@@ -211,9 +211,8 @@ def test_what_says_nothing_is_lost_in_silence() -> None:
     assert fitted(config, SLURM_USER).notes == ()
 
 
-@pytest.mark.covers(
-    "podman network", "limitation no custom networks: all containers work in the host's network"
-)
+@pytest.mark.covers("podman network")
+@pytest.mark.covers("limitation no custom networks: all containers work in the host's network")
 def test_a_network_made_elsewhere_becomes_the_nodes() -> None:
     config = load("podman-pod")
     plan = fitted(config, SLURM_USER)

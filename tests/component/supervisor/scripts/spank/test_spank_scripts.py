@@ -70,11 +70,9 @@ async def test_the_manuals_example_without_its_option(bench: SpankBench) -> None
 # --- the handle
 
 
-@pytest.mark.covers(
-    "spank-lua SCRIPT OPTIONS: spank.args",
-    "spank-lua a function gets the handle as its only argument",
-    "spank-lua args, slurm_version",
-)
+@pytest.mark.covers("spank-lua SCRIPT OPTIONS: spank.args")
+@pytest.mark.covers("spank-lua a function gets the handle as its only argument")
+@pytest.mark.covers("spank-lua args, slurm_version")
 @pytest.mark.parametrize("lua", VERSIONS, indirect=True)
 async def test_members_of_the_handle(bench: SpankBench, lua: Lua) -> None:
     """SPANK-LUA HANDLE: context, args, slurm_version."""
@@ -239,11 +237,9 @@ async def test_log_functions(bench: SpankBench, lua: Lua) -> None:
 # --- options
 
 
-@pytest.mark.covers(
-    "spank-lua register_option: only from slurm_spank_init",
-    "spank-lua SPANK OPTIONS: members of an option",
-    "spank-lua spank_options",
-)
+@pytest.mark.covers("spank-lua register_option: only from slurm_spank_init")
+@pytest.mark.covers("spank-lua SPANK OPTIONS: members of an option")
+@pytest.mark.covers("spank-lua spank_options")
 async def test_options_by_both_ways(bench: SpankBench, lua: Lua) -> None:
     """SPANK OPTIONS: register_option, and the table spank_options."""
     text = """

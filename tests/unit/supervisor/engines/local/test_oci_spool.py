@@ -143,9 +143,8 @@ def test_config_json_that_is_ignored(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "s" / "oci-job7-0" / "task-0") == ["environment"]
 
 
-@pytest.mark.covers(
-    "guide the runtime's root directory is safe from others", "security the directory of a step"
-)
+@pytest.mark.covers("guide the runtime's root directory is safe from others")
+@pytest.mark.covers("security the directory of a step")
 def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "theirs").symlink_to("/")
     with pytest.raises(StagingError, match="set ContainerPath"):
