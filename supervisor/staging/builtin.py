@@ -11,7 +11,8 @@ import trio
 from scrun.core.errors import EngineError, StagingError
 from scrun.supervisor.children.processes import child
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.contracts.engine import Job, JobRequest, OnANode
+from scrun.supervisor.contracts.engine import Job, JobRequest
+from scrun.supervisor.contracts.node import OnANode
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.nurseries import unwrapped

@@ -265,7 +265,7 @@ class SlurmJob:
         return self._layout.tasks == 1 and nodes == "1"
 
     async def ask(self, script: str) -> str:
-        """See `supervisor.contracts.engine.OnANode`; this is a step of its own."""
+        """See `supervisor.contracts.node.OnANode`; this is a step of its own."""
         readable, writable = os.pipe()
         async with trio.lowlevel.FdStream(readable) as stream, unwrapped() as nursery:
             answer = bytearray()

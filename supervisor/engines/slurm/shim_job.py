@@ -283,7 +283,7 @@ class ShimJob(SlurmJob):
         return True
 
     async def ask(self, script: str) -> str:
-        """See `supervisor.contracts.engine.OnANode`; the shim does it, on its node."""
+        """See `supervisor.contracts.node.OnANode`; the shim does it, on its node."""
         shim = await self._shim_step.shim()
         reply = await shim.call("script", script=script)
         return str(reply["text"])
