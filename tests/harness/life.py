@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -261,12 +262,24 @@ class Life:
         assert self.stderr is not None
         return self.stderr.all(timeout).decode()
 
-    def says(self, text: str, timeout: float = TIMEOUT) -> "Life":
-        """Wait until a text is in the container's standard output."""
+    def says(self, text: str, timeout: float = TIMEOUT, *, times: int | None = None) -> "Life":
+        """Wait until a text is in the container's standard output, or is there so many times."""
         stdout = self.stdout
         assert stdout is not None
-        wait_until(f"{self.id} says {text!r}", lambda: text.encode() in stdout.so_far, timeout)
+
+        def said() -> bool:
+            count = stdout.so_far.count(text.encode())
+            return count > 0 if times is None else count == times
+
+        wait_until(f"{self.id} says {text!r}", said, timeout)
         return self
+
+    def complains(self, pattern: "str | re.Pattern[str]", timeout: float = TIMEOUT) -> None:
+        """Wait until a text that fits is in the container's standard error."""
+        stderr = self.stderr
+        assert stderr is not None
+        found = re.compile(pattern)
+        wait_until(f"{pattern} is said", lambda: found.search(stderr.so_far.decode()), timeout)
 
     def close_stdin(self) -> None:
         """End the container's standard input."""

@@ -245,11 +245,10 @@ def test_syslog(make_site: MakeSite, place: str) -> None:
 def test_what_it_waits_for_is_said_at_once(site: Site) -> None:
     with cluster.full(site.user):
         life = site.life("true", options=("-v",))
-        assert life.stderr is not None
-        stderr = life.stderr
-        wait_until("it says so", lambda: b"Pending job allocation" in stderr.so_far)
+        life.complains("Pending job allocation")
     life.created()
-    assert stderr.so_far.endswith(b"scrun: it is created\n")
+    assert life.stderr is not None
+    assert life.stderr.so_far.endswith(b"scrun: it is created\n")
 
 
 def creating(site: Site) -> list[int]:

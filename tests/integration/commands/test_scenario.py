@@ -31,16 +31,14 @@ one_each = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirec
 # 1. The phases
 
 
-@pytest.mark.covers(
-    "scrun(1) SYNOPSIS: create",
-    "scrun(1) SYNOPSIS: state",
-    "slurm-scrun needs a scrun.lua, JSON for Lua and an oci.conf",
-    "limitation needs an oci.conf on the nodes",
-    "guide Known limitations: no privileges, the node's network",
-    "guide Container support via plugins: SPANK",
-    "promise a whole life: each state, and valid JSON in each",
-    "promise kill and delete in each state",
-)
+@pytest.mark.covers("scrun(1) SYNOPSIS: create")
+@pytest.mark.covers("scrun(1) SYNOPSIS: state")
+@pytest.mark.covers("slurm-scrun needs a scrun.lua, JSON for Lua and an oci.conf")
+@pytest.mark.covers("limitation needs an oci.conf on the nodes")
+@pytest.mark.covers("guide Known limitations: no privileges, the node's network")
+@pytest.mark.covers("guide Container support via plugins: SPANK")
+@pytest.mark.covers("promise a whole life: each state, and valid JSON in each")
+@pytest.mark.covers("promise kill and delete in each state")
 def test_whole_life(site: Site) -> None:
     bundle_before: dict[str, tuple[int, int, int]] = {}
 

@@ -44,16 +44,14 @@ Make = Callable[[Site], bytes]
 def witness(site: Site) -> Iterator[Life]:
     """A container that the same supervisor serves, and that notices nothing."""
     life = site.life("cat", stdin="pipe", stdout="pipe").created().start()
-    stdout = life.stdout
-    assert stdout is not None
     # cat does not mind TERM, runc does that has not become it yet
     os.write(life.stdin, b"begun\n")
-    wait_until("it runs", lambda: stdout.so_far.endswith(b"begun\n"))
+    life.says("begun\n")
     [supervisor] = site.supervisors()
     yield life
     assert site.supervisors() == [supervisor], "it is another supervisor"
-    os.write(life.stdin, b"x\n")
-    wait_until("an echo", lambda: stdout.so_far.endswith(b"x\n"))
+    os.write(life.stdin, b"still here\n")
+    life.says("still here\n")
     with open(f"/proc/{supervisor}/status") as file:
         peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
     assert peak < MOST_MEMORY, f"{peak >> 10} MiB of memory"

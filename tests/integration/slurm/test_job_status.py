@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.processes import signal_quietly
-from tests.harness.program import run_program
+from tests.harness.program import output_of
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until
@@ -81,8 +81,7 @@ def submitted(site: Site, job: str, condition: str) -> str:
     """Submit a job that depends on another one."""
     command = [*site.user.prefix, "sbatch", "--parsable", f"--dependency={condition}:{job}"]
     command += ["--output=/dev/null", "--chdir=/", "--job-name", site.base.name, "--wrap", "true"]
-    done = run_program(command, env=site.environment, check=True)
-    return done.stdout.strip()
+    return output_of(command, env=site.environment).strip()
 
 
 @as_user

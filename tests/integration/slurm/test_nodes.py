@@ -26,12 +26,6 @@ LABELLED = {**TWO, "SCRUN_LABELIO": "1"}
 # is what tells them apart.
 
 
-def says(life: Life, text: str, times: int) -> None:
-    stdout = life.stdout
-    assert stdout is not None
-    wait_until(f"{text!r} {times} times", lambda: stdout.so_far.count(text.encode()) == times)
-
-
 @pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
 @on_slurm
 def test_two_nodes_and_tasks(site: Site) -> None:
@@ -100,8 +94,7 @@ def test_stdin_goes_to_all_tasks(site: Site) -> None:
 
 @on_slurm
 def test_running_when_all_run(site: Site) -> None:
-    life = site.shell("echo up; sleep 600", environment=TWO).created().start()
-    says(life, "up", 2)
+    life = site.shell("echo up; sleep 600", environment=TWO).created().start().says("up", times=2)
     assert life.status == "running"
     life.kill("KILL")
     assert life.wait() == 137
@@ -114,8 +107,7 @@ TRAP = "trap 'echo got; exit 9' USR1; echo up; while :; do sleep 0.1; done"
 
 @on_slurm
 def test_a_signal_reaches_all_nodes(site: Site) -> None:
-    life = site.shell(TRAP, environment=LABELLED).created().start()
-    says(life, "up", 2)
+    life = site.shell(TRAP, environment=LABELLED).created().start().says("up", times=2)
     life.kill("USR1")
     assert life.wait() == 9
     got = [line for line in life.output().splitlines() if "got" in line]
@@ -125,11 +117,10 @@ def test_a_signal_reaches_all_nodes(site: Site) -> None:
 @on_slurm
 def test_a_signal_reaches_each_task_once(site: Site) -> None:
     script = "trap 'echo got' USR1; trap 'exit 4' TERM; echo up; while :; do sleep 0.1; done"
-    life = site.shell(script, environment=LABELLED).created().start()
-    says(life, "up", 2)
+    life = site.shell(script, environment=LABELLED).created().start().says("up", times=2)
     for times in (2, 4, 6):
         life.kill("USR1")
-        says(life, "got", times)
+        life.says("got", times=times)
     life.kill("TERM")
     assert life.wait() == 4
     assert life.output().count("got") == 6
@@ -138,8 +129,7 @@ def test_a_signal_reaches_each_task_once(site: Site) -> None:
 @on_slurm
 def test_a_signal_when_one_task_has_ended(site: Site) -> None:
     script = f"mkdir /tmp/first || exit 0; {TRAP}"
-    life = with_shared_directory(site, script).created().start()
-    life.says("up")
+    life = with_shared_directory(site, script).created().start().says("up")
     log = site.root / life.id / "log"
     wait_until("one has ended", lambda: ": Completed" in log.read_text())
     life.kill("USR1", timeout=2.5)  # which is less than the patience with those that begin
@@ -149,8 +139,7 @@ def test_a_signal_when_one_task_has_ended(site: Site) -> None:
 
 @on_slurm
 def test_a_signal_of_the_anchor(site: Site) -> None:
-    life = site.shell(TRAP, environment=TWO).created().start()
-    says(life, "up", 2)
+    life = site.shell(TRAP, environment=TWO).created().start().says("up", times=2)
     os.kill(life.anchor, signal.SIGUSR1)
     assert life.wait() == 9
     assert life.output().count("got") == 2
@@ -159,8 +148,7 @@ def test_a_signal_of_the_anchor(site: Site) -> None:
 @on_slurm
 def test_kill_ends_all(site: Site) -> None:
     life = site.shell("trap '' TERM; echo up; while :; do sleep 1; done", environment=TWO)
-    life.created().start()
-    says(life, "up", 2)
+    life.created().start().says("up", times=2)
     life.kill("KILL")
     assert life.wait() == 137
     life.delete()
@@ -171,8 +159,7 @@ def test_kill_ends_all(site: Site) -> None:
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_delete_ends_all(site: Site, force: list[str]) -> None:
     life = site.shell("trap '' TERM; echo up; while :; do sleep 1; done", environment=TWO)
-    life.created().start()
-    says(life, "up", 2)
+    life.created().start().says("up", times=2)
     life.must("delete", *force)
     assert life.wait() != 0
     site.settle()
@@ -222,8 +209,7 @@ def test_several_on_a_node(site: Site, environment: dict[str, str], tasks: int, 
         assert said in life.refused()
         site.settle()
         return
-    life.created().start()
-    says(life, "up", tasks)
+    life.created().start().says("up", times=tasks)
     life.kill("USR1")
     assert life.wait() == 9
     got = [line for line in life.output().splitlines() if "got" in line]
@@ -301,8 +287,7 @@ def test_a_signal_within_a_job_of_which_only_the_number_is_known(
     site: Site, job: dict[str, str]
 ) -> None:
     environment = {"SLURM_JOB_ID": job["SLURM_JOB_ID"], **TWO}
-    life = site.shell(TRAP, environment=environment).created().start()
-    says(life, "up", 2)
+    life = site.shell(TRAP, environment=environment).created().start().says("up", times=2)
     life.kill("USR1")
     assert life.wait() == 9
     assert life.output().count("got") == 2

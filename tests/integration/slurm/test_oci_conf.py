@@ -58,19 +58,17 @@ def program(shared: Path, name: str, script: str) -> Path:
     return calls
 
 
-@pytest.mark.covers(
-    "guide all containers run without privileges",
-    "guide runc, create and start",
-    "guide runc, run; RunTimeQuery stands there twice",
-    "guide crun, create and start; run",
-    "guide nvidia-container-runtime, create and start; run",
-    "oci.conf RunTimeCreate",
-    "oci.conf RunTimeKill",
-    "oci.conf RunTimeRun",
-    "oci.conf %j",
-    "oci.conf %n",
-    "oci.conf %u, %U",
-)
+@pytest.mark.covers("guide all containers run without privileges")
+@pytest.mark.covers("guide runc, create and start")
+@pytest.mark.covers("guide runc, run; RunTimeQuery stands there twice")
+@pytest.mark.covers("guide crun, create and start; run")
+@pytest.mark.covers("guide nvidia-container-runtime, create and start; run")
+@pytest.mark.covers("oci.conf RunTimeCreate")
+@pytest.mark.covers("oci.conf RunTimeKill")
+@pytest.mark.covers("oci.conf RunTimeRun")
+@pytest.mark.covers("oci.conf %j")
+@pytest.mark.covers("oci.conf %n")
+@pytest.mark.covers("oci.conf %u, %U")
 @pytest.mark.parametrize("way", ["create", "run"])
 @pytest.mark.parametrize("runtime", ["runc", "crun", "nvidia"])
 def test_an_oci_runtime(example: MakeExample, shared: Path, runtime: str, way: str) -> None:
@@ -96,13 +94,11 @@ def munge_socket_directory() -> Iterator[None]:
         place.rmdir()
 
 
-@pytest.mark.covers(
-    "guide what the runtime cannot do is not there",
-    "guide Charliecloud",
-    "oci.conf CreateEnvFile",
-    "oci.conf IgnoreFileConfigJson",
-    "guide Types: Charliecloud",
-)
+@pytest.mark.covers("guide what the runtime cannot do is not there")
+@pytest.mark.covers("guide Charliecloud")
+@pytest.mark.covers("oci.conf CreateEnvFile")
+@pytest.mark.covers("oci.conf IgnoreFileConfigJson")
+@pytest.mark.covers("guide Types: Charliecloud")
 @pytest.mark.usefixtures("munge_socket_directory")
 def test_charliecloud(example: MakeExample) -> None:
     """Containers guide, example configurations: Charliecloud, with a plain root file system."""
@@ -261,22 +257,20 @@ RunTimeRun="wrapper '%Z' '%b' %r %e %m; exec runc --root={path}/state run -b %b 
 SHOW = "tr '\\0' '\\n' </mnt/step-0/task-0/environment; echo; env"
 
 
-@pytest.mark.covers(
-    "oci.conf ContainerPath",
-    "oci.conf CreateEnvFile",
-    "oci.conf DisableCleanup",
-    "oci.conf DisableHooks",
-    "oci.conf EnvExclude",
-    "oci.conf MountSpoolDir",
-    "oci.conf RunTimeEnvExclude",
-    "oci.conf %b",
-    "oci.conf %e",
-    "oci.conf %m",
-    "oci.conf %r",
-    "oci.conf %s, %t",
-    "oci.conf %u, %U",
-    "oci.conf %Z",
-)
+@pytest.mark.covers("oci.conf ContainerPath")
+@pytest.mark.covers("oci.conf CreateEnvFile")
+@pytest.mark.covers("oci.conf DisableCleanup")
+@pytest.mark.covers("oci.conf DisableHooks")
+@pytest.mark.covers("oci.conf EnvExclude")
+@pytest.mark.covers("oci.conf MountSpoolDir")
+@pytest.mark.covers("oci.conf RunTimeEnvExclude")
+@pytest.mark.covers("oci.conf %b")
+@pytest.mark.covers("oci.conf %e")
+@pytest.mark.covers("oci.conf %m")
+@pytest.mark.covers("oci.conf %r")
+@pytest.mark.covers("oci.conf %s, %t")
+@pytest.mark.covers("oci.conf %u, %U")
+@pytest.mark.covers("oci.conf %Z")
 @pytest.mark.parametrize("keep", ["no", "yes"])
 def test_parameters(example: MakeExample, shared: Path, keep: str) -> None:
     """oci.conf(5), each parameter: what the container, its hooks and the commands see."""

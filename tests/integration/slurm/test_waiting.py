@@ -36,13 +36,6 @@ def queue(site: Site) -> Iterator[None]:
         yield
 
 
-def hears(life: Life, text: "str | re.Pattern[str]") -> None:
-    """Wait until a text is in the container's standard error."""
-    assert life.stderr is not None
-    stderr = life.stderr
-    wait_until(f"it says {text!r}", lambda: re.search(text, stderr.so_far.decode()))
-
-
 def waiting(site: Site, script: str = "echo ran; exit 7", *, started: bool = True) -> Life:
     """Make a container whose job waits."""
     life = site.shell(script).created()
@@ -58,14 +51,14 @@ def waiting(site: Site, script: str = "echo ran; exit 7", *, started: bool = Tru
 def test_it_runs_when_its_job_comes(site: Site) -> None:
     with cluster.full(site.user):
         life = waiting(site)
-        hears(life, BUSY)
+        life.complains(BUSY)
         [job] = site.jobs()
         number = job.split()[0]
         wait_until("the reason", lambda: life.state()["annotations"].get(REASON) == "Resources")
         assert life.state()["pid"] == life.anchor
         assert "pending: Resources" in site.must("list")
         cluster.slurm("scontrol", "update", f"JobId={number}", "StartTime=now+3600")
-        hears(life, "pending: BeginTime, starts about ")
+        life.complains("pending: BeginTime, starts about ")
         cluster.slurm("scontrol", "update", f"JobId={number}", "StartTime=now")
     assert life.wait() == 7
     assert life.output() == "ran\n"
@@ -122,7 +115,7 @@ def test_an_end_while_it_waits(site: Site, how: str, status: int, *, started: bo
 @pytest.mark.usefixtures("queue")
 def test_what_needs_a_process_is_refused_in_one_line(site: Site) -> None:
     life = waiting(site)
-    hears(life, BUSY)
+    life.complains(BUSY)
     resources = '{"memory": {"limit": 1000000}}'
     file = site.base / "b" / "resources.json"
     file.write_text(resources)
@@ -150,7 +143,7 @@ def test_a_second_start_is_refused(site: Site) -> None:
 @pytest.mark.usefixtures("queue")
 def test_its_job_is_cancelled_by_somebody_else(site: Site) -> None:
     life = waiting(site)
-    hears(life, BUSY)
+    life.complains(BUSY)
     number = site.jobs()[0].split()[0]
     cluster.slurm("scancel", number)
     assert life.wait() == 122

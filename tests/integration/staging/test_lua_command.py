@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -267,10 +266,7 @@ def test_a_bundle_that_create_would_refuse(site: Site) -> None:
 def test_an_interrupt_ends_what_the_script_runs(site: Site) -> None:
     body = "os.execute('echo > b/begun; sleep 1000')"
     name = script(site, IN % body + OUT)
-    command = [*site.user.prefix, *site.command, "lua", "run", name, "-b", _bundle(site)]
-    with subprocess.Popen(
-        command, env=site.environment, cwd=site.base, stdout=subprocess.DEVNULL
-    ) as running:
+    with site.popen("lua", "run", name, "-b", _bundle(site)) as running:
         wait_until("the command", (site.base / "b" / "begun").exists)
         running.send_signal(signal.SIGINT)
         assert running.wait(5) == 130

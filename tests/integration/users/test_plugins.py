@@ -141,13 +141,11 @@ def test_one_clear_line_for_a_container(place: Site, option: str, name: str, rea
     assert place.must("run", "--bundle", bundle(place, "echo yes"), "c1") == "yes\n"
 
 
-@pytest.mark.covers(
-    "scrun plugins, --engine, --stager",
-    "plugin-api Overview: objects that are loaded at run time",
-    "plugin-api Thread safety: functions are called reentrantly",
-    "plugin-api Runtime support: the standard library and Slurm's own",
-    "guide Container support via plugins: SPANK",
-)
+@pytest.mark.covers("scrun plugins, --engine, --stager")
+@pytest.mark.covers("plugin-api Overview: objects that are loaded at run time")
+@pytest.mark.covers("plugin-api Thread safety: functions are called reentrantly")
+@pytest.mark.covers("plugin-api Runtime support: the standard library and Slurm's own")
+@pytest.mark.covers("guide Container support via plugins: SPANK")
 @LOCAL
 def test_a_container_through_an_engine(place: Site) -> None:
     """Plugin API, API functions: engine/queue of the example runs containers, one at a time."""
