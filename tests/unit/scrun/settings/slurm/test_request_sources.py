@@ -11,6 +11,7 @@ from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.request_sources import Wanted, gather, names_of_requests, read_requests
 from scrun.settings.slurm.requests import TABLE, salloc_arguments, srun_arguments
 from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.staging.plan import Plan
 from scrun.supervisor.staging.policy import fit
 
 SAFE = [variable for variable, request in TABLE.items() if request.safe]
@@ -212,18 +213,17 @@ def test_whatever_an_image_says(asked: dict[str, str]) -> None:
 # Staging
 
 
+def fitted(process: dict[str, Any], target: Target) -> Plan:
+    config = {"ociVersion": "1.0.2", "process": process}
+    return fit(config, bundle="/b", staged="/s", rootfs="/b/rootfs", target=target, sources={})
+
+
 @pytest.mark.parametrize("engine", ["slurm", "local"])
 def test_requests_do_not_stay_in_the_container(engine: Any) -> None:
     env = ["A=1", "SCRUN_NTASKS=2", "SCRUN_PROLOG=/x", "SCRUN_ROOT=/r", "SCRUN_NTASKS=3", "B"]
     assert names_of_requests(env) == ["SCRUN_NTASKS", "SCRUN_PROLOG"]
-    plan = fit(
-        {"ociVersion": "1.0.2", "process": {"args": ["x"], "cwd": "/", "env": env}},
-        bundle="/b",
-        staged="/s",
-        rootfs="/b/rootfs",
-        target=Target(elsewhere=engine == "slurm", uid=1, gid=1, rootless=True),
-        sources={},
-    )
+    target = Target(elsewhere=engine == "slurm", uid=1, gid=1, rootless=True)
+    plan = fitted({"args": ["x"], "cwd": "/", "env": env}, target)
     assert plan.config["process"]["env"] == ["A=1", "SCRUN_ROOT=/r", "B"]
     assert [note for note in plan.notes if note.startswith("process.env without")] == [
         "process.env without SCRUN_NTASKS, SCRUN_PROLOG: they are requests for the job, for "
@@ -233,14 +233,7 @@ def test_requests_do_not_stay_in_the_container(engine: Any) -> None:
 
 @pytest.mark.parametrize("process", [{}, {"env": None}, {"env": []}, {"env": ["A=1"]}])
 def test_an_environment_without_requests_stays(process: dict[str, Any]) -> None:
-    plan = fit(
-        {"process": process},
-        bundle="/b",
-        staged="/s",
-        rootfs="/b/rootfs",
-        target=Target(elsewhere=False, uid=0, gid=0, rootless=False),
-        sources={},
-    )
+    plan = fitted(process, Target(elsewhere=False, uid=0, gid=0, rootless=False))
     assert plan.config["process"] == process
     assert plan.notes == ()
 
