@@ -27,6 +27,11 @@ class Process:
         return any(os.path.basename(argument) == "supervisor" for argument in program)
 
     @property
+    def has_shim(self) -> bool:
+        """Whether this is a shim, or the srun that brings one to its node."""
+        return any("scrun.supervisor.shim" in word for word in self.argv)
+
+    @property
     def is_anchor(self) -> bool:
         """Whether this is the anchor of a container."""
         return self.argv[:1] == ("scrun-anchor",)

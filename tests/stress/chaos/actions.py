@@ -1,11 +1,15 @@
 """What is done to a container."""
 
+import contextlib
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import trio
 
-from tests.stress.chaos import bad_clients, disks, limits, points, proxies
+from tests.stress.chaos import bad_clients, connections, disks, limits, points, proxies
+from tests.stress.chaos.faults import DELETING
 from tests.stress.chaos.victims import killed, signalled
 
 if TYPE_CHECKING:
@@ -108,6 +112,31 @@ async def _between(container: "Container") -> None:
         await trio.sleep(2 * container.plan.pause)
 
 
+async def _connection(container: "Container") -> None:
+    """Have something happen to the shim's direct connection."""
+
+    def connected() -> int:
+        shim = container.where.find("shim")
+        return connections.has_connection(shim) if shim else 0
+
+    if shim := await _appears(container, connected):
+        happens = getattr(connections, container.plan.fault.action)
+        await happens(container, shim)
+
+
+async def _hang(container: "Container") -> None:
+    """Stop the runtime for good; after a while nobody waits any more for what it does."""
+    if not (pid := await _victim(container)):
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+        container.hit(f"the runtime {pid} hangs")
+    await trio.sleep(container.plan.pause)
+    moment, client = container.moment, container.where.client
+    if client and moment is container.plan.moment is not DELETING:
+        await signalled(container, client, "TERM", lambda: container.where.client == client)
+
+
 _ACTIONS: dict[str, Action] = {
     "together": _together,
     "point": points.notice,
@@ -116,6 +145,9 @@ _ACTIONS: dict[str, Action] = {
     "prepared": _prepared,
     "full": disks.fill,
     "between": _between,
+    "reset": _connection,
+    "blackhole": _connection,
+    "hang": _hang,
     "cancel": _job,
     "requeue": _job,
     "limit": _job,

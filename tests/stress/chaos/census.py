@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from scrun.core.paths import LOOKED, OWN_LOG
-from tests.harness.processes import processes
+from tests.harness.processes import Process, processes
 from tests.harness.versions import slurm_version
 from tests.stress.chaos.testbed import Testbed
 from tests.stress.chaos.victims import children_of, listener, words_of
@@ -39,6 +39,9 @@ _ERROR = re.compile(
 of them are trio's when there is no idle thread, and no new one."""
 
 _NUMBER = re.compile(r"the job is (\d+)")
+
+OF_SHIMS = "directories of shims"
+"""The next shim of the user on that node removes them."""
 
 Left = dict[str, list[str]]
 """What is left, by its kind."""
@@ -86,7 +89,8 @@ def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str]) -> Left:
     for process in processes():
         base = next((base for base in bases if process.mentions(base)), None)
         pause = process.argv[0] == "catatonit"  # holds podman's user namespace, until it is told
-        if base is not None and not process.is_supervisor and not pause:
+        ours = base is not None and not process.is_supervisor and not pause
+        if ours or any(_is_of_a_shim(process, testbed) for testbed in testbeds):
             add("processes", str(process))
     for pid in children_of(os.getpid()):
         words = words_of(pid)
@@ -102,7 +106,27 @@ def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str]) -> Left:
     for testbed in testbeds:
         for kind, path in _directories(testbed):
             add(kind, path)
+        for path in of_shims(testbed):
+            add(OF_SHIMS, path)
     return left
+
+
+def of_shims(testbed: Testbed) -> list[str]:
+    """Return the directories of shims on the nodes, if no other run of root's can have some."""
+    uid = testbed.site.user.uid
+    own = uid and testbed.launch == "shim"
+    return [str(path) for path in Path("/tmp").glob(f"scrun-{uid}-*")] if own else []
+
+
+def _is_of_a_shim(process: Process, testbed: Testbed) -> bool:
+    """Tell whether a process is a shim, or the runtime that it has called."""
+    if testbed.launch != "shim":
+        return False
+    of_the_user = f"SLURM_JOB_USER={testbed.site.user.name}" in process.environment
+    begins = f"/tmp/scrun-{testbed.site.user.uid}-"
+    return (of_the_user and process.has_shim) or any(
+        word.startswith(begins) for word in process.argv
+    )
 
 
 def _directories(testbed: Testbed) -> list[tuple[str, str]]:

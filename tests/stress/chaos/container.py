@@ -223,6 +223,8 @@ class Container:
         self.where.client = self.where.create = pid
         if self.plan.fault.before:
             self.hit(f"create has only {' '.join(self.plan.fault.before)}")
+        if self.plan.fault.few_ports:
+            self.hit("SrunPortRange is narrow")
         status = await in_time(CALL, "create", lambda: self._wait(pid))
         self.where.client = self.where.create = 0
         self.note(f"create ended with {status}")

@@ -35,6 +35,8 @@ OWN = tuple(kind for kind in KINDS if kind not in ANCHORED)
 """Kinds whose engine has the container's own first process there."""
 PODMAN = ("podman",)
 ENGINES = ("slurm", "local")
+LAUNCHES = ("container", "shim")
+"""What makes containers on the nodes: the cluster's oci.conf decides."""
 
 TRAPPED = 33
 """What the containers exit with when they get TERM or INT."""
@@ -53,6 +55,7 @@ class Fault(msgspec.Struct, frozen=True):
         surely: Whether it ends the container for sure when that waits for it.
         refuses: Whether what is being asked for at that moment may be refused.
         engines: Where.
+        launches: With which launches on Slurm.
         kinds: Which kinds of containers.
         own: Whether the container has a supervisor of its own.
         weight: How often it comes, compared with others.
@@ -62,6 +65,7 @@ class Fault(msgspec.Struct, frozen=True):
         beside: Who else is hit at the same moment, before it.
         point: Which of `tests.stress.chaos.points.POINTS` it comes at, or "".
         disk: Which directory is on a small file system of its own: "root" or "scratch".
+        few_ports: Whether Slurm's tools and the supervisor may use a few ports only.
     """
 
     name: str
@@ -73,6 +77,7 @@ class Fault(msgspec.Struct, frozen=True):
     surely: bool = True
     refuses: bool = True
     engines: tuple[str, ...] = ENGINES
+    launches: tuple[str, ...] = LAUNCHES
     kinds: tuple[str, ...] = KINDS
     own: bool = False
     weight: int = 4
@@ -100,9 +105,11 @@ class Fault(msgspec.Struct, frozen=True):
     def when(self) -> str:
         """When it comes, in words."""
         names = "always" if self.moments == ALL else ", ".join(m.value for m in self.moments)
-        return names + ("" if self.engines == ENGINES else f"; {self.engines[0]}")
+        names += "" if self.engines == ENGINES else f"; {self.engines[0]}"
+        return names + ("" if self.launches == LAUNCHES else f", {self.launches[0]}")
 
     disk: str = ""
+    few_ports: bool = False
 
 
 NONE = Fault("none", "", "", (), "nothing breaks", refuses=False, weight=0)

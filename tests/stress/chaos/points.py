@@ -34,9 +34,15 @@ POINTS = {
     "unstaged": ("scrun.supervisor.staging.staged_bundle:stage_out", "before"),
     "anchor-ended": ("scrun.supervisor.containers.anchors:Anchor.end", "after"),
     "name-left": ("scrun.supervisor.daemon.server:Server._withdraw", "after"),
+    "listening": ("scrun.supervisor.nodes.dialing:listen", "after"),
+    "shim-ready": ("scrun.supervisor.engines.slurm.shim_step:ShimStep._get_ready", "after"),
+    "created-there": ("scrun.supervisor.engines.slurm.shim_job:ShimJob._create", "after"),
     "child-started": ("scrun.supervisor.children.processes:Child.__init__", "after"),
 }
 """The points by their names: a function of the product, and the side of its call."""
+
+OF_SHIMS = ("listening", "shim-ready", "created-there")
+"""Those that only containers of a shim come to."""
 
 REPEATED = ("noted", "child-started")
 """Those whose functions are called several times for a container."""
@@ -58,15 +64,16 @@ def prepare(root: str, point: str, action: str, seconds: float, call: int) -> No
     Args:
         root: It.
         point: Which of `POINTS`.
-        action: "kill" or "term", a signal which it sends itself, or "delay".
-        seconds: How long a delay is.
+        action: "kill" or "term", a signal which it sends itself, "delay", or "secret": strangers
+            connect to where it listens.
+        seconds: How long a delay is; the more, the more strangers.
         call: At which call of the function, from 1.
     """
     function, side = POINTS[point]
     order = {
         "function": function,
         "side": side,
-        "action": action.upper() if action != "delay" else action,
+        "action": action.upper() if action in ("kill", "term") else action,
         "seconds": seconds,
         "call": call,
         "reached": f"{root}.reached",

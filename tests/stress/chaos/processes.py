@@ -1,5 +1,7 @@
 """Faults of processes: signals to one, and the death of several at once. Pure."""
 
+from typing import Any
+
 from tests.stress.chaos.faults import (
     ALL,
     CREATED,
@@ -23,17 +25,18 @@ _RUNC_INIT = 2  # what is to become the program is runc still, and process 1: Go
 _CANCELLED, _FAILURE = 122, 125
 
 
-def _signals(
+def signals(
     target: str,
     moments: tuple[Moment, ...],
     seen: dict[str, str],
     ends: dict[str, set[int]],
+    prefix: str = "",
     **more: object,
 ) -> list[Fault]:
     """Return the faults of one process: KILL, TERM, INT, and STOP with a CONT later."""
     return [
         Fault(
-            name=f"{target}-{name.lower()}",
+            name=f"{prefix or target}-{name.lower()}",
             target=target,
             action=name,
             moments=moments,
@@ -49,24 +52,24 @@ def _signals(
 
 _ANY = {*range(1, 256)}  # what podman ends with when it has lost its conmon: but never 0
 _HEARING = tuple(kind for kind in KINDS if kind != "stubborn")
-_LATER = "nothing, but for the time in which it was stopped"
-_SLURM: dict[str, object] = {"engines": ("slurm",)}
-_LOCAL: dict[str, object] = {"engines": ("local",)}
+LATER = "nothing, but for the time in which it was stopped"
+_SLURM: dict[str, Any] = {"engines": ("slurm",)}
+_LOCAL: dict[str, Any] = {"engines": ("local",)}
 _CLIENT = (CREATING, STARTING, ENDING, DELETING)
 
 PROCESSES: tuple[Fault, ...] = (
-    *_signals(
+    *signals(
         "anchor",
         ALL,
         {
             "KILL": "the status of a killed process (137 in a shell); the container is ended",
             "TERM": "passed on to the container; what is not over after five seconds is ended",
             "INT": "as TERM",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {"KILL": {-9}, "TERM": {TRAPPED, _TERM}, "INT": {TRAPPED, _INT}},
     ),
-    *_signals(
+    *signals(
         "supervisor",
         ALL,
         {
@@ -74,52 +77,53 @@ PROCESSES: tuple[Fault, ...] = (
             "A `create` that it was asked for is refused",
             "TERM": "status 125; `state` says that the supervisor was told to stop",
             "INT": "as TERM",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {"KILL": {_FAILURE}, "TERM": {_FAILURE}, "INT": {_FAILURE}},
         own=True,
         weight=2,
     ),
-    *_signals(
+    *signals(
         "salloc",
         ALL,
         {
             "KILL": "status 125, `salloc ended unexpectedly`; the job is cancelled by its id",
             "TERM": "the job is given up: status 125 or 122",
             "INT": "as TERM",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {"KILL": {_FAILURE}, "TERM": {_FAILURE, _CANCELLED}, "INT": {_FAILURE, _CANCELLED}},
         weight=2,
         **_SLURM,
     ),
-    *_signals(
+    *signals(
         "srun",
         (STARTING, RUNNING, ENDING),
         {
             "KILL": "Slurm ends the step when its srun is gone: status 137",
             "TERM": "Slurm ends the step: status 137",
             "INT": "nothing, when the container runs: srun waits for a second one. Before, 125",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {"KILL": {_KILL, _FAILURE}, "TERM": {_KILL, _FAILURE}, "INT": {_FAILURE}},
         weight=2,
+        launches=("container",),
         **_SLURM,
     ),
-    *_signals(
+    *signals(
         "keepalive",
         ALL,
         {
             "KILL": "status 122: the job is cancelled",
             "TERM": "as KILL",
             "INT": "as KILL",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {"KILL": {_CANCELLED}, "TERM": {_CANCELLED}, "INT": {_CANCELLED}},
         weight=2,
         **_LOCAL,
     ),
-    *_signals(
+    *signals(
         "runtime",
         (CREATING, STARTING, RUNNING, ENDING),
         {
@@ -127,7 +131,7 @@ PROCESSES: tuple[Fault, ...] = (
             "status 125, `its reaper ended first`",
             "TERM": "as KILL, or runc's 2",
             "INT": "as TERM",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {
             "KILL": {_FAILURE},
@@ -138,15 +142,15 @@ PROCESSES: tuple[Fault, ...] = (
         weight=2,
         **_LOCAL,
     ),
-    *_signals(
+    *signals(
         "first",
         ALL,
-        {"KILL": "status 137", "STOP": _LATER},
+        {"KILL": "status 137", "STOP": LATER},
         {"KILL": {_KILL}},
         weight=2,
         **_LOCAL,
     ),
-    *_signals(
+    *signals(
         "first",
         (STARTING, RUNNING, ENDING, DELETING),
         {"TERM": "what its program makes of it", "INT": "as TERM"},
@@ -169,7 +173,7 @@ PROCESSES: tuple[Fault, ...] = (
         )
         for name in ("TERM", "INT")
     ),
-    *_signals(
+    *signals(
         "client",
         _CLIENT,
         {
@@ -177,11 +181,11 @@ PROCESSES: tuple[Fault, ...] = (
             "`delete` go on without it",
             "TERM": "as KILL",
             "INT": "as KILL; its exit status is 130",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {"KILL": {_TERM}, "TERM": {_TERM}, "INT": {_TERM}},
     ),
-    *_signals(
+    *signals(
         "worker",
         (CREATING, WAITING, ENDING),
         {
@@ -189,45 +193,45 @@ PROCESSES: tuple[Fault, ...] = (
             "was waited for",
             "TERM": "as KILL",
             "INT": "as KILL",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {"KILL": {_FAILURE}, "TERM": {_FAILURE}, "INT": {_FAILURE}},
         kinds=("script",),
         weight=1,
     ),
-    *_signals(
+    *signals(
         "command",
         (CREATING, ENDING),
         {
             "KILL": "the script sees the status, and decides",
             "TERM": "as KILL",
             "INT": "as KILL",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {"KILL": {_FAILURE}, "TERM": {_FAILURE}, "INT": {_FAILURE}},
         kinds=("script",),
         weight=1,
     ),
-    *_signals(
+    *signals(
         "exec",
         (RUNNING,),
         {
             "KILL": "the program is ended; its container goes on",
             "TERM": "passed on to the program; its container goes on",
             "INT": "as TERM",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {},
         kinds=("exec",),
         weight=1,
     ),
-    *_signals(
+    *signals(
         "podman",
         (CREATING, RUNNING),
         {
             "TERM": "passed on to the container; a podman that has not called scrun ends with 0",
             "INT": "passed on to the container",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {"TERM": {0, *_ANY, -15}, "INT": {*_ANY, -2}},
         engines=("slurm",),
@@ -247,14 +251,14 @@ PROCESSES: tuple[Fault, ...] = (
         weight=1,
         slow=True,
     ),
-    *_signals(
+    *signals(
         "conmon",
         (CREATING, RUNNING),
         {
             "KILL": "podman loses the container's status; `podman rm --force` removes it. One "
             "that has not begun is ended",
             "TERM": "as KILL",
-            "STOP": _LATER,
+            "STOP": LATER,
         },
         {"KILL": _ANY, "TERM": _ANY},
         engines=("slurm",),

@@ -88,13 +88,22 @@ class Run:
     async def _warm_up(self) -> None:
         """Run one on each engine, so that the supervisors are there and have what they keep."""
         for number, engine in enumerate(self.testbeds):
-            plan = draw(self.order.seed, -1 - number, [engine])
-            container = Container(plan, self.testbeds[engine])
-            problems = judge(plan, await container.run())
-            if problems:
-                raise RuntimeError(
-                    f"{engine} does not work: {problems}\n{container.notes}\n{container.log}"
-                )
+            await self._run_undisturbed(engine, -1 - number)
+
+    async def _run_undisturbed(self, engine: str, number: int) -> None:
+        plan = draw(self.order.seed, number, [engine])
+        container = Container(plan, self.testbeds[engine])
+        problems = judge(plan, await container.run())
+        if problems:
+            raise RuntimeError(
+                f"{engine} does not work: {problems}\n{container.notes}\n{container.log}"
+            )
+
+    async def _remove_what_shims_left(self) -> None:
+        """Run one more: its shim removes what killed ones have left on their node."""
+        for engine, testbed in self.testbeds.items():
+            if engine == "slurm" and census.of_shims(testbed):
+                await self._run_undisturbed(engine, -10)
 
     async def _all_containers(self) -> None:
         order = self.order
@@ -167,6 +176,7 @@ class Run:
     async def _count(self, before: dict[str, dict[int, list[str]]]) -> None:
         """Wait until nothing is left, or for as long as that may take."""
         testbeds = list(self.testbeds.values())
+        await self._remove_what_shims_left()
         deadline = time.monotonic() + _SETTLES
         while True:
             left = census.look(testbeds, await self._jobs(), self.forgotten)

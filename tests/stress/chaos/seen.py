@@ -163,7 +163,7 @@ def _refusal(plan: Plan, seen: Seen, what: str, answer: Answer) -> list[Problem]
     """Judge a call that did not succeed."""
     if seen.hit and plan.fault.name == "runtime-int" and _BEFORE_ITS_FIRST_LINE in answer.err:
         return []  # a reaper, likewise
-    hits_client = plan.fault.target == "client" and seen.hit
+    hits_client = (plan.fault.target == "client" or plan.fault.action == "hang") and seen.hit
     if hits_client and (answer.status in KILLED or _too_early(answer)):
         return []
     # what crun or runc has to say it says itself, and perhaps with a warning before it
@@ -181,7 +181,7 @@ def _of_calls(plan: Plan, seen: Seen) -> list[Problem]:
     for what, answer in (("create", seen.create), ("start", seen.start)):
         if answer is not None and answer.status != 0:
             found += _refusal(plan, seen, what, answer)
-    harmed = seen.hit and (plan.fault.target == "exec" or bool(plan.fault.ends))
+    harmed = seen.hit and (plan.fault.target in ("exec", "runtime") or bool(plan.fault.ends))
     if seen.executed not in (None, Answer(5, "executed\n")) and not harmed:
         found.append(Problem(Kind.STATUS, f"exec: {seen.executed}"))
     *first, last = seen.deletes or [Answer(0)]

@@ -9,9 +9,10 @@ import inspect
 import json
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Function = Callable[..., Any]
@@ -41,10 +42,10 @@ class Point:
             @functools.wraps(function)
             async def asynchronous(*arguments: Any, **named: Any) -> Any:
                 if before:
-                    self._reach()
+                    self._reach(None)
                 answer = await function(*arguments, **named)
                 if not before:
-                    self._reach()
+                    self._reach(answer)
                 return answer
 
             return asynchronous
@@ -52,15 +53,15 @@ class Point:
         @functools.wraps(function)
         def plain(*arguments: Any, **named: Any) -> Any:
             if before:
-                self._reach()
+                self._reach(None)
             answer = function(*arguments, **named)
             if not before:
-                self._reach()
+                self._reach(answer)
             return answer
 
         return plain
 
-    def _reach(self) -> None:
+    def _reach(self, answer: Any) -> None:
         self._calls += 1
         if self._calls != self._order["call"]:
             return
@@ -71,8 +72,21 @@ class Point:
         action = self._order["action"]
         if action == "delay":
             time.sleep(self._order["seconds"])
+        elif action == "secret":
+            self._strangers = list(_strangers(answer, int(self._order["seconds"] * 16)))
         else:
             os.kill(os.getpid(), signal.Signals["SIG" + action])
+
+
+def _strangers(listening: socket.socket, count: int) -> Iterator[socket.socket]:
+    """Connect without the secret: some are silent, some say something wrong, some go at once."""
+    for number in range(count):
+        sock = socket.create_connection(("127.0.0.1", listening.getsockname()[1]))
+        if number % 3 == 1:
+            sock.sendall(os.urandom(64))
+        elif number % 3 == 2:
+            sock.close()
+        yield sock
 
 
 def main(argv: list[str]) -> int:

@@ -11,6 +11,7 @@ from tests.stress.chaos.faults import (
     ENGINES,
     HELD,
     KINDS,
+    LAUNCHES,
     NONE,
     RUNNING,
     STARTING,
@@ -19,14 +20,16 @@ from tests.stress.chaos.faults import (
     Fault,
     Moment,
 )
-from tests.stress.chaos.points import POINTS
+from tests.stress.chaos.points import OF_SHIMS, POINTS
 from tests.stress.chaos.processes import PROCESSES
+from tests.stress.chaos.shims import SHIMS
 
 _RUNTIME = 1  # what the OCI runtime ends with itself; it says why on the container's stderr
 _NODE, _CANCELLED, _LIMIT, _FAILURE = 120, 122, 124, 125
 
 FAULTS: tuple[Fault, ...] = (
     *PROCESSES,
+    *SHIMS,
     *(
         Fault(
             name=f"{point}-{action}",
@@ -40,6 +43,8 @@ FAULTS: tuple[Fault, ...] = (
             own=True,
             weight=1,
             point=point,
+            engines=("slurm",) if point in OF_SHIMS else ENGINES,
+            launches=("shim",) if point in OF_SHIMS else LAUNCHES,
         )
         for point in POINTS
         for action, seen, ends in (
@@ -206,11 +211,13 @@ FAULTS: tuple[Fault, ...] = (
 )
 
 
-def find(names: str, moment: Moment | None = None) -> list[Fault]:
+def find(
+    names: str, moment: Moment | None = None, launches: tuple[str, ...] = LAUNCHES
+) -> list[Fault]:
     """Return the faults of a list like `anchor-kill,supervisor`; a target stands for all of its.
 
     `all` are all of them, `quick` those that do not take long. With a moment they are those that
-    come then, and come at no other one.
+    come then, and come at no other one; with launches, those that come with any of these.
 
     Raises:
         KeyError: There is none of that name.
@@ -218,14 +225,15 @@ def find(names: str, moment: Moment | None = None) -> list[Fault]:
     if moment is not None:
         return [
             msgspec.structs.replace(fault, moments=(moment,))
-            for fault in find(names)
+            for fault in find(names, launches=launches)
             if moment in fault.moments
         ]
+    possible = [fault for fault in FAULTS if {*launches} & {*fault.launches}]
     if names in ("all", "quick"):
-        return [fault for fault in FAULTS if names == "all" or not fault.slow]
+        return [fault for fault in possible if names == "all" or not fault.slow]
     found: list[Fault] = []
     for name in names.split(","):
-        some = [fault for fault in FAULTS if name in (fault.name, fault.target)]
+        some = [fault for fault in possible if name in (fault.name, fault.target)]
         if name == "none":
             some = [NONE]
         if not some:

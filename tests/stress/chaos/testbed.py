@@ -24,6 +24,7 @@ MARK = "chaos_command"
 
 _IMPATIENT = 0.3  # seconds that `create` waits for a job that has to wait
 _LOOKS = 0.2
+_PORTS = 12000
 
 _SCRIPT = """
 local function run(text)
@@ -44,6 +45,11 @@ _DEAF = "trap '' TERM INT HUP QUIT USR1; echo up; "
 _UP = f"trap 'exit {TRAPPED}' TERM INT; echo up; "
 
 
+def launch_of(conf: str) -> str:
+    """Return what makes containers on the nodes of a cluster: a shim, without an oci.conf."""
+    return "container" if Path(conf).with_name("oci.conf").exists() else "shim"
+
+
 class Testbed:
     """One engine's.
 
@@ -58,6 +64,7 @@ class Testbed:
         self.children = children
         self._settings: dict[tuple[bool, ...], str] = {}
         self._gate = ""
+        self._confs: list[Path] = []
         self._numbers = itertools.count(1)
         script = self.site.base / "chaos.lua"
         script.write_text(_SCRIPT.format(mark=MARK, base=self.site.base))
@@ -68,6 +75,13 @@ class Testbed:
     def staged_out(self) -> Path:
         """Where the script notes whose stage_out was called."""
         return self.site.base / "staged-out"
+
+    @property
+    def launch(self) -> str:
+        """What makes its containers on the nodes."""
+        if self.engine != "slurm":
+            return "container"
+        return launch_of(self.site.environment["SLURM_CONF"])
 
     @property
     def root(self) -> str:
@@ -121,9 +135,21 @@ class Testbed:
         }
         if self.engine == "slurm":
             found["SCRUN_JOB_NAME"] = self.tag(plan)
+        if plan.fault.few_ports:
+            found["SLURM_CONF"] = str(self._conf_with_few_ports(plan))
         if plan.waits:
             found["SCRUN_DEPENDENCY"] = f"afterany:{self._gate}"
         return found
+
+    def _conf_with_few_ports(self, plan: Plan) -> Path:
+        """Write a slurm.conf for a container: salloc needs a port, srun some, scrun one."""
+        path = self.cluster / "etc" / f"{self.site.base.name}.{plan.number}.conf"
+        if not path.exists():
+            first = _PORTS + plan.number % 500 * 10
+            ports = f"SrunPortRange={first}-{first + plan.number % 8}\n"
+            path.write_text(path.with_name("slurm.conf").read_text() + ports)
+            self._confs.append(path)
+        return path
 
     async def make_gate(self) -> None:
         """Submit a job that never runs, for those to depend on that have to wait."""
@@ -208,6 +234,8 @@ class Testbed:
         """Remove what is not below the site's directory."""
         if "_pointed" in self.__dict__:
             self._pointed.close()
+        for path in self._confs:
+            path.unlink()
 
     def stated(self, plan: Plan, container: str) -> dict[str, Any]:
         """Return a container's record, or nothing."""

@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -35,13 +35,25 @@ def words_of(pid: int) -> Words:
     return [os.fsdecode(word) for word in content.split(b"\0")[:-1]]
 
 
+def environment_of(pid: int) -> Words:
+    """Return a process' environment; empty when it is gone."""
+    try:
+        content = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return []
+    return os.fsdecode(content).split("\0")
+
+
+def _pid_namespace(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
+
+
 def has_tag(pid: int, tag: str) -> bool:
     """Tell whether a process belongs to a container."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return f"{TAG}={tag}".encode() in environment.split(b"\0")
+    return f"{TAG}={tag}" in environment_of(pid)
 
 
 def listener(path: str) -> int:
@@ -59,12 +71,16 @@ def _named(*names: str) -> Callable[[Words], bool]:
     return lambda words: os.path.basename(words[0]) in names
 
 
-_WORK = {"run", "create", "start", "kill", "delete"}
+def _has_shim(words: Words) -> bool:
+    return any("scrun.supervisor.shim" in word for word in words)
+
+
+_WORK = {"exec", "run", "create", "start", "kill", "delete"}
 """What an OCI runtime is called for."""
 
 _IS: dict[str, Callable[[Words], bool]] = {
     "salloc": _named("salloc"),
-    "srun": lambda words: _named("srun")(words) and "--container" in words,
+    "srun": lambda words: _named("srun")(words) and ("--container" in words or _has_shim(words)),
     "keepalive": lambda words: (
         words[1:2] == ["-c"] and "read -r" in words[2] and " delete " in words[-1]
     ),
@@ -87,6 +103,7 @@ class Where:
         tag: The container's.
         client: The pid of the command that runs at the moment, or 0.
         create: The pid of its `create`, as long as that runs.
+        shim: Its shim's, when it is known.
         anchor: Its anchor's, when it is known.
     """
 
@@ -96,6 +113,7 @@ class Where:
         self.tag = tag
         self.client = 0
         self.create = 0
+        self.shim = 0
         self.anchor = 0
 
     def find(self, target: str) -> int:
@@ -106,6 +124,8 @@ class Where:
             return self._anchor()
         if target == "first":
             return self._first()
+        if target in ("shim", "stream"):
+            return self._shim()
         supervisor = self._supervisor()
         if target in ("job", "supervisor"):
             return supervisor
@@ -115,6 +135,12 @@ class Where:
             words = words_of(pid)
             if words and _IS[target](words) and has_tag(pid, self.tag):
                 return pid
+        if target == "runtime" and (shim := self._shim()):
+            for pid in children_of(shim):
+                # crun's child that becomes the container's program has crun's words until then
+                outside = _pid_namespace(pid) == _pid_namespace(shim)
+                if (words := words_of(pid)) and _IS[target](words) and outside:
+                    return pid
         return 0
 
     def _is_scrun(self, pid: int) -> bool:
@@ -141,12 +167,32 @@ class Where:
     def _young(self) -> list[int]:
         """Return those of which one may be the anchor, while `create` runs."""
         makers = children_of(self.create)
-        try:
-            record = json.loads(Path(f"{self.root}/{self.container}/state.json").read_bytes())
-        except (OSError, ValueError):  # there is none yet
-            record = {}
         # who has made the anchor is gone soon, and then it is a subreaper's
-        return [pid for maker in makers for pid in children_of(maker)] + [record.get("pid", 0)]
+        own = self._record().get("pid", 0)
+        return [pid for maker in makers for pid in children_of(maker)] + [own]
+
+    def _record(self) -> dict[str, Any]:
+        try:
+            path = Path(f"{self.root}/{self.container}/state.json")
+            found: dict[str, Any] = json.loads(path.read_bytes())
+        except (OSError, ValueError):  # there is none yet
+            return {}
+        return found
+
+    def _shim(self) -> int:
+        """Return the shim of its job: no child of ours, and without the tag."""
+        if self.shim:
+            return self.shim if _has_shim(words_of(self.shim)) else 0
+        if not (job := self._record().get("job_id")):
+            return 0
+        for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+            words = words_of(pid)
+            if not _has_shim(words) or "python" not in words[0]:
+                continue
+            if f"SLURM_JOB_ID={job}" in environment_of(pid):
+                self.shim = pid
+                return pid
+        return 0
 
     def _supervisor(self) -> int:
         if found := listener(f"{self.root}/{self.container}/supervisor"):

@@ -105,6 +105,28 @@ def test_faults_by_their_names() -> None:
         find("nothing")
 
 
+def test_who_makes_containers_decides_which_faults_there_are() -> None:
+    by_srun, by_shims = find("all", launches=("container",)), find("all", launches=("shim",))
+    assert {fault.name for fault in [*by_srun, *by_shims]} == {fault.name for fault in FAULTS}
+    assert {fault.name for fault in find("srun", launches=("container",))} == {
+        f"srun-{name}" for name in ("kill", "term", "int", "stop")
+    }
+    assert {fault.name for fault in find("srun", launches=("shim",))} == {
+        f"step-{name}" for name in ("kill", "term", "int", "stop")
+    }
+    asked = "shim-kill,shim-stop,stream-reset,stream-blackhole,wrong-secret,ports-used-up"
+    assert len(find(f"{asked},runtime-hang")) == 7
+    with pytest.raises(KeyError, match="stream-reset"):
+        find("stream-reset", launches=("container",))
+
+
+def test_who_waits_for_a_runtime_that_hangs_is_ended() -> None:
+    [fault] = find("runtime-hang")
+    what = seen(hit=True, create=Answer(-15), start=None, anchor=None)
+    assert kinds(plan(fault, CREATING), what) == []
+    assert kinds(plan(), msgspec.structs.replace(what, hit=False)) == [Kind.WORDS]
+
+
 def test_a_container_that_is_right() -> None:
     assert kinds(plan(), seen()) == []
     assert kinds(plan(KILLED, RUNNING), seen(hit=True, anchor=-9, out=b"1\n")) == []
