@@ -41,6 +41,13 @@ async def unwrapped() -> AsyncIterator[trio.Nursery]:
             del error, errors
 
 
+async def cancel_after(event: trio.Event, scope: trio.CancelScope, seconds: float = 0) -> None:
+    """Cancel a scope when an event has come, or some seconds later."""
+    await event.wait()
+    await trio.sleep(seconds)
+    scope.cancel()
+
+
 async def bulkhead(what: str, task: Callable[[], Awaitable[object]]) -> None:
     """Run a task in isolation: its errors go to the supervisor's log, and it has own threads.
 

@@ -12,11 +12,11 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, StagingError, StateError, described, shortened
-from scrun.model.states import Ending, taken
+from scrun.model.states import Ending, killed, taken
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
-from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.nurseries import cancel_after, unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.local.environment import with_variables
@@ -73,7 +73,7 @@ class ShimJob(SlurmJob):
         super().__init__(tools, features, commands, request, held, layout, options)
         self._shim_step = ShimStep(self._step, request.journal, direct)
         self._exec_ids = itertools.count(1)
-        self._killed = False
+        self._killed = trio.Event()
         self._first: _FirstProcess | None = None
         self._streams: ContainerStreams | None = None
 
@@ -196,17 +196,27 @@ class ShimJob(SlurmJob):
         """Wait for the container's end and for its output, and say how it ended."""
         try:
             status = await shim.ended(CONTAINER)
-            await streams.finished(LAST_OUTPUT)
+            await self._finished(streams)
         except ShimLost:
             await self._shim_step.leave()
+            if self._killed.is_set():
+                return killed(signal.SIGKILL)
             return await self._job_ended() or self._shim_step.lost(self._held.state)
-        await first.started()
-        if os.WIFSIGNALED(status) and not self._killed:
+        with trio.move_on_after(_PATIENCE):  # the runtime's `start` may hang
+            await first.started()
+        if os.WIFSIGNALED(status) and not self._killed.is_set():
             await self._shim_step.leave()  # then Slurm has said what it killed, and why
-        aborted = self._step.state.aborted and not self._killed
+        aborted = self._step.state.aborted and not self._killed.is_set()
         if aborted and (ending := await self._job_ended()):
             return ending
         return self._shim_step.ending(self._held.state, status)
+
+    async def _finished(self, streams: ContainerStreams) -> None:
+        """Wait for the output's reader, as long as nobody kills the container."""
+        async with unwrapped() as nursery:
+            nursery.start_soon(cancel_after, self._killed, nursery.cancel_scope, LAST_OUTPUT)
+            await streams.finished(LAST_OUTPUT)
+            nursery.cancel_scope.cancel()
 
     async def _job_ended(self) -> Ending | None:
         """Return how the job ended, if it did and nobody else learns of it.
@@ -239,12 +249,25 @@ class ShimJob(SlurmJob):
         first = self._first
         if first is None:
             raise EngineError("the container is not running")
+        if number == signal.SIGKILL:
+            await self._kill(first)
+            return
         await first.begun.wait()
+        if not first.over:
+            shim = await self._shim_step.shim()
+            await shim.call("signal", id=CONTAINER, number=number, all=False)
+
+    async def _kill(self, first: "_FirstProcess") -> None:
+        """End all of its processes, whatever hangs: the runtime's `start`, or the shim."""
         if first.over:
             return
         shim = await self._shim_step.shim()
-        self._killed |= number == signal.SIGKILL
-        await shim.call("signal", id=CONTAINER, number=number, all=number == signal.SIGKILL)
+        self._killed.set()
+        with trio.move_on_after(_PATIENCE):
+            await shim.call("signal", id=CONTAINER, number=int(signal.SIGKILL), all=True)
+            return
+        self._request.journal.write("info", f"{self._node}: the shim does not answer")
+        await self._step.kill()
 
     async def session(self, program: Program) -> Session:
         """Prepare to run another program in the container.
@@ -322,7 +345,10 @@ class _FirstProcess:
         """Start the container's program."""
         self._starting = True
         try:
-            await self._job.begin(self._shim)
+            async with unwrapped() as nursery:
+                nursery.start_soon(cancel_after, self._ended, nursery.cancel_scope)
+                await self._job.begin(self._shim)
+                nursery.cancel_scope.cancel()
         finally:
             self._starting = False
             self.begun.set()

@@ -10,7 +10,7 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.nurseries import cancel_after, unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
 from scrun.supervisor.engines.slurm.job_state import JobState
@@ -22,6 +22,7 @@ from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
 
 _WAY_OUT = 10.0
 _RAN_OUT = 128 + 9
+_NO_CGROUP = "error: proctrack_g_add: "  # slurmstepd's
 
 
 class Direct(NamedTuple):
@@ -154,32 +155,49 @@ class ShimStep:
         return taken("scrun-failure", f"the step of the container's shim ended: {self.reason}")
 
     async def _run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
-        stdin, to_srun = os.pipe()
-        from_srun, stdout = os.pipe()  # `connected` owns our ends
-        # else srun may die of what the shim says last, and slurmstepd kills it before it is done
-        kept = os.dup(from_srun)
         try:
-            async with messages(self._take_words) as error, unwrapped() as nursery:
-                nursery.start_soon(self._connect, to_srun, from_srun)
-                streams = Streams((stdin, stdout, error), terminal=False, listen=False)
-                try:
-                    with self._scope:
-                        self._status = await self.step.run(
-                            options, boot_command(), streams, _nothing, variables
-                        )
-                finally:
-                    os.close(stdin)
-                    os.close(stdout)  # now what srun wrote has an end
-                    os.close(kept)
+            await self._run_once(options, variables)
+            if self._lost_its_cgroup and not self._leaving.is_set():
+                self._journal.write("info", "the node lost the step's cgroup: a second step")
+                self._words.clear()
+                self._scope = trio.CancelScope(shield=True)
+                self.step.renew()
+                await self._run_once(options, variables)
         finally:
             self._obeyed = self._leaving.is_set()
             self._over.set()
             self._known.set()
 
-    async def _connect(self, to_srun: int, from_srun: int) -> None:
+    async def _run_once(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
+        ended = trio.Event()
+        stdin, to_srun = os.pipe()
+        from_srun, stdout = os.pipe()  # `connected` owns our ends
+        # else srun may die of what the shim says last, and slurmstepd kills it before it is done
+        kept = os.dup(from_srun)
+        async with messages(self._take_words) as error, unwrapped() as nursery:
+            nursery.start_soon(self._connect, to_srun, from_srun, ended)
+            streams = Streams((stdin, stdout, error), terminal=False, listen=False)
+            try:
+                with self._scope:
+                    self._status = await self.step.run(
+                        options, boot_command(), streams, _nothing, variables
+                    )
+            finally:
+                ended.set()
+                os.close(stdin)
+                os.close(stdout)  # now what srun wrote has an end
+                os.close(kept)
+
+    @property
+    def _lost_its_cgroup(self) -> bool:
+        """Whether the node lost the step's control group before the shim began (slurmstepd)."""
+        said = any(_NO_CGROUP in line for line in self._words)
+        return self.hello is None and self.step.state.launch_failed and said
+
+    async def _connect(self, to_srun: int, from_srun: int, srun_ended: trio.Event) -> None:
         try:
             async with unwrapped() as nursery:
-                nursery.start_soon(_cancel_after, self._leaving, nursery.cancel_scope)
+                nursery.start_soon(cancel_after, self._leaving, nursery.cancel_scope)
                 async with connected(to_srun, from_srun, self._journal) as shim:
                     await self._get_ready(shim)
                     self._known.set()
@@ -187,8 +205,11 @@ class ShimStep:
                 nursery.cancel_scope.cancel()
         except ShimLost as error:
             self._journal.write("verbose", str(error))
-        finally:
-            self._known.set()
+        if self.hello is None:  # what srun says decides whether there is a second try
+            with trio.move_on_after(_WAY_OUT):
+                await srun_ended.wait()
+                return
+        self._known.set()
 
     async def _get_ready(self, shim: Shim) -> None:
         self.hello = await shim.hello()
@@ -208,8 +229,3 @@ class ShimStep:
 
 def _nothing() -> None:
     """Do nothing: that srun's task runs means no more than that the shim is on its way."""
-
-
-async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()

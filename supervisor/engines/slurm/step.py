@@ -62,6 +62,7 @@ class SrunStep:
         """
         self.state = StepState(tasks)
         self.asked_to_kill = False
+        self._tasks = tasks
         self._tools = tools
         self._child_env = child_env
         self._journal = journal
@@ -78,6 +79,12 @@ class SrunStep:
     def runs_now(self) -> bool:
         """Whether its tasks run."""
         return self._started.is_set() and not self.ended
+
+    def renew(self) -> None:
+        """Forget a run whose tasks never ran, so that `run` can be called again."""
+        self.state = StepState(self._tasks)
+        self._started = trio.Event()
+        self._srun = None
 
     async def run(
         self,

@@ -186,7 +186,9 @@ def test_a_terminal(site: Site) -> None:
 
 
 def test_interrupt_character(site: Site) -> None:
-    life = site.shell("trap 'echo interrupted; exit 3' INT; echo up; sleep 600", terminal=True)
+    # a signal between the shell's fork and exec would be lost with one long sleep
+    loop = "trap 'echo interrupted; exit 3' INT; echo up; while :; do sleep 0.1; done"
+    life = site.shell(loop, terminal=True)
     terminal = life.terminal()
     life.created().start()
     terminal.read_until("up")
