@@ -8,11 +8,31 @@ modules only. Everything else (help, errors, a missing supervisor) is imported w
 import posix
 import sys
 
-if sys.flags.no_site:  # the packages are empty: to look for that takes a twentieth of a `state`
+if sys.flags.no_site:  # to look for empty packages, and in folders, takes a tenth of a `state`
+    import _frozen_importlib as _importlib
+    import _frozen_importlib_external as _external
+
+    _of_state = ("cli.grammar", "cli.parse", "client.ask", "core.output", "protocol.wire")
+    _here = __file__.removesuffix("_fast.py")
     for _name in ("cli", "client", "core", "protocol"):
         _package = type(sys)("scrun." + _name)
-        _package.__path__ = [__file__.removesuffix("_fast.py") + _name]
+        _package.__path__ = [_here + _name]
         setattr(sys.modules["scrun"], _name, sys.modules.setdefault(_package.__name__, _package))
+
+    class _Finder:
+        """Finds the modules of a `state`."""
+
+        @staticmethod
+        def find_spec(
+            name: str, path: object = None, target: object = None
+        ) -> "_importlib.ModuleSpec | None":
+            within = name.removeprefix("scrun.")
+            if within not in _of_state:
+                return None
+            file = f"{_here}{within.replace('.', '/')}.py"
+            return _external.spec_from_file_location(name, file)
+
+    sys.meta_path.insert(0, _Finder)
 
 from scrun.cli.parse import parse
 from scrun.client.ask import forward

@@ -15,6 +15,10 @@ one_each = pytest.mark.parametrize("site", ["local-root", "slurm-user"], indirec
 
 FOR_NAMESPACES = {"_ctypes"}  # and not ctypes
 OURS = ("scrun", "scrun._fast", "scrun.protocol.wire", "scrun.anchor.shell")
+OF_STATE = {
+    f"scrun.{name}"
+    for name in ("_fast", "cli.grammar", "cli.parse", "client.ask", "core.output", "protocol.wire")
+}  # scrun._fast has a shorter way to find them
 
 
 def imported(site: Site, *command: str) -> set[str]:
@@ -71,4 +75,6 @@ def test_frequent_operations_import_nothing_heavy(site: Site) -> None:
         for package in ("trio", "lupa", "msgspec", "daemon", "argparse", "json", "re", "typing"):
             assert package not in modules, command
         assert not [name for name in modules if name.startswith("scrun.supervisor")]
+        if command[0] == "state":
+            assert {name for name in modules if name.startswith("scrun")} == OF_STATE
         site.run("delete", "--force", "first")
