@@ -36,6 +36,7 @@ from scrun.supervisor.staging.overlay_options import (
     mount_of_layers,
     options_of,
 )
+from scrun.supervisor.staging.short_link import folder_of
 from scrun.supervisor.staging.strangers import copy_foreign
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class _Layout:
     def __init__(self, rootfs: Rootfs, directory: str, overlay: Overlay, top: TopLevel) -> None:
         self.options: dict[str, list[str]] = {}
         self._rootfs = rootfs
+        self._bundle = directory
         self._staged = os.path.join(directory, "rootfs")
         self._directory = os.path.join(directory, OVERLAY)
         self._overlay = overlay
@@ -146,13 +148,15 @@ class _Layout:
         for name in ("l", "own", UPPER, "work", *TRIAL):
             os.mkdir(self._path(name), 0o700)
         self._try_attributes()
-        for number, layer in enumerate(self._overlay.layers):
+        layers = self._overlay.layers
+        for number, layer in enumerate(layers):
             os.symlink(layer, self._path("l", str(number)))
+        short = folder_of(self._path("l"), self._bundle, len(layers))
         whole = self._copy_strangers(cache)
         os.mkdir(self._staged, 0o700)
-        for name, layers in self._top.directories.items():
-            below = [] if name in whole else [f"l/{number}" for number in layers]
-            self._directory_of_root(name, ["own", *below])
+        for name, numbers in self._top.directories.items():
+            below = [] if name in whole else [f"{short}/{number}" for number in numbers]
+            self._directory_of_root(name, [self._path("own"), *below])
         self._others()
         self._dress(self._staged, self._rootfs.path)
 
@@ -178,10 +182,10 @@ class _Layout:
             os.mkdir(path, 0o700)
         for path in (mount_point, upper):  # the upper's are those of the mounted directory
             self._dress(path, os.path.join(self._rootfs.path, name))
-        sources = [path for path in layers if os.path.isdir(self._path(path, name))]
+        paths = [os.path.join(layer, name) for layer in layers]
         if self._top.directories[name] and name not in self._hidden:
             self.options[name] = options_of(
-                [self._path(path, name) for path in sources],
+                [path for path in paths if os.path.isdir(path)],
                 upper,
                 self._path("work", name),
                 users=self._rootfs.rootless,

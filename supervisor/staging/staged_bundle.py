@@ -30,6 +30,7 @@ from scrun.supervisor.staging.overlaid import OVERLAY, UPPER, Rootfs, lay_out
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from scrun.supervisor.staging.policy import fit
+from scrun.supervisor.staging.short_link import remove_link
 from scrun.supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
 from scrun.supervisor.staging.view import view_of
 
@@ -371,6 +372,7 @@ def _remove(parent: int, name: str, device: int, directory: str) -> None:
 
 
 def _stage_out(directory: str) -> None:
+    remove_link(directory)
     _remove_all(directory, (_CONFIG, _ROOTFS, FILES, OVERLAY, OWNER), whole=True)
 
 

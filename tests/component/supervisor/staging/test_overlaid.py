@@ -15,7 +15,7 @@ from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.staging import staged_bundle
 from scrun.supervisor.staging.overlaid import Overlays
-from scrun.supervisor.staging.staged_bundle import return_changes, stage_in, stage_out
+from scrun.supervisor.staging.staged_bundle import clean, return_changes, stage_in, stage_out
 from scrun.supervisor.staging.survey import MountPoint
 from tests.harness.bundle import snapshot
 
@@ -48,7 +48,7 @@ class Image:
         (lower / "bin/sh").chmod(0o755)
         (lower / "bin/ash").symlink_to("sh")
         (lower / "lib").symlink_to("usr/share")
-        self.rootfs = base / "rootfs"
+        self.rootfs = base / "store" / "id" / "rootfs"
         self.staged = base / "staged"
         self.cache = base / "cache" / "layers.json"
         self.asked: list[str] = []
@@ -61,17 +61,18 @@ class Image:
         """Have the root file system mounted: here it is a copy of what an overlay would show."""
         options = ",".join(
             [
-                f"lowerdir={self.layers[1]}:{self.layers[2]}",
+                f"lowerdir={':'.join(layer.name for layer in self.layers[1:])}",
                 f"upperdir={self.layers[0]}",
                 f"workdir={self._base}/work",
                 *(["userxattr"] if self.rootless else []),
             ]
         )
-        self.rootfs.mkdir(exist_ok=True)
+        self.rootfs.mkdir(parents=True)
         (self._base / "work").mkdir()
-        show = f"mount -t overlay overlay -o {options} {self.rootfs}; cp -a {self.rootfs}/. copy"
+        copy = f"{self._base}/copy"
+        show = f"mount -t overlay overlay -o {options} id/rootfs; cp -a id/rootfs/. {copy}"
         (self._base / "copy").mkdir()
-        in_shell(f"unshare --mount /bin/sh -ec '{show}'", self._base)
+        in_shell(f"unshare --mount /bin/sh -ec '{show}'", self._base / "store")
         self.rootfs.rmdir()
         (self._base / "copy").rename(self.rootfs)
         mount = MountPoint(str(self.rootfs), "overlay", options=options)
@@ -273,6 +274,36 @@ def test_marks_that_the_node_would_not_read(image: Image) -> None:
     image.rootless = True
     staged = image.stage()
     assert "have marks" in staged.notes[0]
+
+
+def test_many_layers(image: Image) -> None:
+    """As many as fit into a page by short names, with the long name of a container's record."""
+    image.staged = image.staged.with_name("c" * 100)
+    for number in range(40):
+        layer = image.layers[0].with_name(f"layer{number}")
+        (layer / "usr").mkdir(parents=True)
+        (layer / "usr" / str(number)).write_text("x")
+        image.layers.insert(1, layer)
+    image.mounted()
+    staged = image.stage()
+    assert staged.overlaid, staged.notes
+    image.run("test $(ls usr | wc -l) = 41; rm usr/0")
+    image.end(staged)
+    assert not (image.rootfs / "usr/0").exists()
+    stage_out(str(image.staged))
+    assert not list(image.staged.parent.glob(".scrun-*"))
+
+
+def test_what_a_killed_supervisor_has_left(image: Image) -> None:
+    """Whoever finds the staged bundle brings the changes back, and removes it."""
+    image.rootless = False
+    image.mounted()
+    assert image.stage().overlaid
+    image.run("rm -r usr/share; mkdir usr/share; echo x >motd")
+    clean(str(image.staged), str(image.rootfs))
+    assert not image.staged.exists()
+    assert list((image.rootfs / "usr/share").iterdir()) == []
+    assert (image.rootfs / "motd").read_text() == "x\n"
 
 
 def test_nothing_comes_back_of_what_is_removed_anyway(image: Image) -> None:
