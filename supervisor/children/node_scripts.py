@@ -36,18 +36,20 @@ unset {names}
 _PROCESSES = """\
 pid=$( ({state}) </dev/null 2>/dev/null |
     sed -n 's/.*"pid" *: *\\([0-9][0-9]*\\).*/\\1/p' | head -n 1)
-ns=$(readlink "/proc/${{pid:-0}}/ns/pid") || exit 3
-if [ "$ns" = "$(readlink /proc/self/ns/pid)" ]; then
-    # it has no PID namespace of its own: its first process and all descendants
+: "${{SCRUN_TELLS_APART:=pid}}"
+ns=$(readlink "/proc/${{pid:-0}}/ns/$SCRUN_TELLS_APART") || exit 3
+if [ "$ns" = "$(readlink "/proc/self/ns/$SCRUN_TELLS_APART")" ]; then
+    # it has no such namespace of its own: its first process and all descendants
     pids='' next=$pid
     while [ -n "$next" ]; do
         pids="$pids $next"
         next=$(for p in $next; do cat "/proc/$p/task/"*/children 2>/dev/null; done)
     done
 else
-    ns=${{ns#pid:?}}
-    pids=$(ls -ln /proc/[0-9]*/ns/pid 2>/dev/null |  # one process; BusyBox' find has no -lname
-        sed -n "s|.* /proc/\\([0-9]*\\)/ns/pid -> pid:.${{ns%?}}.\\$|\\1|p")
+    ns=${{ns#*:?}}
+    # one process; BusyBox' find has no -lname
+    pids=$(ls -ln /proc/[0-9]*/ns/"$SCRUN_TELLS_APART" 2>/dev/null |
+        sed -n "s|.* /proc/\\([0-9]*\\)/ns/[a-z]* -> [a-z]*:.${{ns%?}}.\\$|\\1|p")
 fi
 """
 
@@ -78,6 +80,10 @@ echo "units $(getconf CLK_TCK) $(getconf PAGESIZE)"
 for p in $pids; do cat "/proc/$p/stat" 2>/dev/null; done
 :
 """
+
+
+BY_MOUNTS = "SCRUN_TELLS_APART=mnt\n"
+"""Before a script: the container shares its PID namespace with others."""
 
 
 def exec_script(command: str, state: str, variables: Collection[str]) -> str:

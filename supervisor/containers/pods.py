@@ -18,8 +18,8 @@ container cannot be recognized by its config.json, as only the later ones name i
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 import trio
@@ -33,11 +33,12 @@ from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.kept import Keep
+from scrun.supervisor.contracts.neighbours import SharesNamespaces
 from scrun.supervisor.log.supervisor_log import fault
 
 _SHARING = ("slurm",)  # elsewhere there is nothing to share: this machine is one node
 _OF_THE_JOB = [name for name, request in TABLE.items() if request.scope != "step"]
-_NAMESPACE = re.compile(r"/proc/([1-9][0-9]{0,9})/ns/[a-z_]{1,32}", re.ASCII)
+_NAMESPACE = re.compile(r"(/proc/([1-9][0-9]{0,9})/ns)/[a-z_]{1,32}", re.ASCII)
 
 
 class _SharedJob:
@@ -158,7 +159,7 @@ class Pods:
         self._nursery = nursery
         self.keep_longer = keep
         self._jobs: dict[tuple[Engine, str], _SharedJob] = {}
-        self._anchors: dict[int, str] = {}
+        self._anchors: dict[int, tuple[str, str]] = {}  # the pod and the container
 
     @asynccontextmanager
     async def allocate(
@@ -182,21 +183,26 @@ class Pods:
                 yield job
             return
         key = (engine, self._pod(request, config))
+        request = msgspec.structs.replace(request, joins=self._joins(config, key[1]))
         shared = self._jobs.get(key)
         if shared is None:
             shared = self._jobs[key] = _SharedJob(request)
             self._nursery.start_soon(self._keep, key, shared)
         shared.enter(request)
-        self._anchors[anchor] = key[1]
+        self._anchors[anchor] = (key[1], request.container)
         try:
             await shared.settled.wait()
             if shared.job is None:
                 raise shared.refusal(request)
-            if request is shared.first:
-                yield shared.job
-            else:
-                async with engine.allocate(_step_request(request, shared)) as job:
-                    yield job
+            async with AsyncExitStack() as stack:
+                job = shared.job
+                if request is not shared.first:
+                    job = await stack.enter_async_context(
+                        engine.allocate(_step_request(request, shared))
+                    )
+                if isinstance(job, SharesNamespaces):
+                    stack.enter_context(job.entered())
+                yield job
         finally:
             shared.leave(request)
             self._anchors.pop(anchor, None)
@@ -211,11 +217,18 @@ class Pods:
         """
         if name := named_pod(config.annotations):
             return name
+        return next((pod for _, (pod, _) in self._named(config)), request.container)
+
+    def _joins(self, config: Config, pod: str) -> dict[str, str]:
+        """Return the containers of a pod whose namespaces are joined (`JobRequest.joins`)."""
+        return {where: other for where, (its, other) in self._named(config) if its == pod}
+
+    def _named(self, config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
+        """Yield where config.json has namespaces of other containers, and which these are."""
         for namespace in config.linux.namespaces:
             found = _NAMESPACE.fullmatch(namespace.path)
-            if found and (other := self._anchors.get(int(found[1]))):
-                return other
-        return request.container
+            if found and (other := self._anchors.get(int(found[2]))):
+                yield found[1], other
 
     async def _keep(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
         """Keep a job until nobody needs it. Errors go to its members."""
@@ -297,6 +310,7 @@ def _step_request(request: JobRequest, shared: _SharedJob) -> JobRequest:
         flags=Flags(notes=request.flags.notes),
         on_job_id=lambda job_id, _: request.on_job_id(job_id, True),
         on_first_node=True,
+        beside=shared.job,
     )
 
 

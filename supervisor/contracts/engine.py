@@ -70,6 +70,10 @@ class JobRequest(msgspec.Struct, frozen=True):
         reusable: Returns whether all that used the job has ended by itself and is cleaned up. To
             be called when the job is released.
         keep: Holds the job beyond the container's life, where that is possible.
+        beside: What this engine gave to the first member of the container's pod; the job itself
+            is named by the environment.
+        joins: The containers of its pod whose namespaces its config.json names, by the directory
+            that it names them by: /proc/PID/ns, of their anchor.
     """
 
     container: str
@@ -89,6 +93,8 @@ class JobRequest(msgspec.Struct, frozen=True):
     on_first_node: bool = False
     reusable: Callable[[], bool] = _doubtful
     keep: Keep | None = None
+    beside: "Job | None" = None
+    joins: Mapping[str, str] = {}
 
 
 class Step(msgspec.Struct, frozen=True):

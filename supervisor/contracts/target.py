@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from scrun.oci.userns import BothIds
@@ -48,6 +51,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             None: unknown, or they can be raised.
         capabilities: The most that a process there can have; None: all.
         slurm: The version of Slurm that runs there, or that the local engine imitates.
+        neighbours: The config.json of containers there whose namespaces can be entered, by the
+            directory that the submitted config.json names these by: /proc/PID/ns.
     """
 
     elsewhere: bool
@@ -62,3 +67,4 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     rlimits: dict[str, int] | None = None
     capabilities: frozenset[str] | None = None
     slurm: str = SLURM
+    neighbours: Mapping[str, Mapping[str, Any]] = {}

@@ -61,12 +61,14 @@ class Shim:
     Attributes:
         lost: Set when it has gone.
         on_signal: Called with the number of a signal that Slurm sends to the step.
+        short_of_memory: The containers that may have ended for want of memory.
     """
 
     def __init__(self, control: Link, nursery: trio.Nursery, journal: Journal) -> None:
         """Use `connected`."""
         self.lost = trio.Event()
         self.on_signal: Callable[[int], None] = _ignore
+        self.short_of_memory: set[str] = set()
         self._reason = ""
         self._control = control
         self._nursery = nursery
@@ -74,6 +76,7 @@ class Shim:
         self._direct = False
         self._hello: _Awaited = _Awaited()
         self._last_call = 0
+        self._last_target = 0
         self._calls: dict[int, _Awaited] = {}
         self._targets: dict[str, _Awaited] = {}
         self._container_of: dict[str, str] = {}
@@ -127,6 +130,11 @@ class Shim:
             self._forget(target)
         return reply
 
+    def name(self, kind: str) -> str:
+        """Return the `id` of another target, which none had before."""
+        self._last_target += 1
+        return f"{kind}-{self._last_target}"
+
     def tell(self, verb: str, **fields: object) -> None:
         """Have it do something, whether that succeeds or not."""
         number, _ = self._send(verb, fields)
@@ -171,7 +179,11 @@ class Shim:
                 del self._targets[target]
 
     def streams(
-        self, stdio: tuple[int, int, int], terminal: bool, child_env: ChildEnv
+        self,
+        stdio: tuple[int, int, int],
+        terminal: bool,
+        child_env: ChildEnv,
+        journal: Journal | None = None,
     ) -> ContainerStreams:
         """Prepare the streams of a container or an exec.
 
@@ -179,8 +191,10 @@ class Shim:
             stdio: The caller's descriptors; stay open while the streams are in use.
             terminal: Whether they are a terminal.
             child_env: For child processes that copy.
+            journal: Where messages about them go, if not to the shim's.
         """
-        return ContainerStreams(self._table, stdio, terminal, child_env, self._journal, self.tell)
+        journal = journal or self._journal
+        return ContainerStreams(self._table, stdio, terminal, child_env, journal, self.tell)
 
     async def dial(self, ports: str | None, patience: float = _DIAL_PATIENCE) -> bool:
         """Have the shim connect to us directly, for streams; before the first of them.
@@ -288,6 +302,8 @@ class Shim:
             ended = decoded(payload, Ended)
             if not os.WIFEXITED(ended.status) and not os.WIFSIGNALED(ended.status):
                 raise BrokenFrame(f"{ended.status} is no status of an end")
+            if ended.memory:
+                self.short_of_memory.add(ended.target)
             if ended.target in self._targets:
                 self._targets[ended.target].set(ended.status)
 

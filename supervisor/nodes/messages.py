@@ -45,6 +45,7 @@ class Ended(msgspec.Struct, frozen=True):
 
     target: str
     status: int
+    memory: bool = False
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -30,10 +30,11 @@ an exec's streams carries DATA in one direction, a terminal in both.
 **Events.** `hello` comes once, at first: `{"protocol": frames.PROTOCOL, "node": host name, "pid":
 its own, "python": "3.11.2", "runtime": path or "", "directory": its directory, "environment":
 those of its variables that say where it is and where srun is}`; it has less than 1 KiB. `ended`:
-`{"target": ID, "status": wait status as of waitpid(2)}`; it comes after the reply to the target's
-`create` or `exec`, and all END frames of its output follow or precede it. `signal`: `{"number":
-n}`: Slurm sent the step SIGHUP, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2; what becomes of it is the
-supervisor's to decide.
+`{"target": ID, "status": wait status as of waitpid(2), "memory": whether the kernel killed a
+process here for want of memory and this may be why a container has ended}`; it comes after the
+reply to the target's `create` or `exec`, and all END frames of its output follow or precede it.
+`signal`: `{"number": n}`: Slurm sent the step SIGHUP, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2; what
+becomes of it is the supervisor's to decide.
 
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.
@@ -41,7 +42,8 @@ twice.
     dial     addresses: list of [host, port]; secret: hex; patience: seconds for all
              {}; error: no connection, streams go over srun
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;
-             streams
+             streams; joins: the ids of the containers whose namespaces it enters, by the type
+             that `linux.namespaces` has of these, without a path
              {"pid": …}; error: the runtime's words, with "log": its log as JSON lines
     start    id
              {}; error and log

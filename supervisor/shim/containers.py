@@ -8,6 +8,7 @@ import signal
 from .children import exit_status
 from .console import Stdio
 from .files import remove_tree, write_private
+from .memory import Memory
 from .processes import kill_quietly
 from .runtime import merged, pid_file_of, process_of
 from .targets import Target
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     Reply = Callable[[dict[str, Any]], None]
 
+_KILLED = 128 + signal.SIGKILL
 _ENDING = 2.0  # for processes that got SIGKILL
 _DELETING = 10.0
 
@@ -47,7 +49,7 @@ class Containers:
         streams: "Streams",
         runtime: "Runtime",
         directory: str,
-        ended: "Callable[[str, int], None]",
+        ended: "Callable[[str, int, bool], None]",
     ) -> None:
         """Have none.
 
@@ -57,13 +59,15 @@ class Containers:
             streams: What carries bytes.
             runtime: The runtime.
             directory: The shim's directory.
-            ended: Called with the id and the wait status of what has ended.
+            ended: Called with the id and the wait status of what has ended, and whether memory
+                may be why.
         """
         self._loop, self._children, self._streams = loop, children, streams
         self._runtime, self._directory, self._tell_ended = runtime, directory, ended
         self._targets: dict[str, Target] = {}
         self._deleted: dict[str, list[Reply]] = {}
         self._made = 0
+        self._memory = Memory()
         self.last_status = 0
 
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
@@ -72,12 +76,14 @@ class Containers:
         process = config.get("process")
         if process is not None:
             self._adapt(process, call["streams"])
+        joins = {kind: self._process_of(other) for kind, other in call.get("joins", {}).items()}
         target = self._make(call, call["name"], None)
         try:
+            before = self._runtime.join(config, joins)
             self._runtime.separate(config, f"{os.path.basename(self._directory)}-{self._made}")
             write_private(os.path.join(target.place, "config.json"), json.dumps(config))
             command = self._runtime.create(target.place, target.name, target.stdio.terminal)
-            self._begin(target, command, reply)
+            self._begin(target, before + command, reply)
         except BaseException:
             self._unmake(target)
             raise
@@ -101,6 +107,12 @@ class Containers:
         if "terminal" in streams and streams.get("rows") and streams.get("columns"):
             size = {"height": streams["rows"], "width": streams["columns"]}
             process["consoleSize"] = size
+
+    def _process_of(self, container: str) -> int:
+        pid = self._get(container).pid
+        if not pid:
+            raise Refused(f"{container}, whose namespaces it is to enter, has ended")
+        return pid
 
     def _make(self, call: "dict[str, Any]", name: str, container: "Target | None") -> Target:
         target_id = call["id"]
@@ -188,10 +200,12 @@ class Containers:
 
     def _ended(self, target: Target, status: int) -> None:
         target.pid = 0
+        short = False
         if target.container is None:
             self.last_status = exit_status(status)
+            short = self._memory.was_short() and self.last_status == _KILLED
         target.stdio.release()
-        self._tell_ended(target.id, status)
+        self._tell_ended(target.id, status, short)
         target.changed()
 
     def start(self, call: "dict[str, Any]", reply: "Reply") -> None:

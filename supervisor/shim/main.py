@@ -122,7 +122,7 @@ class Shim:
             self._streams,
             self._runtime,
             self._directory.path,
-            lambda target, status: self._tell(EVENT, event="ended", target=target, status=status),
+            self._tell_ended,
         )
         left = others(os.environ, self._directory.path)
         if left:
@@ -158,6 +158,9 @@ class Shim:
 
     def _broken(self) -> None:
         self._over = self._over or "the supervisor has gone"
+
+    def _tell_ended(self, target: str, status: int, memory: bool) -> None:
+        self._tell(EVENT, event="ended", target=target, status=status, memory=memory)
 
     def _tell(self, kind: int, **fields: object) -> None:
         import json  # with re, enum and more: they take longer than all of hello

@@ -39,6 +39,12 @@ def installed(path: str) -> "Iterator[str]":
                 break
 
 
+def _found(name: str) -> str:
+    """Return the path of a program of the system's, or what it most likely is."""
+    paths = [os.path.join(folder, name) for folder in _ALSO]
+    return next((path for path in paths if os.access(path, os.X_OK)), "/usr/bin/" + name)
+
+
 def _is_hybrid() -> bool:
     """Return whether both versions of cgroups have controllers: crun refuses to work then."""
     try:
@@ -84,6 +90,32 @@ class Runtime:
         makes = os.path.basename(self.path) == "runc" and os.geteuid() == 0
         if makes and isinstance(linux, dict):
             linux["cgroupsPath"] = linux.get("cgroupsPath") or name
+
+    def join(self, config: "dict[str, Any]", joins: "Mapping[str, int]") -> "list[str]":
+        """Change a config.json so that its container enters namespaces of others.
+
+        Args:
+            config: The config.json.
+            joins: A process in each of the namespaces, by the type of that.
+
+        Returns:
+            What to put before the command that creates the container.
+        """
+        linux = config.get("linux") or {}
+        namespaces = linux.get("namespaces") or []
+        for namespace in namespaces:
+            kind = namespace["type"]
+            if kind in joins:
+                name = "net" if kind == "network" else kind
+                namespace["path"] = f"/proc/{joins[kind]}/ns/{name}"
+        if os.path.basename(self.path) != "crun" or not {"pid", "user"} <= set(joins):
+            return []
+        # crun 1.8.1 enters the PID namespace before the user namespace that owns it, which fails
+        linux["namespaces"] = [one for one in namespaces if one["type"] != "user"]
+        linux.pop("uidMappings", None)
+        linux.pop("gidMappings", None)
+        user = f"--user=/proc/{joins['user']}/ns/user"
+        return [_found("nsenter"), "--preserve-credentials", user, "--"]
 
     def command(self, place: str, *words: str) -> "list[str]":
         """Return a command with a log in a container's or an exec's directory."""

@@ -12,6 +12,7 @@ from scrun.core.errors import EngineError, StagingError
 from scrun.supervisor.children.processes import child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Job, JobRequest
+from scrun.supervisor.contracts.neighbours import SharesNamespaces
 from scrun.supervisor.contracts.node import OnANode
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
@@ -70,6 +71,8 @@ class BuiltIn:
         directory = directory_for(settings, request)
         target = await self._engine.target(request.child_env)
         target, why_one_user = await with_ids(target, job, settings.id_map, request)
+        if isinstance(job, SharesNamespaces):
+            target = msgspec.structs.replace(target, neighbours=await job.neighbours())
         owner = owner_of(request.record, bundle.rootfs) if settings.scratch else None
 
         def execute(command: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ to be valid; unknown members stay unchanged.
 from __future__ import annotations
 
 import copy
+import os.path
 from typing import TYPE_CHECKING, Any
 
 from scrun.oci.userns import Maps, Range, is_mapped, mappings, maps_for
@@ -42,6 +43,10 @@ _SYSCTLS = (
     ("kernel.domainname", "uts"),
     ("kernel.hostname", "uts"),
 )
+
+
+# types of namespaces that members of a pod share; the others are no use to them in a job
+_SHARED = frozenset(("ipc", "network", "pid", "user", "uts"))
 
 
 def fit(
@@ -188,8 +193,9 @@ def _fit_linux(
     notes: Notes,
 ) -> None:
     """Adapt namespaces, id maps, cgroups, labels, devices and sysctls."""
+    ids = _id_maps(user, target, maps) if target.rootless else {}
     if target.elsewhere or target.rootless:
-        _leave_foreign_namespaces(linux, notes)
+        _fit_namespaces(linux, ids, target, notes)
         notes.drop(linux, "linux.", "mountLabel", _OTHER_MACHINE)
     if target.elsewhere:
         seccomp = linux.get("seccomp") or {}
@@ -201,49 +207,72 @@ def _fit_linux(
         for key in ("cgroupsPath", "resources", "intelRdt"):
             notes.drop(linux, "linux.", key, _NO_CGROUPS)
     if target.rootless:
-        _map_users(linux, user, target, maps)
+        linux.update(ids)
         _devices_that_can_be_bound(linux, sources, notes)
     if target.elsewhere or target.rootless:
         _sysctls_of_own_namespaces(linux, target, notes)
 
 
-def _leave_foreign_namespaces(linux: dict[str, Any], notes: Notes) -> None:
+def _fit_namespaces(
+    linux: dict[str, Any], ids: Mapping[str, Any], target: Target, notes: Notes
+) -> None:
     """Replace namespaces given by a path, which belongs to this machine.
 
-    A prepared network namespace becomes the node's own: a new one would have only a lo that is
-    down, and nobody would configure it.
+    Those of a container that is there, too, are kept: it is in the same pod. A prepared network
+    namespace becomes the node's own: a new one would have only a lo that is down, and nobody
+    would configure it. An ordinary user's container has a user namespace.
     """
+    where, theirs = _neighbour(linux, ids, target, notes)
     kept = []
     for namespace in linux.get("namespaces") or []:
-        path = namespace.get("path")
-        if not path:
+        path, kind = namespace.get("path"), namespace["type"]
+        if not path or (os.path.dirname(path) == where and kind in theirs):
             kept.append(namespace)
-        elif namespace["type"] == "network":
+        elif kind == "network":
             notes.add(f"linux.namespaces: the node's network instead of {path}")
         else:
-            notes.add(f"linux.namespaces: a new {namespace['type']} namespace instead of {path}")
+            notes.add(f"linux.namespaces: a new {kind} namespace instead of {path}")
             kept.append({key: value for key, value in namespace.items() if key != "path"})
-    if "namespaces" in linux:
+    if target.rootless:
+        enters = any(namespace.get("path") for namespace in kept)
+        kept = [namespace for namespace in kept if namespace["type"] != "user"]
+        kept.append({"type": "user", "path": f"{where}/user"} if enters else {"type": "user"})
+    if kept or "namespaces" in linux:
         linux["namespaces"] = kept
 
 
-def _map_users(
-    linux: dict[str, Any], user: Mapping[str, Any], target: Target, maps: Maps | None
-) -> None:
-    """Put the container into a user namespace with a map that an ordinary user may write.
+def _neighbour(
+    linux: Mapping[str, Any], ids: Mapping[str, Any], target: Target, notes: Notes
+) -> tuple[str, frozenset[str]]:
+    """Return where config.json has the namespaces that the container enters, and their types.
+
+    An ordinary user's enters them by the user namespace that they belong to, so it has to have
+    the same users, and there can be only one such container.
+    """
+    paths = [namespace.get("path") or "" for namespace in linux.get("namespaces") or []]
+    for where in dict.fromkeys(map(os.path.dirname, paths)):
+        if where not in target.neighbours:
+            continue
+        theirs = target.neighbours[where].get("linux") or {}
+        if all(theirs.get(key) == value for key, value in ids.items()):
+            # crun has to be root there to enter a PID namespace
+            is_root = not ids or is_mapped(0, ids["uidMappings"])
+            return where, _own_namespaces(theirs) & (_SHARED if is_root else _SHARED - {"pid"})
+        notes.add(f"linux.namespaces: none of {where}: that container has other users")
+    return "", frozenset()
+
+
+def _id_maps(user: Mapping[str, Any], target: Target, maps: Maps | None) -> dict[str, Any]:
+    """Return the id maps, such as an ordinary user may write.
 
     The submitted maps refer to ids of another machine, or of podman's own user namespace. Without
     newuidmap(1) a map has one line, for the user's own id (user_namespaces(7)).
     """
-    namespaces = linux.setdefault("namespaces", [])
-    if not any(namespace["type"] == "user" for namespace in namespaces):
-        namespaces.append({"type": "user"})
     if maps is None:
         uids = (Range(user.get("uid", 0), target.uid, 1),)
         gids = (Range(user.get("gid", 0), target.gid, 1),)
         maps = Maps(uids, gids)
-    linux["uidMappings"] = mappings(maps.uids)
-    linux["gidMappings"] = mappings(maps.gids)
+    return {"uidMappings": mappings(maps.uids), "gidMappings": mappings(maps.gids)}
 
 
 def _devices_that_can_be_bound(

@@ -36,7 +36,7 @@ _BOOT = (
 )
 
 
-_PURE_V2 = (
+PURE_V2 = (
     *("unshare", "--mount", "--propagation", "slave", "sh", "-c"),
     *('mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec "$@"', "sh"),
 )
@@ -58,6 +58,7 @@ class Shim:
         rootfs: The root file system of `create`.
         user: Whose it is.
         env: What was added to its environment.
+        short_of_memory: The targets that may have ended for want of memory.
     """
 
     def __init__(
@@ -66,12 +67,13 @@ class Shim:
         user: User,
         env: Mapping[str, str],
         before: Sequence[str] = (),
+        place: Sequence[str] = PURE_V2,
     ) -> None:
         self.rootfs = rootfs
         self.user = user
         self.env = env
         self.process = subprocess.Popen(
-            [*_PURE_V2, *user.prefix, *before, sys.executable, "-I", "-S", "-c", _BOOT],
+            [*place, *user.prefix, *before, sys.executable, "-I", "-S", "-c", _BOOT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -91,6 +93,7 @@ class Shim:
         self.closed: set[int] = set()
         self.allowed: dict[int, int] = defaultdict(lambda: WINDOW)
         self.signals: list[int] = []
+        self.short_of_memory: set[str] = set()
         self.generous = True
         self._last_stream = 0
         self._hello: dict[str, Any] = {}
@@ -132,7 +135,12 @@ class Shim:
         return found
 
     def create(
-        self, target: str, *args: str, streams: Mapping[str, int] | None = None, **changes: Any
+        self,
+        target: str,
+        *args: str,
+        streams: Mapping[str, int] | None = None,
+        joins: Mapping[str, str] | None = None,
+        **changes: Any,
     ) -> dict[str, Any]:
         """Create a container that runs a command; return the reply.
 
@@ -140,6 +148,7 @@ class Shim:
             target: Its id.
             args: The command.
             streams: Its streams; none if missing.
+            joins: Whose namespaces it enters.
             changes: Members of config.json.
         """
         terminal = "terminal" in (streams or {})
@@ -148,8 +157,9 @@ class Shim:
             map_user(config, self.user)
         config = {**config, **changes}
         return self.call(
-            "create", id=target, name=f"name-{target}", config=config, streams=streams or {}
-        )
+            "create", id=target, name=f"name-{target}", config=config, streams=streams or {},
+            joins=joins or {},
+        )  # fmt: skip
 
     def run(self, target: str, *args: str, **options: Any) -> None:
         """Create a container and start it; options as of `create`."""
@@ -258,6 +268,8 @@ class Shim:
             assert event == "ended"
             assert message["target"] not in self._ended, "told twice"
             self._ended[message["target"]] = message["status"]
+            if message["memory"]:
+                self.short_of_memory.add(message["target"])
 
     def close(self) -> tuple[int, str]:
         """End its standard input; return its exit status and what it wrote to standard error."""

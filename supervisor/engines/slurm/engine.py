@@ -15,7 +15,7 @@ from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.site import beside, site_conf
 from scrun.settings.slurm.request_sources import gather
-from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
+from scrun.settings.slurm.requests import TABLE, salloc_arguments, srun_arguments
 from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.children.processes import ChildEnv, output_of
@@ -27,6 +27,7 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, allocated
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.layout import (
     SHAPE,
     Layout,
@@ -173,6 +174,7 @@ class SlurmEngine:
             options.append(f"--container-id={request.container}")
         of_the_step = {key: value for key, value in wanted.items() if key not in SHAPE}
         step_options = srun_arguments(of_the_step, version.release)
+        asked = {key: text for key, text in wanted.items() if TABLE[key].scope == "step"}
 
         @asynccontextmanager
         async def job(held: Held, layout: Layout) -> AsyncIterator[SlurmJob]:
@@ -181,8 +183,14 @@ class SlurmEngine:
             if "--label" in step_options:
                 reason = "--label"
             if self._launch != "container" and not reason:
+                other = request.beside
+                if isinstance(other, ShimJob) and other.shims.asked == asked:
+                    yield ShimJob(*parts, step_options, other.shims)
+                    return
                 direct = await in_thread(self._direct)
-                async with ShimJob(*parts, step_options, direct).with_shim() as shim_job:
+                shim = JobShim(self._tools, request, held, layout, step_options, direct, asked)
+                async with shim.opened():
+                    shim_job = ShimJob(*parts, step_options, shim)
                     reason = await self._without_shim(shim_job)
                     if not reason:
                         yield shim_job

@@ -60,7 +60,11 @@ def ending_of_step(state: StepState, ended: Exit, salloc: JobState | None = None
     too_large = salloc is not None and salloc.over_memory and ended.status == _KILLED
     if not (ended.out_of_memory or too_large):
         return exited(ended.status)
-    job_id = state.step_id.partition(".")[0]
+    return out_of_memory(state.step_id.partition(".")[0])
+
+
+def out_of_memory(job_id: str) -> Ending:
+    """Return the ending of a container of which the kernel, or Slurm, killed a process."""
     return taken(
         "out-of-memory",
         f"job {job_id}: out of memory, a process was killed: request more with "

@@ -105,7 +105,10 @@ class SlurmJob:
             await in_thread(self._write_size, step)
         elif step.terminal:
             self._request.journal.write("info", _HALF_A_TERMINAL)
-        variables = {**self._variables_of_job(), **_handed_over(step)}
+        variables = {
+            **variables_of_job(self.environment, self._layout),
+            **_handed_over(step),
+        }
         status = await self._step.run(
             options, self._command(step), streams, step.running, variables
         )
@@ -122,12 +125,6 @@ class SlurmJob:
             reason = "; ".join(state.complaints) or f"srun ended with {status}"
             return taken("scrun-failure", f"the container could not be started: {reason}")
         return ending_of_step(state, ended, self._held.state)
-
-    def _variables_of_job(self) -> dict[str, str]:
-        found = of_the_job(self.environment)
-        if self._layout.nodes is None:  # srun would read it as a requested number of nodes
-            found.pop("SLURM_JOB_NUM_NODES", None)
-        return found
 
     def _write_size(self, step: Step) -> None:
         """Write the terminal's size into the bundle, unless only the nodes see that."""
@@ -284,6 +281,14 @@ class SlurmJob:
     def resized(self) -> None:
         """Tell srun that the terminal has a new size."""
         self._step.resized()
+
+
+def variables_of_job(environment: Mapping[str, str], layout: Layout) -> dict[str, str]:
+    """Return the job's variables for an srun of a step of that layout."""
+    found = of_the_job(environment)
+    if layout.nodes is None:  # srun would read it as a requested number of nodes
+        found.pop("SLURM_JOB_NUM_NODES", None)
+    return found
 
 
 def _handed_over(step: Step) -> dict[str, str]:

@@ -1,11 +1,10 @@
 """A Slurm job in which a shim makes the container, and holds it (`launch = "shim"`)."""
 
-import itertools
 import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -14,7 +13,7 @@ import trio
 from scrun.core.errors import EngineError, StagingError, StateError, described, shortened
 from scrun.model.states import Ending, killed, taken
 from scrun.settings.slurm.versions import Features
-from scrun.supervisor.children.node_scripts import signal_script
+from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.nurseries import cancel_after, unwrapped
 from scrun.supervisor.core.threads import in_thread
@@ -22,17 +21,14 @@ from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.local.environment import with_variables
 from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
 from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.exits import out_of_memory
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import query_ending
+from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.neighbours import Place
 from scrun.supervisor.engines.slurm.node import NodeCommands
-from scrun.supervisor.engines.slurm.shim_session import (
-    CONTAINER,
-    LAST_OUTPUT,
-    ShimSession,
-    words_of,
-)
-from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
+from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
@@ -56,7 +52,7 @@ class ShimJob(SlurmJob):
         held: Held,
         layout: Layout,
         options: list[str],
-        direct: Direct,
+        shims: JobShim,
     ) -> None:
         """See `SlurmJob`.
 
@@ -68,23 +64,24 @@ class ShimJob(SlurmJob):
             held: The job.
             layout: One task on one node.
             options: Options of srun that the caller asked for.
-            direct: Whether and how the shim may connect to us.
+            shims: The job's shim.
         """
         super().__init__(tools, features, commands, request, held, layout, options)
-        self._shim_step = ShimStep(self._step, request.journal, direct)
-        self._exec_ids = itertools.count(1)
+        self.shims = shims
+        self._shim_step = shims.step()
+        self._step = self._shim_step.step
+        self._place = Place(self._shim_step)
         self._killed = trio.Event()
         self._first: _FirstProcess | None = None
         self._streams: ContainerStreams | None = None
 
-    @asynccontextmanager
-    async def with_shim(self) -> AsyncIterator["ShimJob"]:
-        """Start the shim, which comes up while the bundle is staged, and end it afterwards."""
-        words = ["--jobid", self.id, "--job-name", "scrun", *self._layout.arguments]
-        options = [word for word in self._options if word != "--unbuffered"]  # a pty, see LINE
-        words += ["--overlap", *options]
-        async with self._shim_step.opened(words, self._variables_of_job()):
-            yield self
+    def entered(self) -> AbstractContextManager[None]:
+        """See `supervisor.contracts.neighbours.SharesNamespaces`."""
+        return self.shims.neighbours.holding(self._request.container, self._place)
+
+    async def neighbours(self) -> Mapping[str, Mapping[str, Any]]:
+        """See `supervisor.contracts.neighbours.SharesNamespaces`."""
+        return await self.shims.neighbours.configs(self._place, self._request.joins)
 
     @property
     def sound(self) -> bool:
@@ -114,28 +111,34 @@ class ShimJob(SlurmJob):
         """
         del call, console
         shim = await self._shim_step.shim()
-        self._request.journal.write("info", f"job {self.id}: {self._shim_step.what}")
+        self._place.id = shim.name("container")
+        journal = self._request.journal
+        journal.write("info", f"job {self.id}: {self._shim_step.what}")
         async with unwrapped() as nursery:
-            streams = shim.streams(step.stdio, step.terminal, self._child_env)
+            streams = shim.streams(step.stdio, step.terminal, self._child_env, journal)
             async with streams:
                 await self._create(shim, step, streams)
+                self._place.is_made()
                 first = self._first = _FirstProcess(self, shim, streams)
                 self._streams = streams if step.terminal else None
                 nursery.start_soon(first.watch)
                 try:
                     yield first
                 finally:
+                    self._place.is_over()
                     with trio.move_on_after(_PATIENCE, shield=True):
                         await self._delete(shim)
                         await first.ended()
                     nursery.cancel_scope.cancel()
 
     async def _create(self, shim: Shim, step: Step, streams: ContainerStreams) -> None:
-        config = await self._config(shim, step)
+        place = self._place
+        place.config = await self._config(shim, step)
+        self.shims.neighbours.joined(place, self._request.joins)
         try:
             await shim.call(
-                "create", id=CONTAINER, name=self._request.container, config=config,
-                streams=streams.fields,
+                "create", id=place.id, name=self._request.container, config=place.config,
+                streams=streams.fields, joins=place.joins,
             )  # fmt: skip
         except ShimError as error:
             with trio.move_on_after(_PATIENCE, shield=True):
@@ -170,7 +173,7 @@ class ShimJob(SlurmJob):
 
     async def _delete(self, shim: Shim) -> None:
         try:
-            await shim.call("delete", id=CONTAINER)
+            await shim.call("delete", id=self._place.id)
         except EngineError as error:
             self._request.journal.write("verbose", str(error))
 
@@ -185,7 +188,7 @@ class ShimJob(SlurmJob):
             EngineError: The runtime failed.
         """
         try:
-            await shim.call("start", id=CONTAINER)
+            await shim.call("start", id=self._place.id)
         except ShimError as error:
             text = f"the container could not be started: {words_of(error)}"
             raise EngineError(shortened(text)) from None
@@ -195,21 +198,24 @@ class ShimJob(SlurmJob):
     ) -> Ending:
         """Wait for the container's end and for its output, and say how it ended."""
         try:
-            status = await shim.ended(CONTAINER)
+            status = await shim.ended(self._place.id)
             await self._finished(streams)
         except ShimLost:
             await self._shim_step.leave()
             if self._killed.is_set():
                 return killed(signal.SIGKILL)
-            return await self._job_ended() or self._shim_step.lost(self._held.state)
+            return await self._job_ended() or self._shim_step.lost(self.shims.salloc)
         with trio.move_on_after(_PATIENCE):  # the runtime's `start` may hang
             await first.started()
-        if os.WIFSIGNALED(status) and not self._killed.is_set():
+        if self._place.id in shim.short_of_memory and not self._killed.is_set():
+            return out_of_memory(self.id)
+        alone = self.shims.neighbours.are_none(self._place)
+        if os.WIFSIGNALED(status) and alone and not self._killed.is_set():
             await self._shim_step.leave()  # then Slurm has said what it killed, and why
         aborted = self._step.state.aborted and not self._killed.is_set()
         if aborted and (ending := await self._job_ended()):
             return ending
-        return self._shim_step.ending(self._held.state, status)
+        return self._shim_step.ending(self.shims.salloc, status)
 
     async def _finished(self, streams: ContainerStreams) -> None:
         """Wait for the output's reader, as long as nobody kills the container."""
@@ -255,7 +261,7 @@ class ShimJob(SlurmJob):
         await first.begun.wait()
         if not first.over:
             shim = await self._shim_step.shim()
-            await shim.call("signal", id=CONTAINER, number=number, all=False)
+            await shim.call("signal", id=self._place.id, number=number, all=False)
 
     async def _kill(self, first: "_FirstProcess") -> None:
         """End all of its processes, whatever hangs: the runtime's `start`, or the shim."""
@@ -264,7 +270,7 @@ class ShimJob(SlurmJob):
         shim = await self._shim_step.shim()
         self._killed.set()
         with trio.move_on_after(_PATIENCE):
-            await shim.call("signal", id=CONTAINER, number=int(signal.SIGKILL), all=True)
+            await shim.call("signal", id=self._place.id, number=int(signal.SIGKILL), all=True)
             return
         self._request.journal.write("info", f"{self._node}: the shim does not answer")
         await self._step.kill()
@@ -276,7 +282,7 @@ class ShimJob(SlurmJob):
             StateError: The container is not running.
         """
         shim = await self._alive()
-        return ShimSession(shim, f"exec-{next(self._exec_ids)}", self._child_env, program)
+        return ShimSession(shim, self._place.id, self._child_env, program)
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container by signals.
@@ -297,7 +303,10 @@ class ShimJob(SlurmJob):
         """
         shim = await self._alive()
         state = f'eval "$SCRUN_RUNTIME state {self._request.container}"'
-        reply = await shim.call("script", script=script(state))
+        text = script(state)
+        if self.shims.neighbours.share_processes(self._place):
+            text = BY_MOUNTS + text
+        reply = await shim.call("script", script=text)
         return [NodeAnswer(self._node, reply["status"], reply["text"])]
 
     @property
@@ -314,7 +323,7 @@ class ShimJob(SlurmJob):
     def resized(self) -> None:
         """Pass on a new size of the terminal."""
         if self._streams is not None:
-            self._streams.resized(CONTAINER)
+            self._streams.resized(self._place.id)
 
 
 class _FirstProcess:

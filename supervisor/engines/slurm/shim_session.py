@@ -12,9 +12,6 @@ from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
 
-CONTAINER = "container"
-"""The container's id for its shim, which has one."""
-
 LAST_OUTPUT = 2.0
 """Seconds to wait for streams that a process keeps open after the end of the first one."""
 
@@ -24,17 +21,18 @@ _PATIENCE = 10.0
 class ShimSession:
     """A program of `exec` (see `supervisor.contracts.engine.Session`)."""
 
-    def __init__(self, shim: Shim, id: str, child_env: ChildEnv, program: Program) -> None:  # noqa: A002
+    def __init__(self, shim: Shim, container: str, child_env: ChildEnv, program: Program) -> None:
         """Create it; nothing runs yet.
 
         Args:
             shim: The shim of the container.
-            id: The exec's id for the shim.
+            container: The container's id for the shim.
             child_env: The environment of child processes.
             program: What to run.
         """
         self._shim = shim
-        self._id = id
+        self._container = container
+        self._id = shim.name("exec")
         self._child_env = child_env
         self._program = program
         self._streams: ContainerStreams | None = None
@@ -45,7 +43,7 @@ class ShimSession:
         async with shim.streams(program.stdio, program.terminal, self._child_env) as streams:
             try:
                 await shim.call(
-                    "exec", id=self._id, container=CONTAINER, process=program.process,
+                    "exec", id=self._id, container=self._container, process=program.process,
                     streams=streams.fields,
                 )  # fmt: skip
             except ShimError as error:

@@ -1,8 +1,7 @@
 """The step in which a shim runs, and the connection to that."""
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import trio
@@ -11,13 +10,11 @@ from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.core.nurseries import cancel_after, unwrapped
-from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.boot import boot_command
-from scrun.supervisor.nodes.code import variables as code_variables
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
 
 _WAY_OUT = 10.0
@@ -38,10 +35,15 @@ class Direct(NamedTuple):
 
 
 class ShimStep:
-    """A step with a shim (see `scrun.supervisor.shim`). It is begun at once, in the background."""
+    """A step with a shim (see `scrun.supervisor.shim`).
+
+    Attributes:
+        step: The run of srun.
+        hello: What the shim said first.
+    """
 
     def __init__(self, step: SrunStep, journal: Journal, direct: Direct) -> None:
-        """Create it; `opened` begins it.
+        """Create it; `run` runs it.
 
         Args:
             step: The run of srun.
@@ -61,28 +63,16 @@ class ShimStep:
         self._obeyed = False
         self._words: list[str] = []
 
-    @asynccontextmanager
-    async def opened(
-        self, options: Sequence[str], variables: Mapping[str, str]
-    ) -> AsyncIterator[None]:
-        """Run the step for as long as the block lasts.
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._over.is_set()
 
-        Args:
-            options: Options of srun.
-            variables: More of srun's environment.
-
-        Raises:
-            OSError: The shim's code cannot be read.
-        """
-        code = await in_thread(code_variables)
-        options = [*options, "--export=" + ",".join(code)]
-        async with unwrapped() as nursery:
-            nursery.start_soon(self._run, options, {**variables, **code})
-            try:
-                yield
-            finally:
-                with trio.CancelScope(shield=True):
-                    await self.leave()
+    @property
+    def is_of_use(self) -> bool:
+        """Whether its shim makes containers, or will do so."""
+        lost = self._shim is not None and self._shim.lost.is_set()
+        return not (lost or self._leaving.is_set() or self.is_over)
 
     async def shim(self) -> Shim:
         """Wait for the shim.
@@ -154,7 +144,13 @@ class ShimStep:
             return seen
         return taken("scrun-failure", f"the step of the container's shim ended: {self.reason}")
 
-    async def _run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
+    async def run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
+        """Run the step until it ends or is to be left.
+
+        Args:
+            options: Options of srun.
+            variables: More of srun's environment.
+        """
         try:
             await self._run_once(options, variables)
             if self._lost_its_cgroup and not self._leaving.is_set():

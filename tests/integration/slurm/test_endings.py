@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
+from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.podman import rootless_podman
@@ -90,6 +91,20 @@ def test_out_of_memory(site: Site) -> None:
     assert life.wait() == 137
     told(life, "out-of-memory", "out of memory")
     assert (life.bundle / "oom").exists()
+
+
+def test_out_of_memory_in_a_pod(make_site: MakeSite) -> None:
+    """Slurm ends the step, which is that of all members."""
+    site = make_site("slurm-user", settings='idle_timeout = 20\n[slurm]\nlaunch = "shim"\n')
+    lives = []
+    for script in ("sleep 600", _GREEDY):
+        config = site.config("sh", "-c", script)
+        config["annotations"] = {"org.scrun.pod": "greedy"}
+        life = site.life(config=config, environment={"SCRUN_MEM_PER_NODE": "50"})
+        lives.append(life.created().start())
+    assert [life.wait() for life in lives] == [137, 137]
+    for life in lives:
+        told(life, "out-of-memory", "out of memory")
 
 
 @pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")

@@ -1,8 +1,8 @@
 """Who holds the job of a pod, and for how long: the engine here is a table in memory."""
 
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +36,26 @@ class Place(msgspec.Struct, frozen=True):
     inside: bool
 
 
+class Sharing:
+    """A job where containers may share namespaces."""
+
+    def __init__(self, id: str) -> None:  # noqa: A002 (that of `Job`)
+        self.id = id
+        self.environment = {"SLURM_JOB_ID": id}
+        self.here = False
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        self.here = True
+        try:
+            yield
+        finally:
+            self.here = False
+
+    async def neighbours(self) -> Mapping[str, Mapping[str, Any]]:
+        return {}
+
+
 class Cluster:
     """An engine that gives a job when it is told to."""
 
@@ -50,13 +70,14 @@ class Cluster:
         self.not_given_back: Exception | None = None
         self.endings: list[Ending | None] = []
         self.breaks = trio.Event()
+        self.shares = False
 
     @asynccontextmanager
     async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
         if job_id := request.child_env.environment.get("SLURM_JOB_ID"):
             request.on_job_id(job_id, False)
             self.inside.append(request)
-            yield cast(Job, Place(job_id, {}, True))
+            yield cast(Job, Sharing(job_id) if self.shares else Place(job_id, {}, True))
             return
         self.asked.append(request)
         job_id = str(len(self.asked))
@@ -68,7 +89,8 @@ class Cluster:
                 raise self.failure
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._break)
-                yield cast(Job, Place(job_id, {"SLURM_JOB_ID": job_id}, False))
+                first = Place(job_id, {"SLURM_JOB_ID": job_id}, False)
+                yield cast(Job, Sharing(job_id) if self.shares else first)
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True):
@@ -145,6 +167,13 @@ class Member:
     async def leave(self) -> None:
         self.scope.cancel()
         await self.gone.wait()
+
+    @property
+    def asked(self) -> JobRequest:
+        """What the engine was asked for this one, as a member."""
+        asked = [*self._crowd.cluster.inside, *self._crowd.cluster.asked]
+        [request] = [request for request in asked if request.container == self.name]
+        return request
 
     @property
     def place(self) -> Place:
@@ -245,6 +274,25 @@ async def test_joining_the_network_of_another_container(crowd: Crowd) -> None:
         await member.leave()
     later = await crowd.comes("later", joins=[one.anchor])
     assert later.place.id == "2"
+
+
+async def test_whose_namespaces_a_member_names(crowd: Crowd) -> None:
+    infra, one = await pod_of_two(crowd)
+    stranger = await crowd.comes("stranger")
+    two = await crowd.comes("two", "infra", joins=[1, infra.anchor, stranger.anchor])
+    assert two.asked.joins == {f"/proc/{infra.anchor}/ns": "infra"}
+    assert two.asked.beside is infra.job
+    assert one.asked.joins == {}
+
+
+async def test_those_who_share_namespaces_know_who_is_in_the_job(crowd: Crowd) -> None:
+    crowd.cluster.shares = True
+    infra, one = await pod_of_two(crowd)
+    places = [cast(Sharing, member.job) for member in (infra, one)]
+    assert [place.here for place in places] == [True, True]
+    await infra.leave()
+    assert [place.here for place in places] == [False, True]
+    assert crowd.cluster.held == {"1"}
 
 
 async def test_the_first_one_leaves_while_the_job_is_pending(crowd: Crowd) -> None:

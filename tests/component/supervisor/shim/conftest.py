@@ -11,7 +11,7 @@ import pytest
 from tests.harness import users
 from tests.harness.bundle import make_rootfs
 from tests.harness.processes import processes_of
-from tests.harness.shim import Shim
+from tests.harness.shim import PURE_V2, Shim
 from tests.harness.users import User
 
 MakeShim = Callable[..., Shim]
@@ -46,9 +46,10 @@ def make_shim(folder: Path, rootfs: Path) -> Iterator[MakeShim]:
             env: Mapping[str, str] | None = None,
             user: User | None = None,
             before: Sequence[str] = (),
+            place: Sequence[str] = PURE_V2,
         ) -> Shim:
             own = {"TMPDIR": str(folder), **(env or {})}
-            shim = Shim(rootfs, user or users.root(), own, before)
+            shim = Shim(rootfs, user or users.root(), own, before, place)
             stack.callback(shim.end)
             return shim
 

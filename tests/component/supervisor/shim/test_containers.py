@@ -1,17 +1,23 @@
 """What a shim does with containers: real runtimes, real processes."""
 
+import contextlib
 import functools
 import hashlib
 import os
 import random
 import signal
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.shim.frames import CLOSED, DATA, WINDOW
 from tests.component.supervisor.shim.conftest import MakeShim
+from tests.harness import users
+from tests.harness.bundle import make_config, map_user
 from tests.harness.processes import descendants, processes_of
 from tests.harness.shim import Shim
 from tests.harness.wait import wait_until, wait_while
@@ -331,3 +337,93 @@ def test_scripts(shim: Shim) -> None:
     assert reply["status"] == 0
     assert shim.call("script", script="kill -9 $$")["status"] == 137
     assert shim.call("script", script="sleep 1000 & echo x") == {"status": 0, "text": "x\n"}
+
+
+KINDS = ("ipc", "network", "pid", "user", "uts")
+
+
+def of_a_pod(shim: Shim, *kinds: str) -> dict[str, Any]:
+    """Return `linux` of a container with namespaces of these types."""
+    config = make_config(("true",), str(shim.rootfs))
+    if shim.user.uid:
+        map_user(config, shim.user)
+    linux: dict[str, Any] = config["linux"]
+    own = {"mount", *kinds} if shim.user.uid else {"mount", *kinds} - {"user"}
+    return {**linux, "namespaces": [{"type": kind} for kind in sorted(own)]}
+
+
+def namespaces(pid: int, *kinds: str) -> dict[str, str]:
+    """Return the namespaces of a process."""
+    names = {"network": "net"}
+    return {kind: os.readlink(f"/proc/{pid}/ns/{names.get(kind, kind)}") for kind in kinds}
+
+
+@pytest.mark.parametrize("kinds", [KINDS, ("ipc", "network", "user", "uts"), ("ipc", "user")])
+def test_namespaces_of_another_container(shim: Shim, kinds: tuple[str, ...]) -> None:
+    linux = of_a_pod(shim, *KINDS)
+    first = shim.create("a", "sleep", "1000", linux=linux, hostname="together")
+    assert shim.call("start", id="a") == {}
+    wanted = [kind for kind in kinds if kind != "user" or shim.user.uid]
+    joins = dict.fromkeys(wanted, "a")
+    streams = shim.streams()
+    script = "hostname; ls -d /proc/[0-9]*; ip addr show lo | head -n 1"
+    second = shim.create(
+        "b", "sh", "-c", script, linux=linux, joins=joins, streams=streams, hostname="",
+    )  # fmt: skip
+    assert "error" not in second, second
+    theirs, own = (namespaces(reply["pid"], *KINDS, "mnt") for reply in (first, second))
+    same = [kind for kind in (*KINDS, "mnt") if theirs[kind] == own[kind]]
+    assert same == sorted({*kinds} | ({"user"} if not shim.user.uid else set()))
+    assert shim.call("start", id="b") == {}
+    assert shim.ended("b") == 0
+    said = shim.finish(streams["stdout"]).decode()
+    assert ("together" in said) is ("uts" in kinds)
+    assert (said.count("/proc/") > 1) is ("pid" in kinds)
+    if "network" in kinds:
+        assert "UP,LOWER_UP" in said
+    assert shim.call("delete", id="b") == {}
+    assert not shim.has_ended("a")
+    assert shim.call("delete", id="a") == {}
+
+
+def test_namespaces_of_one_that_is_not_there(shim: Shim) -> None:
+    shim.run("a", "true")
+    shim.ended("a")
+    for missing in ("a", "b"):
+        reply = shim.create("c", "true", joins={"ipc": missing})
+        assert missing in reply["error"]
+    shim.run("c", "true")
+
+
+@pytest.fixture
+def little_memory() -> Iterator[Path]:
+    """A control group with 48 MiB of memory, and no swap."""
+    top = Path("/sys/fs/cgroup/memory")
+    limit, swap = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
+    if not top.exists():
+        top, limit, swap = top.parent, "memory.max", "memory.swap.max"
+    group = top / f"scrun-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / limit).write_text(str(48 * MIB))
+        with contextlib.suppress(OSError):  # the kernel counts no swap
+            (group / swap).write_text("0" if limit == "memory.max" else str(48 * MIB))
+        yield group
+    finally:
+        wait_while("processes", lambda: (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+def test_whose_memory_ran_out(make_shim: MakeShim, little_memory: Path) -> None:
+    """Slurm knows it of a step, which several containers share, and only when that ends."""
+    enter = ("sh", "-c", f'echo $$ >{little_memory}/cgroup.procs && exec "$@"', "sh")
+    shim = make_shim(user=users.ordinary(), place=enter)
+    for target in ("a", "b"):
+        shim.run(target, "sleep", "1000")
+    shim.run("greedy", "sh", "-c", "head -c 200m /dev/zero | tail -c 200m | wc -c; exit 137")
+    assert shim.ended("greedy") == 137
+    assert shim.call("signal", id="a", number=9, all=True) == {}
+    assert shim.ended("a") == -9
+    assert shim.short_of_memory == {"greedy"}
+    assert not shim.has_ended("b")
+    shim.end()

@@ -467,3 +467,67 @@ def test_names_of_copies_are_plain(name: str, copied: str) -> None:
     path = f"/run/user/1000/{name}"
     plan = fitted({"mounts": [bind(path)]}, SLURM_USER, {path: Source(kind="file")})
     assert plan.copies[0].name == copied
+
+
+def in_a_pod(target: Target, uid: int = 0, **linux: Any) -> tuple[Target, dict[str, Any]]:
+    """Return a target where another container is, and a config.json that joins all of that one.
+
+    Args:
+        target: The target.
+        uid: The other's user.
+        linux: Members of its `linux`.
+    """
+    other = namespaces("ipc", "mount", "network", "pid", "uts")
+    other["process"] = {"user": {"uid": uid, "gid": 0}}
+    other["linux"] |= linux
+    there = fitted(other, target).config
+    paths = {kind: f"/proc/7/ns/{kind}" for kind in ("cgroup", "ipc", "network", "pid", "uts")}
+    config = namespaces("mount", **paths)
+    config["process"] = {"user": {"uid": 0, "gid": 0}}
+    config["mounts"] = [{"destination": "/sys", "type": "sysfs"}]
+    return msgspec.structs.replace(target, neighbours={"/proc/7/ns": there}), config
+
+
+def entered(plan: Plan) -> dict[str, str]:
+    """Return the namespaces that are not new, by their types."""
+    found = {n["type"]: n.get("path", "") for n in plan.config["linux"]["namespaces"]}
+    return {kind: path for kind, path in sorted(found.items()) if path}
+
+
+@pytest.mark.parametrize("target", [SLURM_USER, SLURM_PODMAN], ids=["one-user", "users"])
+def test_namespaces_of_a_container_that_is_there(target: Target) -> None:
+    """An ordinary user's enters them by the user namespace that they belong to."""
+    plan = fitted(*reversed(in_a_pod(target)))
+    kinds = ("ipc", "network", "pid", "user", "uts")
+    assert entered(plan) == {kind: f"/proc/7/ns/{kind}" for kind in kinds}
+    assert plan.config["linux"]["uidMappings"]  # runc asks for them in any case
+    assert plan.notes == ("linux.namespaces: a new cgroup namespace instead of /proc/7/ns/cgroup",)
+    assert mount_at(plan, "/sys") == {"destination": "/sys", "type": "sysfs"}
+
+
+def test_root_needs_no_user_namespace_for_that() -> None:
+    plan = fitted(*reversed(in_a_pod(SLURM_ROOT)))
+    assert list(entered(plan)) == ["ipc", "network", "pid", "uts"]
+    assert not any(n["type"] == "user" for n in plan.config["linux"]["namespaces"])
+
+
+def test_namespaces_of_one_with_other_users() -> None:
+    plan = fitted(*reversed(in_a_pod(SLURM_USER, uid=33)))
+    assert entered(plan) == {}
+    assert plan.notes[0] == "linux.namespaces: none of /proc/7/ns: that container has other users"
+    assert mount_at(plan, "/sys")["type"] == "bind"  # type: ignore[index]  # the node's network
+
+
+def test_a_pid_namespace_is_entered_by_its_root_only() -> None:
+    target, config = in_a_pod(SLURM_USER, uid=33)
+    config["process"]["user"]["uid"] = 33
+    plan = fitted(config, target)
+    assert list(entered(plan)) == ["ipc", "network", "user", "uts"]
+    assert {"type": "pid"} in plan.config["linux"]["namespaces"]
+
+
+def test_what_the_other_one_has_not_itself() -> None:
+    linux = namespaces("ipc", "mount", "uts")["linux"]
+    plan = fitted(*reversed(in_a_pod(SLURM_USER, **linux)))
+    assert list(entered(plan)) == ["ipc", "user", "uts"]
+    assert "linux.namespaces: the node's network instead of /proc/7/ns/network" in plan.notes

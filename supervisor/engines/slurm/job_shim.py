@@ -1,0 +1,102 @@
+"""The shim of a job, which makes all the containers there.
+
+The members of a pod come and go in any order, so it belongs to the job, and ends with that. A
+container that comes after the shim has gone, as when an administrator killed it, gets a new one.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.job import variables_of_job
+from scrun.supervisor.engines.slurm.job_state import JobState
+from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.neighbours import Neighbours
+from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
+from scrun.supervisor.engines.slurm.step import SrunStep
+from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.nodes.code import variables as code_variables
+
+
+class JobShim:
+    """The shim of a job.
+
+    Attributes:
+        asked: What was asked for its step, by SCRUN_* variable.
+        salloc: The state of the job, if scrun allocated it.
+        neighbours: The containers that it has.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        request: JobRequest,
+        held: Held,
+        layout: Layout,
+        options: Sequence[str],
+        direct: Direct,
+        asked: Mapping[str, str],
+    ) -> None:
+        """Create it; nothing runs yet.
+
+        Args:
+            tools: Slurm's tools.
+            request: The request of the container that brings it.
+            held: The job.
+            layout: One task on one node.
+            options: Options of srun that the caller asked for.
+            direct: Whether and how it may connect to us.
+            asked: The requests for its step alone.
+        """
+        self.asked = asked
+        self.salloc: JobState | None = held.state
+        self._tools = tools
+        self._request = request
+        self._direct = direct
+        self._variables = variables_of_job(held.environment, layout)
+        self._words = ["--jobid", held.job_id, "--job-name", "scrun", *layout.arguments]
+        # with a pseudo-terminal, frames would not arrive as they were sent
+        self._words += ["--overlap", *(word for word in options if word != "--unbuffered")]
+        self.neighbours = Neighbours()
+        self._steps: list[ShimStep] = []
+        self._nursery: trio.Nursery | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator["JobShim"]:
+        """Start it, and end it when the block is left, with all that it made.
+
+        Raises:
+            OSError: The shim's code cannot be read.
+        """
+        code = await in_thread(code_variables)
+        self._words.append("--export=" + ",".join(code))
+        self._variables |= code
+        async with unwrapped() as nursery:
+            self._nursery = nursery
+            self._begin(nursery)
+            try:
+                yield self
+            finally:
+                self._nursery = None
+                with trio.CancelScope(shield=True):
+                    for step in self._steps:
+                        await step.leave()
+
+    def step(self) -> ShimStep:
+        """Return its step; that of a new one, if the last has gone."""
+        if not self._steps[-1].is_of_use and self._nursery is not None:
+            self._begin(self._nursery)
+        return self._steps[-1]
+
+    def _begin(self, nursery: trio.Nursery) -> None:
+        srun = SrunStep(
+            self._tools, self._tools.child_env(self._request.child_env), self._request.journal
+        )
+        step = ShimStep(srun, self._request.journal, self._direct)
+        self._steps = [older for older in self._steps if not older.is_over] + [step]
+        nursery.start_soon(step.run, self._words, self._variables)

@@ -1,0 +1,112 @@
+"""The containers that a job's shims hold, as far as others enter their namespaces."""
+
+import os.path
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import trio
+
+from scrun.core.errors import EngineError
+from scrun.supervisor.engines.slurm.shim_step import ShimStep
+
+
+class Place:
+    """What is known of a container on the node.
+
+    Attributes:
+        step: The shim's step.
+        id: The shim's id of the container; "" before it has one.
+        config: The config.json that the runtime got.
+        settled: Set when it is created, or never will be.
+        there: Whether it is there: created, and not ended.
+        joins: The shim's ids of the containers whose namespaces it is in, by the types of these.
+    """
+
+    def __init__(self, step: ShimStep) -> None:
+        """Know nothing but the step."""
+        self.step = step
+        self.id = ""
+        self.config: dict[str, Any] = {}
+        self.settled = trio.Event()
+        self.there = False
+        self.joins: dict[str, str] = {}
+
+    def is_made(self) -> None:
+        """Note that it is created."""
+        self.there = True
+        self.settled.set()
+
+    def is_over(self) -> None:
+        """Note that it has ended, or never will be."""
+        self.there = False
+        self.settled.set()
+
+
+class Neighbours:
+    """The containers of a job, by their ids."""
+
+    def __init__(self) -> None:
+        """Have none."""
+        self._places: dict[str, Place] = {}
+
+    @contextmanager
+    def holding(self, container: str, place: Place) -> Iterator[None]:
+        """Let others know of a container while the block runs."""
+        self._places[container] = place
+        try:
+            yield
+        finally:
+            place.is_over()
+            del self._places[container]
+
+    def are_none(self, place: Place) -> bool:
+        """Tell whether no other container has the same shim."""
+        others = (other for other in self._places.values() if other is not place)
+        return all(other.step is not place.step for other in others)
+
+    async def configs(
+        self, place: Place, joins: Mapping[str, str]
+    ) -> dict[str, Mapping[str, Any]]:
+        """See `supervisor.contracts.neighbours.SharesNamespaces.neighbours`.
+
+        Args:
+            place: The container that asks.
+            joins: Its `JobRequest.joins`.
+        """
+        found: dict[str, Mapping[str, Any]] = {}
+        for where, container in joins.items():
+            other = self._places.get(container)
+            if other is not None and other.step is place.step:
+                await other.settled.wait()
+                if other.there:
+                    found[where] = other.config
+        return found
+
+    def joined(self, place: Place, joins: Mapping[str, str]) -> None:
+        """Take the paths of other containers' namespaces out of a container's config.json.
+
+        Args:
+            place: The container; its config and joins are changed.
+            joins: See `JobRequest`.
+
+        Raises:
+            EngineError: One of the others has ended.
+        """
+        for namespace in (place.config.get("linux") or {}).get("namespaces") or []:
+            container = joins.get(os.path.dirname(namespace.get("path") or ""))
+            if container is None:
+                continue
+            other = self._places.get(container)
+            if other is None or not other.there:
+                raise EngineError(
+                    f"the container could not be created: container {container}, whose "
+                    f"{namespace['type']} namespace it shares, has ended: start that first"
+                )
+            del namespace["path"]
+            place.joins[namespace["type"]] = other.id
+
+    def share_processes(self, place: Place) -> bool:
+        """Tell whether a container's PID namespace is that of another, too."""
+        others = (other.joins.get("pid") for other in self._places.values())
+        return "pid" in place.joins or place.id in others

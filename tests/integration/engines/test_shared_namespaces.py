@@ -1,0 +1,224 @@
+"""Members of a pod are made by one shim, and share the namespaces that podman says."""
+
+import json
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import cluster, users
+from tests.harness.podman import RUN, Podman, given
+from tests.harness.processes import processes, signal_quietly
+from tests.harness.site import CGROUP2, Site
+from tests.harness.wait import wait_until, wait_while
+
+pytestmark = pytest.mark.covers("promise pods")
+
+LIMITS = RUN[3:]  # of podman's `run`, without the network: that is the pod's
+STAYS = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
+
+
+@pytest.fixture(scope="module")
+def _podman() -> Iterator[Podman]:
+    site = Site("slurm", users.ordinary())
+    try:
+        with Podman(site, settings='launch = "shim"\n', before=CGROUP2) as podman:
+            yield podman
+    finally:
+        site.close()
+
+
+@pytest.fixture
+def podman(podman: Podman) -> Iterator[Podman]:
+    """The same, and no pod is left after a test."""
+    yield podman
+    podman.must("pod", "rm", "--all", "--force", "--time", "0")
+
+
+def pod(podman: Podman, *options: str) -> None:
+    """Make a pod."""
+    podman.must("pod", "create", "--name", "pod", "--hostname", "together", *options)
+
+
+def member(podman: Podman, name: str, script: str = STAYS, *options: str) -> str:
+    """Begin one of its containers, and wait until it has said something."""
+    run = ("run", *LIMITS, "--pod", "pod", "--detach", "--name", name, *options)
+    podman.must(*run, "busybox", "sh", "-c", script)
+    wait_until(f"{name} says something", lambda: podman.must("logs", name))
+    return name
+
+
+def in_member(podman: Podman, name: str, script: str) -> str:
+    """Run a script in a container; return what it said."""
+    return podman.must("exec", name, "/bin/sh", "-c", script).strip()
+
+
+def namespace(podman: Podman, name: str, kind: str) -> str:
+    return in_member(podman, name, f"readlink /proc/self/ns/{kind}")
+
+
+def steps(podman: Podman) -> list[str]:
+    """The user's steps that somebody has asked for."""
+    found = cluster.slurm("squeue", "-h", "-s", "-u", podman.site.user.name, "-o", "%i").split()
+    return [step for step in found if step.partition(".")[2].isdecimal()]
+
+
+def shims(job: str) -> list[int]:
+    """The shims of a job."""
+    return [
+        process.pid
+        for process in processes()
+        if f"SLURM_JOB_ID={job}" in process.environment
+        and any("scrun.supervisor.shim" in word for word in process.argv)
+    ]
+
+
+def the_job(podman: Podman) -> str:
+    [job] = cluster.jobs(podman.site.user)
+    return job.split()[0]
+
+
+def state(podman: Podman, name: str) -> tuple[str, int]:
+    [inspected] = json.loads(podman.must("inspect", name))
+    return inspected["State"]["Status"], inspected["State"]["ExitCode"]
+
+
+@pytest.mark.covers("podman pod")
+def test_one_step_for_all_members(podman: Podman) -> None:
+    pod(podman, "--network", "host")
+    names = [member(podman, f"m{number}") for number in range(4)]
+    assert len(steps(podman)) == 1
+    assert len(shims(the_job(podman))) == 1
+    podman.must("kill", names[1])
+    assert podman.must("wait", names[1]) == "137\n"
+    podman.must("rm", names[1])
+    podman.must("restart", "--time", "5", names[2])
+    member(podman, names[1])
+    assert all(in_member(podman, name, "echo here") == "here" for name in names)
+    assert len(steps(podman)) == 1
+    podman.must("pod", "rm", "--force", "--time", "0", "pod")
+    wait_while("the job", lambda: cluster.jobs(podman.site.user))
+
+
+@pytest.mark.covers("podman pod")
+def test_a_member_that_fails_leaves_the_others_alone(podman: Podman) -> None:
+    pod(podman, "--network", "host")
+    member(podman, "one")
+    member(podman, "two", "echo up; kill -SEGV $$; (kill -SEGV $$; sleep 1)", "--init")
+    podman.must("wait", "two")
+    assert state(podman, "one") == ("running", 0)
+    assert in_member(podman, "one", "echo here") == "here"
+
+
+@pytest.mark.covers("podman pod", "podman logs")
+def test_a_shim_that_is_killed_ends_all(podman: Podman) -> None:
+    pod(podman, "--network", "host")
+    names = [member(podman, name) for name in ("one", "two")]
+    [shim] = shims(the_job(podman))
+    signal_quietly(shim, signal.SIGKILL)
+    for name in names:
+        status = podman.must("wait", name).strip()
+        assert status in ("125", "137")  # what salloc or srun say of it decides
+        if status == "125":
+            assert "the step of the container's shim ended" in podman.run("logs", name).stderr
+    wait_until("the pod's end", lambda: "Exited" in podman.must("pod", "ps"))
+    podman.must("pod", "start", "pod")
+    assert in_member(podman, "two", "echo here") == "here"
+    wait_until("one shim", lambda: len(shims(the_job(podman))) == 1)
+
+
+@pytest.mark.covers("podman pod")
+def test_ipc_uts_and_network(podman: Podman) -> None:
+    pod(podman, "--network", "none")
+    member(
+        podman, "one", f"mkdir /www; echo page >/www/page; httpd -h /www -p 127.0.0.1:80; {STAYS}"
+    )
+    member(podman, "two")
+    for kind in ("ipc", "uts", "net", "user"):
+        assert namespace(podman, "one", kind) == namespace(podman, "two", kind), kind
+    for kind in ("pid", "mnt"):
+        assert namespace(podman, "one", kind) != namespace(podman, "two", kind), kind
+    assert in_member(podman, "one", "touch /dev/mqueue/ours; hostname") == "together"
+    assert in_member(podman, "two", "ls /dev/mqueue; hostname") == "ours\ntogether"
+    assert in_member(podman, "two", "wget -q -O - http://127.0.0.1/page") == "page"
+    assert in_member(podman, "two", "ls /sys/class/net") == "lo"
+    podman.must("restart", "--time", "0", "two")
+    assert in_member(podman, "two", "ls /dev/mqueue; hostname") == "ours\ntogether"
+    assert in_member(podman, "two", "wget -q -O - http://127.0.0.1/page") == "page"
+
+
+@pytest.mark.covers("podman pod")
+def test_processes(podman: Podman) -> None:
+    pod(podman, "--network", "host", "--share", "pid,ipc,net")
+    member(podman, "one", "sleep 1234 & while :; do echo tick; sleep 0.05; done")
+    member(podman, "two")
+    assert "sleep 1234" in in_member(podman, "two", "ps")
+    assert namespace(podman, "one", "pid") == namespace(podman, "two", "pid")
+    assert namespace(podman, "one", "uts") != namespace(podman, "two", "uts")
+    podman.must("pause", "two")
+    before = podman.must("logs", "one")
+    wait_until("the other goes on", lambda: podman.must("logs", "one") != before)
+    podman.must("unpause", "two")
+    podman.must("rm", "--force", "--time", "0", "two")
+    assert "sleep 1234" in in_member(podman, "one", "ps")
+
+
+@pytest.mark.covers("podman pod")
+def test_a_member_that_is_another_user(podman: Podman) -> None:
+    """It shares where it has the same users, and says so where it has not."""
+    pod(podman, "--network", "none")
+    member(podman, "one")
+    member(podman, "two", STAYS, "--user", "1000:1000")
+    ipc = namespace(podman, "one", "ipc"), namespace(podman, "two", "ipc")
+    identity = podman.must("inspect", "--format", "{{.ID}}", "two").strip()
+    log = podman.site.base / "x" / "scrun" / identity / "log"
+    assert (ipc[0] == ipc[1]) is ("has other users" not in log.read_text())
+
+
+@pytest.mark.covers("podman pod")
+def test_keep_id(podman: Podman) -> None:
+    pod(podman, "--network", "none", "--userns", "keep-id")
+    member(podman, "one")
+    member(podman, "two")
+    assert in_member(podman, "one", "id -u") == in_member(podman, "two", "id -u")
+    assert namespace(podman, "one", "ipc") == namespace(podman, "two", "ipc")
+
+
+@pytest.mark.parametrize("kind", ["ipc", "pid"])
+def test_of_a_container(podman: Podman, kind: str) -> None:
+    sharing = ("--ipc", "shareable", "--name", "one", "--hostname", "alone")
+    podman.must(*RUN, "--detach", *sharing, "busybox", "sh", "-c", STAYS)
+    look = f"readlink /proc/self/ns/{kind}"
+    other = podman.must(*RUN, f"--{kind}", "container:one", "--rm", "busybox", "sh", "-c", look)
+    assert other.strip() == namespace(podman, "one", kind)
+    podman.must("rm", "--force", "--time", "0", "one")
+
+
+KUBE = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web
+spec:
+  hostNetwork: true
+  shareProcessNamespace: true
+  restartPolicy: Never
+  containers:
+"""
+CONTAINER = """\
+  - name: {name}
+    image: localhost/busybox
+    imagePullPolicy: Never
+    command: ["/bin/sh", "-c", {script}]
+"""
+
+
+@pytest.mark.covers("podman kube, play")
+def test_kube_play(podman: Podman) -> None:
+    containers = (CONTAINER.format(name=n, script=json.dumps(STAYS)) for n in ("one", "two"))
+    path = str(given(podman, "kube.yaml", KUBE + "".join(containers)))
+    podman.must("kube", "play", path)
+    assert namespace(podman, "web-one", "pid") == namespace(podman, "web-two", "pid")
+    assert namespace(podman, "web-one", "ipc") == namespace(podman, "web-two", "ipc")
+    assert len(steps(podman)) == 1
+    podman.must("kube", "down", path)
