@@ -9,7 +9,6 @@ the container engine. So this follows no links of either, enters no other file s
 only files, directories, links and FIFOs. Everything here blocks: call it in a worker thread.
 """
 
-import contextlib
 import os
 import stat
 from collections.abc import Callable
@@ -18,11 +17,11 @@ import msgspec
 
 from scrun.core.errors import StagingError
 from scrun.supervisor.core.files import OPEN_FOLDER, remove
+from scrun.supervisor.staging.copies import copy_attributes, is_deletion, is_set
 from scrun.supervisor.staging.levels import Level
 
 _PIECE = 1 << 20
 _TEMPORARY = ".scrun-%d"
-_MARKS = ("user.overlay.", "trusted.overlay.")  # the kernel's own
 
 
 class _Work(msgspec.Struct, frozen=True):
@@ -144,7 +143,7 @@ def _directory(level: Level, work: _Work) -> None:
     if not work.go_on():
         raise StagingError("not all of the container's changes were copied back: out of time")
     names = os.listdir(level.source)
-    if not work.opaque or _is_opaque(level.source, work.opaque):
+    if not work.opaque or is_set(level.source, work.opaque):
         for name in set(os.listdir(level.target)).difference(names):
             if not _is_mount(name, level.target, work):
                 remove(level.target, name, work.device)
@@ -159,16 +158,9 @@ def _is_anew(name: str, source: int, new: os.stat_result, work: _Work) -> bool:
         return False
     folder = os.open(name, OPEN_FOLDER | os.O_CLOEXEC, dir_fd=source)
     try:
-        return _is_opaque(folder, work.opaque)
+        return is_set(folder, work.opaque)
     finally:
         os.close(folder)
-
-
-def _is_opaque(folder: int, mark: str) -> bool:
-    try:
-        return os.getxattr(folder, mark) == b"y"
-    except OSError:
-        return False
 
 
 def _is_mount(name: str, target: int, work: _Work) -> bool:
@@ -181,7 +173,7 @@ def _entry(name: str, level: Level, work: _Work) -> None:
     source, target = level.source, level.target
     new = os.stat(name, dir_fd=source, follow_symlinks=False)
     old = _status(name, target)
-    if work.opaque and stat.S_ISCHR(new.st_mode) and new.st_rdev == 0:  # a deletion
+    if work.opaque and is_deletion(new):
         remove(target, name, work.device)
         return
     if old is not None and (
@@ -231,7 +223,7 @@ def _file(
             left = new.st_size
             while left > 0 and (sent := os.sendfile(writing, reading, None, min(left, _PIECE))):
                 left -= sent
-            _attributes(reading, writing)
+            copy_attributes(reading, writing)
             _dress(writing, new, old, work)
         finally:
             os.close(writing)
@@ -275,16 +267,6 @@ def _differs(new: os.stat_result, old: os.stat_result, work: _Work) -> bool:
     return (new.st_mode, new.st_mtime_ns) != (old.st_mode, old.st_mtime_ns) or (
         work.owners and (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid)
     )
-
-
-def _attributes(reading: int, writing: int) -> None:
-    """Copy extended attributes, as far as permitted."""
-    with contextlib.suppress(OSError):
-        for name in os.listxattr(reading):
-            if name.startswith(_MARKS):
-                continue
-            with contextlib.suppress(OSError):
-                os.setxattr(writing, name, os.getxattr(reading, name))
 
 
 def _status(name: str, parent: int) -> os.stat_result | None:

@@ -3,6 +3,7 @@
 Links are not followed. Everything here blocks: call it in a worker thread.
 """
 
+import contextlib
 import os
 import stat
 
@@ -15,6 +16,7 @@ OPEN = OPEN_FOLDER | os.O_CLOEXEC
 _BYTES = 64 << 20
 _PIECE = 1 << 20
 _DEPTH = 50
+_MARKS = ("user.overlay.", "trusted.overlay.")  # the kernel's own
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -24,6 +26,19 @@ def is_foreign(status: os.stat_result) -> bool:
     return status.st_uid != os.geteuid() or status.st_gid != os.getegid()
 
 
+def is_deletion(status: os.stat_result) -> bool:
+    """Return whether this marks, in a layer, that something below is not there."""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def is_set(folder: int | str, mark: str) -> bool:
+    """Return whether a directory has an attribute that the kernel gives to those of layers."""
+    try:
+        return os.getxattr(folder, mark) == b"y"
+    except OSError:
+        return False
+
+
 class Room:
     """How much more may be copied.
 
@@ -31,9 +46,9 @@ class Room:
         left: The bytes.
     """
 
-    def __init__(self) -> None:
-        self.left = _BYTES
-        self._entries = MOST
+    def __init__(self, size: int = _BYTES, entries: int = MOST) -> None:
+        self.left = size
+        self._entries = entries
 
     def take(self, size: int) -> None:
         """Count one more.
@@ -44,17 +59,41 @@ class Room:
         self.left -= size
         self._entries -= 1
         if self._entries < 0:
-            raise Unusable(f"have more than {MOST} files to copy for the container's one user")
+            raise Unusable("have too many files to copy for the container's one user")
 
 
-def copy_all(source: int, target: int, room: Room, depth: int = _DEPTH) -> None:
-    """Copy everything in a directory, whoever it belongs to."""
+def copy_all(
+    source: int,
+    target: int,
+    room: Room,
+    depth: int = _DEPTH,
+    *,
+    owners: bool = False,
+    opaque: str = "",
+) -> None:
+    """Copy everything in a directory, whoever it belongs to.
+
+    Args:
+        source: The directory.
+        target: An empty directory.
+        room: How much may be copied.
+        depth: How many directories within each other.
+        owners: Whether to keep owners.
+        opaque: For a layer: the extended attribute of directories that hide what is below.
+
+    Raises:
+        Unusable: It is more, or not only files, directories and links.
+    """
     if not depth:
         raise Unusable(f"have more than {_DEPTH} directories within each other")
     for name in map(os.fsencode, os.listdir(source)):
         status = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if opaque and is_deletion(status):
+            room.take(0)
+            os.mknod(name, stat.S_IFCHR, dir_fd=target)
+            continue
         if not stat.S_ISDIR(status.st_mode):
-            room.take(copy_entry(source, target, name, room=room.left))
+            room.take(copy_entry(source, target, name, room=room.left, owners=owners))
             continue
         room.take(0)
         inner = os.open(name, OPEN, dir_fd=source)
@@ -62,8 +101,10 @@ def copy_all(source: int, target: int, room: Room, depth: int = _DEPTH) -> None:
             os.mkdir(name, 0o700, dir_fd=target)
             copied = os.open(name, OPEN, dir_fd=target)
             try:
-                copy_all(inner, copied, room, depth - 1)
-                dress(copied, status, owners=False)
+                copy_all(inner, copied, room, depth - 1, owners=owners, opaque=opaque)
+                if opaque and is_set(inner, opaque):
+                    os.setxattr(copied, opaque, b"y")
+                dress(copied, status, owners=owners)
             finally:
                 os.close(copied)
         finally:
@@ -105,6 +146,7 @@ def copy_entry(source: int, target: int, name: bytes, *, room: int, owners: bool
             left = status.st_size
             while left > 0 and (sent := os.sendfile(writing, reading, None, min(left, _PIECE))):
                 left -= sent
+            copy_attributes(reading, writing)
             dress(writing, status, owners=owners)
         finally:
             os.close(writing)
@@ -122,3 +164,13 @@ def dress(fd: int, status: os.stat_result, *, owners: bool) -> None:
         mode &= ~(stat.S_ISUID | stat.S_ISGID)  # it would be another user's
     os.fchmod(fd, mode)
     os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def copy_attributes(reading: int, writing: int) -> None:
+    """Copy extended attributes, as far as permitted."""
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(reading):
+            if name.startswith(_MARKS):
+                continue
+            with contextlib.suppress(OSError):
+                os.setxattr(writing, name, os.getxattr(reading, name))

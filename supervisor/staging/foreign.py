@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from scrun.supervisor.staging.copies import MOST, is_foreign
+from scrun.supervisor.staging.copies import MOST, is_deletion, is_foreign
 from scrun.supervisor.staging.overlay_options import Unusable
 
 _KNOWN = 400  # layers
@@ -86,15 +86,11 @@ def _look_through(layer: str) -> _Known:
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
                     todo.append(entry.path)
-                if is_foreign(status) and not _is_deletion(status):
+                if is_foreign(status) and not is_deletion(status):
                     found.append(entry.path[len(root) + 1 :])
                     if stat.S_ISDIR(status.st_mode) and status.st_mode & 0o005 != 0o005:
                         closed.append(found[-1])
     return _Known(mark, tuple(found), tuple(closed))
-
-
-def _is_deletion(status: os.stat_result) -> bool:
-    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
 def _read(cache: str) -> dict[str, _Known]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from scrun.supervisor.staging.overlay_options import Overlay, Unusable, is_plain, parse
+from scrun.supervisor.staging.copies import is_set
+from scrun.supervisor.staging.overlay_options import Overlay, Unusable, is_plain, opaque, parse
 
 if TYPE_CHECKING:
     from scrun.supervisor.staging.survey import MountPoint
 
 _MOST = 400  # the kernel's limit is 500
-_OPAQUE = "overlay.opaque"
 _KERNELS_OWN = "/sys/module/overlay/parameters/"
 
 
@@ -95,7 +95,7 @@ def top_level(rootfs: str, overlay: Overlay) -> TopLevel:
 
 def _sources(name: str, overlay: Overlay) -> tuple[int, ...]:
     """Return the layers of a directory, as the kernel finds them."""
-    mark = ("user." if overlay.users else "trusted.") + _OPAQUE
+    mark = opaque(users=overlay.users)
     found = []
     for number, layer in enumerate(overlay.layers):
         path = os.path.join(layer, name)
@@ -106,15 +106,8 @@ def _sources(name: str, overlay: Overlay) -> tuple[int, ...]:
         if not stat.S_ISDIR(status.st_mode):  # a deletion, or what hides it
             break
         found.append(number)
-        if _is_set(path, mark):
+        if is_set(path, mark):
             break
     if not found:
         raise Unusable(f"do not have /{name}")
     return tuple(found)
-
-
-def _is_set(path: str, mark: str) -> bool:
-    try:
-        return os.getxattr(path, mark, follow_symlinks=False) == b"y"
-    except OSError:
-        return False

@@ -5,6 +5,7 @@
     rootfs/NAME             where the node mounts the directory NAME of the root directory;
                             the files and links of that are here as copies
     overlay/l/N             links to the layers: short names in the options of the mounts
+    overlay/mine/           a copy of the container's own layer, if that is small
     overlay/own/            copies of what the container's one user could not use
     overlay/upper/NAME      what the container writes
     overlay/work/NAME       the kernel's own
@@ -17,6 +18,7 @@ blocks: call it in a worker thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import stat
@@ -26,7 +28,7 @@ import msgspec
 
 from scrun.core.errors import described
 from scrun.oci.userns import has_several
-from scrun.supervisor.staging.copies import OPEN, Room, copy_entry
+from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import foreign_in
 from scrun.supervisor.staging.layers import overlay_of, top_level
 from scrun.supervisor.staging.node_trial import TRIAL, Trial
@@ -34,13 +36,14 @@ from scrun.supervisor.staging.overlay_options import (
     Unusable,
     is_plain,
     mount_of_layers,
+    opaque,
     options_of,
 )
 from scrun.supervisor.staging.short_link import folder_of
 from scrun.supervisor.staging.strangers import copy_foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from scrun.supervisor.staging.layers import TopLevel
     from scrun.supervisor.staging.overlay_options import Overlay
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 OVERLAY = "overlay"
 UPPER = "upper"
+_OWN = (1 << 20, 200)  # bytes and entries
 
 
 class Overlays(msgspec.Struct, frozen=True):
@@ -114,6 +118,15 @@ def _has_users(config: Mapping[str, Any]) -> bool:
     return any(namespace["type"] == "user" for namespace in namespaces)
 
 
+@contextlib.contextmanager
+def _opened(folder: str) -> Iterator[int]:
+    fd = os.open(folder, OPEN)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 class _Layout:
     """The files of one staged bundle.
 
@@ -128,6 +141,7 @@ class _Layout:
         self._staged = os.path.join(directory, "rootfs")
         self._directory = os.path.join(directory, OVERLAY)
         self._overlay = overlay
+        self._layers = overlay.layers
         self._top = top
         self._owners = not rootfs.rootless or has_several(rootfs.config)
         self._hidden = {
@@ -145,10 +159,11 @@ class _Layout:
             cache: The file for what is known of layers.
         """
         os.mkdir(self._directory, 0o700)
-        for name in ("l", "own", UPPER, "work", *TRIAL):
+        for name in ("l", "mine", "own", UPPER, "work", *TRIAL):
             os.mkdir(self._path(name), 0o700)
         self._try_attributes()
-        layers = self._overlay.layers
+        self._copy_own_layer()
+        layers = self._layers
         for number, layer in enumerate(layers):
             os.symlink(layer, self._path("l", str(number)))
         short = folder_of(self._path("l"), self._bundle, len(layers))
@@ -168,6 +183,18 @@ class _Layout:
         except OSError as error:
             where = f"extended attributes in {self._directory}"
             raise Unusable(f"need {where}: {error.strerror}") from error
+
+    def _copy_own_layer(self) -> None:
+        """Copy the container's own layer if it is small: it may be where the nodes do not look.
+
+        Images can be in a store that all machines share, and containers on a local disk.
+        """
+        own = self._overlay.layers[0]
+        mark = opaque(users=self._overlay.users)
+        with contextlib.suppress(Unusable, PermissionError):  # else it is mounted as it is
+            with _opened(own) as source, _opened(self._path("mine")) as target:
+                copy_all(source, target, Room(*_OWN), owners=self._owners, opaque=mark)
+            self._layers = (self._path("mine"), *self._overlay.layers[1:])
 
     def _copy_strangers(self, cache: str) -> frozenset[str]:
         """Copy what the one user cannot use; return what was copied as a whole."""
@@ -201,19 +228,11 @@ class _Layout:
     def _others(self) -> None:
         """Copy the files and links of the root directory."""
         room = Room()
-        source = os.open(self._rootfs.path, OPEN)
-        try:
-            target = os.open(self._staged, OPEN)
-            try:
-                for name in map(os.fsencode, self._top.others):
-                    size = copy_entry(source, target, name, room=room.left, owners=self._owners)
-                    room.take(size)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
+        with _opened(self._rootfs.path) as source, _opened(self._staged) as target:
+            for name in map(os.fsencode, self._top.others):
+                room.take(copy_entry(source, target, name, room=room.left, owners=self._owners))
 
     def trial(self) -> Trial:
         """Return how the node tries the mount with the most layers."""
         lower = max(self.options.values(), key=lambda words: len(words[0]), default=[""])[0]
-        return Trial(self._directory, lower, self._overlay.layers, rootless=self._rootfs.rootless)
+        return Trial(self._directory, lower, self._layers, rootless=self._rootfs.rootless)

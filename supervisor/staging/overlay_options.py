@@ -111,6 +111,11 @@ def options_of(lower: Sequence[str], upper: str, work: str, *, users: bool) -> l
     return words
 
 
+def opaque(*, users: bool) -> str:
+    """Return the extended attribute of a directory that hides those of the layers below."""
+    return ("user" if users else "trusted") + ".overlay.opaque"
+
+
 def marks(*, users: bool) -> list[str]:
     """Return the options that say how the kernel marks what has changed."""
     # what comes back is files, directories and deletions, not marks of what was moved

@@ -27,7 +27,7 @@ from scrun.supervisor.staging.bring_back import bring_back, bring_difference_bac
 from scrun.supervisor.staging.mapped import remove_mapped
 from scrun.supervisor.staging.mounts import FILES
 from scrun.supervisor.staging.overlaid import OVERLAY, UPPER, Rootfs, lay_out
-from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.supervisor.staging.overlay_options import Unusable, opaque
 from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.short_link import remove_link
@@ -309,9 +309,9 @@ def return_changes(
         raise StagingError(f"copying changes back from {directory}: {error.strerror}") from error
     copied, upper = os.path.join(directory, _ROOTFS), os.path.join(directory, OVERLAY, UPPER)
     if os.path.isdir(upper):
-        opaque = "trusted.overlay.opaque" if privileged else "user.overlay.opaque"
+        mark = opaque(users=not privileged)
         bring_difference_back(
-            upper, copied, original, since, opaque=opaque, owners=owners, go_on=go_on
+            upper, copied, original, since, opaque=mark, owners=owners, go_on=go_on
         )
     else:
         bring_back(copied, original, since, owners=owners, go_on=go_on)

@@ -276,6 +276,49 @@ def test_marks_that_the_node_would_not_read(image: Image) -> None:
     assert "have marks" in staged.notes[0]
 
 
+@pytest.mark.parametrize("rootless", [True, False])
+def test_the_container_s_own_layer_is_on_this_machine_only(
+    image: Image, monkeypatch: pytest.MonkeyPatch, *, rootless: bool
+) -> None:
+    """As with images in a store that all machines share, and containers on a local disk."""
+    image.rootless = rootless
+    lower, mine = image.layers[2], image.layers[0]
+    (lower / "etc/old").mkdir()
+    (lower / "etc/old/f").write_text("old")
+    (mine / "etc/old").mkdir(parents=True)
+    mark = "user" if rootless else "trusted"
+    os.setxattr(mine / "etc/old", f"{mark}.overlay.opaque", b"y")
+    (mine / "etc/passwd").write_text("mine")
+    (mine / "etc/passwd").chmod(0o640)
+    os.setxattr(mine / "etc/passwd", "user.note", b"kept")
+    os.mknod(mine / "etc/hosts", stat.S_IFCHR)
+    (mine / "etc/link").symlink_to("passwd")
+    image.mounted()
+    node = ask
+    hide = f"mount -t tmpfs none {shlex.quote(str(mine))}; "
+
+    def elsewhere(script: str) -> str:
+        return node(shlex.join([*AS_ROOT[:3], "-c", hide + script]))
+
+    monkeypatch.setitem(globals(), "ask", elsewhere)
+    staged = image.stage()
+    assert staged.overlaid, staged.notes
+    image.run(
+        "test ! -e etc/old/f; test ! -e etc/hosts; test $(cat etc/link) = mine; "
+        "test $(stat -c %a etc/passwd) = 640"
+    )
+    copied = image.staged / "overlay/l/0/etc/passwd"
+    assert os.getxattr(copied, "user.note") == b"kept"
+
+
+def test_a_large_layer_of_its_own_is_mounted_as_it_is(image: Image) -> None:
+    for number in range(300):
+        (image.layers[0] / "etc" / str(number)).mkdir(parents=True)
+    image.mounted()
+    assert image.stage().overlaid
+    assert (image.staged / "overlay/l/0").readlink() == image.layers[0]
+
+
 def test_many_layers(image: Image) -> None:
     """As many as fit into a page by short names, with the long name of a container's record."""
     image.staged = image.staged.with_name("c" * 100)
