@@ -65,6 +65,8 @@ class JobRequest(msgspec.Struct, frozen=True):
         on_deferred_release: Called when the container has ended, if `Engine.release` has to wait
             until the container is deleted.
         plugin_options: Options of Slurm's own plugins, for the tool that requests the job.
+        plugin_variables: Variables by which they reach its steps. `Step.variables` has them, too,
+            which is late for a step that begins before the container is ready.
         on_first_node: Whether a container in an existing job runs on the first node of that, as
             the members of a pod do.
         reusable: Returns whether all that used the job has ended by itself and is cleaned up. To
@@ -90,6 +92,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     on_suspended: Callable[[bool], None] = _ignore_suspended
     on_deferred_release: Callable[[], None] = _ignore
     plugin_options: Sequence[str] = ()
+    plugin_variables: Mapping[str, str] = {}
     on_first_node: bool = False
     reusable: Callable[[], bool] = _doubtful
     keep: Keep | None = None

@@ -252,8 +252,8 @@ class ShimJob(SlurmJob):
         Raises:
             EngineError: The signal was not delivered.
         """
-        first = self._first
-        if first is None:
+        await self._place.settled.wait()
+        if (first := self._first) is None:
             raise EngineError("the container is not running")
         if number == signal.SIGKILL:
             await self._kill(first)
@@ -272,6 +272,8 @@ class ShimJob(SlurmJob):
         with trio.move_on_after(_PATIENCE):
             await shim.call("signal", id=self._place.id, number=int(signal.SIGKILL), all=True)
             return
+        if not self.shims.neighbours.are_none(self._place):
+            raise EngineError(f"{self._node}: the shim does not answer")
         self._request.journal.write("info", f"{self._node}: the shim does not answer")
         await self._step.kill()
 

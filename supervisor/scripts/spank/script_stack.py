@@ -117,14 +117,23 @@ class ScriptStack(Stack):
         return member.script.line.where not in self._native
 
     def _with_options(self, of_slurm: Sequence[str]) -> JobRequest:
-        """Pass to salloc the options of scripts that it runs itself."""
+        """Pass to salloc the options of scripts that it runs itself, and all to the steps."""
         if self._is_node:
             return self.request
         words = [
             f"--{name}" if (value := self._values[name]) is None else f"--{name}={value}"
             for name in of_slurm
         ]
-        return msgspec.structs.replace(self.request, plugin_options=tuple(words))
+        return msgspec.structs.replace(
+            self.request, plugin_options=tuple(words), plugin_variables=self._for_steps()
+        )
+
+    def _for_steps(self) -> dict[str, str]:
+        """Return what srun, and the lua.so on the nodes, read from the environment."""
+        control = {_CONTROL + name: text for name, text in self._variables.control.items()}
+        if not self._is_node:
+            control |= {_option_variable(name): text or "" for name, text in self._values.items()}
+        return control
 
     async def allocated(self, job: Job) -> None:
         """See `Stack`."""
@@ -161,12 +170,11 @@ class ScriptStack(Stack):
 
     async def run(self, job: Job, step: Step) -> Ending:
         """See `Stack`."""
-        control = {_CONTROL + name: text for name, text in self._variables.control.items()}
-        if not self._is_node:  # for srun, and the lua.so on the nodes
-            control |= {_option_variable(name): text or "" for name, text in self._values.items()}
         # what was unset was in the environment of `create`, not in the container's
         added = {name: text for name, text in self._variables.changed.items() if text is not None}
-        step = msgspec.structs.replace(step, variables={**added, **control, **step.variables})
+        step = msgspec.structs.replace(
+            step, variables={**added, **self._for_steps(), **step.variables}
+        )
         if not self._is_node:
             return await job.run(self._readable(step))
         context = await self._begin_task(step)

@@ -81,7 +81,7 @@ FAULTS: tuple[Fault, ...] = (
         )
         for kind, what, few, own in (
             ("nproc", "process", 1, False),
-            ("nofile", "descriptor", 9, False),
+            ("nofile", "descriptor", 12, False),
         )
     ),
     *(
