@@ -9,10 +9,9 @@ import sys
 from scrun.anchor.shell import out_of_the_way
 from scrun.core.errors import SettingsError, SupervisorLost
 from scrun.core.own_directory import own_directory
-from scrun.core.paths import packages
+from scrun.core.paths import BUILDAH, packages
 from scrun.protocol import wire
 
-_BUILDAH = b"buildah-"
 _GENERATIONS = 3  # the caller of the runtime, and perhaps scripts around that
 _PATIENCE = 60.0  # for a loaded machine and a slow file system; it takes 0.15 s
 
@@ -72,13 +71,16 @@ def is_waited_for() -> bool:
     conmon exits when it has no child left (conmon.c, check_child_processes), and so does the
     process in which buildah calls the runtime (buildah 1.42, reapStrays); its name tells it.
     """
-    if "_OCI_SYNCPIPE" in os.environ:
-        return True
+    return "_OCI_SYNCPIPE" in os.environ or is_below_buildah()
+
+
+def is_below_buildah() -> bool:
+    """Tell whether the process in which buildah calls the runtime is above this one."""
     pid = os.getppid()
     for _ in range(_GENERATIONS):
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
-                if file.read(len(_BUILDAH)) == _BUILDAH:
+                if file.read(len(BUILDAH)) == BUILDAH:
                     return True
             with open(f"/proc/{pid}/stat", "rb") as file:
                 pid = int(file.read().rpartition(b")")[2].split()[1])

@@ -40,23 +40,39 @@ def _whom_to_ask(root: str, parsed: Parsed) -> "tuple[str, bool]":
     Some engines wait for all that is started below them (`is_waited_for`). There, a supervisor of
     all containers would keep conmon running, and podman from cleaning up, for as long as any of
     them lives. So that supervisor serves only this container, or pod, and ends with it. `start`,
-    which podman calls itself, starts the common one for later containers.
+    which podman calls itself, starts the common one for later containers. That of a step of a
+    build may keep its job for the next step; it ends if buildah waits for it.
     """
     group = setting(parsed, "group") or "user"
     name = supervisor_name(group, parsed)
     if group != "user":
         return name, True
     if not os.path.lexists(f"{root}/{name}"):
-        from scrun.client.launch import is_waited_for
+        from scrun.client.launch import is_below_buildah, is_waited_for
 
-        if is_waited_for():
-            return supervisor_name("pod", parsed), False
-        return name, True
+        if not is_waited_for():
+            return name, True
+        if "_OCI_SYNCPIPE" not in os.environ and is_below_buildah() and _jobs_linger(parsed):
+            return supervisor_name("build", parsed), False
+        return supervisor_name("pod", parsed), False
     if any(entry.startswith(OWN) for entry in os.listdir(root)):
         own = supervisor_name("pod", parsed)
         if os.path.lexists(f"{root}/{own}"):  # the pod's, which holds the pod's job
             return own, False
     return name, True
+
+
+def _jobs_linger(parsed: Parsed) -> bool:
+    """Tell whether `[slurm] linger` is set; the whole settings are read only if it may be."""
+    from scrun.settings.file import quick
+
+    environment, config_file = quick.environment(), parsed.text("config-file")
+    texts = (quick.read(*file) for file in quick.files(environment, config_file))
+    if not any(text and b"linger" in text for text in texts):
+        return False
+    from scrun.settings.file.load import load
+
+    return load(environment, config_file).slurm.linger > 0
 
 
 def _ask(

@@ -4,7 +4,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from scrun.core.paths import COMMON
+from scrun.core.paths import BUILDS, COMMON
 from scrun.protocol import wire
 
 
@@ -21,7 +21,7 @@ def ask_all(root: str, fields: "list[bytes]") -> Iterator[tuple[int, bytes]]:
         OSError: The root directory cannot be read.
     """
     try:
-        names = sorted(name for name in os.listdir(root) if name.startswith(COMMON))
+        names = sorted(name for name in os.listdir(root) if name.startswith((COMMON, BUILDS)))
     except FileNotFoundError:
         return
     for name in names:

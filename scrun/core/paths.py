@@ -23,6 +23,12 @@ OWN_LOG = "@supervisor.log"
 COMMON = "@user-"
 """Begins the names of supervisors that serve all containers of a user."""
 
+BUILDS = "@build-"
+"""Begins the names of supervisors that serve a step of a user's build."""
+
+BUILDAH = b"buildah-"
+"""Begins the name of the process in which buildah calls the runtime."""
+
 _LINKS = 40
 _NOBODY = 65534
 """The owner shown for files of users whom a user namespace does not map (user_namespaces(7))."""

@@ -7,7 +7,7 @@ from functools import partial
 import trio
 
 from scrun.core.errors import StateError, SupervisorLost, UnknownContainer
-from scrun.core.paths import COMMON, has_record
+from scrun.core.paths import BUILDS, COMMON, has_record
 from scrun.model.record import Record, read_record
 from scrun.model.states import taken
 from scrun.oci.ids import check_id
@@ -16,6 +16,7 @@ from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.ledger import Ledger, first_record
+from scrun.supervisor.containers.lending import borrow, lend
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.records import (
     make_record,
@@ -63,7 +64,8 @@ class Containers:
         self._stagers = Stagers(plugins)
         self._kept_jobs = 0
         # others serve one pod: no container comes later that could use its job
-        self._pods = Pods(nursery, self._keep if name.startswith(COMMON) else None)
+        keep = self._keep if name.startswith((COMMON, BUILDS)) else None
+        self._pods = Pods(nursery, keep, partial(borrow, root, name))
         self._known: dict[str, Container] = {}
         self._stopping = False
         self._successor = Successor(root, name, self._engines, self._stagers, changed)
@@ -126,6 +128,11 @@ class Containers:
     def waiting_jobs(self) -> list[WaitingJob]:
         """Return the jobs that wait for their next container."""
         return [job for _, job in self._waiting_jobs()]
+
+    async def lend(self, wish: bytes, connection: trio.SocketStream) -> None:
+        """Lend a job that waits to another supervisor, if one can fulfil its wish."""
+        engines = [engine for engine in self._engines.known if isinstance(engine, KeepsJobs)]
+        await lend([engine.lend for engine in engines], wish, connection)
 
     async def release_waiting_jobs(self, job_id: str = "") -> list[str]:
         """Release a job that waits for its next container, or all of them.

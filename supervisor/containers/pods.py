@@ -32,7 +32,7 @@ from scrun.oci.config import Config
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
-from scrun.supervisor.contracts.kept import Keep
+from scrun.supervisor.contracts.kept import Borrow, Keep
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
 from scrun.supervisor.log.supervisor_log import fault
 
@@ -68,12 +68,15 @@ class _SharedJob:
         self._job_id = ""
         self._news: Waiting | None = None
 
-    def request(self, lost: Callable[[Ending], None], keep: Keep | None) -> JobRequest:
+    def request(
+        self, lost: Callable[[Ending], None], keep: Keep | None, borrow: Borrow | None
+    ) -> JobRequest:
         """Return the first member's request, with callbacks that reach all members.
 
         Args:
             lost: Called when the job is taken away.
             keep: See `JobRequest`.
+            borrow: Likewise.
         """
         return msgspec.structs.replace(
             self.first,
@@ -84,6 +87,7 @@ class _SharedJob:
             ending=lambda: ending_of(self._endings),
             reusable=lambda: self._reusable,
             keep=keep,
+            borrow=borrow,
         )
 
     def enter(self, member: JobRequest) -> None:
@@ -149,14 +153,18 @@ class Pods:
         keep_longer: Holds jobs beyond their containers; None: nothing does.
     """
 
-    def __init__(self, nursery: trio.Nursery, keep: Keep | None = None) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, keep: Keep | None = None, borrow: Borrow | None = None
+    ) -> None:
         """Begin without pods.
 
         Args:
             nursery: For the tasks that keep jobs; it has to outlive the containers.
             keep: Holds jobs beyond that, where the supervisor serves later containers.
+            borrow: Finds a job that another supervisor keeps.
         """
         self._nursery = nursery
+        self._borrow = borrow
         self.keep_longer = keep
         self._jobs: dict[tuple[Engine, str], _SharedJob] = {}
         self._anchors: dict[int, tuple[str, str]] = {}  # the pod and the container
@@ -239,7 +247,8 @@ class Pods:
 
         try:
             with shared.scope:
-                async with key[0].allocate(shared.request(lost, self.keep_longer)) as shared.job:
+                request = shared.request(lost, self.keep_longer, self._borrow)
+                async with key[0].allocate(request) as shared.job:
                     shared.settled.set()
                     await trio.sleep_forever()
         except Exception as error:

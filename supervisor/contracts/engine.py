@@ -14,7 +14,7 @@ from scrun.model.states import Ending
 from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.contracts.kept import Keep
+from scrun.supervisor.contracts.kept import Borrow, Keep
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.log.journal import Journal
 
@@ -72,6 +72,7 @@ class JobRequest(msgspec.Struct, frozen=True):
         reusable: Returns whether all that used the job has ended by itself and is cleaned up. To
             be called when the job is released.
         keep: Holds the job beyond the container's life, where that is possible.
+        borrow: Finds a job that another supervisor of the user's keeps.
         beside: What this engine gave to the first member of the container's pod; the job itself
             is named by the environment.
         joins: The containers of its pod whose namespaces its config.json names, by the directory
@@ -96,6 +97,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     on_first_node: bool = False
     reusable: Callable[[], bool] = _doubtful
     keep: Keep | None = None
+    borrow: Borrow | None = None
     beside: "Job | None" = None
     joins: Mapping[str, str] = {}
 

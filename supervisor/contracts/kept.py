@@ -3,14 +3,38 @@
 An engine that keeps jobs holds each in a task of the supervisor's, which the supervisor outlives.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from scrun.model.states import Ending
+
 Keep = Callable[[Callable[[], Awaitable[None]]], None]
 """Starts a task that holds a job. The supervisor stays until the task has ended, and cancels it
 when it has to end itself."""
+
+
+class Borrowed:
+    """A job that another supervisor keeps.
+
+    Attributes:
+        job_id: Its id.
+        environment: Its variables.
+        clean: Whether the next container may have it; to be set before the block is left.
+    """
+
+    def __init__(self, job_id: str, environment: Mapping[str, str]) -> None:
+        """Begin in doubt."""
+        self.job_id = job_id
+        self.environment = environment
+        self.clean = False
+
+
+Borrow = Callable[[bytes, Callable[[Ending], None]], AbstractAsyncContextManager[Borrowed | None]]
+"""Holds a job that waits and can fulfil a wish, in the words of its engine; None if there is none.
+The second argument is called when the job is taken away."""
 
 
 class WaitingJob(msgspec.Struct, frozen=True):
@@ -35,6 +59,12 @@ class KeepsJobs(Protocol):
 
     def waiting_jobs(self) -> list[WaitingJob]:
         """Return the jobs that wait for their next container."""
+        ...
+
+    def lend(
+        self, wish: bytes, on_lost: Callable[[Ending], None]
+    ) -> AbstractAsyncContextManager[Borrowed | None]:
+        """See `Borrow`; the wish comes from another supervisor of the user's."""
         ...
 
     async def give_back(self, job_id: str) -> None:

@@ -90,6 +90,7 @@ class ClientRequest:
             b"tidy": (0, self._tidy),
             b"jobs": (0, self._jobs),
             b"release": (1, self._release),
+            b"borrow": (1, self._borrow),
         }
         try:
             count, handler = handlers.get(self._operation, (0, self._unknown))
@@ -181,6 +182,10 @@ class ClientRequest:
         raise StateError(
             "Slurm does not answer: jobs are still being released; the supervisor goes on trying"
         )
+
+    async def _borrow(self) -> bytes:
+        await self._containers.lend(self._arguments[0], trio.SocketStream(self._connection))
+        return b""
 
     async def _pause(self, *, resume: bool) -> bytes:
         await pause(self._live("resume" if resume else "pause"), resume=resume)

@@ -12,7 +12,7 @@ from typing import NoReturn
 import trio
 
 from scrun.core.errors import ScrunError, StateError, UsageError
-from scrun.core.paths import outer_id
+from scrun.core.paths import BUILDAH, BUILDS, outer_id
 from scrun.protocol import wire
 from scrun.settings.file.load import Settings, load
 from scrun.supervisor.children.processes import end_children, keep_descriptors_free
@@ -31,6 +31,8 @@ _ACCEPT_PAUSE = 0.1
 _NOBODY = 65534
 _FIRST_CALL = 10.0
 _LAST_ANSWERS = 5.0
+_BUILDAH_ENDS = 0.2
+_UNTIL_DELETE = 5.0
 _ROOT_INTERVAL = 5.0
 
 
@@ -78,6 +80,8 @@ class Server:
             self._nursery.start_soon(self._accept, self._listener)
             self._nursery.start_soon(self._watch_root)
             self._nursery.start_soon(self._containers.release_leftovers)
+            if self._name.startswith(BUILDS):
+                self._nursery.start_soon(self._go_if_waited_for)
             serving()
             await self._wait_until_idle()
             self._nursery.cancel_scope.cancel()
@@ -172,6 +176,29 @@ class Server:
                 continue
             self._nursery.start_soon(self._handle, connection)
 
+    async def _go_if_waited_for(self) -> None:
+        """Let no job wait if the process in which buildah calls the runtime waits for us.
+
+        That of buildah 1.42 ends when no child of it is left; that of others ends after `delete`.
+        """
+        buildah = await in_thread(_parent_if_buildah)
+        if buildah is None:
+            return
+        try:
+            while True:
+                while self._busy or self._containers.any or not self._called:
+                    await self._changed.wait()
+                with trio.move_on_after(_BUILDAH_ENDS):
+                    await trio.lowlevel.wait_readable(buildah)
+                    return
+                if not (self._busy or self._containers.any):
+                    self._idle_timeout = 0
+                    await self._containers.keep_no_jobs()
+                    self._has_changed()
+                    return
+        finally:
+            os.close(buildah)
+
     async def _wait_until_idle(self) -> None:
         """Wait until we have been idle for the idle time, and remove the socket."""
         while True:
@@ -180,6 +207,9 @@ class Server:
                 continue
             # our starter is about to call
             patience = self._idle_timeout if self._called else max(self._idle_timeout, _FIRST_CALL)
+            if self._containers.any and self._name.startswith(BUILDS):
+                # else another one has to be started for that
+                patience = max(patience, _UNTIL_DELETE)
             with trio.move_on_after(patience):
                 await self._changed.wait()
                 continue
@@ -261,6 +291,15 @@ class Server:
                 os.close(fd)
             self._busy -= 1
             self._has_changed()
+
+
+def _parent_if_buildah() -> int | None:
+    """Return a descriptor of the process that our starter has left us to, if that is buildah's."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError), open(f"/proc/{parent}/cmdline", "rb") as file:
+        if file.read(len(BUILDAH)) == BUILDAH:
+            return os.pidfd_open(parent)
+    return None
 
 
 def _may_call(connection: trio.socket.SocketType) -> bool:

@@ -1,7 +1,7 @@
 """The engine that runs containers in Slurm jobs, with Slurm's command-line tools."""
 
 import os
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Literal
@@ -10,6 +10,7 @@ import trio
 
 from scrun.core.errors import EngineError, EngineUnavailable, ScrunError, SettingsError
 from scrun.core.paths import real_id
+from scrun.model.states import Ending
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import OciConf
@@ -20,7 +21,7 @@ from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.contracts.engine import Job, JobRequest
-from scrun.supervisor.contracts.kept import WaitingJob
+from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.identity import mark
 from scrun.supervisor.core.threads import in_thread
@@ -267,6 +268,12 @@ class SlurmEngine:
     def waiting_jobs(self) -> list[WaitingJob]:
         """See `supervisor.contracts.kept.KeepsJobs`."""
         return self._warm.list()
+
+    def lend(
+        self, wish: bytes, on_lost: Callable[[Ending], None]
+    ) -> AbstractAsyncContextManager[Borrowed | None]:
+        """See `supervisor.contracts.kept.KeepsJobs`."""
+        return self._warm.lend(wish, on_lost)
 
     async def give_back(self, job_id: str) -> None:
         """See `supervisor.contracts.kept.KeepsJobs`."""

@@ -8,7 +8,7 @@ a deadline, so nothing polls.
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import msgspec
@@ -19,9 +19,9 @@ from scrun.model.states import Ending, taken
 from scrun.settings.file.load import Level, Log
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.contracts.kept import WaitingJob
+from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
 from scrun.supervisor.engines.slurm.allocation import Held
-from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.loan import Loan, Wish, borrowed_job, tell, with_own
 from scrun.supervisor.engines.slurm.needs import Needs, fits, seconds_of_limit
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal, Shown
@@ -29,20 +29,6 @@ from scrun.supervisor.log.supervisor_log import fault, log
 
 _LATE = 1.0  # Slurm's clock of the job began before we knew of the grant
 _ANSWER = 10.0
-
-
-class Loan:
-    """A job, for one container.
-
-    Attributes:
-        held: The job.
-        use: What the container does in it, once that is known.
-    """
-
-    def __init__(self, held: Held) -> None:
-        """Begin without a use."""
-        self.held = held
-        self.use: SlurmJob | None = None
 
 
 Allocate = Callable[[JobRequest], AbstractAsyncContextManager[Held]]
@@ -93,26 +79,54 @@ class WarmJobs:
             return
         kept = await self._take(needs)
         if kept is None:
+            async with borrowed_job(request, self._tools, needs) as loan:
+                if loan is not None:
+                    yield loan
+                    return
             kept = _Kept(self._tools, needs, request, allocate, self._forget)
             request.keep(kept.run)
         else:
-            request.journal.write("info", f"job {kept.job_id} has waited for this container")
+            tell(request, kept.job_id)
             kept.enter(request)
-        loan: Loan | None = None
+        loan = None
         try:
             await kept.settled.wait()
             loan = Loan(kept.held_for(request))
             yield loan
         finally:
-            sound = loan is not None and loan.use is not None and loan.use.sound
-            may_wait = sound and request.reusable() and kept.is_usable
-            kept.leave(request)
-            if may_wait:
-                kept.wait(self._linger)
-                self._waiting.append(kept)
-            else:
-                with trio.CancelScope(shield=True):
-                    await kept.release()
+            await self._used(kept, request, clean=loan is not None and loan.is_clean(request))
+
+    async def _used(self, kept: "_Kept", request: JobRequest, *, clean: bool) -> None:
+        """Let a job wait after its use, or release it."""
+        may_wait = clean and kept.is_usable
+        kept.leave(request)
+        if may_wait:
+            kept.wait(self._linger)
+            self._waiting.append(kept)
+        else:
+            with trio.CancelScope(shield=True):
+                await kept.release()
+
+    @asynccontextmanager
+    async def lend(
+        self, wish: bytes, on_lost: Callable[[Ending], None]
+    ) -> AsyncIterator[Borrowed | None]:
+        """Lend a job that waits to another supervisor (see `contracts.kept.KeepsJobs`)."""
+        kept = None
+        with contextlib.suppress(msgspec.DecodeError):
+            asked = msgspec.json.decode(wish, type=Wish)
+            if asked.tools == self._tools:
+                kept = await self._take(asked.needs)
+        if kept is None:
+            yield None
+            return
+        request = kept.request_of_another(on_lost)
+        kept.enter(request)
+        borrowed = Borrowed(kept.job_id, kept.environment)
+        try:
+            yield borrowed
+        finally:
+            await self._used(kept, request, clean=borrowed.clean)
 
     async def _take(self, needs: Needs) -> "_Kept | None":
         """Take a job out of those that wait: the last one, so that the others may end."""
@@ -191,9 +205,24 @@ class _Kept:
 
     def described(self) -> WaitingJob:
         """Describe it for people."""
-        nodes = "" if self._held is None else self._held.environment.get("SLURM_JOB_NODELIST", "")
+        nodes = self.environment.get("SLURM_JOB_NODELIST", "")
         left = max(0.0, self._scope.deadline - trio.current_time())
         return WaitingJob(self.job_id, nodes, left, self.needs.options)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The job's variables."""
+        return {} if self._held is None else self._held.environment
+
+    def request_of_another(self, on_lost: Callable[[Ending], None]) -> JobRequest:
+        """Return a request that stands for a container of another supervisor."""
+        return msgspec.structs.replace(
+            self._first,
+            on_job_id=lambda *_: None,
+            on_lost=on_lost,
+            on_suspended=lambda _: None,
+            ending=lambda: self._ending,
+        )
 
     def enter(self, request: JobRequest) -> None:
         """Give it to a container; what salloc says goes there from now on."""
@@ -234,10 +263,7 @@ class _Kept:
         if self._held is None:
             text = f"no job for container {request.container}: the supervisor is stopping"
             raise AllocationRefused(text)
-        theirs = {"SLURM_SUBMIT_DIR": request.directory, "SLURM_CONTAINER_ID": request.container}
-        environment = self._held.environment
-        own = {name: text for name, text in theirs.items() if name in environment}
-        return msgspec.structs.replace(self._held, environment={**environment, **own})
+        return with_own(self._held, request)
 
     # The task
 

@@ -38,10 +38,15 @@ except ChildProcessError:
 """
 
 
-@pytest.mark.parametrize("kind", ["slurm-user", "local-user"])
+@pytest.mark.parametrize(
+    ("kind", "linger"), [("slurm-user", 0), ("slurm-user", 600), ("local-user", 600)]
+)
 @pytest.mark.parametrize("around", ["", "sh -c '\"$@\"; exit' sh "], ids=["", "by-a-script"])
-def test_buildah_waits_for_no_supervisor(make_site: MakeSite, kind: str, around: str) -> None:
-    site = make_site(kind, settings="idle_timeout = 600\n")
+def test_buildah_waits_for_no_supervisor(
+    make_site: MakeSite, kind: str, linger: int, around: str
+) -> None:
+    """Nor for a job that waits for the next step."""
+    site = make_site(kind, settings=f"idle_timeout = 600\n[slurm]\nlinger = {linger}\n")
     bundle = site.bundle_of("true")
     scrun = [*shlex.split(around), *site.command]
     python = [sys.executable, "-I", "-S", "-c", BUILDAH, bundle, str(site.base / "b" / "pid")]

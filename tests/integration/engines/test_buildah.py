@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import cluster
+from tests.harness import cluster, users
 from tests.harness.buildah import OCI, Buildah
-from tests.harness.podman import RUN, rootless_podman
+from tests.harness.podman import RUN, Podman, rootless_podman
+from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.covers("promise engines and services")
@@ -66,6 +67,25 @@ def test_podman_build(buildah: Buildah) -> None:
     listed = podman.must(*RUN, "--rm", "built", "stat", "-c", "%a", "/mine")
     assert listed == "700\n"
     podman.must("rmi", "--force", "built")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.covers("podman build")
+def test_the_steps_of_a_build_share_a_job() -> None:
+    """Each has a supervisor of its own: the first one keeps the job and lends it to the others."""
+    site = Site("slurm", users.ordinary())
+    try:
+        with Podman(site, settings="linger = 10\n") as podman:
+            steps = [f"RUN echo {number} $SLURM_JOB_ID >> /jobs" for number in range(20)]
+            path = context(Buildah(podman), "many", *steps)
+            podman.must("build", *OCI, "--tag", "many", str(path), timeout=200)
+            [job] = [job.split()[0] for job in cluster.jobs(site.user)]
+            assert len(site.supervisors()) == 1
+            said = podman.must(*RUN, "--rm", "many", "cat", "/jobs").splitlines()
+            assert said == [f"{number} {job}" for number in range(20)]
+            wait_while("jobs", lambda: cluster.jobs(site.user), 30)
+    finally:
+        site.close()
 
 
 @pytest.mark.covers("podman build")

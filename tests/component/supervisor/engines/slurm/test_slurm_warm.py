@@ -15,11 +15,13 @@ from scrun.model.states import Ending, exited, taken
 from scrun.settings.file.load import Log
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.contracts.kept import Borrowed
 from scrun.supervisor.core.nurseries import bulkhead
 from scrun.supervisor.engines.slurm import warm
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_state import JobState
+from scrun.supervisor.engines.slurm.loan import Wish
 from scrun.supervisor.engines.slurm.needs import Needs
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.warm import WarmJobs
@@ -120,7 +122,7 @@ class Container:
             record="/", journal=self.journal, ending=lambda: self._ending,
             on_job_id=lambda *known: self.known.append(known), on_lost=self.lost.append,
             on_suspended=self.suspended.append, reusable=lambda: reusable,
-            keep=cluster.keep if how.get("keeps", True) else None,
+            keep=cluster.keep if how.get("keeps", True) else None, borrow=how.get("borrow"),
         )  # fmt: skip
 
     async def live(self) -> None:
@@ -289,6 +291,55 @@ async def test_a_suspended_job_is_not_lent(cluster: Cluster, autojump_clock: Clo
     assert cluster.held.keys() == {"2"}
     cluster.asked[1].on_suspended(True)
     assert second.suspended == [True]
+
+
+def wish(tools: Tools = TOOLS, needs: Needs = PLAIN) -> bytes:
+    return msgspec.json.encode(Wish(tools, needs))
+
+
+async def test_it_is_lent_to_another_supervisor(cluster: Cluster, autojump_clock: Clock) -> None:
+    await cluster.lives(status=3)
+    lost: list[Ending] = []
+    async with cluster.jobs.lend(wish(), lost.append) as borrowed:
+        assert borrowed is not None
+        assert (borrowed.job_id, cluster.waiting) == ("1", [])
+        await trio.sleep(3 * LINGER)
+        borrowed.clean = True
+    assert cluster.waiting == ["1"]
+    async with cluster.jobs.lend(wish(), lost.append):
+        cluster.asked[0].on_lost(taken("cancelled", "job 1 was cancelled"))
+    assert len(lost) == 1
+    assert (cluster.waiting, cluster.held, cluster.endings) == ([], {}, [exited(3)])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [wish(needs=LARGE), wish(msgspec.structs.replace(TOOLS, conf="/etc/other")), b"{}", b"\xff"],
+)
+async def test_it_is_not_lent_for_another_wish(
+    cluster: Cluster, autojump_clock: Clock, other: bytes
+) -> None:
+    await cluster.lives()
+    async with cluster.jobs.lend(other, lambda _: None) as borrowed:
+        assert borrowed is None
+    assert cluster.waiting == ["1"]
+
+
+@pytest.mark.parametrize("sound", [True, False])
+async def test_it_is_borrowed(cluster: Cluster, autojump_clock: Clock, *, sound: bool) -> None:
+    theirs = Borrowed("70", {"SLURM_SUBMIT_DIR": "/first"})
+    wishes: list[bytes] = []
+
+    @asynccontextmanager
+    async def borrow(wish: bytes, _: Callable[[Ending], None]) -> AsyncIterator[Borrowed]:
+        wishes.append(wish)
+        yield theirs
+
+    container = await cluster.lives(borrow=borrow, sound=sound)
+    assert (container.job, container.known, wishes) == ("70", [("70", False)], [wish()])
+    assert container.held == Held("70", {"SLURM_SUBMIT_DIR": "/mine"})
+    assert theirs.clean is sound
+    assert (cluster.asked, cluster.waiting) == ([], [])
 
 
 async def test_giving_back(cluster: Cluster, autojump_clock: Clock) -> None:

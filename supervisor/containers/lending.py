@@ -1,0 +1,171 @@
+"""Jobs that wait are lent to other supervisors of the user's.
+
+Each step of a build runs in a mount namespace of its own, and so does its supervisor. The first
+one keeps the job, and lends it to those that follow.
+
+Wire, after the request `borrow WISH`: a byte 0, and a line of JSON: the job's id and variables, or
+nothing if no job can fulfil the wish. If the job is lost, a further line says how. The borrower
+sends `+` when the next container may have the job; the lender answers with a line when that is so.
+A connection that ends otherwise gives the job back to Slurm.
+"""
+
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+import trio
+
+from scrun.core.paths import BUILDS, COMMON
+from scrun.model.states import Ending, taken
+from scrun.protocol import wire
+from scrun.supervisor.contracts.kept import Borrow, Borrowed
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import in_thread
+
+_ANSWER = 5.0
+_LONGEST = 1 << 16
+_CLEAN = b"+"
+
+
+class _Job(msgspec.Struct, frozen=True):
+    job_id: str
+    environment: dict[str, str]
+
+
+async def lend(lenders: Sequence[Borrow], wish: bytes, connection: trio.SocketStream) -> None:
+    """Lend a job, until the borrower gives it back.
+
+    Args:
+        lenders: `lend` of each engine.
+        wish: What the borrower needs.
+        connection: To the borrower.
+
+    Raises:
+        trio.BrokenResourceError: The borrower is gone.
+    """
+    for lender in lenders:
+        ending: list[Ending] = []
+        lost = trio.Event()
+
+        def on_lost(how: Ending, ending: list[Ending] = ending, lost: trio.Event = lost) -> None:
+            ending.append(how)
+            lost.set()
+
+        async with lender(wish, on_lost) as borrowed:
+            if borrowed is None:
+                continue
+            job = _Job(borrowed.job_id, dict(borrowed.environment))
+            await connection.send_all(b"\0" + msgspec.json.encode(job) + b"\n")
+            async with unwrapped() as nursery:
+
+                @nursery.start_soon
+                async def tell(lost: trio.Event = lost, ending: list[Ending] = ending) -> None:
+                    await lost.wait()
+                    await connection.send_all(msgspec.json.encode(ending[0]) + b"\n")
+
+                borrowed.clean = await connection.receive_some(1) == _CLEAN
+                nursery.cancel_scope.cancel()
+        await connection.send_all(b"\n")
+        return
+    await connection.send_all(b"\0\n")
+
+
+@asynccontextmanager
+async def borrow(
+    root: str, name: str, wish: bytes, on_lost: Callable[[Ending], None]
+) -> AsyncIterator[Borrowed | None]:
+    """Borrow a job (see `supervisor.contracts.kept.Borrow`).
+
+    Args:
+        root: The root directory, where the supervisors' sockets are.
+        name: Our own socket.
+        wish: What the engine needs.
+        on_lost: Called when the job is taken away.
+    """
+    found = await _found(root, name, wish)
+    if found is None:
+        yield None
+        return
+    stream, job = found
+    borrowed = Borrowed(job.job_id, job.environment)
+    try:
+        async with unwrapped() as nursery:
+            nursery.start_soon(_watch, stream, job.job_id, on_lost)
+            try:
+                yield borrowed
+            finally:
+                nursery.cancel_scope.cancel()
+    finally:
+        if borrowed.clean:
+            await _give_back(stream)
+        stream.socket.close()
+
+
+async def _give_back(stream: trio.SocketStream) -> None:
+    """Let the next container have the job."""
+    with suppress(trio.BrokenResourceError), trio.move_on_after(_ANSWER, shield=True):
+        await stream.send_all(_CLEAN)
+        await stream.receive_some(1)
+
+
+async def _found(root: str, name: str, wish: bytes) -> tuple[trio.SocketStream, _Job] | None:
+    """Find a supervisor that lends a job; return the connection and the job."""
+    for other in await in_thread(_others, root, name):
+        with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(_ANSWER):
+            stream = await _connected(root, other)
+            job = None
+            try:
+                job = await _ask(stream, wish)
+            finally:
+                if job is None:
+                    stream.socket.close()
+            if job is not None:
+                return stream, job
+    return None
+
+
+def _others(root: str, name: str) -> list[str]:
+    """Return the sockets of other supervisors that may keep jobs."""
+    names = [entry for entry in os.listdir(root) if entry.startswith((COMMON, BUILDS))]
+    found = []
+    for other in sorted(names):
+        with suppress(OSError):
+            if other != name and stat.S_ISSOCK(os.lstat(os.path.join(root, other)).st_mode):
+                found.append(other)
+    return found
+
+
+async def _connected(root: str, name: str) -> trio.SocketStream:
+    sock = await in_thread(wire.connect_supervisor, root, name, int(_ANSWER))
+    return trio.SocketStream(trio.socket.socket(fileno=sock.detach()))
+
+
+async def _ask(stream: trio.SocketStream, wish: bytes) -> _Job | None:
+    """Ask a supervisor for a job; an older one does not know the request."""
+    await stream.send_all(wire.frame([b"borrow", wish]))
+    answer = b""
+    while not answer.endswith(b"\n"):
+        part = await stream.receive_some(_LONGEST)
+        if not part or len(answer) > _LONGEST:
+            return None
+        answer += part
+    if answer[:1] != b"\0" or answer == b"\0\n":
+        return None
+    return msgspec.json.decode(answer[1:], type=_Job)
+
+
+async def _watch(
+    stream: trio.SocketStream, job_id: str, on_lost: Callable[[Ending], None]
+) -> None:
+    """Report the loss of the job, or of its supervisor."""
+    answer = b""
+    with suppress(trio.BrokenResourceError):
+        while not answer.endswith(b"\n") and (part := await stream.receive_some(_LONGEST)):
+            answer += part
+    if answer.endswith(b"\n"):
+        on_lost(msgspec.json.decode(answer, type=Ending))
+    else:
+        text = f"job {job_id} is lost: the supervisor that kept it has ended"
+        on_lost(taken("scrun-failure", text))

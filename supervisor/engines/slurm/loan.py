@@ -1,0 +1,80 @@
+"""A job that serves several containers, as one of them sees it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from scrun.model.states import Ending
+from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.needs import Needs
+from scrun.supervisor.engines.slurm.tools import Tools
+
+
+class Loan:
+    """A job, for one container.
+
+    Attributes:
+        held: The job.
+        use: What the container does in it, once that is known.
+    """
+
+    def __init__(self, held: Held) -> None:
+        """Begin without a use."""
+        self.held = held
+        self.use: SlurmJob | None = None
+
+    def is_clean(self, request: JobRequest) -> bool:
+        """Tell whether the next container may have it."""
+        return self.use is not None and self.use.sound and request.reusable()
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """What one supervisor asks of another: a job of the same cluster."""
+
+    tools: Tools
+    needs: Needs
+
+
+@asynccontextmanager
+async def borrowed_job(
+    request: JobRequest, tools: Tools, needs: Needs
+) -> AsyncIterator[Loan | None]:
+    """Hold a job that another supervisor keeps; None if there is none.
+
+    Args:
+        request: The container's request.
+        tools: Slurm's tools.
+        needs: What the container asks for.
+    """
+    wish = msgspec.json.encode(Wish(tools, needs))
+    async with (request.borrow or _no_others)(wish, request.on_lost) as borrowed:
+        if borrowed is None:
+            yield None
+            return
+        tell(request, borrowed.job_id)
+        request.on_job_id(borrowed.job_id, False)
+        loan = Loan(with_own(Held(borrowed.job_id, dict(borrowed.environment)), request))
+        try:
+            yield loan
+        finally:
+            borrowed.clean = loan.is_clean(request)
+
+
+@asynccontextmanager
+async def _no_others(_: bytes, __: Callable[[Ending], None]) -> AsyncIterator[None]:
+    yield None
+
+
+def tell(request: JobRequest, job_id: str) -> None:
+    """Log that a job is not a new one."""
+    request.journal.write("info", f"job {job_id} has waited for this container")
+
+
+def with_own(held: Held, request: JobRequest) -> Held:
+    """Return a job with the variables that are of a container's own."""
+    theirs = {"SLURM_SUBMIT_DIR": request.directory, "SLURM_CONTAINER_ID": request.container}
+    own = {name: text for name, text in theirs.items() if name in held.environment}
+    return msgspec.structs.replace(held, environment={**held.environment, **own})

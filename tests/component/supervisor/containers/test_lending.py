@@ -1,0 +1,163 @@
+"""Supervisors lend each other jobs that wait, over real sockets."""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from scrun.model.states import Ending, taken
+from scrun.supervisor.containers import lending
+from scrun.supervisor.containers.lending import borrow, lend
+from scrun.supervisor.contracts.kept import Borrowed
+
+OURS = "@build-me"
+
+
+class Lender:
+    """A supervisor that has a job, or none."""
+
+    def __init__(self, root: Path, name: str, job: str = "") -> None:
+        self.job = job
+        self.wishes: list[bytes] = []
+        self.lent: list[Borrowed] = []
+        self.lose: Callable[[Ending], None] | None = None
+        self.scope = trio.CancelScope()
+        self.done = trio.Event()
+        self.instead = b""
+        bound = socket.socket(socket.AF_UNIX)
+        bound.bind(str(root / name))
+        bound.listen(5)
+        self._listener = trio.socket.from_stdlib_socket(bound)
+
+    @asynccontextmanager
+    async def lender(
+        self, wish: bytes, on_lost: Callable[[Ending], None]
+    ) -> AsyncIterator[Borrowed | None]:
+        self.wishes.append(wish)
+        if not self.job:
+            yield None
+            return
+        self.lent.append(Borrowed(self.job, {"SLURM_JOB_ID": self.job}))
+        self.lose = on_lost
+        yield self.lent[-1]
+
+    def close(self) -> None:
+        self._listener.close()
+
+    async def serve(self) -> None:
+        connection, _ = await self._listener.accept()
+        self._listener.close()
+        with self.scope, connection, suppress(trio.BrokenResourceError):
+            length = int.from_bytes(await connection.recv(4), "big")
+            request = await connection.recv(length)
+            operation, wish = request.split(b"\0", 1)
+            assert operation == b"borrow"
+            if self.instead:
+                await connection.send(self.instead)
+            else:
+                await lend([self.none, self.lender], wish, trio.SocketStream(connection))
+        self.done.set()
+
+    @asynccontextmanager
+    async def none(self, _: bytes, __: Callable[[Ending], None]) -> AsyncIterator[None]:
+        """Be an engine without jobs."""
+        yield None
+
+
+Make = Callable[..., Lender]
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    """Make supervisors, which accept nothing by themselves."""
+    made: list[Lender] = []
+
+    def make(name: str, job: str = "") -> Lender:
+        made.append(Lender(tmp_path, name, job))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+async def two(make: Make, nursery: trio.Nursery) -> tuple[Lender, Lender]:
+    """Two supervisors: the first has no job."""
+    found = make("@build-a"), make("@user-b", "7")
+    for one in found:
+        nursery.start_soon(one.serve)
+    return found
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_it_is_lent_and_given_back(
+    tmp_path: Path, two: tuple[Lender, Lender], *, clean: bool
+) -> None:
+    lost: list[Ending] = []
+    with trio.CancelScope() as scope:  # as the job of a pod is left
+        async with borrow(str(tmp_path), OURS, b"wi\0sh", lost.append) as borrowed:
+            assert borrowed is not None
+            assert (borrowed.job_id, borrowed.environment) == ("7", {"SLURM_JOB_ID": "7"})
+            borrowed.clean = clean
+            scope.cancel()
+            await trio.sleep_forever()
+    with trio.fail_after(5):
+        await two[1].done.wait()
+    assert [one.wishes for one in two] == [[b"wi\0sh"], [b"wi\0sh"]]
+    assert [one.clean for one in two[1].lent] == [clean]
+    assert lost == []
+
+
+@pytest.mark.parametrize("how", ["job", "supervisor"])
+async def test_its_loss_is_told(tmp_path: Path, two: tuple[Lender, Lender], how: str) -> None:
+    lost: list[Ending] = []
+    told = trio.Event()
+
+    def on_lost(ending: Ending) -> None:
+        lost.append(ending)
+        told.set()
+
+    async with borrow(str(tmp_path), OURS, b"wish", on_lost):
+        cancelled = taken("cancelled", "job 7 was cancelled")
+        if how == "job":
+            assert two[1].lose is not None
+            two[1].lose(cancelled)
+        else:
+            two[1].scope.cancel()
+        with trio.fail_after(5):
+            await told.wait()
+    if how == "job":
+        assert lost == [cancelled]
+    else:
+        assert lost[0].text == "job 7 is lost: the supervisor that kept it has ended"
+
+
+@pytest.mark.parametrize("answer", [b"\1unknown request: from another scrun?", b"\0\n", b"\0"])
+async def test_nobody_has_one(
+    tmp_path: Path, nursery: trio.Nursery, make: Make, answer: bytes
+) -> None:
+    """Not those of an older version, those that are dead, nor what is no socket."""
+    other = make("@user-a")
+    other.instead = answer
+    nursery.start_soon(other.serve)
+    for name in ("@pod-c", OURS):
+        make(name, "8")
+    (tmp_path / "@user-z.lock").touch()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "@user-dead"))
+    async with borrow(str(tmp_path), OURS, b"wish", lambda _: None) as borrowed:
+        assert borrowed is None
+
+
+async def test_one_that_does_not_answer(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lending, "_ANSWER", 1.0)
+    make("@user-a", "7")  # it accepts nothing
+    with trio.fail_after(20):
+        async with borrow(str(tmp_path), OURS, b"wish", lambda _: None) as borrowed:
+            assert borrowed is None
