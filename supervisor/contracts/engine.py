@@ -69,10 +69,8 @@ class JobRequest(msgspec.Struct, frozen=True):
             which is late for a step that begins before the container is ready.
         on_first_node: Whether a container in an existing job runs on the first node of that, as
             the members of a pod do.
-        reusable: Returns whether all that used the job has ended by itself and is cleaned up. To
-            be called when the job is released.
-        keep: Holds the job beyond the container's life, where that is possible.
-        borrow: Finds a job that another supervisor of the user's keeps.
+        reusable: Returns, at the release, whether all that used the job has ended by itself.
+        keep, borrow: See `supervisor.contracts.kept`; None where jobs serve one container.
         beside: What this engine gave to the first member of the container's pod; the job itself
             is named by the environment.
         joins: The containers of its pod whose namespaces its config.json names, by the directory
