@@ -405,6 +405,8 @@ def little_memory() -> Iterator[Path]:
     group = top / f"scrun-test-{os.getpid()}"
     group.mkdir()
     try:
+        if not (group / limit).exists():
+            pytest.skip("no control group limits memory here")
         (group / limit).write_text(str(48 * MIB))
         with contextlib.suppress(OSError):  # the kernel counts no swap
             (group / swap).write_text("0" if limit == "memory.max" else str(48 * MIB))
