@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -164,15 +165,23 @@ def test_processes(podman: Podman) -> None:
 
 
 @pytest.mark.covers("podman pod")
-def test_a_member_that_is_another_user(podman: Podman) -> None:
-    """It shares where it has the same users, and says so where it has not."""
-    pod(podman, "--network", "none")
-    member(podman, "one")
-    member(podman, "two", STAYS, "--user", "1000:1000")
-    ipc = namespace(podman, "one", "ipc"), namespace(podman, "two", "ipc")
+@pytest.mark.parametrize("id_map", ["auto", "single"])
+def test_a_member_that_is_another_user(podman: Podman, id_map: str) -> None:
+    """With one id on the node, the namespaces belong to a user namespace that lacks this user."""
+    settings = Path(podman.site.user.home) / ".config" / "scrun" / "scrun.toml"
+    before = settings.read_text()
+    settings.write_text(f'{before}[staging]\nid_map = "{id_map}"\n')
+    try:
+        pod(podman, "--network", "none")
+        member(podman, "one")
+        member(podman, "two", STAYS, "--user", "1000:1000")
+    finally:
+        settings.write_text(before)
+    ipc = [namespace(podman, name, "ipc") for name in ("one", "two")]
     identity = podman.must("inspect", "--format", "{{.ID}}", "two").strip()
-    log = podman.site.base / "x" / "scrun" / identity / "log"
-    assert (ipc[0] == ipc[1]) is ("has other users" not in log.read_text())
+    log = (podman.site.base / "x" / "scrun" / identity / "log").read_text()
+    assert (ipc[0] == ipc[1]) is (id_map == "auto")
+    assert ("that container has other users" in log) is (id_map == "single")
 
 
 @pytest.mark.covers("podman pod")
