@@ -238,6 +238,27 @@ def test_one_user(how: str) -> None:
         site.close()
 
 
+HIDDEN = 'mount --bind "$0" "$1" && shift && exec "$@"'
+
+
+def test_layers_that_the_nodes_do_not_see() -> None:
+    """The store is a mount in podman's own mount namespace."""
+    site = Site("slurm", ordinary())
+    hidden, store = site.base / "hidden", site.base / "s"
+    for folder in (hidden, store):
+        folder.mkdir()
+        site.user.give(folder)
+    before = ("unshare", "--mount", "sh", "-c", HIDDEN, str(hidden), str(store))
+    try:
+        with Podman(site, f'[log]\nfile = "{site.base / LOG}"\n', before, "overlay") as podman:
+            podman.must(*RUN, "--name", "one", "busybox", "sh", "-c", "echo x >/etc/x")
+            assert "A /etc/x" in podman.must("diff", "one").splitlines()
+            assert "cannot be mounted on the node: stat: cannot stat" in said(podman)
+            assert COPIED in said(podman)
+    finally:
+        site.close()
+
+
 def test_a_home_of_somebody_else(overlay: Podman) -> None:
     options = ("--rm", "--user", "1000:1000", "--userns", "keep-id")
     assert overlay.must(*RUN, *options, "busybox", "id", "-u") == "1000\n"

@@ -397,7 +397,7 @@ def test_what_cannot_be_mounted_is_copied(image: Image, case: str) -> None:
 ANSWERS: dict[str, tuple[Callable[[str], str], str]] = {
     "others": (lambda answer: "1 1\n" + answer.partition("\n")[2], "are others on the node"),
     "nothing there": (lambda _: "sh: 1: cd: can't cd to /x\n", "on the node: sh: 1: cd"),
-    "refused": (lambda a: a.replace("mounted", "mount: denied"), "on the node: mount: denied"),
+    "refused": (lambda a: f"hello\n{a[:-8]}mount: denied\nsee dmesg\n", "node: mount: denied"),
     "nothing": (lambda _: "", "are others"),
 }
 
@@ -413,6 +413,15 @@ def test_the_node_s_answer_decides(
     staged = image.stage()
     assert not staged.overlaid
     assert why in staged.notes[0]
+
+
+def test_a_site_s_prolog_writes_before_the_answer(
+    image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = ask
+    monkeypatch.setitem(globals(), "ask", lambda script: f"Welcome: 1 2\n{node(script)}")
+    image.mounted()
+    assert image.stage().overlaid
 
 
 def test_a_layer_is_gone(image: Image) -> None:
