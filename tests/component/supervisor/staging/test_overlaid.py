@@ -5,6 +5,7 @@ import os
 import shlex
 import stat
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ class Image:
 
     def run(self, script: str) -> None:
         """Run a script in the root directory of the container."""
+        time.sleep(0.02)  # the grain of the kernel's file times is some milliseconds
         config = json.loads((self.staged / "config.json").read_bytes())
         mount = ("mount", "-t", "overlay", "overlay", "-o")
         mounts = [
