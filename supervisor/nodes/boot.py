@@ -2,6 +2,8 @@
 
 from scrun.supervisor.children.processes import SYSTEM_PATH
 
+NEEDS_SOURCES = "needs the sources of scrun's shim"
+
 BOOT = r"""
 import sys
 if sys.version_info < (3, 6):
@@ -17,6 +19,8 @@ length, magic = line.decode().split()
 length = int(length)
 if magic == _frozen_importlib_external.MAGIC_NUMBER.hex():
     modules = marshal.loads(zlib.decompress(parts[length:]))
+elif not length:
+    sys.exit("Python %d.%d NEEDS_SOURCES" % sys.version_info[:2])
 else:
     import json
     modules = json.loads(zlib.decompress(parts[:length]).decode())
@@ -39,7 +43,7 @@ class Modules:
 sys.meta_path.insert(0, Modules())
 from scrun.supervisor.shim.main import main
 main()
-"""
+""".replace("NEEDS_SOURCES", NEEDS_SOURCES)
 
 _SHELL = f"""PATH=${{PATH:-{SYSTEM_PATH}}}
 export PATH

@@ -12,6 +12,7 @@ import base64
 import functools
 import marshal
 import os
+import sys
 import zlib
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
@@ -25,24 +26,53 @@ PACKAGE = "scrun.supervisor.shim"
 _VARIABLE = 100_000  # characters; the kernel takes 128 KiB
 
 
+class Sources:
+    """Whether shims get their sources, too, a third of the code: srun has it in memory four times.
+
+    They do until one did not need them. One that lacks them says so (`NEEDS_SOURCES` of
+    `supervisor.nodes.boot`), and then all get them.
+    """
+
+    def __init__(self) -> None:
+        """Begin without knowing any node."""
+        self._needed: bool | None = None
+
+    @property
+    def needed(self) -> bool:
+        """Whether the next one gets them."""
+        return self._needed is not False
+
+    def not_needed_by(self, python: str) -> None:
+        """Note that a shim runs, by this version of Python."""
+        if self._needed is None and python.split(".")[:2] == [*map(str, sys.version_info[:2])]:
+            self._needed = False
+
+    def missed(self) -> None:
+        """Note that a shim could not begin without them."""
+        self._needed = True
+
+
 @functools.cache
-def variables() -> dict[str, str]:
+def variables(*, sources: bool) -> dict[str, str]:
     """Return variables for the step's environment that carry the code; reads files.
+
+    Args:
+        sources: Whether it is for other interpreters than ours, too.
 
     Raises:
         OSError: Our own modules cannot be read.
     """
-    text = base64.b64encode(_code()).decode()
+    text = base64.b64encode(_code(with_sources=sources)).decode()
     parts = [text[at : at + _VARIABLE] for at in range(0, len(text), _VARIABLE)]
     return {f"SCRUN_SHIM_{number}": part for number, part in enumerate(parts)}
 
 
-def _code() -> bytes:
+def _code(*, with_sources: bool) -> bytes:
     """Return the code.
 
     That is a line with two words: the length of the first part, and the version of our bytecode
-    in hexadecimal. Then, compressed by zlib, the sources by their modules' names as JSON, and the
-    same compiled, by `marshal`.
+    in hexadecimal. Then, compressed by zlib, the sources by their modules' names as JSON (or
+    nothing), and the same compiled, by `marshal`.
     """
     folder = os.path.join(packages(), *PACKAGE.split("."))
     sources: dict[str, str] = {"scrun": "", "scrun.supervisor": ""}
@@ -58,6 +88,6 @@ def _code() -> bytes:
         with open(path, encoding="utf-8") as source:
             sources[name] = source.read()
         compiled[name] = SourceFileLoader(name, path).get_code(name)  # from its cache
-    text = zlib.compress(msgspec.json.encode(sources))
+    text = zlib.compress(msgspec.json.encode(sources)) if with_sources else b""
     line = f"{len(text)} {MAGIC_NUMBER.hex()}\n"
     return line.encode() + text + zlib.compress(marshal.dumps(compiled))

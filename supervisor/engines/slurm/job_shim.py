@@ -11,7 +11,6 @@ import trio
 
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.job import variables_of_job
 from scrun.supervisor.engines.slurm.job_state import JobState
@@ -20,7 +19,6 @@ from scrun.supervisor.engines.slurm.neighbours import Neighbours
 from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.engines.slurm.tools import Tools
-from scrun.supervisor.nodes.code import variables as code_variables
 
 
 class JobShim:
@@ -71,14 +69,7 @@ class JobShim:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["JobShim"]:
-        """Start it, and end it when the block is left, with all that it made.
-
-        Raises:
-            OSError: The shim's code cannot be read.
-        """
-        code = await in_thread(code_variables)
-        self._words.append("--export=" + ",".join(code))
-        self._variables |= code
+        """Start it, and end it when the block is left, with all that it made."""
         async with unwrapped() as nursery:
             self._nursery = nursery
             self._begin(nursery)

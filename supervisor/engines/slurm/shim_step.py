@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -10,16 +11,21 @@ from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.core.nurseries import cancel_after, unwrapped
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.boot import boot_command
+from scrun.supervisor.nodes.boot import NEEDS_SOURCES, boot_command
+from scrun.supervisor.nodes.code import Sources
+from scrun.supervisor.nodes.code import variables as code_variables
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
 
 _WAY_OUT = 10.0
 _RAN_OUT = 128 + 9
 _NO_CGROUP = "error: proctrack_g_add: "  # slurmstepd's
+
+_sources = Sources()
 
 
 class Direct(NamedTuple):
@@ -153,8 +159,8 @@ class ShimStep:
         """
         try:
             await self._run_once(options, variables)
-            if self._lost_its_cgroup and not self._leaving.is_set():
-                self._journal.write("info", "the node lost the step's cgroup: a second step")
+            if (why := self._why_again()) and not self._leaving.is_set():
+                self._journal.write("info", f"{why}: a second step")
                 self._words.clear()
                 self._scope = trio.CancelScope(shield=True)
                 self.step.renew()
@@ -165,6 +171,8 @@ class ShimStep:
             self._known.set()
 
     async def _run_once(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
+        code = await in_thread(partial(code_variables, sources=_sources.needed))
+        options = [*options, "--export=" + ",".join(code)]
         ended = trio.Event()
         stdin, to_srun = os.pipe()
         from_srun, stdout = os.pipe()  # `connected` owns our ends
@@ -176,7 +184,7 @@ class ShimStep:
             try:
                 with self._scope:
                     self._status = await self.step.run(
-                        options, boot_command(), streams, _nothing, variables
+                        options, boot_command(), streams, _nothing, {**variables, **code}
                     )
             finally:
                 ended.set()
@@ -184,11 +192,15 @@ class ShimStep:
                 os.close(stdout)  # now what srun wrote has an end
                 os.close(kept)
 
-    @property
-    def _lost_its_cgroup(self) -> bool:
-        """Whether the node lost the step's control group before the shim began (slurmstepd)."""
-        said = any(_NO_CGROUP in line for line in self._words)
-        return self.hello is None and self.step.state.launch_failed and said
+    def _why_again(self) -> str:
+        """Return why a second step may have the shim that the first has not, or ""."""
+        said = "\n".join(self._words)
+        if self.hello is None and self.step.state.launch_failed and _NO_CGROUP in said:
+            return "the node lost the step's cgroup"  # slurmstepd did
+        if self.hello is None and NEEDS_SOURCES in said:
+            _sources.missed()
+            return said
+        return ""
 
     async def _connect(self, to_srun: int, from_srun: int, srun_ended: trio.Event) -> None:
         try:
@@ -216,6 +228,7 @@ class ShimStep:
             await shim.dial(self._direct.ports)
         else:
             self._journal.write("info", f"{self.node}: streams go over srun: Slurm encrypts them")
+        _sources.not_needed_by(self.hello.python)
         self._shim = shim
 
     def _take_words(self, line: str) -> None:

@@ -24,6 +24,8 @@ from tests.harness.site import Site, several_lives
 from tests.harness.wait import wait_until, wait_while
 from tests.integration.slurm.test_shim import SHIM, directories, shim_of, srun_of
 
+EXTERNAL = "_frozen_importlib_external"
+
 pytestmark = pytest.mark.covers("promise a node where something is missing or hangs")
 
 
@@ -80,6 +82,19 @@ def test_no_python(site: Site) -> None:
     environment = on_its_node(site, "echo export PATH=/nothing")
     said = site.life("true", environment=environment).refused()
     assert "the shim could not be started: there is no Python on this node" in said
+
+
+def test_another_python(site: Site) -> None:
+    """A shim gets its sources, too, until one has come up without; this one misses them."""
+    several_lives(site)
+    other = f"import sys, {EXTERNAL}; {EXTERNAL}.MAGIC_NUMBER = b'xxxx'; exec(sys.argv[-1])"
+    environment = with_programs(site, python3=f'exec {sys.executable} -ISc "{other}" "$@"')
+    life = site.life("sh", "-c", "exit 7", environment=environment).created().start()
+    assert life.wait() == 7
+    assert "needs the sources of scrun's shim: a second step" in site.must(
+        "logs", "--messages", life.id
+    )
+    life.delete()
 
 
 def test_python_is_too_old(site: Site) -> None:

@@ -88,7 +88,7 @@ async def node(
     (tmp_path / "tmp").mkdir(exist_ok=True)
     stdin, to_shim = os.pipe()
     from_shim, stdout = os.pipe()
-    env = ENV.with_more({"TMPDIR": str(tmp_path / "tmp"), **variables()})
+    env = ENV.with_more({"TMPDIR": str(tmp_path / "tmp"), **variables(sources=True)})
     async with (
         child(boot_command(), env, stdin=stdin, stdout=stdout, stderr=2) as process,
         connected(to_shim, from_shim, (said or Said()).journal) as shim,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from scrun.supervisor.nodes import code as module
-from scrun.supervisor.nodes.boot import BOOT, boot_command
-from scrun.supervisor.nodes.code import variables
+from scrun.supervisor.nodes.boot import BOOT, NEEDS_SOURCES, boot_command
+from scrun.supervisor.nodes.code import Sources, variables
 from tests import CHECKOUT
 
 MAIN = """
@@ -68,7 +68,8 @@ def of_another_python(env: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.usefixtures("stand_in")
 def test_it_starts(*, compiled: bool) -> None:
-    done = booted(variables() if compiled else of_another_python(variables()), b"frames follow")
+    code = variables(sources=True)
+    done = booted(code if compiled else of_another_python(code), b"frames follow")
     assert done.stderr == b""
     assert done.returncode == 5
     words, value, frames, path, isolated = ast.literal_eval(done.stdout.decode())
@@ -79,14 +80,38 @@ def test_it_starts(*, compiled: bool) -> None:
 @pytest.mark.usefixtures("stand_in")
 def test_several_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_VARIABLE", 500)
-    assert 2 < len(variables()) < 10  # they are put in order by their names
-    done = booted(variables())
+    assert 2 < len(variables(sources=True)) < 10  # they are put in order by their names
+    done = booted(variables(sources=True))
     assert (done.returncode, done.stderr) == (5, b"")
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_without_the_sources() -> None:
+    code = variables(sources=False)
+    assert (booted(code).returncode, booted(code).stderr) == (5, b"")
+    done = booted(of_another_python(code))
+    assert done.returncode == 1
+    assert f"Python 3.{sys.version_info.minor} {NEEDS_SOURCES}" in done.stderr.decode()
+
+
+def test_they_go_along_until_one_did_not_need_them() -> None:
+    ours = "{}.{}.0".format(*sys.version_info)
+    for versions, needed in (
+        ((), True), (("3.6.8",), True), ((ours,), False), ((ours, "missed"), True),
+        (("missed", ours), True), (("3.6.8", ours), False), (("nonsense", ""), True),
+    ):  # fmt: skip
+        sources = Sources()
+        for version in versions:
+            if version == "missed":
+                sources.missed()
+            else:
+                sources.not_needed_by(version)
+        assert sources.needed is needed, versions
+
+
 def test_variables_are_short() -> None:
-    assert all(len(text) < 1 << 17 for text in variables().values())
-    assert len(variables()) < 10
+    assert all(len(text) < 1 << 17 for text in variables(sources=True).values())
+    assert len(variables(sources=True)) < 10
 
 
 def test_no_variables() -> None:
@@ -110,7 +135,7 @@ def test_the_first_python_of_the_path(tmp_path: Path) -> None:
 
 
 def test_what_is_sent() -> None:
-    (length, magic), rest = taken_apart(variables())
+    (length, magic), rest = taken_apart(variables(sources=True))
     assert bytes.fromhex(magic.decode())
     found = json.loads(zlib.decompress(rest[: int(length)]))
     folder = CHECKOUT / "supervisor" / "shim"
@@ -118,7 +143,7 @@ def test_what_is_sent() -> None:
         f"scrun.supervisor.shim.{path.stem}" for path in folder.glob("[!_]*.py")
     }
     assert found["scrun.supervisor.shim.frames"] == (folder / "frames.py").read_text()
-    assert variables() is variables()
+    assert variables(sources=True) is variables(sources=True)
 
 
 def test_the_command_is_short() -> None:
@@ -156,6 +181,6 @@ def test_other_interpreters() -> None:
     for python in interpreters():
         command = [python, "-I", "-S", "-X", "utf8", "-c", BOOT]
         done = subprocess.run(
-            command, input=b"x", capture_output=True, env=variables(), timeout=30
+            command, input=b"x", capture_output=True, env=variables(sources=True), timeout=30
         )
         assert done.returncode == 5, (python, done.stderr)
