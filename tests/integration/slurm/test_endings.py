@@ -79,7 +79,9 @@ def told(life: Life, reason: str, words: str) -> None:
     annotations = life.state()["annotations"]
     assert annotations["org.scrun.reason"] == reason
     assert words in annotations["org.scrun.message"]
-    [said] = [line for line in life.errors().splitlines() if "slurmstepd-" not in line]
+    # slurmstepd's lines begin with its name, from 26.05 on with the time
+    lines = [line for line in life.errors().splitlines() if not line.startswith("[20")]
+    [said] = [line for line in lines if "slurmstepd-" not in line]
     assert said == f"scrun: {annotations['org.scrun.message']}"
 
 
