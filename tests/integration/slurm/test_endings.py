@@ -109,6 +109,18 @@ def test_out_of_memory_in_a_pod(make_site: MakeSite) -> None:
         told(life, "out-of-memory", "out of memory")
 
 
+def test_too_little_memory_for_the_shim(make_site: MakeSite) -> None:
+    """Slurm looks every second, so the container may have been created by then."""
+    site = make_site("slurm-user", settings='idle_timeout = 20\n[slurm]\nlaunch = "shim"\n')
+    life = site.shell("sleep 600", environment={"SCRUN_MEM_PER_NODE": "1"})
+    if life.create_status():
+        assert "scrun: " in life.refused()
+        return
+    life.run("start")  # refused, if it comes too late
+    assert life.wait() == 137
+    told(life, "out-of-memory", "out of memory")
+
+
 @pytest.mark.covers("scrun exit statuses: out of memory, preempted, cancelled and by whom")
 @as_user
 def test_killed_within_its_memory(site: Site) -> None:
