@@ -12,7 +12,7 @@ from typing import NoReturn
 import trio
 
 from scrun.core.errors import ScrunError, StateError, UsageError
-from scrun.core.paths import BUILDAH, BUILDS, outer_id
+from scrun.core.paths import BUILDAH, outer_id
 from scrun.protocol import wire
 from scrun.settings.file.load import Settings, load
 from scrun.supervisor.children.processes import end_children, keep_descriptors_free
@@ -65,6 +65,7 @@ class Server:
         self._stop_timeout = stop_timeout
         self._busy = 0
         self._called = False
+        self._below_buildah = False
         self._changed = trio.Event()
 
     async def serve(self, serving: Callable[[], None]) -> None:
@@ -80,8 +81,9 @@ class Server:
             self._nursery.start_soon(self._accept, self._listener)
             self._nursery.start_soon(self._watch_root)
             self._nursery.start_soon(self._containers.release_leftovers)
-            if self._name.startswith(BUILDS):
-                self._nursery.start_soon(self._go_if_waited_for)
+            if (buildah := _parent_if_buildah()) is not None:
+                self._below_buildah = True
+                self._nursery.start_soon(self._go_if_waited_for, buildah)
             serving()
             await self._wait_until_idle()
             self._nursery.cancel_scope.cancel()
@@ -176,14 +178,14 @@ class Server:
                 continue
             self._nursery.start_soon(self._handle, connection)
 
-    async def _go_if_waited_for(self) -> None:
+    async def _go_if_waited_for(self, buildah: int) -> None:
         """Let no job wait if the process in which buildah calls the runtime waits for us.
 
         That of buildah 1.42 ends when no child of it is left; that of others ends after `delete`.
+
+        Args:
+            buildah: A descriptor of that process.
         """
-        buildah = await in_thread(_parent_if_buildah)
-        if buildah is None:
-            return
         try:
             while True:
                 while self._busy or self._containers.any or not self._called:
@@ -207,8 +209,8 @@ class Server:
                 continue
             # our starter is about to call
             patience = self._idle_timeout if self._called else max(self._idle_timeout, _FIRST_CALL)
-            if self._containers.any and self._name.startswith(BUILDS):
-                # else another one has to be started for that
+            if self._containers.any and self._below_buildah:
+                # else another one has to be started for that, and looks for what we have left
                 patience = max(patience, _UNTIL_DELETE)
             with trio.move_on_after(patience):
                 await self._changed.wait()

@@ -3,6 +3,7 @@
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,13 +46,15 @@ except ChildProcessError:
 def test_buildah_waits_for_no_supervisor(
     make_site: MakeSite, kind: str, linger: int, around: str
 ) -> None:
-    """Nor for a job that waits for the next step."""
+    """Nor for a job that waits for the next step, or for one that `delete` would have to start."""
     site = make_site(kind, settings=f"idle_timeout = 600\n[slurm]\nlinger = {linger}\n")
     bundle = site.bundle_of("true")
     scrun = [*shlex.split(around), *site.command]
     python = [sys.executable, "-I", "-S", "-c", BUILDAH, bundle, str(site.base / "b" / "pid")]
     named = ["bash", "-c", 'exec -a buildah-oci-runtime "$@"', "bash"]
+    began = time.monotonic()
     output_of([*site.user.prefix, *named, *python, *scrun], env=site.environment)
+    assert time.monotonic() - began < 7
     assert site.supervisors() == []
 
 
