@@ -16,7 +16,7 @@ from .words import read_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from .children import Children
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _KILLED = 128 + signal.SIGKILL
 _ENDING = 2.0  # for processes that got SIGKILL
 _DELETING = 10.0
+_TRY, _TRIES = 0.01, 300
 
 
 class Refused(ValueError):
@@ -68,6 +69,7 @@ class Containers:
         self._deleted: dict[str, list[Reply]] = {}
         self._made = 0
         self._memory = Memory()
+        self._delayed: dict[str, object] = {}
         self.last_status = 0
 
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
@@ -77,6 +79,8 @@ class Containers:
         if process is not None:
             self._adapt(process, call["streams"])
         joins = {kind: self._process_of(other) for kind, other in call.get("joins", {}).items()}
+        if self._delay(call, reply, joins):
+            return
         target = self._make(call, call["name"], None)
         try:
             before = self._runtime.join(config, joins)
@@ -107,6 +111,27 @@ class Containers:
         if "terminal" in streams and streams.get("rows") and streams.get("columns"):
             size = {"height": streams["rows"], "width": streams["columns"]}
             process["consoleSize"] = size
+
+    def _delay(self, call: "dict[str, Any]", reply: "Reply", joins: "Mapping[str, int]") -> bool:
+        """Create a container later if the namespaces cannot be entered yet.
+
+        An ordinary user cannot enter those of a process that is still crun, and nothing tells when
+        the container's program has taken its place.
+        """
+        tries = call.setdefault("tries", _TRIES)
+        if not tries or all(os.access(f"/proc/{pid}/ns/user", os.R_OK) for pid in joins.values()):
+            return False
+
+        def again() -> None:
+            del self._delayed[call["id"]]
+            try:
+                self.create(call, reply)
+            except (OSError, ValueError) as error:
+                reply({"error": str(error)})
+
+        call["tries"] = tries - 1
+        self._delayed[call["id"]] = self._loop.after(_TRY, again)
+        return True
 
     def _process_of(self, container: str) -> int:
         pid = self._get(container).pid
@@ -265,6 +290,8 @@ class Containers:
     def delete(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Kill what is left of a container or exec, and forget it."""
         target = self._targets.get(call["id"])
+        if call["id"] in self._delayed:
+            self._loop.cancel(self._delayed.pop(call["id"]))
         if target is None:
             reply({})
             return

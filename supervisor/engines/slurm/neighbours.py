@@ -19,6 +19,7 @@ class Place:
         id: The shim's id of the container; "" before it has one.
         config: The config.json that the runtime got.
         settled: Set when it is created, or never will be.
+        begun: Set when it is started, or has ended.
         there: Whether it is there: created, and not ended.
         joins: The shim's ids of the containers whose namespaces it is in, by the types of these.
     """
@@ -29,12 +30,13 @@ class Place:
         self.id = ""
         self.config: dict[str, Any] = {}
         self.settled = trio.Event()
+        self.begun = trio.Event()
         self.there = False
         self.joins: dict[str, str] = {}
 
-    def is_made(self) -> None:
-        """Note that it is created."""
-        self.there = True
+    def is_made(self, begun: trio.Event) -> None:
+        """Note that it is created; the event is set when it is started."""
+        self.there, self.begun = True, begun
         self.settled.set()
 
     def is_over(self) -> None:
@@ -83,8 +85,11 @@ class Neighbours:
                     found[where] = other.config
         return found
 
-    def joined(self, place: Place, joins: Mapping[str, str]) -> None:
+    async def joined(self, place: Place, joins: Mapping[str, str]) -> None:
         """Take the paths of other containers' namespaces out of a container's config.json.
+
+        Those must be started: before that, their first process is the runtime's, which an ordinary
+        user may not look into.
 
         Args:
             place: The container; its config and joins are changed.
@@ -98,6 +103,8 @@ class Neighbours:
             if container is None:
                 continue
             other = self._places.get(container)
+            if other is not None and other.there:
+                await other.begun.wait()
             if other is None or not other.there:
                 raise EngineError(
                     f"the container could not be created: container {container}, whose "

@@ -118,8 +118,8 @@ class ShimJob(SlurmJob):
             streams = shim.streams(step.stdio, step.terminal, self._child_env, journal)
             async with streams:
                 await self._create(shim, step, streams)
-                self._place.is_made()
                 first = self._first = _FirstProcess(self, shim, streams)
+                self._place.is_made(first.begun)
                 self._streams = streams if step.terminal else None
                 nursery.start_soon(first.watch)
                 try:
@@ -134,7 +134,7 @@ class ShimJob(SlurmJob):
     async def _create(self, shim: Shim, step: Step, streams: ContainerStreams) -> None:
         place = self._place
         place.config = await self._config(shim, step)
-        self.shims.neighbours.joined(place, self._request.joins)
+        await self.shims.neighbours.joined(place, self._request.joins)
         try:
             await shim.call(
                 "create", id=place.id, name=self._request.container, config=place.config,

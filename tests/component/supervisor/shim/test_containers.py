@@ -386,6 +386,25 @@ def test_namespaces_of_another_container(shim: Shim, kinds: tuple[str, ...]) -> 
     assert shim.call("delete", id="a") == {}
 
 
+def test_namespaces_of_one_that_is_being_started(shim: Shim) -> None:
+    """Until its program runs, an ordinary user may not look into crun's process."""
+    linux = of_a_pod(shim, *KINDS)
+    shim.create("a", "sleep", "1000", linux=linux)
+    joins = dict.fromkeys(KINDS if shim.user.uid else ("ipc", "pid"), "a")
+    config = make_config(("true",), str(shim.rootfs))
+    if shim.user.uid:
+        map_user(config, shim.user)
+    config["linux"] = linux
+    fields = {"config": config, "streams": {}, "joins": joins}
+    calls = [shim.ask("create", id=name, name=name, **fields) for name in ("b", "c")]
+    assert shim.call("delete", id="c") == {}
+    time.sleep(0.1)
+    assert shim.call("start", id="a") == {}
+    assert "pid" in shim.answer(calls[0])
+    assert shim.call("start", id="b") == {}
+    assert shim.ended("b") == 0
+
+
 def test_namespaces_of_one_that_is_not_there(shim: Shim) -> None:
     shim.run("a", "true")
     shim.ended("a")
