@@ -8,7 +8,7 @@ messages, from the tool and at the level that Slurm uses for it. All other lines
 The messages come from the tools of 22.05.8, 24.11.5 and 26.05.5 (`strings`); most were observed.
 They are the same in all of them, with two exceptions: 22.05 puts the name of its launch plugin and
 of a function before some of srun's (`launch/slurm: _task_start: Node node1, 1 tasks started`), and
-26.05 writes `JobId=7` when it fails to relinquish a job.
+26.05 writes `JobId=7 SLUID=sABC` when it fails to relinquish a job.
 """
 
 import enum
@@ -92,7 +92,8 @@ _SENTENCES: tuple[tuple[Tool, str, Sentence, str], ...] = (
         "salloc",
         _ERROR,
         Sentence.NOT_RELINQUISHED,
-        f"Unable to clean up (?:job allocation|allocation for(?: job)?) (?:JobId=)?{_JOB}: .*",
+        r"Unable to clean up (?:job allocation|allocation for(?: job)?) "
+        rf"(?:JobId=)?{_JOB}(?: SLUID=\S+)?: .*",
     ),
     ("salloc", _INFO, Sentence.OVER_MEMORY, "Exceeded job memory limit"),
     # with -v

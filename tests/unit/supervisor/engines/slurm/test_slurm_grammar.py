@@ -22,7 +22,7 @@ SAID: list[tuple[str, Sentence, dict[str, str]]] = [
      Sentence.TIME_LIMIT, {"job": "7"}),
     ("salloc: Job has been cancelled", Sentence.CANCELLED, {}),
     ("salloc: Relinquishing job allocation 7", Sentence.RELINQUISHED, {"job": "7"}),
-    ("salloc: error: Unable to clean up job allocation JobId=7: x",  # 26.05
+    ("salloc: error: Unable to clean up job allocation JobId=7 SLUID=s6FDM84H1TMV00: x",  # 26.05
      Sentence.NOT_RELINQUISHED, {"job": "7"}),
     ("salloc: Exceeded job memory limit", Sentence.OVER_MEMORY, {}),
     ("salloc: error: Node failure on n1", Sentence.NODE_FAILURE, {"node": "n1"}),
