@@ -5,7 +5,7 @@ one before it did, until a test says that it does not.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from tests.harness.cluster import slurm
@@ -53,7 +53,7 @@ class Slurm:
         return f"/bin/{name}" if self.absolute_program else name
 
 
-_TABLE = (
+_TABLE = [
     Slurm(
         (22, 5),
         containers_per_node=1,
@@ -80,7 +80,8 @@ _TABLE = (
         job_container_ids=True,
         only_in_help=("SCRUN_POWER",),
     ),
-)
+]
+_TABLE.append(replace(_TABLE[-1], release=(26, 5), made_in_root=()))
 
 
 @cache

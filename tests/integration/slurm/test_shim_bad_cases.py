@@ -63,9 +63,9 @@ def with_programs(site: Site, **programs: str) -> dict[str, str]:
 def hanging(site: Site, verb: str) -> dict[str, str]:
     """Requests for a container whose runtime hangs when it is called for something."""
     mark = site.base / "b" / "hangs"
-    real = shutil.which("crun")
     hangs = f'case " $* " in *" {verb} "*) : >{mark}; exec sleep 4567890;; esac'
-    return with_programs(site, crun=f'{hangs}\nexec {real} "$@"', runc="exit 1")
+    programs = {name: f'{hangs}\nexec {shutil.which(name)} "$@"' for name in ("crun", "runc")}
+    return with_programs(site, **programs)
 
 
 def hangs(site: Site) -> bool:
