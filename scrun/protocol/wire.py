@@ -32,7 +32,7 @@ Requests, with their fields::
     tidy   []                          starts to clean up after dead supervisors
     jobs   []                          the jobs that wait for their next container, as JSON
     release [JOB]                      releases one of them, or all: JOB is ""; replies with ids
-    borrow [WISH]                      of another supervisor (`supervisor.containers.lending`)
+    borrow [REQUEST]                   of another supervisor (`supervisor.containers.lending`)
 """
 
 import _socket

@@ -129,10 +129,10 @@ class Containers:
         """Return the jobs that wait for their next container."""
         return [job for _, job in self._waiting_jobs()]
 
-    async def lend(self, wish: bytes, connection: trio.SocketStream) -> None:
-        """Lend a job that waits to another supervisor, if one can fulfil its wish."""
+    async def lend(self, loan_request: bytes, connection: trio.SocketStream) -> None:
+        """Lend a job that waits to another supervisor, if one suits it."""
         engines = [engine for engine in self._engines.known if isinstance(engine, KeepsJobs)]
-        await lend([engine.lend for engine in engines], wish, connection)
+        await lend([engine.lend for engine in engines], loan_request, connection)
 
     async def release_waiting_jobs(self, job_id: str = "") -> list[str]:
         """Release a job that waits for its next container, or all of them.

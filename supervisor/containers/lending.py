@@ -3,8 +3,8 @@
 Each step of a build runs in a mount namespace of its own, and so does its supervisor. The first
 one keeps the job, and lends it to those that follow.
 
-Wire, after the request `borrow WISH`: a byte 0, and a line of JSON: the job's id and variables, or
-nothing if no job can fulfil the wish. If the job is lost, a further line says how. The borrower
+Wire, after the request `borrow REQUEST`: a byte 0, and a line of JSON: the job's id and variables,
+or nothing if no job suits. If the job is lost, a further line says how. The borrower
 sends `+` when the next container may have the job; the lender answers with a line when that is so.
 A connection that ends otherwise gives the job back to Slurm.
 """
@@ -34,12 +34,14 @@ class _Job(msgspec.Struct, frozen=True):
     environment: dict[str, str]
 
 
-async def lend(lenders: Sequence[Borrow], wish: bytes, connection: trio.SocketStream) -> None:
+async def lend(
+    lenders: Sequence[Borrow], loan_request: bytes, connection: trio.SocketStream
+) -> None:
     """Lend a job, until the borrower gives it back.
 
     Args:
         lenders: `lend` of each engine.
-        wish: What the borrower needs.
+        loan_request: What the borrower needs.
         connection: To the borrower.
 
     Raises:
@@ -53,7 +55,7 @@ async def lend(lenders: Sequence[Borrow], wish: bytes, connection: trio.SocketSt
             ending.append(how)
             lost.set()
 
-        async with lender(wish, on_lost) as borrowed:
+        async with lender(loan_request, on_lost) as borrowed:
             if borrowed is None:
                 continue
             job = _Job(borrowed.job_id, dict(borrowed.environment))
@@ -74,17 +76,17 @@ async def lend(lenders: Sequence[Borrow], wish: bytes, connection: trio.SocketSt
 
 @asynccontextmanager
 async def borrow(
-    root: str, name: str, wish: bytes, on_lost: Callable[[Ending], None]
+    root: str, name: str, loan_request: bytes, on_lost: Callable[[Ending], None]
 ) -> AsyncIterator[Borrowed | None]:
     """Borrow a job (see `supervisor.contracts.kept.Borrow`).
 
     Args:
         root: The root directory, where the supervisors' sockets are.
         name: Our own socket.
-        wish: What the engine needs.
+        loan_request: What the engine needs.
         on_lost: Called when the job is taken away.
     """
-    found = await _found(root, name, wish)
+    found = await _found(root, name, loan_request)
     if found is None:
         yield None
         return
@@ -110,14 +112,16 @@ async def _give_back(stream: trio.SocketStream) -> None:
         await stream.receive_some(1)
 
 
-async def _found(root: str, name: str, wish: bytes) -> tuple[trio.SocketStream, _Job] | None:
+async def _found(
+    root: str, name: str, loan_request: bytes
+) -> tuple[trio.SocketStream, _Job] | None:
     """Find a supervisor that lends a job; return the connection and the job."""
     for other in await in_thread(_others, root, name):
         with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(_ANSWER):
             stream = await _connected(root, other)
             job = None
             try:
-                job = await _ask(stream, wish)
+                job = await _ask(stream, loan_request)
             finally:
                 if job is None:
                     stream.socket.close()
@@ -142,9 +146,9 @@ async def _connected(root: str, name: str) -> trio.SocketStream:
     return trio.SocketStream(trio.socket.socket(fileno=sock.detach()))
 
 
-async def _ask(stream: trio.SocketStream, wish: bytes) -> _Job | None:
+async def _ask(stream: trio.SocketStream, loan_request: bytes) -> _Job | None:
     """Ask a supervisor for a job; an older one does not know the request."""
-    await stream.send_all(wire.frame([b"borrow", wish]))
+    await stream.send_all(wire.frame([b"borrow", loan_request]))
     answer = b""
     while not answer.endswith(b"\n"):
         part = await stream.receive_some(_LONGEST)

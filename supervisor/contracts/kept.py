@@ -33,7 +33,7 @@ class Borrowed:
 
 
 Borrow = Callable[[bytes, Callable[[Ending], None]], AbstractAsyncContextManager[Borrowed | None]]
-"""Holds a job that waits and can fulfil a wish, in the words of its engine; None if there is none.
+"""Holds a job that waits and suits a request, in the words of its engine; None if there is none.
 The second argument is called when the job is taken away."""
 
 
@@ -62,9 +62,9 @@ class KeepsJobs(Protocol):
         ...
 
     def lend(
-        self, wish: bytes, on_lost: Callable[[Ending], None]
+        self, loan_request: bytes, on_lost: Callable[[Ending], None]
     ) -> AbstractAsyncContextManager[Borrowed | None]:
-        """See `Borrow`; the wish comes from another supervisor of the user's."""
+        """See `Borrow`; the request comes from another supervisor of the user's."""
         ...
 
     async def give_back(self, job_id: str) -> None:

@@ -270,10 +270,10 @@ class SlurmEngine:
         return self._warm.list()
 
     def lend(
-        self, wish: bytes, on_lost: Callable[[Ending], None]
+        self, loan_request: bytes, on_lost: Callable[[Ending], None]
     ) -> AbstractAsyncContextManager[Borrowed | None]:
         """See `supervisor.contracts.kept.KeepsJobs`."""
-        return self._warm.lend(wish, on_lost)
+        return self._warm.lend(loan_request, on_lost)
 
     async def give_back(self, job_id: str) -> None:
         """See `supervisor.contracts.kept.KeepsJobs`."""

@@ -31,7 +31,7 @@ class Loan:
         return self.use is not None and self.use.sound and request.reusable()
 
 
-class Wish(msgspec.Struct, frozen=True):
+class LoanRequest(msgspec.Struct, frozen=True):
     """What one supervisor asks of another: a job of the same cluster."""
 
     tools: Tools
@@ -49,8 +49,8 @@ async def borrowed_job(
         tools: Slurm's tools.
         needs: What the container asks for.
     """
-    wish = msgspec.json.encode(Wish(tools, needs))
-    async with (request.borrow or _no_others)(wish, request.on_lost) as borrowed:
+    loan_request = msgspec.json.encode(LoanRequest(tools, needs))
+    async with (request.borrow or _no_others)(loan_request, request.on_lost) as borrowed:
         if borrowed is None:
             yield None
             return

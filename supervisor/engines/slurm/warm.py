@@ -21,7 +21,7 @@ from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
 from scrun.supervisor.engines.slurm.allocation import Held
-from scrun.supervisor.engines.slurm.loan import Loan, Wish, borrowed_job, tell, with_own
+from scrun.supervisor.engines.slurm.loan import Loan, LoanRequest, borrowed_job, tell, with_own
 from scrun.supervisor.engines.slurm.needs import Needs, fits, seconds_of_limit
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.log.journal import Journal, Shown
@@ -109,12 +109,12 @@ class WarmJobs:
 
     @asynccontextmanager
     async def lend(
-        self, wish: bytes, on_lost: Callable[[Ending], None]
+        self, loan_request: bytes, on_lost: Callable[[Ending], None]
     ) -> AsyncIterator[Borrowed | None]:
         """Lend a job that waits to another supervisor (see `contracts.kept.KeepsJobs`)."""
         kept = None
         with contextlib.suppress(msgspec.DecodeError):
-            asked = msgspec.json.decode(wish, type=Wish)
+            asked = msgspec.json.decode(loan_request, type=LoanRequest)
             if asked.tools == self._tools:
                 kept = await self._take(asked.needs)
         if kept is None:

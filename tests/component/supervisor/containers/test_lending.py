@@ -21,7 +21,7 @@ class Lender:
 
     def __init__(self, root: Path, name: str, job: str = "") -> None:
         self.job = job
-        self.wishes: list[bytes] = []
+        self.requests: list[bytes] = []
         self.lent: list[Borrowed] = []
         self.lose: Callable[[Ending], None] | None = None
         self.scope = trio.CancelScope()
@@ -34,9 +34,9 @@ class Lender:
 
     @asynccontextmanager
     async def lender(
-        self, wish: bytes, on_lost: Callable[[Ending], None]
+        self, loan_request: bytes, on_lost: Callable[[Ending], None]
     ) -> AsyncIterator[Borrowed | None]:
-        self.wishes.append(wish)
+        self.requests.append(loan_request)
         if not self.job:
             yield None
             return
@@ -53,12 +53,12 @@ class Lender:
         with self.scope, connection, suppress(trio.BrokenResourceError):
             length = int.from_bytes(await connection.recv(4), "big")
             request = await connection.recv(length)
-            operation, wish = request.split(b"\0", 1)
+            operation, loan_request = request.split(b"\0", 1)
             assert operation == b"borrow"
             if self.instead:
                 await connection.send(self.instead)
             else:
-                await lend([self.none, self.lender], wish, trio.SocketStream(connection))
+                await lend([self.none, self.lender], loan_request, trio.SocketStream(connection))
         self.done.set()
 
     @asynccontextmanager
@@ -99,7 +99,7 @@ async def test_it_is_lent_and_given_back(
 ) -> None:
     lost: list[Ending] = []
     with trio.CancelScope() as scope:  # as the job of a pod is left
-        async with borrow(str(tmp_path), OURS, b"wi\0sh", lost.append) as borrowed:
+        async with borrow(str(tmp_path), OURS, b"with\0zero", lost.append) as borrowed:
             assert borrowed is not None
             assert (borrowed.job_id, borrowed.environment) == ("7", {"SLURM_JOB_ID": "7"})
             borrowed.clean = clean
@@ -107,7 +107,7 @@ async def test_it_is_lent_and_given_back(
             await trio.sleep_forever()
     with trio.fail_after(5):
         await two[1].done.wait()
-    assert [one.wishes for one in two] == [[b"wi\0sh"], [b"wi\0sh"]]
+    assert [one.requests for one in two] == [[b"with\0zero"], [b"with\0zero"]]
     assert [one.clean for one in two[1].lent] == [clean]
     assert lost == []
 
@@ -121,7 +121,7 @@ async def test_its_loss_is_told(tmp_path: Path, two: tuple[Lender, Lender], how:
         lost.append(ending)
         told.set()
 
-    async with borrow(str(tmp_path), OURS, b"wish", on_lost):
+    async with borrow(str(tmp_path), OURS, b"loan_request", on_lost):
         cancelled = taken("cancelled", "job 7 was cancelled")
         if how == "job":
             assert two[1].lose is not None
@@ -149,7 +149,7 @@ async def test_nobody_has_one(
     (tmp_path / "@user-z.lock").touch()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "@user-dead"))
-    async with borrow(str(tmp_path), OURS, b"wish", lambda _: None) as borrowed:
+    async with borrow(str(tmp_path), OURS, b"loan_request", lambda _: None) as borrowed:
         assert borrowed is None
 
 
@@ -159,5 +159,5 @@ async def test_one_that_does_not_answer(
     monkeypatch.setattr(lending, "_ANSWER", 1.0)
     make("@user-a", "7")  # it accepts nothing
     with trio.fail_after(20):
-        async with borrow(str(tmp_path), OURS, b"wish", lambda _: None) as borrowed:
+        async with borrow(str(tmp_path), OURS, b"loan_request", lambda _: None) as borrowed:
             assert borrowed is None

@@ -21,7 +21,7 @@ from scrun.supervisor.engines.slurm import warm
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_state import JobState
-from scrun.supervisor.engines.slurm.loan import Wish
+from scrun.supervisor.engines.slurm.loan import LoanRequest
 from scrun.supervisor.engines.slurm.needs import Needs
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.warm import WarmJobs
@@ -293,20 +293,20 @@ async def test_a_suspended_job_is_not_lent(cluster: Cluster, autojump_clock: Clo
     assert second.suspended == [True]
 
 
-def wish(tools: Tools = TOOLS, needs: Needs = PLAIN) -> bytes:
-    return msgspec.json.encode(Wish(tools, needs))
+def loan_request(tools: Tools = TOOLS, needs: Needs = PLAIN) -> bytes:
+    return msgspec.json.encode(LoanRequest(tools, needs))
 
 
 async def test_it_is_lent_to_another_supervisor(cluster: Cluster, autojump_clock: Clock) -> None:
     await cluster.lives(status=3)
     lost: list[Ending] = []
-    async with cluster.jobs.lend(wish(), lost.append) as borrowed:
+    async with cluster.jobs.lend(loan_request(), lost.append) as borrowed:
         assert borrowed is not None
         assert (borrowed.job_id, cluster.waiting) == ("1", [])
         await trio.sleep(3 * LINGER)
         borrowed.clean = True
     assert cluster.waiting == ["1"]
-    async with cluster.jobs.lend(wish(), lost.append):
+    async with cluster.jobs.lend(loan_request(), lost.append):
         cluster.asked[0].on_lost(taken("cancelled", "job 1 was cancelled"))
     assert len(lost) == 1
     assert (cluster.waiting, cluster.held, cluster.endings) == ([], {}, [exited(3)])
@@ -314,9 +314,14 @@ async def test_it_is_lent_to_another_supervisor(cluster: Cluster, autojump_clock
 
 @pytest.mark.parametrize(
     "other",
-    [wish(needs=LARGE), wish(msgspec.structs.replace(TOOLS, conf="/etc/other")), b"{}", b"\xff"],
+    [
+        loan_request(needs=LARGE),
+        loan_request(msgspec.structs.replace(TOOLS, conf="/etc/other")),
+        b"{}",
+        b"\xff",
+    ],
 )
-async def test_it_is_not_lent_for_another_wish(
+async def test_it_is_not_lent_for_another_request(
     cluster: Cluster, autojump_clock: Clock, other: bytes
 ) -> None:
     await cluster.lives()
@@ -328,15 +333,15 @@ async def test_it_is_not_lent_for_another_wish(
 @pytest.mark.parametrize("sound", [True, False])
 async def test_it_is_borrowed(cluster: Cluster, autojump_clock: Clock, *, sound: bool) -> None:
     theirs = Borrowed("70", {"SLURM_SUBMIT_DIR": "/first"})
-    wishes: list[bytes] = []
+    requests: list[bytes] = []
 
     @asynccontextmanager
-    async def borrow(wish: bytes, _: Callable[[Ending], None]) -> AsyncIterator[Borrowed]:
-        wishes.append(wish)
+    async def borrow(loan_request: bytes, _: Callable[[Ending], None]) -> AsyncIterator[Borrowed]:
+        requests.append(loan_request)
         yield theirs
 
     container = await cluster.lives(borrow=borrow, sound=sound)
-    assert (container.job, container.known, wishes) == ("70", [("70", False)], [wish()])
+    assert (container.job, container.known, requests) == ("70", [("70", False)], [loan_request()])
     assert container.held == Held("70", {"SLURM_SUBMIT_DIR": "/mine"})
     assert theirs.clean is sound
     assert (cluster.asked, cluster.waiting) == ([], [])
