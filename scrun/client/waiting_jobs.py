@@ -1,10 +1,8 @@
 """Jobs that wait for their next container, of all supervisors of a root directory."""
 
-import os
-import stat
 from collections.abc import Iterator
 
-from scrun.core.paths import BUILDS, COMMON
+from scrun.core.paths import keepers
 from scrun.protocol import wire
 
 
@@ -20,18 +18,13 @@ def ask_all(root: str, fields: "list[bytes]") -> Iterator[tuple[int, bytes]]:
     Raises:
         OSError: The root directory cannot be read.
     """
-    try:
-        names = sorted(name for name in os.listdir(root) if name.startswith((COMMON, BUILDS)))
-    except FileNotFoundError:
-        return
-    for name in names:
+    for name in keepers(root):
         try:
-            if stat.S_ISSOCK(os.lstat(os.path.join(root, name)).st_mode):
-                sock = wire.connect_supervisor(root, name)
-                try:
-                    wire.send(sock, fields)
-                    yield wire.receive(sock)
-                finally:
-                    sock.close()
+            sock = wire.connect_supervisor(root, name)
+            try:
+                wire.send(sock, fields)
+                yield wire.receive(sock)
+            finally:
+                sock.close()
         except OSError:
             continue

@@ -88,6 +88,26 @@ def has_record(directory: str) -> bool:
         return False
 
 
+def keepers(root: str) -> list[str]:
+    """Return the sockets of the supervisors that may keep jobs, sorted by name.
+
+    Raises:
+        OSError: The root directory is there, and cannot be read.
+    """
+    try:
+        names = [name for name in posix.listdir(root) if name.startswith((COMMON, BUILDS))]
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if _is_socket(f"{root}/{name}"))
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(posix.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
 def read_trusted(path: str, trusted: "Collection[int]" = (), limit: int = LIMIT) -> bytes:
     """Read a file that decides what runs: nobody else may be able to write or replace it.
 

@@ -9,15 +9,13 @@ sends `+` when the next container may have the job; the lender answers with a li
 A connection that ends otherwise gives the job back to Slurm.
 """
 
-import os
-import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import trio
 
-from scrun.core.paths import BUILDS, COMMON
+from scrun.core.paths import keepers
 from scrun.model.states import Ending, taken
 from scrun.protocol import wire
 from scrun.supervisor.contracts.kept import Borrow, Borrowed
@@ -48,30 +46,36 @@ async def lend(
         trio.BrokenResourceError: The borrower is gone.
     """
     for lender in lenders:
-        ending: list[Ending] = []
-        lost = trio.Event()
-
-        def on_lost(how: Ending, ending: list[Ending] = ending, lost: trio.Event = lost) -> None:
-            ending.append(how)
-            lost.set()
-
-        async with lender(loan_request, on_lost) as borrowed:
-            if borrowed is None:
-                continue
-            job = _Job(borrowed.job_id, dict(borrowed.environment))
-            await connection.send_all(b"\0" + msgspec.json.encode(job) + b"\n")
-            async with unwrapped() as nursery:
-
-                @nursery.start_soon
-                async def tell(lost: trio.Event = lost, ending: list[Ending] = ending) -> None:
-                    await lost.wait()
-                    await connection.send_all(msgspec.json.encode(ending[0]) + b"\n")
-
-                borrowed.clean = await connection.receive_some(1) == _CLEAN
-                nursery.cancel_scope.cancel()
-        await connection.send_all(b"\n")
-        return
+        if await _lent(lender, loan_request, connection):
+            await connection.send_all(b"\n")
+            return
     await connection.send_all(b"\0\n")
+
+
+async def _lent(lender: Borrow, loan_request: bytes, connection: trio.SocketStream) -> bool:
+    """Lend a job of one engine until it is given back; return False if none suits."""
+    ending: list[Ending] = []
+    lost = trio.Event()
+
+    def on_lost(how: Ending) -> None:
+        ending.append(how)
+        lost.set()
+
+    async with lender(loan_request, on_lost) as borrowed:
+        if borrowed is None:
+            return False
+        job = _Job(borrowed.job_id, dict(borrowed.environment))
+        await connection.send_all(b"\0" + msgspec.json.encode(job) + b"\n")
+        async with unwrapped() as nursery:
+
+            @nursery.start_soon
+            async def tell() -> None:
+                await lost.wait()
+                await connection.send_all(msgspec.json.encode(ending[0]) + b"\n")
+
+            borrowed.clean = await connection.receive_some(1) == _CLEAN
+            nursery.cancel_scope.cancel()
+    return True
 
 
 @asynccontextmanager
@@ -116,7 +120,9 @@ async def _found(
     root: str, name: str, loan_request: bytes
 ) -> tuple[trio.SocketStream, _Job] | None:
     """Find a supervisor that lends a job; return the connection and the job."""
-    for other in await in_thread(_others, root, name):
+    for other in await in_thread(keepers, root):
+        if other == name:
+            continue
         with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(_ANSWER):
             stream = await _connected(root, other)
             job = None
@@ -128,17 +134,6 @@ async def _found(
             if job is not None:
                 return stream, job
     return None
-
-
-def _others(root: str, name: str) -> list[str]:
-    """Return the sockets of other supervisors that may keep jobs."""
-    names = [entry for entry in os.listdir(root) if entry.startswith((COMMON, BUILDS))]
-    found = []
-    for other in sorted(names):
-        with suppress(OSError):
-            if other != name and stat.S_ISSOCK(os.lstat(os.path.join(root, other)).st_mode):
-                found.append(other)
-    return found
 
 
 async def _connected(root: str, name: str) -> trio.SocketStream:

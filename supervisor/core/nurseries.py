@@ -41,11 +41,21 @@ async def unwrapped() -> AsyncIterator[trio.Nursery]:
             del error, errors
 
 
-async def cancel_after(event: trio.Event, scope: trio.CancelScope, seconds: float = 0) -> None:
-    """Cancel a scope when an event has come, or some seconds later."""
-    await event.wait()
-    await trio.sleep(seconds)
-    scope.cancel()
+@asynccontextmanager
+async def until(
+    happens: Callable[[], Awaitable[object]], seconds: float = 0
+) -> AsyncIterator[None]:
+    """Cancel the block when something has happened, or some seconds later."""
+    async with unwrapped() as nursery:
+
+        @nursery.start_soon
+        async def end() -> None:
+            await happens()
+            await trio.sleep(seconds)
+            nursery.cancel_scope.cancel()
+
+        yield
+        nursery.cancel_scope.cancel()
 
 
 async def bulkhead(what: str, task: Callable[[], Awaitable[object]]) -> None:

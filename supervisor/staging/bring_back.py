@@ -16,11 +16,10 @@ from collections.abc import Callable
 import msgspec
 
 from scrun.core.errors import StagingError
-from scrun.supervisor.core.files import OPEN_FOLDER, remove
-from scrun.supervisor.staging.copies import copy_attributes, is_deletion, is_set
+from scrun.supervisor.core.files import remove
+from scrun.supervisor.staging.copies import OPEN, READ, WRITE, copy_content, is_deletion, is_set
 from scrun.supervisor.staging.levels import Level
 
-_PIECE = 1 << 20
 _TEMPORARY = ".scrun-%d"
 
 
@@ -156,7 +155,7 @@ def _is_anew(name: str, source: int, new: os.stat_result, work: _Work) -> bool:
     """Return whether a directory was removed and made again: for engines that is a change."""
     if not work.opaque or not stat.S_ISDIR(new.st_mode):
         return False
-    folder = os.open(name, OPEN_FOLDER | os.O_CLOEXEC, dir_fd=source)
+    folder = os.open(name, OPEN, dir_fd=source)
     try:
         return is_set(folder, work.opaque)
     finally:
@@ -212,18 +211,12 @@ def _file(
 ) -> None:
     """Replace a file as a whole."""
     temporary = _TEMPORARY % os.getpid()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    reading = os.open(
-        name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source
-    )
+    reading = os.open(name, READ, dir_fd=source)
     try:
         remove(target, temporary, work.device)
-        writing = os.open(temporary, flags, 0o600, dir_fd=target)
+        writing = os.open(temporary, WRITE, 0o600, dir_fd=target)
         try:
-            left = new.st_size
-            while left > 0 and (sent := os.sendfile(writing, reading, None, min(left, _PIECE))):
-                left -= sent
-            copy_attributes(reading, writing)
+            copy_content(reading, writing, new.st_size)
             _dress(writing, new, old, work)
         finally:
             os.close(writing)

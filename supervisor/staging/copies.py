@@ -12,13 +12,13 @@ from scrun.supervisor.staging.overlay_options import Unusable
 
 MOST = 2000
 OPEN = OPEN_FOLDER | os.O_CLOEXEC
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _BYTES = 64 << 20
 _PIECE = 1 << 20
 _DEPTH = 50
 _MARKS = ("user.overlay.", "trusted.overlay.")  # the kernel's own
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def is_foreign(status: os.stat_result) -> bool:
@@ -136,17 +136,14 @@ def copy_entry(source: int, target: int, name: bytes, *, room: int, owners: bool
         return 0
     if not stat.S_ISREG(status.st_mode):
         raise Unusable(f"have a device, FIFO or socket of another user: {shown!a}")
-    reading = os.open(name, _READ, dir_fd=source)
+    reading = os.open(name, READ, dir_fd=source)
     try:
         status = os.fstat(reading)
         if status.st_size > room:
             raise Unusable(f"have more than {_BYTES >> 20} MiB to copy: {shown!a}")
-        writing = os.open(name, _WRITE, 0o600, dir_fd=target)
+        writing = os.open(name, WRITE, 0o600, dir_fd=target)
         try:
-            left = status.st_size
-            while left > 0 and (sent := os.sendfile(writing, reading, None, min(left, _PIECE))):
-                left -= sent
-            copy_attributes(reading, writing)
+            copy_content(reading, writing, status.st_size)
             dress(writing, status, owners=owners)
         finally:
             os.close(writing)
@@ -166,8 +163,11 @@ def dress(fd: int, status: os.stat_result, *, owners: bool) -> None:
     os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def copy_attributes(reading: int, writing: int) -> None:
-    """Copy extended attributes, as far as permitted."""
+def copy_content(reading: int, writing: int, size: int) -> None:
+    """Copy at most so many bytes, and the extended attributes, as far as permitted."""
+    left = size
+    while left > 0 and (sent := os.sendfile(writing, reading, None, min(left, _PIECE))):
+        left -= sent
     with contextlib.suppress(OSError):
         for name in os.listxattr(reading):
             if name.startswith(_MARKS):

@@ -5,9 +5,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 
-from scrun.supervisor.core.files import OPEN_FOLDER
-
-_OPEN = OPEN_FOLDER | os.O_CLOEXEC
+from scrun.supervisor.staging.copies import OPEN
 
 
 class Level:
@@ -20,9 +18,9 @@ class Level:
 
     def __init__(self, copied: str, original: str) -> None:
         self._above: list[int] = []
-        self._here = [os.open(copied, _OPEN)]
+        self._here = [os.open(copied, OPEN)]
         try:
-            self._here.append(os.open(original, _OPEN))
+            self._here.append(os.open(original, OPEN))
         except BaseException:
             self.close()
             raise
@@ -73,9 +71,9 @@ class Level:
 
 
 def _opened(name: str, pair: list[int]) -> list[int]:
-    source = os.open(name, _OPEN, dir_fd=pair[0])
+    source = os.open(name, OPEN, dir_fd=pair[0])
     try:
-        return [source, os.open(name, _OPEN, dir_fd=pair[1])]
+        return [source, os.open(name, OPEN, dir_fd=pair[1])]
     except BaseException:
         os.close(source)
         raise

@@ -12,8 +12,7 @@ from typing import Self
 
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry, dress, is_foreign
 from scrun.supervisor.staging.foreign import Foreign
-
-_OPAQUE = "user.overlay.opaque"
+from scrun.supervisor.staging.overlay_options import opaque
 
 
 def copy_foreign(foreign: Foreign, rootfs: str, into: str) -> frozenset[str]:
@@ -41,7 +40,7 @@ def copy_foreign(foreign: Foreign, rootfs: str, into: str) -> frozenset[str]:
                 continue
             two.descend(path, folders)
             done.append(path)
-            os.setxattr(two.target, _OPAQUE, b"y")
+            os.setxattr(two.target, opaque(users=True), b"y")
             copy_all(two.source, two.target, room)
     for path in sorted(foreign.paths):
         folder, name = os.path.split(path)

@@ -180,6 +180,7 @@ metadata:
   name: web
 spec:
   hostNetwork: true
+  shareProcessNamespace: {share_processes}
   restartPolicy: Never
   containers:
 """
@@ -202,10 +203,11 @@ services:
 """
 
 
-def write_kube(podman: Podman, script: str) -> str:
+def write_kube(podman: Podman, script: str, *, share_processes: bool = False) -> str:
     """Describe a pod `web` of two containers, `one` and `two`; return the file's path."""
+    pod = _KUBE.format(share_processes=json.dumps(share_processes))
     two = (_CONTAINER.format(name=name, script=json.dumps(script)) for name in ("one", "two"))
-    return str(given(podman, "kube.yaml", _KUBE + "".join(two)))
+    return str(given(podman, "kube.yaml", pod + "".join(two)))
 
 
 def write_compose(podman: Podman, script: str) -> None:

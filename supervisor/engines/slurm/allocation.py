@@ -32,7 +32,7 @@ from scrun.model.waiting import Waiting, in_vain_line
 from scrun.supervisor.children.processes import Child, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.grammar import is_chatter
 from scrun.supervisor.engines.slurm.job_ending import query_ending
@@ -132,7 +132,7 @@ class _Allocation:
 
     async def watch(self, salloc: Child) -> None:
         """Report the loss of the job. A release cancels this first."""
-        async with _until_the_end_of(salloc):
+        async with until(salloc.wait):
             await self._revoked()
             await trio.sleep(_LAST_WORDS)  # the next line may have the cause
         if self.state.revoked:
@@ -191,7 +191,7 @@ class _Allocation:
         """
         state = self.state
         with trio.move_on_after(_FIRST_WORDS, shield=True):
-            async with _until_the_end_of(salloc):  # salloc closes the line a moment before it ends
+            async with until(salloc.wait):  # salloc closes the line a moment before it ends
                 await self.known.wait()
                 if state.granted:
                     # Its shell is about to start. A salloc whose job is cancelled just before that
@@ -325,20 +325,6 @@ async def allocated(
     if environment is None:
         reason, kind = await allocation.reason(salloc_request.because)
         raise AllocationRefused(f"no job for container {request.container}: {reason}", kind)
-
-
-@asynccontextmanager
-async def _until_the_end_of(salloc: Child) -> AsyncIterator[None]:
-    """Cancel the block when salloc ends."""
-    async with unwrapped() as nursery:
-
-        @nursery.start_soon
-        async def end() -> None:
-            await salloc.wait()
-            nursery.cancel_scope.cancel()
-
-        yield
-        nursery.cancel_scope.cancel()
 
 
 def _send_status(line: trio.socket.SocketType, ending: Ending | None) -> None:

@@ -15,7 +15,7 @@ from scrun.model.states import Ending, killed, taken
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
-from scrun.supervisor.core.nurseries import cancel_after, unwrapped
+from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.local.environment import with_variables
@@ -219,10 +219,8 @@ class ShimJob(SlurmJob):
 
     async def _finished(self, streams: ContainerStreams) -> None:
         """Wait for the output's reader, as long as nobody kills the container."""
-        async with unwrapped() as nursery:
-            nursery.start_soon(cancel_after, self._killed, nursery.cancel_scope, LAST_OUTPUT)
+        async with until(self._killed.wait, LAST_OUTPUT):
             await streams.finished(LAST_OUTPUT)
-            nursery.cancel_scope.cancel()
 
     async def _job_ended(self) -> Ending | None:
         """Return how the job ended, if it did and nobody else learns of it.
@@ -356,10 +354,8 @@ class _FirstProcess:
         """Start the container's program."""
         self._starting = True
         try:
-            async with unwrapped() as nursery:
-                nursery.start_soon(cancel_after, self._ended, nursery.cancel_scope)
+            async with until(self._ended.wait):
                 await self._job.begin(self._shim)
-                nursery.cancel_scope.cancel()
         finally:
             self._starting = False
             self.begun.set()

@@ -10,7 +10,7 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.core.nurseries import cancel_after, unwrapped
+from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
 from scrun.supervisor.engines.slurm.job_state import JobState
@@ -204,13 +204,13 @@ class ShimStep:
 
     async def _connect(self, to_srun: int, from_srun: int, srun_ended: trio.Event) -> None:
         try:
-            async with unwrapped() as nursery:
-                nursery.start_soon(cancel_after, self._leaving, nursery.cancel_scope)
-                async with connected(to_srun, from_srun, self._journal) as shim:
-                    await self._get_ready(shim)
-                    self._known.set()
-                    await shim.lost.wait()
-                nursery.cancel_scope.cancel()
+            async with (
+                until(self._leaving.wait),
+                connected(to_srun, from_srun, self._journal) as shim,
+            ):
+                await self._get_ready(shim)
+                self._known.set()
+                await shim.lost.wait()
         except ShimLost as error:
             self._journal.write("verbose", str(error))
         if self.hello is None:  # what srun says decides whether there is a second try

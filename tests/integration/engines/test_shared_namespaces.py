@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import cluster, users
-from tests.harness.podman import RUN, Podman, given
+from tests.harness.podman import RUN, Podman, write_kube
 from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import CGROUP2, Site
 from tests.harness.wait import wait_until, wait_while
@@ -203,29 +203,9 @@ def test_of_a_container(podman: Podman, kind: str) -> None:
     podman.must("rm", "--force", "--time", "0", "one")
 
 
-KUBE = """\
-apiVersion: v1
-kind: Pod
-metadata:
-  name: web
-spec:
-  hostNetwork: true
-  shareProcessNamespace: true
-  restartPolicy: Never
-  containers:
-"""
-CONTAINER = """\
-  - name: {name}
-    image: localhost/busybox
-    imagePullPolicy: Never
-    command: ["/bin/sh", "-c", {script}]
-"""
-
-
 @pytest.mark.covers("podman kube, play")
 def test_kube_play(podman: Podman) -> None:
-    containers = (CONTAINER.format(name=n, script=json.dumps(STAYS)) for n in ("one", "two"))
-    path = str(given(podman, "kube.yaml", KUBE + "".join(containers)))
+    path = write_kube(podman, STAYS, share_processes=True)
     podman.must("kube", "play", path)
     assert namespace(podman, "web-one", "pid") == namespace(podman, "web-two", "pid")
     assert namespace(podman, "web-one", "ipc") == namespace(podman, "web-two", "ipc")
