@@ -72,7 +72,7 @@ def decoded(payload: memoryview, kind: type[T]) -> T:
     """Return a message.
 
     Raises:
-        BrokenFrame: It is none.
+        BrokenFrame: It is not JSON of that form.
     """
     try:
         return msgspec.json.decode(payload, type=kind)

@@ -51,7 +51,7 @@ class StreamTable:
         """Take a frame. One of a stream that has ended for us is dropped.
 
         Raises:
-            BrokenFrame: It is none of a stream's, or disobeys the window.
+            BrokenFrame: It belongs to no stream, or exceeds the window.
         """
         if kind == DATA:
             if number in self.incoming:
