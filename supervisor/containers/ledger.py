@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from scrun.model.identity import myself
 from scrun.model.record import FORMAT, Record, write_record
 from scrun.model.waiting import OF_WAITING, Waiting, annotations_of, waiting_line
 from scrun.oci.state import render_state
 from scrun.supervisor.containers.records import make_record
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Job, SaysLaunch
-from scrun.supervisor.core.identity import myself
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 

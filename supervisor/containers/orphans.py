@@ -8,12 +8,12 @@ import msgspec
 
 from scrun.core.errors import ScrunError, StateError
 from scrun.core.paths import has_record
+from scrun.model.identity import myself
 from scrun.model.record import Record, of_the_lost, read_record, write_record
 from scrun.settings.file.load import Settings, load, merge
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.records import remove_record
 from scrun.supervisor.contracts.stager import Leftover
-from scrun.supervisor.core.identity import myself
 from scrun.supervisor.core.ownership import take_over
 from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.plugins.choose_engine import Engines

@@ -20,6 +20,7 @@ import trio
 
 from scrun.core.errors import ScrunError
 from scrun.core.paths import LOOKED, has_record, looked
+from scrun.model.identity import boot
 from scrun.model.record import read_record
 from scrun.oci.ids import is_id
 from scrun.settings.file.load import load
@@ -27,7 +28,6 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers import orphans
 from scrun.supervisor.containers.records import remove_of_the_dead
 from scrun.supervisor.contracts.engine import Engine, RemembersJobs
-from scrun.supervisor.core.identity import boot
 from scrun.supervisor.core.ownership import own
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.supervisor_log import fault, log

@@ -7,7 +7,7 @@ directory.
 import os
 
 from scrun.core.errors import StagingError
-from scrun.supervisor.core.identity import is_dead
+from scrun.model.identity import is_dead
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.staging.owner import beginning, read_owner, scratch_of

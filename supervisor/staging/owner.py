@@ -13,9 +13,9 @@ import msgspec
 
 from scrun.core.errors import StagingError
 from scrun.core.paths import read_regular
+from scrun.model.identity import myself, root_name
 from scrun.model.record import ProcessIdentity
 from scrun.settings.oci_conf.patterns import substitute
-from scrun.supervisor.core.identity import myself, root_name
 from scrun.supervisor.core.names import user_of
 
 OWNER = "owner.json"

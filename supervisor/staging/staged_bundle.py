@@ -18,10 +18,11 @@ import msgspec
 
 from scrun.core.errors import StagingError, described
 from scrun.core.paths import real_id
+from scrun.core.removal import OPEN_FOLDER, remove
+from scrun.model.identity import is_dead
 from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.core.files import OPEN_FOLDER, copy, mebibytes, remove, write
-from scrun.supervisor.core.identity import is_dead
+from scrun.supervisor.core.files import copy, mebibytes, write
 from scrun.supervisor.core.private import make_private, not_ours
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.mapped import remove_mapped

@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from scrun.core.errors import StagingError, described
+from scrun.core.removal import remove_tree
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import without
 from scrun.settings.oci_conf.task import ENVIRONMENT, Task
 from scrun.supervisor.contracts.engine import Step
-from scrun.supervisor.core.files import remove_tree, write
+from scrun.supervisor.core.files import write
 from scrun.supervisor.core.private import make_private, not_ours
 from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
 

@@ -10,6 +10,7 @@ import trio
 
 from scrun.core.errors import EngineError, EngineUnavailable, ScrunError, SettingsError
 from scrun.core.paths import real_id
+from scrun.model.identity import mark
 from scrun.model.states import Ending
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import node_runtime
@@ -23,7 +24,6 @@ from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.core.identity import mark
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, allocated
 from scrun.supervisor.engines.slurm.cancel import cancel_job

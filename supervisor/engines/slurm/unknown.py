@@ -5,9 +5,9 @@ import contextlib
 import msgspec
 import trio
 
+from scrun.model.identity import is_dead, read_mark
 from scrun.model.record import ProcessIdentity
 from scrun.supervisor.children.processes import ChildEnv, output_of
-from scrun.supervisor.core.identity import is_dead, read_mark
 from scrun.supervisor.engines.slurm.tools import Tools
 
 _FORMAT = "JobID:30,AllocSID:30,SubmitTime:30"

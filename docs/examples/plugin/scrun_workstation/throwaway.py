@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
+from scrun.core.removal import remove_tree
 from scrun.oci.config import Bundle
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
-from scrun.supervisor.core.files import remove_tree
 from scrun.supervisor.staging import builtin
 from scrun.supervisor.staging.staged_bundle import directory_for, make_directory
 

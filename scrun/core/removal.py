@@ -1,0 +1,120 @@
+"""Remove trees that somebody else, who may be hostile, has written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+from scrun.core.errors import StagingError
+
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class _Level(NamedTuple):
+    """A directory on the path to the current one.
+
+    Attributes:
+        name: Its name.
+        above: The identity of its parent.
+        todo: The remaining entries of its parent.
+    """
+
+    name: str
+    above: tuple[int, int]
+    todo: list[str]
+
+
+def remove_tree(path: str) -> None:
+    """Remove a path as `remove` does; its directory must not be a link.
+
+    Raises:
+        StagingError: See `remove`.
+        OSError: Likewise; or its directory does not exist.
+    """
+    directory, name = os.path.split(path)
+    parent = os.open(directory, OPEN_FOLDER | os.O_CLOEXEC)
+    try:
+        remove(parent, name, os.fstat(parent).st_dev)
+    finally:
+        os.close(parent)
+
+
+def remove(parent: int, name: str, device: int) -> None:
+    """Remove an entry and all below it, without following links or entering other file systems.
+
+    It takes two descriptors and no recursion at any depth: a container can nest ten thousands of
+    directories.
+
+    Args:
+        parent: The directory of the entry.
+        name: The entry; nothing happens if it does not exist.
+        device: The file system.
+
+    Raises:
+        StagingError: Something is mounted there, or somebody moves directories meanwhile.
+        OSError: Something cannot be removed.
+    """
+    here = os.dup(parent)
+    way: list[_Level] = []
+    todo = [name]
+    try:
+        while todo or way:
+            if todo:
+                folder = _unless_folder(here, todo[-1], device, way)
+                level = _Level(todo.pop(), _identity(here), todo)
+                if folder < 0:
+                    continue
+                way.append(level)
+                os.close(here)
+                here = folder
+                todo = os.listdir(here)
+            else:
+                above = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
+                os.close(here)
+                here = above
+                level = way.pop()
+                if _identity(here) != level.above:
+                    raise StagingError(f"{_path(way, level.name)} was moved while it was removed")
+                os.rmdir(level.name, dir_fd=here)
+                todo = level.todo
+    finally:
+        os.close(here)
+
+
+def _unless_folder(parent: int, name: str, device: int, way: list[_Level]) -> int:
+    """Open a directory; remove anything else, and return -1."""
+    try:
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return -1
+    if not stat.S_ISDIR(status.st_mode):
+        os.unlink(name, dir_fd=parent)
+        return -1
+    if status.st_dev != device:
+        raise StagingError(f"{_path(way, name)} is a mount point")
+    if status.st_mode & 0o700 != 0o700:
+        _open_up(parent, name)
+    return os.open(name, OPEN_FOLDER | os.O_CLOEXEC, dir_fd=parent)
+
+
+def _identity(folder: int) -> tuple[int, int]:
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _path(way: list[_Level], name: str) -> str:
+    return "/".join((*(level.name for level in way), name))
+
+
+def _open_up(parent: int, name: str) -> None:
+    """Give the owner all permissions for a directory: images have some without.
+
+    chmod(2) follows links, so this uses a descriptor that cannot be of a link, in case somebody
+    replaces the directory meanwhile.
+    """
+    folder = os.open(name, OPEN_FOLDER | os.O_PATH, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{folder}", 0o700)
+    finally:
+        os.close(folder)
