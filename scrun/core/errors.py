@@ -13,6 +13,7 @@
     │   ├── AllocationRefused   no job was made
     │   ├── AllocationLost      the job was taken away
     │   └── EngineUnavailable   no answer: nothing is known
+    ├── ImageError              where an image comes from, or the store of images
     ├── StagingError            stage in or stage out, built in or scrun.lua
     ├── PluginUnavailable       no such engine or stager, or it cannot be used here
     ├── SpankError              a script of plugstack.conf, or one of its options
@@ -181,6 +182,13 @@ class StagingError(ScrunError):
 
     Raised by staging. At stage in ``create`` fails with it and the job is released; at
     stage out it is logged, and the rest of the cleanup goes on.
+    """
+
+
+class ImageError(ScrunError):
+    """An image cannot be got, unpacked or kept.
+
+    Raised before there is a container. Report it; nothing is left in the store.
     """
 
 

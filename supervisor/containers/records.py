@@ -9,7 +9,7 @@ import tempfile
 
 from scrun.core.errors import ContainerExists, SettingsError, StagingError
 from scrun.core.paths import has_record
-from scrun.core.removal import remove
+from scrun.core.trees import remove
 from scrun.model.record import Record, write_record
 from scrun.protocol import wire
 from scrun.supervisor.core.ownership import own

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from typing import TYPE_CHECKING
 
 from scrun.core.errors import StagingError
-from scrun.core.removal import OPEN_FOLDER
+from scrun.core.trees import OPEN_FOLDER, everything_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 FILE_LIMIT = 1 << 20
 DIRECTORY_LIMIT = 16 << 20
@@ -103,18 +102,6 @@ def _copy_file(reading: int, source: str, name: str, folder: int | None, limit: 
     write(name, content, folder)
     os.chmod(name, status.st_mode & 0o777, dir_fd=folder)
     return len(content)
-
-
-def everything_below(directory: str) -> Iterator[os.stat_result]:
-    """Yield the status of everything below a directory; skips what cannot be read."""
-    todo = [directory]
-    while todo:
-        with contextlib.suppress(OSError), os.scandir(todo.pop()) as found:
-            for entry in found:
-                status = entry.stat(follow_symlinks=False)
-                if stat.S_ISDIR(status.st_mode):
-                    todo.append(entry.path)
-                yield status
 
 
 def mebibytes(directory: str) -> int:

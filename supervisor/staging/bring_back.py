@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from scrun.core.errors import StagingError
-from scrun.core.removal import remove
+from scrun.core.trees import remove
 from scrun.supervisor.staging.copies import OPEN, READ, WRITE, copy_content, is_deletion, is_set
 from scrun.supervisor.staging.levels import Level
 

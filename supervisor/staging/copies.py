@@ -7,7 +7,7 @@ import contextlib
 import os
 import stat
 
-from scrun.core.removal import OPEN_FOLDER
+from scrun.core.trees import OPEN_FOLDER
 from scrun.supervisor.staging.overlay_options import Unusable
 
 MOST = 2000

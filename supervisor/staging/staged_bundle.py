@@ -18,7 +18,7 @@ import msgspec
 
 from scrun.core.errors import StagingError, described
 from scrun.core.paths import real_id
-from scrun.core.removal import OPEN_FOLDER, remove
+from scrun.core.trees import OPEN_FOLDER, remove
 from scrun.model.identity import is_dead
 from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import Staged

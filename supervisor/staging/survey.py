@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from scrun.core.trees import everything_below
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.core.files import DIRECTORY_LIMIT, everything_below
+from scrun.supervisor.core.files import DIRECTORY_LIMIT
 from scrun.supervisor.staging.mounts import below, binds, only_here
 from scrun.supervisor.staging.plan import Source
 

@@ -8,7 +8,7 @@ XDG_RUNTIME_DIR), so settings for every command belong in a file.
 
 A wrong key, type or value is an error that names the file and the key. The keys are
 documented on the classes `Settings`, `Log`, `Slurm`, `Local`, `RuntimeSettings`, `Staging`,
-`Lua` and `Spank`.
+`Images`, `Lua` and `Spank`.
 """
 
 from collections.abc import Mapping
@@ -195,6 +195,20 @@ class Staging(msgspec.Struct, frozen=True):
     overlay: Literal["mount", "copy"] = "mount"
 
 
+class Images(msgspec.Struct, frozen=True):
+    """`[images]`: images that scrun itself gets and unpacks, for `scrun run IMAGE`.
+
+    Attributes:
+        store: The directory for them, on a file system that the nodes share, with patterns as in
+            `scratch`. Default: `images-UID` in the directory of `[staging] scratch`, else
+            `.cache/scrun/images` in the user's home.
+        fresh: Seconds for which a tag names what it named when it was last looked up.
+    """
+
+    store: Path | None = None
+    fresh: Seconds = 3600
+
+
 class Lua(msgspec.Struct, frozen=True):
     """`[lua]`: scrun.lua, a site's script that stages bundles.
 
@@ -248,6 +262,7 @@ class Settings(msgspec.Struct, frozen=True):
         local: See `Local`.
         runtime: See `RuntimeSettings`.
         staging: See `Staging`.
+        images: See `Images`.
         lua: See `Lua`.
         plugins: `[plugins.NAME]`: the settings of other engines and stagers, by their names.
         spank: See `Spank`.
@@ -265,6 +280,7 @@ class Settings(msgspec.Struct, frozen=True):
     local: Local = Local()
     runtime: RuntimeSettings = RuntimeSettings()
     staging: Staging = Staging()
+    images: Images = Images()
     lua: Lua = Lua()
     plugins: dict[str, dict[str, Any]] = {}
     spank: Spank = Spank()

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from scrun.core.errors import StagingError, described
-from scrun.core.removal import remove_tree
+from scrun.core.trees import remove_tree
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import without
 from scrun.settings.oci_conf.task import ENVIRONMENT, Task

@@ -36,13 +36,14 @@ settings.slurm
 settings.file
 settings
 settings.oci_conf settings.spank
+images
 cli anchor install
 cli.completion
 client
 commands
 """
 SHARED = "core protocol oci model settings settings.file settings.slurm settings.oci_conf " \
-    "settings.spank cli"  # fmt: skip
+    "settings.spank images cli"  # fmt: skip
 SUPERVISOR = """
 log worker reapers shim
 core

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import trio
 
-from scrun.core.removal import remove_tree
+from scrun.core.trees import remove_tree
 from scrun.oci.config import Bundle
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scrun.core import removal
+from scrun.core import trees
 from scrun.core.errors import StagingError
 from scrun.model.record import Record
 from scrun.supervisor.containers.records import make_record, remove_half_made, remove_record
@@ -136,7 +136,7 @@ def test_directories_that_are_moved_away_meanwhile(
     monkeypatch.setattr(os, "listdir", listed)
     try:
         with pytest.raises(StagingError, match="doomed/a/b was moved while it was removed"):
-            removal.remove(folder, "doomed", os.fstat(folder).st_dev)
+            trees.remove(folder, "doomed", os.fstat(folder).st_dev)
     finally:
         monkeypatch.undo()
         os.close(folder)

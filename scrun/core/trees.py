@@ -1,14 +1,30 @@
-"""Remove trees that somebody else, who may be hostile, has written."""
+"""Walk and remove trees that somebody else, who may be hostile, has written."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from scrun.core.errors import StagingError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def everything_below(directory: str) -> Iterator[os.stat_result]:
+    """Yield the status of everything below a directory; skips what cannot be read."""
+    todo = [directory]
+    while todo:
+        with contextlib.suppress(OSError), os.scandir(todo.pop()) as found:
+            for entry in found:
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
+                    todo.append(entry.path)
+                yield status
 
 
 class _Level(NamedTuple):

@@ -1,0 +1,54 @@
+"""Where the store of images is, and what a bundle has to do with it."""
+
+import os
+
+from scrun.core.errors import SettingsError
+from scrun.images.store import ROOTFS, Facts, read_facts
+from scrun.settings.file.load import Settings
+from scrun.settings.oci_conf.patterns import substitute
+
+
+def store_path(settings: Settings, *, uid: int, user: "str | None", home: "str | None") -> str:
+    """Return the directory of a user's store. Pure.
+
+    Args:
+        settings: The settings.
+        uid: The user.
+        user: Their name, for `%u`; None: they have none.
+        home: Their home, for the default; None: they have none.
+
+    Raises:
+        SettingsError: The settings use a name or a home that the user does not have.
+    """
+    named = settings.images.store
+    if named is not None:
+        return _fill_in("[images] store", named, uid, user)
+    if (scratch := settings.staging.scratch) is not None:
+        return os.path.join(_fill_in("[staging] scratch", scratch, uid, user), f"images-{uid}")
+    if home is None:
+        raise SettingsError(
+            f"no directory for the images of uid {uid}, who has no home: set `store` in the "
+            "section [images] of scrun.toml"
+        )
+    return os.path.join(home, ".cache", "scrun", "images")
+
+
+def _fill_in(setting: str, pattern: str, uid: int, user: "str | None") -> str:
+    if user is None and "%u" in pattern.replace("%%", ""):
+        raise SettingsError(
+            f"{setting} = {pattern!r}: uid {uid} has no user name: use %U, the uid, instead of %u"
+        )
+    values = {"u": user or str(uid), "U": str(uid)}
+    return substitute(pattern, values, shell=False)
+
+
+def image_of(bundle: str, rootfs: str) -> "Facts | None":
+    """Return the image that a bundle's root file system is, or None.
+
+    Args:
+        bundle: The bundle's directory.
+        rootfs: `root.path` of its config.json.
+    """
+    if os.path.normpath(os.path.join(bundle, rootfs)) != os.path.join(bundle, ROOTFS):
+        return None
+    return read_facts(bundle)

@@ -1,0 +1,320 @@
+"""The store of images: a directory that the nodes see, with a root file system for each key.
+
+::
+
+    STORE/                   0700, one user's
+      KEY/                   an image: complete if it is there, and never changed
+        scrun-image.json     what it is (`Facts`); its time is that of the last use
+        rootfs/              its root file system, or a link to a directory of the user's
+        rootfs.sqfs          or this: a file system to be mounted
+      leases/KEY/            containers that use it (`scrun.images.leases`)
+      locks/KEY              held by whoever makes or removes it (`scrun.images.locks`)
+      names/                 a store of root file systems with names, which are written to
+      tags/                  what a tag named, and when (`scrun.images.tags`)
+      tmp/KEY.HOST.PID.…/    is being made, or removed
+
+A key says what the content is: two things with one key are the same. Everything here blocks: in a
+supervisor, call it in a worker thread.
+"""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from scrun.core.errors import ImageError, described
+from scrun.core.paths import replaceable
+from scrun.core.trees import everything_below, remove_tree
+from scrun.images import leases
+from scrun.images.locks import Lock, locked, locked_if_free
+
+FACTS = "scrun-image.json"
+ROOTFS = "rootfs"
+SQUASHFS = "rootfs.sqfs"
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,127}")
+_FOLDERS = ("leases", "locks", "tags", "tmp")
+_DAY = 86400.0
+_LARGEST = 16 << 20
+_REMEDY = "name another directory in [images] store of scrun.toml"
+
+
+class Defaults(msgspec.Struct, frozen=True):
+    """How an image's program is started, as far as the image says.
+
+    Attributes:
+        entrypoint: The first words of the command line.
+        cmd: The further words, unless the user has others.
+        env: Variables, `NAME=VALUE`.
+        cwd: The working directory.
+        uid: The user.
+        gid: Their group.
+        groups: Further groups.
+    """
+
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    cwd: str = "/"
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What is known of an image.
+
+    Attributes:
+        source: Where it came from, as a user wrote it.
+        digest: That of its manifest; "" if it has none.
+        size: Bytes on disk.
+        made: When it came into the store.
+        writable: Whether containers write to its root file system.
+        defaults: How its program is started.
+        format: The version of this file.
+    """
+
+    source: str
+    digest: str = ""
+    size: int = 0
+    made: float = 0.0
+    writable: bool = False
+    defaults: Defaults = Defaults()
+    format: int = 1
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An image of the store.
+
+    Attributes:
+        key: Its key.
+        directory: Its directory, which is a bundle's but for config.json.
+        facts: What is known of it.
+    """
+
+    key: str
+    directory: str
+    facts: Facts
+
+    @property
+    def rootfs(self) -> str:
+        """The directory of its root file system."""
+        return os.path.join(self.directory, ROOTFS)
+
+    def used(self) -> float:
+        """Return when a container last used it."""
+        try:
+            return os.stat(os.path.join(self.directory, FACTS)).st_mtime
+        except FileNotFoundError:
+            return self.facts.made
+
+
+Fill = Callable[[str, Lock], Facts]
+"""Makes `rootfs` or `rootfs.sqfs` in a directory, and says how far it is by the lock."""
+
+
+def read_facts(directory: str) -> "Facts | None":
+    """Return what is known of the image in a directory; None if there is none."""
+    try:
+        with open(os.path.join(directory, FACTS), "rb") as file:
+            return msgspec.json.decode(file.read(_LARGEST), type=Facts)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+class Store:
+    """A store; see above.
+
+    Attributes:
+        path: Its directory.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Make the directories that are missing.
+
+        Raises:
+            ImageError: They cannot be made, or others could change them.
+        """
+        self.path = path
+        try:
+            if reason := replaceable(path):
+                raise ImageError(f"store of images {reason}; {_REMEDY}")
+            for name in (path, *(os.path.join(path, name) for name in _FOLDERS)):
+                os.makedirs(name, mode=0o700, exist_ok=True)
+            status = os.stat(path)
+        except OSError as error:
+            raise ImageError(f"store of images: {described(error)}; {_REMEDY}") from error
+        if status.st_uid != os.geteuid():
+            owner = f"belongs to uid {status.st_uid}"
+            raise ImageError(f"store of images {path}: {owner}; {_REMEDY}")
+
+    def names(self) -> "Store":
+        """Return the store of root file systems with names; they are its keys.
+
+        Raises:
+            ImageError: It cannot be made.
+        """
+        return Store(os.path.join(self.path, "names"))
+
+    def find(self, key: str) -> "Entry | None":
+        """Return an image, or None."""
+        directory = os.path.join(self.path, _checked(key))
+        facts = read_facts(directory)
+        return Entry(key, directory, facts) if facts else None
+
+    def entries(self) -> list[Entry]:
+        """Return all images."""
+        names = [name for name in sorted(os.listdir(self.path)) if _KEY.fullmatch(name)]
+        return [entry for name in names if (entry := self.find(name))]
+
+    def make(
+        self, key: str, fill: Fill, waiting: Callable[[str], None] = lambda said: None
+    ) -> Entry:
+        """Return an image; make it if it is not there. One at a time makes it.
+
+        Args:
+            key: Its key.
+            fill: Makes it.
+            waiting: See `scrun.images.locks.locked`.
+
+        Raises:
+            ImageError: The store cannot be written.
+            Exception: What `fill` raises. Nothing is left then.
+        """
+        if entry := self.find(key):
+            return entry
+        with locked(self._lock(key), waiting=waiting) as lock:
+            if entry := self.find(key):
+                return entry
+            self._clear(key)
+            directory = self._temporary(key)
+            try:
+                os.mkdir(directory, 0o700)
+                self._publish(key, directory, fill(directory, lock))
+            except OSError as error:
+                raise ImageError(f"store of images: {described(error)}") from error
+            finally:
+                if os.path.lexists(directory):
+                    remove_tree(directory)
+        if entry := self.find(key):
+            return entry
+        raise ImageError(f"store of images {self.path}: {key} was removed meanwhile; try again")
+
+    def _publish(self, key: str, directory: str, facts: Facts) -> None:
+        size = _size(directory)
+        facts = msgspec.structs.replace(facts, size=size, made=time.time())
+        with open(os.path.join(directory, FACTS), "wb") as file:
+            file.write(msgspec.json.encode(facts))
+        # all of it, before the name is there: after a crash a complete image has its content
+        subprocess.run(["sync", "-f", directory], check=False, stderr=subprocess.DEVNULL)
+        try:
+            os.rename(directory, os.path.join(self.path, key))
+        except OSError:
+            if not self.find(key):  # another machine was faster
+                raise
+
+    def lease(self, key: str, lease: leases.Lease) -> "Entry | None":
+        """Keep an image from being removed, for a container; None if it is not there.
+
+        It holds until the container's record and this process are gone, or `give_back` is called.
+
+        Raises:
+            OSError: The lease cannot be written.
+        """
+        with locked(self._lock(key), shared=True):
+            if (entry := self.find(key)) is None:
+                return None
+            leases.take(self._leases(key), lease)
+            with contextlib.suppress(OSError):
+                os.utime(os.path.join(entry.directory, FACTS))
+            return entry
+
+    def give_back(self, key: str, lease: leases.Lease) -> None:
+        """End a lease."""
+        leases.give_back(self._leases(key), lease)
+
+    def users(self, key: str) -> list[leases.Lease]:
+        """Return who uses an image."""
+        return leases.those_that_hold(self._leases(key))
+
+    def remove(self, key: str) -> list[leases.Lease]:
+        """Remove an image unless it is used; return who uses it.
+
+        Raises:
+            OSError: It cannot be removed.
+            StagingError: Likewise.
+        """
+        with locked(self._lock(key)):
+            if held := self.users(key):
+                return held
+            trash = self._temporary(key)
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(os.path.join(self.path, key), trash)
+            # where locks do not reach other machines, one of them may have leased it meanwhile
+            if held := self.users(key):
+                os.rename(trash, os.path.join(self.path, key))
+                return held
+            if os.path.lexists(trash):
+                remove_tree(trash)
+            with contextlib.suppress(OSError):
+                os.rmdir(self._leases(key))
+        return []
+
+    def tidy(self) -> None:
+        """Remove what killed processes have left."""
+        for key in {name.partition(".")[0] for name in os.listdir(self._temporaries)}:
+            if _KEY.fullmatch(key):
+                with locked_if_free(self._lock(key)) as free:
+                    if free:
+                        self._clear(key)
+
+    def tag_file(self, name: str) -> str:
+        """Return the path of a file below `tags`."""
+        return os.path.join(self.path, "tags", _checked(name))
+
+    @property
+    def _temporaries(self) -> str:
+        return os.path.join(self.path, "tmp")
+
+    def _temporary(self, key: str) -> str:
+        unique = f"{_checked(key)}.{_host()}.{os.getpid()}.{time.monotonic_ns()}"
+        return os.path.join(self._temporaries, unique)
+
+    def _lock(self, key: str) -> str:
+        return os.path.join(self.path, "locks", _checked(key))
+
+    def _leases(self, key: str) -> str:
+        return os.path.join(self.path, "leases", _checked(key))
+
+    def _clear(self, key: str) -> None:
+        """Remove what was being made of a key; its lock is held."""
+        for name in os.listdir(self._temporaries):
+            of, _, rest = name.partition(".")
+            path = os.path.join(self._temporaries, name)
+            with contextlib.suppress(FileNotFoundError):
+                # where locks do not reach other machines, somebody there may be at it
+                if of == key and (rest.startswith(f"{_host()}.") or _is_old(path)):
+                    remove_tree(path)
+
+
+def _checked(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise ImageError(f"{key[:80]!r}: is no name in a store of images: letters, digits, _ + -")
+    return key
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:64]
+
+
+def _is_old(path: str) -> bool:
+    return time.time() - os.lstat(path).st_mtime > _DAY
+
+
+def _size(directory: str) -> int:
+    return sum(status.st_blocks * 512 for status in everything_below(directory))
