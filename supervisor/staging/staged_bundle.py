@@ -7,7 +7,6 @@ of mount sources in `files`. Everything here blocks: call it in a worker thread.
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 import threading
 from pathlib import Path
@@ -31,14 +30,14 @@ from scrun.supervisor.staging.overlaid import OVERLAY, UPPER, Rootfs, lay_out
 from scrun.supervisor.staging.overlay_options import Unusable, opaque
 from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from scrun.supervisor.staging.policy import fit
+from scrun.supervisor.staging.root import REMEDY, owners_are_lost, rootfs_for_nodes
 from scrun.supervisor.staging.short_link import remove_link
-from scrun.supervisor.staging.survey import mount_of, on_the_nodes, read_mounts, survey
+from scrun.supervisor.staging.survey import mount_of, read_mounts, survey
 from scrun.supervisor.staging.view import view_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from scrun.oci.userns import BothIds
     from scrun.settings.file.load import Staging
     from scrun.supervisor.contracts.engine import JobRequest
     from scrun.supervisor.contracts.target import Target
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 _CONFIG = "config.json"
 _ROOTFS = "rootfs"
 _AUTOREMOVE = "io.podman.annotations.autoremove"
-_REMEDY = "set `scratch` in the section [staging] of scrun.toml to another directory"
 
 
 def directory_for(settings: Staging, request: JobRequest) -> str:
@@ -129,12 +127,12 @@ def make_directory(directory: str, *, owner: Owner | None = None) -> None:
             clean(directory, left.rootfs)
             os.makedirs(directory, mode=0o700, exist_ok=True)
 
-    make_private(directory, _REMEDY, clean_up)
+    make_private(directory, REMEDY, clean_up)
     if owner is not None:
         try:
             write(os.path.join(directory, OWNER), msgspec.json.encode(owner))
         except OSError as error:
-            raise StagingError(f"staging in {directory}: {error.strerror}; {_REMEDY}") from error
+            raise StagingError(f"staging in {directory}: {error.strerror}; {REMEDY}") from error
 
 
 def _fill(
@@ -153,9 +151,9 @@ def _fill(
     staged_rootfs = os.path.join(directory, _ROOTFS)
     why_copied, copied_from = None, ""
     if target.elsewhere:
-        rootfs, why_copied = _rootfs_for_nodes(rootfs, os.path.realpath(bundle), target)
+        rootfs, why_copied = rootfs_for_nodes(rootfs, os.path.realpath(bundle), target)
     why_one_user = ""
-    if why_copied and target.ids and (why_one_user := _owners_are_lost(directory, target.ids)):
+    if why_copied and target.ids and (why_one_user := owners_are_lost(directory, target.ids)):
         target = msgspec.structs.replace(target, ids=None)
     plan = fit(
         config,
@@ -221,59 +219,9 @@ def _is_removed_at_its_end(config: Mapping[str, Any]) -> bool:
     return (config.get("annotations") or {}).get(_AUTOREMOVE) == "TRUE"
 
 
-def _owners_are_lost(directory: str, ids: BothIds) -> str:
-    """Return why a copy of a root file system loses the owners of the image's files, or ""."""
-    if not ids.lent:
-        return "the container has one user: its root file system is copied, and belongs to you"
-    probe = os.path.join(directory, _CONFIG)
-    write(probe, b"")
-    try:
-        os.chown(probe, ids.uids.known[-1].inside, ids.gids.known[-1].inside)
-    except OSError as error:
-        reason = f"files in {directory} cannot have other owners ({error.strerror})"
-        return f"the container has one user: {reason}; {_REMEDY}"
-    finally:
-        os.unlink(probe)
-    return ""
-
-
 def _maps_users(config: Mapping[str, Any]) -> bool:
     """Return whether root maps ids, whose users have to pass through the directory."""
     return bool((config.get("linux") or {}).get("uidMappings"))
-
-
-def _rootfs_for_nodes(rootfs: str, bundle: str, target: Target) -> tuple[str, str | None]:
-    """Return the path of a root file system on the nodes.
-
-    Returns:
-        The path; and why it has to be copied instead, or None.
-    """
-    mounts = read_mounts()
-    there = on_the_nodes(rootfs, bundle, rootfs, mounts)
-    mount = mount_of(there or rootfs, mounts)
-    if there is None or mount.private:
-        return rootfs, f"is on {mount.kind}, mounted only on this machine"
-    # podman's keep-id gives its store to a subordinate id, which a map of one id lacks
-    if target.rootless and not _user_reaches(there):
-        return rootfs, "is not reachable for the job's user"
-    return there, None
-
-
-def _user_reaches(path: str) -> bool:
-    """Return whether this user could enter a directory without privileges of a namespace."""
-    while True:
-        status = os.stat(path)
-        if status.st_uid == os.geteuid():
-            enter = stat.S_IXUSR
-        elif status.st_gid == os.getegid():
-            enter = stat.S_IXGRP
-        else:
-            enter = stat.S_IXOTH
-        if not status.st_mode & enter:
-            return False
-        if path == "/":
-            return True
-        path = os.path.dirname(path)
 
 
 def _copy_command(rootfs: str, copied: str, *, owners: bool) -> tuple[str, ...]:

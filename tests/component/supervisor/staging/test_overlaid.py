@@ -14,7 +14,7 @@ import pytest
 
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging import staged_bundle
+from scrun.supervisor.staging import root, staged_bundle
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.staged_bundle import clean, return_changes, stage_in, stage_out
 from scrun.supervisor.staging.survey import MountPoint
@@ -78,7 +78,8 @@ class Image:
         (self._base / "copy").rename(self.rootfs)
         mount = MountPoint(str(self.rootfs), "overlay", options=options)
         here = [MountPoint("/", "ext4"), mount]
-        self._monkeypatch.setattr(staged_bundle, "read_mounts", lambda: here)
+        for module in (root, staged_bundle):
+            self._monkeypatch.setattr(module, "read_mounts", lambda: here)
 
     def stage(self) -> Staged:
         """Stage the bundle."""

@@ -1,0 +1,71 @@
+"""Decides whether nodes can use a root file system where it is.
+
+Everything here blocks: call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from scrun.supervisor.core.files import write
+from scrun.supervisor.staging.survey import mount_of, on_the_nodes, read_mounts
+
+if TYPE_CHECKING:
+    from scrun.oci.userns import BothIds
+    from scrun.supervisor.contracts.target import Target
+
+REMEDY = "set `scratch` in the section [staging] of scrun.toml to another directory"
+
+_PROBE = "probe"
+
+
+def rootfs_for_nodes(rootfs: str, bundle: str, target: Target) -> tuple[str, str | None]:
+    """Return the path of a root file system on the nodes.
+
+    Returns:
+        The path; and why it has to be copied instead, or None.
+    """
+    mounts = read_mounts()
+    there = on_the_nodes(rootfs, bundle, rootfs, mounts)
+    mount = mount_of(there or rootfs, mounts)
+    if there is None or mount.private:
+        return rootfs, f"is on {mount.kind}, mounted only on this machine"
+    # podman's keep-id gives its store to a subordinate id, which a map of one id lacks
+    if target.rootless and not _user_reaches(there):
+        return rootfs, "is not reachable for the job's user"
+    return there, None
+
+
+def _user_reaches(path: str) -> bool:
+    """Return whether this user could enter a directory without privileges of a namespace."""
+    while True:
+        status = os.stat(path)
+        if status.st_uid == os.geteuid():
+            enter = stat.S_IXUSR
+        elif status.st_gid == os.getegid():
+            enter = stat.S_IXGRP
+        else:
+            enter = stat.S_IXOTH
+        if not status.st_mode & enter:
+            return False
+        if path == "/":
+            return True
+        path = os.path.dirname(path)
+
+
+def owners_are_lost(directory: str, ids: BothIds) -> str:
+    """Return why a copy of a root file system loses the owners of the image's files, or ""."""
+    if not ids.lent:
+        return "the container has one user: its root file system is copied, and belongs to you"
+    probe = os.path.join(directory, _PROBE)
+    write(probe, b"")
+    try:
+        os.chown(probe, ids.uids.known[-1].inside, ids.gids.known[-1].inside)
+    except OSError as error:
+        reason = f"files in {directory} cannot have other owners ({error.strerror})"
+        return f"the container has one user: {reason}; {REMEDY}"
+    finally:
+        os.unlink(probe)
+    return ""
