@@ -13,6 +13,7 @@ from scrun.oci.state import render_state
 from scrun.supervisor.containers.records import make_record
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Job, SaysLaunch
+from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 
@@ -125,6 +126,11 @@ class Ledger:
             annotations["org.scrun.launch"] = job.launch
         self.note(staged=directory, annotations=annotations)
         return nodes
+
+    def staged(self, staged: Staged) -> None:
+        """Note what a stager has done."""
+        annotations = {"org.scrun.image": staged.image} if staged.image else {}
+        self.note(moved=staged.moved, annotations=annotations)
 
     def job_waits(self, news: Waiting | None) -> None:
         """Record what the job waits for; None: it no longer waits."""

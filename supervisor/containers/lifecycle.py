@@ -264,7 +264,7 @@ class Lifecycle(Phases):
             self._journal.live(f"job {job.id}: staging the bundle")
             async with stager.staged(job, variables) as staged:
                 self._running = RunningContainer(job, bundle, staged, self._journal, self._beside)
-                self._ledger.note(moved=staged.moved)
+                self._ledger.staged(staged)
                 for note in staged.notes:
                     self._journal.write("info", note)
                 if staged.missed:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from scrun.model.record import Moved
+
+Image = Literal["", "layers", "store", "copy"]
+"""Where a container's root file system is from: the submitted one, mounts of the engine's layers,
+mounts of copies of those in the store of images, or a copy of its own."""
+
+MOUNTED = ("layers", "store")
+"""The node mounts it."""
 
 
 class ShownMount(msgspec.Struct, frozen=True):
@@ -54,7 +63,7 @@ class Staged(msgspec.Struct, frozen=True):
         moved: What a script's stage_out needs, if there is one.
         copied_from: Where the container's changes go at the end; "" if they are there already, or
             are not wanted.
-        overlaid: Whether what the container changes is not to be seen in `rootfs`.
+        image: Where its root file system is from.
         view: What to show engines of the container's files; None if this machine does not know
             where they are.
         missed: The engine's options that have no effect, for its user.
@@ -66,6 +75,11 @@ class Staged(msgspec.Struct, frozen=True):
     arguments: tuple[str, ...] = ()
     moved: Moved | None = None
     copied_from: str = ""
-    overlaid: bool = False
+    image: Image = ""
     view: View | None = None
     missed: tuple[str, ...] = ()
+
+    @property
+    def overlaid(self) -> bool:
+        """Whether what the container changes is not to be seen in `rootfs`."""
+        return self.image in MOUNTED

@@ -19,6 +19,7 @@ from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.id_maps import cache_of, with_ids
+from scrun.supervisor.staging.image_store import images_for
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import owner_of
@@ -59,6 +60,7 @@ class BuiltIn:
 
     def __init__(self, submission: Submission) -> None:
         self._bundle = submission.bundle
+        self._all_settings = submission.settings
         self._settings = submission.settings.staging
         self._engine = submission.engine
         self._request = submission.request
@@ -81,7 +83,10 @@ class BuiltIn:
         overlays = None
         if settings.overlay == "mount" and isinstance(job, OnANode) and job.is_single:
             cache = cache_of(request.child_env.environment, "layers.json")
-            overlays = Overlays(lambda script: trio.from_thread.run(_ask, job, script), cache)
+            images = await in_thread(images_for, self._all_settings, request, abandon=True)
+            overlays = Overlays(
+                lambda script: trio.from_thread.run(_ask, job, script), cache, images
+            )
 
         with trio.move_on_after(settings.timeout) as patience:
             # the thread always ends, and leaves nothing behind if it fails

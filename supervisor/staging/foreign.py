@@ -8,6 +8,7 @@ here blocks: call it in a worker thread.
 import contextlib
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -39,20 +40,21 @@ class Foreign(msgspec.Struct, frozen=True):
     closed: frozenset[bytes]
 
 
-def foreign_in(layers: tuple[str, ...], cache: str) -> Foreign:
+def foreign_in(layers: Sequence[str], cache: str, *, changes: bool) -> Foreign:
     """Return what belongs to others in any layer.
 
     Args:
-        layers: The directories; the first is the container's own, and may change.
-        cache: The file for the answers about the others.
+        layers: The directories.
+        cache: The file for the answers.
+        changes: Whether the first one is a container's own, which may change.
 
     Raises:
         Unusable: They are too many.
     """
     known = _read(cache)
-    found = [_look_through(layers[0])]
+    found = [_look_through(layer) for layer in layers[:changes]]
     new = False
-    for layer in layers[1:]:
+    for layer in layers[changes:]:
         if layer not in known or known[layer].mark != _mark(layer):
             known[layer] = _look_through(layer)
             new = True

@@ -1,5 +1,8 @@
 """Looks at the layers of an overlay, as a container engine mounts them.
 
+The kernel tells them in mountinfo. fuse-overlayfs tells nothing: containers-storage has written
+down, in `overlay/ID/lower`, what `overlay/ID/merged` is mounted from.
+
 An image's author may be hostile: no link in a layer is followed. Everything here blocks.
 """
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from scrun.supervisor.staging.survey import MountPoint
 
 _MOST = 400  # the kernel's limit is 500
+_FUSE = "fuse.fuse-overlayfs"
+_FUSES_OWN = ("user.fuseoverlayfs.opaque", "user.overlay.opaque", "trusted.overlay.opaque")
+_FUSES_NAMES = ".wh."
 _KERNELS_OWN = "/sys/module/overlay/parameters/"
 
 
@@ -42,11 +48,15 @@ def overlay_of(mount: MountPoint, rootfs: str) -> Overlay:
     """
     if mount.point != rootfs or mount.root != "/":
         raise Unusable("are not known: it is not a mount of its own")
-    if mount.kind != "overlay":
+    if mount.kind == _FUSE:
+        overlay = _recorded(mount.point)
+    elif mount.kind == "overlay":
+        overlay = parse(mount.options)
+    else:
         raise Unusable(f"are not known: it is on {mount.kind}")
-    overlay = parse(mount.options)
-    if not overlay.users and (name := _marks_by_default(mount.options)):
-        raise Unusable(f"are mounted with {name}=on, the kernel's default")
+    why_not = overlay.why_not
+    if not (overlay.users or why_not) and (name := _marks_by_default(mount.options)):
+        why_not = f"are mounted with {name}=on, the kernel's default"
     if len(overlay.layers) > _MOST:
         raise Unusable(f"are too many: {len(overlay.layers)}")
     # engines shorten the options by paths that begin in the directory of all layers
@@ -55,7 +65,19 @@ def overlay_of(mount: MountPoint, rootfs: str) -> Overlay:
     for path in paths:
         if not os.path.isdir(path):
             raise Unusable(f"are not all here: {path}")
-    return Overlay(paths, overlay.users)
+    return msgspec.structs.replace(overlay, layers=paths, why_not=why_not)
+
+
+def _recorded(merged: str) -> Overlay:
+    """Return what containers-storage has written down about a root file system."""
+    own = os.path.dirname(merged)
+    try:
+        with open(os.path.join(own, "lower"), encoding="utf-8") as file:
+            lower = file.read(1 << 16).split(":")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unusable(f"are not known: it is on {_FUSE}") from error
+    layers = (os.path.join(own, "diff"), *filter(None, lower))
+    return Overlay(layers, users=False, why_not="are mounted by fuse-overlayfs", by_fuse=True)
 
 
 def _marks_by_default(options: str) -> str:
@@ -95,10 +117,12 @@ def top_level(rootfs: str, overlay: Overlay) -> TopLevel:
 
 def _sources(name: str, overlay: Overlay) -> tuple[int, ...]:
     """Return the layers of a directory, as the kernel finds them."""
-    mark = opaque(users=overlay.users)
+    marks = _FUSES_OWN if overlay.by_fuse else (opaque(users=overlay.users),)
     found = []
     for number, layer in enumerate(overlay.layers):
         path = os.path.join(layer, name)
+        if overlay.by_fuse and os.path.lexists(os.path.join(layer, _FUSES_NAMES + name)):
+            break
         try:
             status = os.lstat(path)
         except FileNotFoundError:
@@ -106,7 +130,9 @@ def _sources(name: str, overlay: Overlay) -> tuple[int, ...]:
         if not stat.S_ISDIR(status.st_mode):  # a deletion, or what hides it
             break
         found.append(number)
-        if is_set(path, mark):
+        if any(is_set(path, mark) for mark in marks):
+            break
+        if overlay.by_fuse and os.path.lexists(os.path.join(path, f"{_FUSES_NAMES}.wh..opq")):
             break
     if not found:
         raise Unusable(f"do not have /{name}")

@@ -19,12 +19,29 @@ _MOUNTED = "mounted"
 # mount(8) as of 2.39 gives the kernel the options one by one, which may have 256 bytes then
 _TRY = """\
 export LIBMOUNT_FORCE_MOUNT2=always
-cd %s && stat -L -c '%%i %%Y' %s && %s /bin/sh -c 'mount -t overlay overlay -o "$1" "$2"' \
-sh %s trial/rootfs && echo %s
+cd %s && {
+stat -L -c '%%n %%i %%Y' . %s %s
+%s /bin/sh -c 'mount -t overlay overlay -o "$1" "$2"' sh %s trial/rootfs && echo %s
+}
 """
 _COMPLAINT = re.compile(r"(mount|unshare|stat|(/bin/)?sh): ")
+_SEEN = re.compile(r"(\S+) ([0-9]+) ([0-9-]+)", re.ASCII)
 _ROOTLESS = "unshare --user --map-root-user --mount"
 _AS_ROOT = "unshare --mount"
+
+
+class Unseen(Unusable):
+    """The node sees the staged bundle, but not all layers.
+
+    Attributes:
+        layers: The numbers of those.
+        store: Whether it sees the store of images.
+    """
+
+    def __init__(self, why: str, layers: frozenset[int], *, store: bool) -> None:
+        super().__init__(why)
+        self.layers = layers
+        self.store = store
 
 
 class Trial:
@@ -35,7 +52,13 @@ class Trial:
     """
 
     def __init__(
-        self, directory: str, lower: str, layers: Sequence[str], *, rootless: bool
+        self,
+        directory: str,
+        lower: str,
+        layers: Sequence[str],
+        *,
+        rootless: bool,
+        store: str | None = None,
     ) -> None:
         """Write the script; reads the layers' inodes here.
 
@@ -44,28 +67,45 @@ class Trial:
             lower: The option that names the lower directories.
             layers: The layers.
             rootless: Whether the container has rights in a user namespace only.
+            store: The store of images, if there is one.
         """
         options = [lower, "upperdir=trial/upper", "workdir=trial/work", *marks(users=rootless)]
         self.script = _TRY % (
             shlex.quote(directory),
+            shlex.quote(store) if store else "",
             " ".join(f"l/{number}" for number in range(len(layers))),
             _ROOTLESS if rootless else _AS_ROOT,
             shlex.quote(",".join(options)),
             _MOUNTED,
         )
+        self._store = store
+        self._here = os.stat(directory).st_ino
+        self._store_is = os.stat(store).st_ino if store else 0
         found = map(os.stat, layers)
-        lines = [f"{status.st_ino} {status.st_mtime_ns // 10**9}" for status in found]
-        self._expected = [*lines, _MOUNTED]
+        self._layers = [(status.st_ino, status.st_mtime_ns // 10**9) for status in found]
 
     def judge(self, answer: str) -> None:
         """Look at what the script printed.
 
         Raises:
-            Unusable: The node has other layers, or could not mount them.
+            Unseen: The node has other layers.
+            Unusable: It does not see the staged bundle, or could not mount them.
         """
-        lines = answer.splitlines()
-        if lines[-len(self._expected) :] == self._expected:  # a site's prolog may write before
-            return
-        if said := next(filter(_COMPLAINT.match, lines), ""):
-            raise Unusable(f"cannot be mounted on the node: {said}")
-        raise Unusable("are others on the node")
+        lines = answer.splitlines()  # a site's prolog may write before
+        seen = {found[1]: found for found in map(_SEEN.fullmatch, lines) if found}
+        said = next(filter(_COMPLAINT.match, lines), "")
+        why = f"cannot be mounted on the node: {said}" if said else "are others on the node"
+        if "." not in seen or int(seen["."][2]) != self._here:
+            raise Unusable(why)
+        missing = frozenset(
+            number
+            for number, layer in enumerate(self._layers)
+            if (one := seen.get(f"l/{number}")) is None or (int(one[2]), int(one[3])) != layer
+        )
+        if missing:
+            store = self._store is not None and self._store in seen
+            raise Unseen(
+                why, missing, store=store and int(seen[self._store or ""][2]) == self._store_is
+            )
+        if _MOUNTED not in lines:
+            raise Unusable(why)

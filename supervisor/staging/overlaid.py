@@ -1,11 +1,13 @@
-"""Lays out a staged bundle whose root file system the node mounts from an engine's own layers.
+"""Lays out a staged bundle whose root file system the node mounts from layers.
+
+Those are the engine's own, or copies of them in the store of images.
 
 ::
 
     rootfs/NAME             where the node mounts the directory NAME of the root directory;
                             the files and links of that are here as copies
     overlay/l/N             links to the layers: short names in the options of the mounts
-    overlay/mine/           a copy of the container's own layer, if that is small
+    overlay/mine/N          a copy of a layer that no image has, such as the container's own
     overlay/own/            copies of what the container's one user could not use
     overlay/upper/NAME      what the container writes
     overlay/work/NAME       the kernel's own
@@ -27,11 +29,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.core.errors import described
+from scrun.core.trees import everything_below, remove_tree
 from scrun.oci.userns import has_several
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import foreign_in
 from scrun.supervisor.staging.layers import overlay_of, top_level
-from scrun.supervisor.staging.node_trial import TRIAL, Trial
+from scrun.supervisor.staging.node_trial import TRIAL, Trial, Unseen
 from scrun.supervisor.staging.overlay_options import (
     Unusable,
     is_plain,
@@ -40,6 +43,7 @@ from scrun.supervisor.staging.overlay_options import (
     options_of,
 )
 from scrun.supervisor.staging.short_link import folder_of
+from scrun.supervisor.staging.stored import StoredLayers
 from scrun.supervisor.staging.strangers import copy_foreign
 
 if TYPE_CHECKING:
@@ -47,11 +51,13 @@ if TYPE_CHECKING:
 
     from scrun.supervisor.staging.layers import TopLevel
     from scrun.supervisor.staging.overlay_options import Overlay
+    from scrun.supervisor.staging.stored import Images
     from scrun.supervisor.staging.survey import MountPoint
 
+ROOTFS = "rootfs"
 OVERLAY = "overlay"
 UPPER = "upper"
-_OWN = (1 << 20, 200)  # bytes and entries
+_SMALL = (1 << 20, 200)  # bytes and entries
 
 
 class Overlays(msgspec.Struct, frozen=True):
@@ -60,10 +66,12 @@ class Overlays(msgspec.Struct, frozen=True):
     Attributes:
         ask: Runs a script there, and returns what it printed.
         cache: The file for what is known of layers.
+        images: The store for layers that the node does not see.
     """
 
     ask: Callable[[str], str]
     cache: str
+    images: Images | None = None
 
 
 class Rootfs(msgspec.Struct, frozen=True):
@@ -82,13 +90,16 @@ class Rootfs(msgspec.Struct, frozen=True):
     rootless: bool
 
 
-def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> None:
+def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> bool:
     """Lay out a staged bundle, make sure that the node can mount it, and add to its mounts.
 
     Args:
         rootfs: The root file system. Its config.json gets the mounts, before all others.
         directory: The staged bundle.
         overlays: How to ask the node.
+
+    Returns:
+        Whether the node mounts copies of the layers.
 
     Raises:
         Unusable: It cannot be done; something may have been written.
@@ -97,20 +108,51 @@ def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> None:
         raise Unusable("would be writable, and the container asks for a read-only one")
     if not is_plain(directory):
         raise Unusable(f"cannot be mounted in {directory!a}")
-    overlay = overlay_of(rootfs.mount, rootfs.path)
-    if overlay.users != rootfs.rootless:
-        raise Unusable("have marks of deletions that the node does not read")
     if not rootfs.rootless and _has_users(rootfs.config):
         raise Unusable("cannot be mounted by a container with users of its own")
+    overlay = overlay_of(rootfs.mount, rootfs.path)
+    if overlay.users != rootfs.rootless and not overlay.why_not:
+        why_not = "have marks of deletions that the node does not read"
+        overlay = msgspec.structs.replace(overlay, why_not=why_not)
     try:
-        layout = _Layout(rootfs, directory, overlay, top_level(rootfs.path, overlay))
-        layout.write(overlays.cache)
-        trial = layout.trial()
-        trial.judge(overlays.ask(trial.script))
+        layout = _laid_out(rootfs, directory, overlay, overlays)
     except OSError as error:
         raise Unusable(f"cannot be laid out: {described(error)}") from error
     mounts = [mount_of_layers(name, words) for name, words in layout.options.items()]
     rootfs.config["mounts"] = mounts + (rootfs.config.get("mounts") or [])
+    return layout.from_store
+
+
+def _laid_out(rootfs: Rootfs, directory: str, overlay: Overlay, overlays: Overlays) -> _Layout:
+    """Lay out a staged bundle that the node can mount."""
+    top = top_level(rootfs.path, overlay)
+    stored = None
+    if overlays.images is not None and is_plain(overlays.images.path):
+        owners = not rootfs.rootless or has_several(rootfs.config)
+        stored = StoredLayers(overlay, overlays.images, rootless=rootfs.rootless, owners=owners)
+    unseen: frozenset[int] = frozenset()
+    if overlay.why_not:
+        unseen = frozenset(range(len(overlay.layers)))
+    while True:
+        if unseen:
+            if stored is None:
+                raise Unusable(overlay.why_not)
+            stored.make(unseen)
+        layout = _Layout(rootfs, directory, overlay, top, stored)
+        layout.write(overlays.cache, unseen)
+        trial = layout.trial()
+        try:
+            trial.judge(overlays.ask(trial.script))
+        except Unseen as error:
+            if unseen or stored is None:
+                raise
+            if not error.store:
+                raise Unusable(f"{error}; nor is the store of images, {stored.path}") from error
+            unseen = error.layers
+            for name in (OVERLAY, ROOTFS):
+                remove_tree(os.path.join(directory, name))
+        else:
+            return layout
 
 
 def _has_users(config: Mapping[str, Any]) -> bool:
@@ -132,16 +174,27 @@ class _Layout:
 
     Attributes:
         options: The options of each mount, by the name in the root directory.
+        from_store: Whether there are copies of the store among the layers.
     """
 
-    def __init__(self, rootfs: Rootfs, directory: str, overlay: Overlay, top: TopLevel) -> None:
+    def __init__(
+        self,
+        rootfs: Rootfs,
+        directory: str,
+        overlay: Overlay,
+        top: TopLevel,
+        stored: StoredLayers | None,
+    ) -> None:
         self.options: dict[str, list[str]] = {}
         self._rootfs = rootfs
         self._bundle = directory
-        self._staged = os.path.join(directory, "rootfs")
+        self._staged = os.path.join(directory, ROOTFS)
         self._directory = os.path.join(directory, OVERLAY)
         self._overlay = overlay
-        self._layers = overlay.layers
+        self._stored = stored
+        there = stored.there if stored else {}
+        self.from_store = bool(there)
+        self._layers = [there.get(number, layer) for number, layer in enumerate(overlay.layers)]
         self._top = top
         self._owners = not rootfs.rootless or has_several(rootfs.config)
         self._hidden = {
@@ -152,21 +205,23 @@ class _Layout:
     def _path(self, *names: str) -> str:
         return os.path.join(self._directory, *names)
 
-    def write(self, cache: str) -> None:
+    def write(self, cache: str, unseen: frozenset[int]) -> None:
         """Write everything, and decide on the options.
 
         Args:
             cache: The file for what is known of layers.
+            unseen: The numbers of layers that the node cannot use.
         """
         os.mkdir(self._directory, 0o700)
         for name in ("l", "mine", "own", UPPER, "work", *TRIAL):
             os.mkdir(self._path(name), 0o700)
         self._try_attributes()
-        self._copy_own_layer()
-        layers = self._layers
-        for number, layer in enumerate(layers):
+        if 0 not in unseen:
+            self._copy_own_layer()
+        self._copy_layers(unseen)
+        for number, layer in enumerate(self._layers):
             os.symlink(layer, self._path("l", str(number)))
-        short = folder_of(self._path("l"), self._bundle, len(layers))
+        short = folder_of(self._path("l"), self._bundle, len(self._layers))
         whole = self._copy_strangers(cache)
         os.mkdir(self._staged, 0o700)
         for name, numbers in self._top.directories.items():
@@ -189,19 +244,37 @@ class _Layout:
 
         Images can be in a store that all machines share, and containers on a local disk.
         """
-        own = self._overlay.layers[0]
         mark = opaque(users=self._overlay.users)
+        copied = self._path("mine", "0")
+        os.mkdir(copied, 0o700)
         with contextlib.suppress(Unusable, PermissionError):  # else it is mounted as it is
-            with _opened(own) as source, _opened(self._path("mine")) as target:
-                copy_all(source, target, Room(*_OWN), owners=self._owners, opaque=mark)
-            self._layers = (self._path("mine"), *self._overlay.layers[1:])
+            with _opened(self._layers[0]) as source, _opened(copied) as target:
+                copy_all(source, target, Room(*_SMALL), owners=self._owners, opaque=mark)
+            self._layers[0] = copied
+
+    def _copy_layers(self, unseen: frozenset[int]) -> None:
+        """Copy what the node cannot use and no image has: its own layer, and small ones."""
+        there = self._stored.there if self._stored else {}
+        for number in sorted(unseen.difference(there)):
+            layer = self._overlay.layers[number]
+            if self._stored is None or (number and not _is_small(layer)):
+                raise Unusable(f"are only on this machine, and no record has a digest of {layer}")
+            copied = self._path("mine", str(number))
+            os.mkdir(copied, 0o700)
+            self._stored.copy(number, copied)
+            self._layers[number] = copied
 
     def _copy_strangers(self, cache: str) -> frozenset[str]:
         """Copy what the one user cannot use; return what was copied as a whole."""
         if self._owners:
             return frozenset()
-        foreign = foreign_in(self._overlay.layers, cache)
-        return copy_foreign(foreign, self._rootfs.path, self._path("own"))
+        ours = os.path.join(self._directory, "")
+        there = self._stored.there.values() if self._stored else ()  # with one owner, too
+        layers = [one for one in self._layers if one not in there and not one.startswith(ours)]
+        changes = self._overlay.layers[0] in layers
+        return copy_foreign(
+            foreign_in(layers, cache, changes=changes), self._rootfs.path, self._path("own")
+        )
 
     def _directory_of_root(self, name: str, layers: list[str]) -> None:
         mount_point, upper = os.path.join(self._staged, name), self._path(UPPER, name)
@@ -235,4 +308,16 @@ class _Layout:
     def trial(self) -> Trial:
         """Return how the node tries the mount with the most layers."""
         lower = max(self.options.values(), key=lambda words: len(words[0]), default=[""])[0]
-        return Trial(self._directory, lower, self._layers, rootless=self._rootfs.rootless)
+        rootless = self._rootfs.rootless
+        store = self._stored.folder if self._stored else None
+        return Trial(self._directory, lower, self._layers, rootless=rootless, store=store)
+
+
+def _is_small(layer: str) -> bool:
+    size, entries = _SMALL
+    for status in everything_below(layer):
+        size -= status.st_size if stat.S_ISREG(status.st_mode) else 0
+        entries -= 1
+        if size < 0 or entries < 0:
+            return False
+    return True

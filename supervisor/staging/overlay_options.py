@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 LONGEST = 4000
 """The most bytes of a mount's options: the kernel takes a page, with what the runtime adds."""
 
-# others may change what the layers mean: metacopy=on leaves files without content in them
+# others may change what the layers mean
 _HARMLESS = re.compile(
     r"rw|ro|userxattr|volatile|(uuid|xino|index|nfs_export|verity|fsync)=[a-z]+"
     r"|redirect_dir=(off|nofollow)|metacopy=off|default_permissions|noatime|relatime",
     re.ASCII,
 )
+# these leave files without content, or elsewhere, in the layer that is written to
+_MARKING = re.compile(r"redirect_dir=(on|follow)|metacopy=on", re.ASCII)
 _OCTAL = re.compile(r"\\([0-3][0-7][0-7])", re.ASCII)
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9._/@%+=~^-]+", re.ASCII)
 
@@ -33,10 +35,15 @@ class Overlay(msgspec.Struct, frozen=True):
     Attributes:
         layers: The directories, the one that is written to first; perhaps relative.
         users: Whether its marks are in the extended attributes that users may set.
+        why_not: Why a node cannot mount them as they are, though it could mount copies; as the end
+            of a sentence about them.
+        by_fuse: Whether they may have the marks of fuse-overlayfs.
     """
 
     layers: tuple[str, ...]
     users: bool
+    why_not: str = ""
+    by_fuse: bool = False
 
 
 def parse(options: str) -> Overlay:
@@ -52,6 +59,7 @@ def parse(options: str) -> Overlay:
     lower: list[str] = []
     upper = ""
     users = False
+    why_not = ""
     for word in options.split(","):
         name, _, escaped = word.partition("=")
         value = _OCTAL.sub(lambda found: chr(int(found[1], 8)), escaped)
@@ -63,12 +71,14 @@ def parse(options: str) -> Overlay:
             upper = value
         elif name == "workdir":
             continue
+        elif _MARKING.fullmatch(word):
+            why_not = f"are mounted with {word}"
         elif not _HARMLESS.fullmatch(word):
             raise Unusable(f"are mounted with {word[:64]}")
         users |= word == "userxattr"
     if not lower or not upper or "\\" in upper:
         raise Unusable("are not known: its options name no upper and lower directory")
-    return Overlay((upper, *lower), users)
+    return Overlay((upper, *lower), users, why_not)
 
 
 def _split(value: str) -> list[str]:

@@ -20,13 +20,13 @@ from scrun.core.paths import real_id
 from scrun.core.trees import OPEN_FOLDER, remove
 from scrun.model.identity import is_dead
 from scrun.oci.userns import has_several
-from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.staged import MOUNTED, Image, Staged
 from scrun.supervisor.core.files import copy, mebibytes, write
 from scrun.supervisor.core.private import make_private, not_ours
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.mapped import remove_mapped
 from scrun.supervisor.staging.mounts import FILES
-from scrun.supervisor.staging.overlaid import OVERLAY, UPPER, Rootfs, lay_out
+from scrun.supervisor.staging.overlaid import OVERLAY, ROOTFS, UPPER, Rootfs, lay_out
 from scrun.supervisor.staging.overlay_options import Unusable, opaque
 from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from scrun.supervisor.staging.policy import fit
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from scrun.supervisor.staging.overlaid import Overlays
 
 _CONFIG = "config.json"
-_ROOTFS = "rootfs"
 _AUTOREMOVE = "io.podman.annotations.autoremove"
 
 
@@ -148,7 +147,7 @@ def _fill(
         raise StagingError("root: missing; a container needs a root file system")
     # runc refuses a path with a link ("invalid rootfs: not an absolute path, or a symlink")
     mounted = rootfs = os.path.realpath(os.path.join(bundle, root["path"]))
-    staged_rootfs = os.path.join(directory, _ROOTFS)
+    staged_rootfs = os.path.join(directory, ROOTFS)
     why_copied, copied_from = None, ""
     if target.elsewhere:
         rootfs, why_copied = rootfs_for_nodes(rootfs, os.path.realpath(bundle), target)
@@ -170,12 +169,12 @@ def _fill(
         os.mkdir(os.path.join(directory, FILES), mode)
     for file in plan.copies:
         copy(file.source, os.path.join(directory, FILES, file.name))
-    overlaid = False
+    image: Image = "copy" if why_copied else ""
     if why_copied and overlays is not None:
-        overlaid, said = _overlaid(plan.config, rootfs, directory, target, overlays)
+        image, said = _overlaid(plan.config, rootfs, directory, target, overlays)
         notes.append(said)
-        copied_from = rootfs if overlaid else ""
-    if why_copied and not overlaid:
+        copied_from = rootfs
+    if image == "copy":
         owners = not target.rootless or has_several(plan.config)
         execute(_copy_command(rootfs, staged_rootfs, owners=owners))
         notes.append(
@@ -195,23 +194,25 @@ def _fill(
         rootfs,
         tuple(notes),
         copied_from=copied_from,
-        overlaid=overlaid,
-        view=None if overlaid else view,
+        image=image,
+        view=None if image in MOUNTED else view,
         missed=plan.missed,
     )
 
 
 def _overlaid(
     config: dict[str, Any], rootfs: str, directory: str, target: Target, overlays: Overlays
-) -> tuple[bool, str]:
-    """Have the node mount a root file system if it can; return whether, and what to log."""
+) -> tuple[Image, str]:
+    """Have the node mount a root file system if it can; return how, and what to log."""
     mount = mount_of(rootfs, read_mounts())
     try:
-        lay_out(Rootfs(rootfs, mount, config, target.rootless), directory, overlays)
+        stored = lay_out(Rootfs(rootfs, mount, config, target.rootless), directory, overlays)
     except Unusable as error:
-        _remove_all(directory, (OVERLAY, _ROOTFS))
-        return False, f"root: the layers of {rootfs} {error}"
-    return True, f"root: the node mounts the layers of {rootfs}; changes come back at the end"
+        _remove_all(directory, (OVERLAY, ROOTFS))
+        return "copy", f"root: the layers of {rootfs} {error}"
+    what = "copies of the layers" if stored else "the layers"
+    said = f"root: the node mounts {what} of {rootfs}; changes come back at the end"
+    return "store" if stored else "layers", said
 
 
 def _is_removed_at_its_end(config: Mapping[str, Any]) -> bool:
@@ -256,7 +257,7 @@ def return_changes(
         owners = privileged or has_several(msgspec.json.decode(Path(config).read_bytes()))
     except OSError as error:
         raise StagingError(f"copying changes back from {directory}: {error.strerror}") from error
-    copied, upper = os.path.join(directory, _ROOTFS), os.path.join(directory, OVERLAY, UPPER)
+    copied, upper = os.path.join(directory, ROOTFS), os.path.join(directory, OVERLAY, UPPER)
     if os.path.isdir(upper):
         mark = opaque(users=not privileged)
         bring_difference_back(
@@ -282,7 +283,7 @@ def clean(directory: str, submitted: str) -> None:
             return
     except FileNotFoundError:
         return
-    copied = os.path.join(directory, _ROOTFS)
+    copied = os.path.join(directory, ROOTFS)
     complete = os.path.lexists(os.path.join(directory, _CONFIG))
     if complete and os.path.isdir(copied) and not os.path.islink(copied) and submitted:
         return_changes(directory, os.path.realpath(submitted), privileged=real_id("uid") == 0)
@@ -322,7 +323,7 @@ def _remove(parent: int, name: str, device: int, directory: str) -> None:
 
 def _stage_out(directory: str) -> None:
     remove_link(directory)
-    _remove_all(directory, (_CONFIG, _ROOTFS, FILES, OVERLAY, OWNER), whole=True)
+    _remove_all(directory, (_CONFIG, ROOTFS, FILES, OVERLAY, OWNER), whole=True)
 
 
 def _remove_all(directory: str, names: Sequence[str], *, whole: bool = False) -> None:

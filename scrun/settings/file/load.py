@@ -184,8 +184,8 @@ class Staging(msgspec.Struct, frozen=True):
         id_map: The users in the containers of an ordinary user: `single`: only the own one;
             `full`: also those that subuid(5) lends; `auto`: `full` if the nodes can map them.
         overlay: Where the nodes do not see a root file system because it is an overlay of the
-            engine's: `mount`: they mount its layers if they see those, otherwise they get a copy;
-            `copy`: always a copy.
+            engine's: `mount`: they mount its layers, or copies of those that they do not see, kept
+            in the store of images (`[images]`); `copy`: each container gets a copy of its own.
     """
 
     scratch: Path | None = None
@@ -196,7 +196,7 @@ class Staging(msgspec.Struct, frozen=True):
 
 
 class Images(msgspec.Struct, frozen=True):
-    """`[images]`: images that scrun itself gets and unpacks, for `scrun run IMAGE`.
+    """`[images]`: the store of images: those of `scrun run IMAGE`, and copies of engines' layers.
 
     Attributes:
         store: The directory for them, on a file system that the nodes share, with patterns as in

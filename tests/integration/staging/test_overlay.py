@@ -3,6 +3,7 @@
 The nodes mount the same layers, or get copies.
 """
 
+import contextlib
 import io
 import os
 import tarfile
@@ -18,12 +19,13 @@ from tests.harness.image import owned_by_root
 from tests.harness.podman import RUN, Podman, given, podman_of, rootless_podman
 from tests.harness.program import run_program
 from tests.harness.site import Site
-from tests.harness.users import ordinary, root
+from tests.harness.users import User, ordinary, root
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until, wait_while
 
 STAYS = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
 MOUNTED = "root: the node mounts the layers of "
+STORED = "root: the node mounts copies of the layers of "
 COPIED = "root: copied "
 LOG = Path("l/log")
 
@@ -143,22 +145,27 @@ def files(podman: Podman, container: str) -> list[str]:
     return sorted(kept)
 
 
-def test_afterwards_all_is_as_with_another_runtime(mounted: Podman) -> None:
-    build(mounted)
-    mounted.must(*RUN, "--name", "ours", "layers", "sh", "-c", CHANGES)
-    command = mounted.command[: mounted.command.index("--runtime")]
-    runc = [*mounted.site.user.prefix, *command, "--runtime", "runc"]
+def as_with_runc(podman: Podman) -> None:
+    """Make the same changes with scrun and with runc, and compare what is there afterwards."""
+    podman.must(*RUN, "--name", "ours", "layers", "sh", "-c", CHANGES)
+    command = podman.command[: podman.command.index("--runtime")]
+    runc = [*podman.prefix, *command, "--runtime", "runc"]
     words = ("--name", "theirs", "--pids-limit", "0", "layers", "sh", "-c", CHANGES)
-    done = run_program([*runc, *RUN, *words], env=mounted.environment, cwd=mounted.site.base)
+    done = run_program([*runc, *RUN, *words], env=podman.environment, cwd=podman.site.base)
     assert done.returncode == 0, done.stderr
-    assert COPIED not in said(mounted)
-    assert MOUNTED in said(mounted)
-    assert changes(mounted, "ours") == changes(mounted, "theirs")
-    ours, theirs = (files(mounted, name) for name in ("ours", "theirs"))
+    assert changes(podman, "ours") == changes(podman, "theirs")
+    ours, theirs = (files(podman, name) for name in ("ours", "theirs"))
     # of two names of a file one is a link in the archive: which names belong together is lost
     assert [line for line in ours if "etc/linked" not in line and "etc/moved" not in line] == [
         line for line in theirs if "etc/linked" not in line and "etc/moved" not in line
     ]
+
+
+def test_afterwards_all_is_as_with_another_runtime(mounted: Podman) -> None:
+    build(mounted)
+    as_with_runc(mounted)
+    assert COPIED not in said(mounted)
+    assert MOUNTED in said(mounted)
 
 
 def test_nothing_is_copied_for_the_next_one(mounted: Podman) -> None:
@@ -242,25 +249,50 @@ def test_one_user(how: str) -> None:
         site.close()
 
 
+# Layers that the nodes do not see
+
 HIDDEN = 'mount --bind "$0" "$1" && shift && exec "$@"'
 
 
-def test_layers_that_the_nodes_do_not_see() -> None:
-    """The store is a mount in podman's own mount namespace."""
-    site = Site("slurm", ordinary())
+@contextlib.contextmanager
+def hidden_store(settings: str = "", user: User | None = None) -> Iterator[Podman]:
+    """podman, whose storage is a mount in its own mount namespace."""
+    site = Site("slurm", user or ordinary())
     hidden, store = site.base / "hidden", site.base / "s"
     for folder in (hidden, store):
         folder.mkdir()
         site.user.give(folder)
     before = ("unshare", "--mount", "sh", "-c", HIDDEN, str(hidden), str(store))
+    images = f'[images]\nstore = "{site.base}/images"\n'
+    log = f'[log]\nfile = "{site.base / LOG}"\n'
     try:
-        with Podman(site, f'[log]\nfile = "{site.base / LOG}"\n', before, "overlay") as podman:
-            podman.must(*RUN, "--name", "one", "busybox", "sh", "-c", "echo x >/etc/x")
-            assert "A /etc/x" in podman.must("diff", "one").splitlines()
-            assert "cannot be mounted on the node: stat: cannot stat" in said(podman)
-            assert COPIED in said(podman)
+        with Podman(site, log + images + settings, before, "overlay") as podman:
+            yield podman
+            # files of subordinate ids
+            podman.run("unshare", "rm", "-rf", f"{site.base}/images")
     finally:
         site.close()
+
+
+def keys(podman: Podman) -> set[str]:
+    return {path.name for path in (podman.site.base / "images").glob("layer-*")}
+
+
+def test_layers_that_the_nodes_do_not_see() -> None:
+    """The first container has them copied to the store, and the others mount the copies."""
+    with hidden_store() as podman:
+        build(podman)
+        (podman.site.base / LOG).unlink()
+        as_with_runc(podman)
+        assert STORED in said(podman)
+        made = keys(podman)
+        assert len(made) == 3
+        podman.must(*RUN, "--rm", "layers", "sh", "-c", "test -e /bin/tac; test ! -e /opt/a/new")
+        podman.must("commit", "ours", "more")
+        podman.must(*RUN, "--rm", "more", "sh", "-c", "test ! -e /bin/tac; test -e /opt/a/new")
+        assert COPIED not in said(podman)
+        assert len(keys(podman)) == 4
+        assert keys(podman) > made
 
 
 def test_a_home_of_somebody_else(overlay: Podman) -> None:

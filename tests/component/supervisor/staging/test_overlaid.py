@@ -5,116 +5,15 @@ import os
 import shlex
 import stat
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.staging import root, staged_bundle
-from scrun.supervisor.staging.overlaid import Overlays
-from scrun.supervisor.staging.staged_bundle import clean, return_changes, stage_in, stage_out
-from scrun.supervisor.staging.survey import MountPoint
+from scrun.supervisor.staging.staged_bundle import clean, stage_out
 from tests.harness.bundle import snapshot
-
-AS_ROOT = ("unshare", "--mount", "/bin/sh", "-ec")
-ROOTLESS = ("unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-ec")
-
-
-def in_shell(script: str, place: Path) -> None:
-    subprocess.run(["/bin/sh", "-ec", script], cwd=place, check=True)
-
-
-def ask(script: str) -> str:
-    """Do what the node does."""
-    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr
-
-
-class Image:
-    """Layers, and what an engine has mounted of them; staged for a node that is this machine."""
-
-    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.layers = [base / "store" / name for name in ("mine", "above", "below")]
-        for layer in self.layers:
-            layer.mkdir(parents=True)
-        lower = self.layers[2]
-        for folder in ("etc", "bin", "empty", "usr/share/doc"):
-            (lower / folder).mkdir(parents=True)
-        for name in ("etc/passwd", "etc/hosts", "bin/sh", "usr/share/doc/one", "motd"):
-            (lower / name).write_text(name)
-        (lower / "bin/sh").chmod(0o755)
-        (lower / "bin/ash").symlink_to("sh")
-        (lower / "lib").symlink_to("usr/share")
-        self.rootfs = base / "store" / "id" / "rootfs"
-        self.staged = base / "staged"
-        self.cache = base / "cache" / "layers.json"
-        self.asked: list[str] = []
-        self.rootless = True
-        self._base = base
-        self._monkeypatch = monkeypatch
-        self.config: dict[str, Any] = {"root": {"path": str(self.rootfs)}}
-
-    def mounted(self) -> None:
-        """Have the root file system mounted: here it is a copy of what an overlay would show."""
-        options = ",".join(
-            [
-                f"lowerdir={':'.join(layer.name for layer in self.layers[1:])}",
-                f"upperdir={self.layers[0]}",
-                f"workdir={self._base}/work",
-                *(["userxattr"] if self.rootless else []),
-            ]
-        )
-        self.rootfs.mkdir(parents=True)
-        (self._base / "work").mkdir()
-        copy = f"{self._base}/copy"
-        show = f"mount -t overlay overlay -o {options} id/rootfs; cp -a id/rootfs/. {copy}"
-        (self._base / "copy").mkdir()
-        in_shell(f"unshare --mount /bin/sh -ec '{show}'", self._base / "store")
-        self.rootfs.rmdir()
-        (self._base / "copy").rename(self.rootfs)
-        mount = MountPoint(str(self.rootfs), "overlay", options=options)
-        here = [MountPoint("/", "ext4"), mount]
-        for module in (root, staged_bundle):
-            self._monkeypatch.setattr(module, "read_mounts", lambda: here)
-
-    def stage(self) -> Staged:
-        """Stage the bundle."""
-
-        def remember(script: str) -> str:
-            self.asked.append(script)
-            return ask(script)
-
-        target = Target(
-            elsewhere=True,
-            uid=os.getuid(),
-            gid=os.getgid(),
-            rootless=self.rootless,
-            link_rootfs=True,
-            host_only=(),
-        )
-        overlays = Overlays(remember, str(self.cache))
-        return stage_in(self.config, str(self._base), str(self.staged), target, overlays=overlays)
-
-    def run(self, script: str) -> None:
-        """Run a script in the root directory of the container."""
-        time.sleep(0.02)  # the grain of the kernel's file times is some milliseconds
-        config = json.loads((self.staged / "config.json").read_bytes())
-        mount = ("mount", "-t", "overlay", "overlay", "-o")
-        mounts = [
-            shlex.join((*mount, ",".join(each["options"]), f"rootfs{each['destination']}"))
-            for each in config["mounts"]
-            if each["type"] == "overlay"
-        ]
-        whole = "; ".join([f"cd {self.staged}", *mounts, "cd rootfs", script])
-        subprocess.run([*(ROOTLESS if self.rootless else AS_ROOT), whole], check=True)
-
-    def end(self, staged: Staged) -> None:
-        """Bring back what was changed."""
-        return_changes(staged.bundle, staged.copied_from, privileged=not self.rootless)
+from tests.harness.layers import AS_ROOT, Image, ask, in_shell, listing
 
 
 @pytest.fixture
@@ -125,18 +24,6 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     stage_out(str(one.staged))
     assert not one.staged.exists()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def listing(root: Path) -> dict[str, tuple[object, ...]]:
-    """Return what is in a tree, but for the times of directories."""
-    found: dict[str, tuple[object, ...]] = {}
-    for path in sorted(root.rglob("*")):
-        status = path.lstat()
-        content: object = path.readlink() if path.is_symlink() else None
-        if stat.S_ISREG(status.st_mode):
-            content = path.read_bytes()
-        found[str(path.relative_to(root))] = (status.st_mode, status.st_uid, content)
-    return found
 
 
 def test_the_node_mounts_the_engine_s_own_directories(image: Image) -> None:
@@ -297,13 +184,12 @@ def test_the_container_s_own_layer_is_on_this_machine_only(
     os.mknod(mine / "etc/hosts", stat.S_IFCHR)
     (mine / "etc/link").symlink_to("passwd")
     image.mounted()
-    node = ask
     hide = f"mount -t tmpfs none {shlex.quote(str(mine))}; "
 
     def elsewhere(script: str) -> str:
-        return node(shlex.join([*AS_ROOT[:3], "-c", hide + script]))
+        return ask(shlex.join([*AS_ROOT[:3], "-c", hide + script]))
 
-    monkeypatch.setitem(globals(), "ask", elsewhere)
+    image.node = elsewhere
     staged = image.stage()
     assert staged.overlaid, staged.notes
     image.run(
@@ -326,7 +212,7 @@ def test_many_layers(image: Image) -> None:
     """As many as fit into a page by short names, with the long name of a container's record."""
     image.staged = image.staged.with_name("c" * 100)
     for number in range(40):
-        layer = image.layers[0].with_name(f"layer{number}")
+        layer = image.store / f"layer{number}" / "diff"
         (layer / "usr").mkdir(parents=True)
         (layer / "usr" / str(number)).write_text("x")
         image.layers.insert(1, layer)
@@ -410,8 +296,7 @@ def test_the_node_s_answer_decides(
     image: Image, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change, why = ANSWERS[case]
-    node = ask
-    monkeypatch.setitem(globals(), "ask", lambda script: change(node(script)))
+    image.node = lambda script: change(ask(script))
     image.mounted()
     staged = image.stage()
     assert not staged.overlaid
@@ -421,8 +306,7 @@ def test_the_node_s_answer_decides(
 def test_a_site_s_prolog_writes_before_the_answer(
     image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = ask
-    monkeypatch.setitem(globals(), "ask", lambda script: f"Welcome: 1 2\n{node(script)}")
+    image.node = lambda script: f"Welcome: 1 2\n{ask(script)}"
     image.mounted()
     assert image.stage().overlaid
 

@@ -49,8 +49,6 @@ REFUSED = {
     "nothing is written": ("ro,lowerdir=/a:/b", "no upper"),
     "no layers": ("rw,upperdir=/u,workdir=/w", "no upper and lower"),
     "data only": ("rw,lowerdir=/a::/b,upperdir=/u,workdir=/w", "data only"),
-    "files without content": ("rw,lowerdir=/a,upperdir=/u,workdir=/w,metacopy=on", "metacopy=on"),
-    "moved directories": ("rw,lowerdir=/a,upperdir=/u,workdir=/w,redirect_dir=on", "redirect"),
     "a label": ("rw,context=x,lowerdir=/a,upperdir=/u,workdir=/w", "context=x"),
     "of a later kernel": ("rw,new=1,lowerdir=/a,upperdir=/u,workdir=/w", "new=1"),
     "who knows how this is escaped": ("rw,lowerdir=/a,upperdir=/\\134u,workdir=/w", "no upper"),
@@ -62,6 +60,13 @@ def test_what_is_not_understood_is_not_used(case: str) -> None:
     options, why = REFUSED[case]
     with pytest.raises(Unusable, match=why):
         parse(options)
+
+
+@pytest.mark.parametrize("word", ["metacopy=on", "redirect_dir=on", "redirect_dir=follow"])
+def test_what_leaves_marks_in_a_container_s_own_layer(word: str) -> None:
+    """The others can be copied, and mounted then."""
+    options = f"rw,lowerdir=/a,upperdir=/u,workdir=/w,{word}"
+    assert parse(options).why_not == f"are mounted with {word}"
 
 
 def test_written() -> None:

@@ -1,0 +1,110 @@
+"""Tells by digests what the layers of an engine's store contain, from the store's own records.
+
+podman and buildah have `overlay/ID/diff`, and all their layers in `overlay-layers/layers.json`.
+docker has `overlay2/ID/diff`, and for each layer of an image a directory in `image/overlay2/
+layerdb/sha256`. A layer that no record names, such as a container's own, has no digest. Everything
+here blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from scrun.core.paths import read_regular, read_trusted, replaceable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_LONGEST = 256 << 20
+_SHORT = 4096
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What a layer contains.
+
+    Attributes:
+        digest: That of its archive, without compression, and what else decides on its files.
+        size: About how many bytes its files have; 0: unknown.
+    """
+
+    digest: str
+    size: int = 0
+
+
+class _Layer(msgspec.Struct, frozen=True):
+    """One of layers.json, in part."""
+
+    id: str
+    digest: str = msgspec.field(name="diff-digest", default="")
+    size: int = msgspec.field(name="diff-size", default=0)
+    uidmap: Any = None
+    gidmap: Any = None
+
+
+def contents(layers: Sequence[str]) -> list[Content | None]:
+    """Return what each layer contains, as far as it is known.
+
+    Only records that nobody but root or this user can write count: others could pass their files
+    off as those of an image.
+    """
+    stores: dict[str, dict[str, Content]] = {}
+    found: list[Content | None] = []
+    for layer in layers:
+        store, name, last = _parts(layer)
+        if last != "diff":
+            found.append(None)
+            continue
+        if store not in stores:
+            stores[store] = dict(_read(store))
+        found.append(stores[store].get(name))
+    return found
+
+
+def _parts(layer: str) -> tuple[str, str, str]:
+    above, last = os.path.split(layer)
+    store, name = os.path.split(above)
+    return store, name, last
+
+
+def _read(store: str) -> Iterator[tuple[str, Content]]:
+    root, driver = os.path.split(store)
+    for name in ("layers.json", "volatile-layers.json"):
+        yield from _of_podman(os.path.join(root, f"{driver}-layers", name))
+    yield from _of_docker(os.path.join(root, "image", driver, "layerdb", "sha256"))
+
+
+def _of_podman(path: str) -> Iterator[tuple[str, Content]]:
+    try:
+        layers = msgspec.json.decode(read_trusted(path, limit=_LONGEST), type=list[_Layer])
+    except (OSError, msgspec.DecodeError):
+        return
+    for layer in layers:
+        if _DIGEST.fullmatch(layer.digest):
+            # for containers with ids of their own podman has copies with other owners
+            maps = [layer.uidmap, layer.gidmap] if layer.uidmap or layer.gidmap else []
+            own = msgspec.json.encode(maps).decode() if maps else ""
+            yield layer.id, Content(layer.digest + own, layer.size)
+
+
+def _of_docker(path: str) -> Iterator[tuple[str, Content]]:
+    try:
+        if replaceable(path):
+            return
+        chains = os.listdir(path)
+    except OSError:
+        return
+    for chain in chains:
+        try:
+            name, digest, size = (
+                read_regular(os.path.join(path, chain, file), _SHORT).decode().strip()
+                for file in ("cache-id", "diff", "size")
+            )
+        except (OSError, UnicodeDecodeError):
+            continue
+        if _DIGEST.fullmatch(digest):
+            yield name, Content(digest, int(size) if size.isdigit() else 0)

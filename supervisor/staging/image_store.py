@@ -1,0 +1,95 @@
+"""Connects the staging of one bundle with the store of images, and with who waits for it."""
+
+import os
+import pwd
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import trio
+
+from scrun.core.errors import SettingsError
+from scrun.core.paths import real_id
+from scrun.images.leases import lease_of
+from scrun.images.place import store_path
+from scrun.settings.file.load import Settings
+from scrun.supervisor.children.processes import ChildEnv, child, own_program
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.places import program
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.supervisor.staging.stored import Copier, Images
+
+_PROGRAM = program("programs", "copy_layer")
+
+
+def images_for(settings: Settings, request: JobRequest) -> Images | None:
+    """Return the store of images for a container; None if it can have none. In a thread.
+
+    Args:
+        settings: The container's.
+        request: Its request.
+    """
+    uid = real_id("uid")
+    try:
+        user = pwd.getpwuid(uid)
+        name, home = user.pw_name, request.child_env.environment.get("HOME") or user.pw_dir
+    except KeyError:
+        name, home = None, None
+    try:
+        path = store_path(settings, uid=uid, user=name, home=home)
+    except SettingsError:
+        return None
+    root, container = os.path.split(request.record)
+
+    def run(words: Sequence[str], tell: Callable[[int], None]) -> None:
+        trio.from_thread.run(_copy, words, tell)
+
+    def say(text: str) -> None:
+        trio.from_thread.run_sync(request.journal.live, text)
+
+    copier = Copier(run, say, trio.from_thread.check_cancelled)
+    return Images(path, lease_of(root, container), copier)
+
+
+async def _copy(words: Sequence[str], tell: Callable[[int], None]) -> None:
+    """Copy a layer.
+
+    Args:
+        words: See `supervisor/programs/copy_layer.py`.
+        tell: Called in a thread with the bytes copied so far.
+
+    Raises:
+        Unusable: It cannot be copied.
+    """
+    errors: deque[str] = deque(maxlen=1)
+    counts: deque[int] = deque(maxlen=1)
+    more = trio.Event()
+
+    def receive(line: str) -> None:
+        nonlocal more
+        counts.append(int(line))
+        more.set()
+
+    async def report() -> None:
+        nonlocal more
+        while True:
+            await more.wait()
+            more = trio.Event()
+            # the store's file system may hang
+            await in_thread(tell, counts[0], abandon=True)
+
+    argv = [own_program("nice"), sys.executable, "-I", "-S", _PROGRAM, *words]
+    async with unwrapped() as nursery:
+        nursery.start_soon(report)
+        async with (
+            messages(errors.append) as stderr,
+            messages(receive) as stdout,
+            child(argv, ChildEnv(environment={}), stdout=stdout, stderr=stderr) as running,
+        ):
+            status = await running.wait()
+        nursery.cancel_scope.cancel()
+    if status:
+        raise Unusable(errors[-1] if errors else f"cannot be copied: status {status}")

@@ -1,0 +1,217 @@
+"""Has the store of images hold copies of layers that the nodes do not see.
+
+A copy is made once for each layer, not for each image: images share layers, and each step of a
+build adds one to those before. The key of a copy is made of the layer's digest and of what else
+decides how its files look to a node. Everything here blocks: call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+from _blake2 import blake2s
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from scrun.core.errors import ImageError
+from scrun.images.store import ROOTFS, Facts, Store
+from scrun.supervisor.staging.digests import contents
+from scrun.supervisor.staging.overlay_options import Unusable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from scrun.images.leases import Lease
+    from scrun.images.locks import Lock
+    from scrun.supervisor.staging.digests import Content
+    from scrun.supervisor.staging.overlay_options import Overlay
+
+_FORMAT = 1
+_GIB = 1 << 30
+
+
+class Copier(msgspec.Struct, frozen=True):
+    """How layers are copied.
+
+    Attributes:
+        run: Runs `supervisor/programs/copy_layer.py` with these arguments; calls back with the
+            bytes copied so far. Raises Unusable.
+        say: Shows in one line how far it is.
+        wait: Called now and then while somebody else copies; raises when there is nobody any more
+            to wait for it.
+    """
+
+    run: Callable[[Sequence[str], Callable[[int], None]], None]
+    say: Callable[[str], None]
+    wait: Callable[[], None]
+
+
+class Images(msgspec.Struct, frozen=True):
+    """The store of images, for one container.
+
+    Attributes:
+        path: Its directory; it may not exist yet.
+        lease: The container's.
+        copier: Copies layers.
+    """
+
+    path: str
+    lease: Lease
+    copier: Copier
+
+
+class StoredLayers:
+    """The layers of one root file system, and their copies.
+
+    Attributes:
+        there: The copies that were found or made, by the numbers of their layers.
+    """
+
+    def __init__(self, overlay: Overlay, images: Images, *, rootless: bool, owners: bool) -> None:
+        """Look for copies.
+
+        Args:
+            overlay: The layers; the first is the container's own, and has no copy in the store.
+            images: The store.
+            rootless: Whether the container has rights in a user namespace only.
+            owners: Whether its files have more than one owner.
+        """
+        self._overlay = overlay
+        self._images = images
+        marks = "user" if rootless else "trusted"
+        self._how = (marks, "owners" if owners else "one", "fuse" if overlay.by_fuse else "kernel")
+        self._ids = _id_maps() if owners else []
+        self._known: list[Content | None] | None = None
+        self.there: dict[int, str] = {}
+        if os.path.isdir(images.path):
+            self._find()
+
+    @property
+    def path(self) -> str:
+        """The directory of the store."""
+        return self._images.path
+
+    @property
+    def folder(self) -> str:
+        """The store, or the nearest directory above it that exists."""
+        folder = self._images.path
+        while not os.path.isdir(folder) and folder != "/":
+            folder = os.path.dirname(folder)
+        return folder
+
+    def _contents(self) -> list[Content | None]:
+        if self._known is None:
+            self._known = [None, *contents(self._overlay.layers[1:])]
+        return self._known
+
+    def _find(self) -> None:
+        store = self._store()
+        for number, content in enumerate(self._contents()):
+            if content is not None:
+                self._use(store, number, self._key(content))
+
+    def _use(self, store: Store, number: int, key: str) -> bool:
+        try:
+            entry = store.lease(key, self._images.lease)
+        except OSError as error:
+            raise Unusable(f"cannot be kept in {store.path}: {error.strerror}") from error
+        if entry is not None:
+            self.there[number] = os.path.join(entry.directory, ROOTFS)
+        return entry is not None
+
+    def _store(self) -> Store:
+        try:
+            return Store(self._images.path)
+        except ImageError as error:
+            raise Unusable(f"cannot be copied: {error}") from error
+
+    def make(self, numbers: Collection[int]) -> None:
+        """Have the store hold copies of some layers; the rest of them stays as it is.
+
+        Raises:
+            Unusable: A copy could not be made.
+        """
+        store = self._store()
+        wanted = {n: c for n in sorted(numbers) if (c := self._contents()[n]) is not None}
+        progress = _Progress(self._images.copier, sum(content.size for content in wanted.values()))
+        for number, content in wanted.items():
+            key = self._key(content)
+            if not self._use(store, number, key):
+                self._make(store, key, content, self._overlay.layers[number], progress)
+                if not self._use(store, number, key):
+                    raise Unusable(f"were removed from {store.path} meanwhile")
+            progress.add(content.size)
+
+    def copy(self, number: int, into: str) -> None:
+        """Copy a layer that has no digest; call it for small ones, or a container's own.
+
+        Args:
+            number: Its number.
+            into: An empty directory.
+
+        Raises:
+            Unusable: It cannot be copied.
+        """
+        words = (self._overlay.layers[number], into, *self._how)
+        self._images.copier.run(words, lambda count: None)
+
+    def has_digest(self, number: int) -> bool:
+        """Whether it is known what a layer contains."""
+        return self._contents()[number] is not None
+
+    def _make(
+        self, store: Store, key: str, content: Content, layer: str, progress: _Progress
+    ) -> None:
+        def fill(directory: str, lock: Lock) -> Facts:
+            def tell(count: int) -> None:
+                lock.say(progress.at(count))
+
+            target = os.path.join(directory, ROOTFS)
+            os.mkdir(target, 0o700)
+            self._images.copier.run((layer, target, *self._how), tell)
+            return Facts(source=f"layer {content.digest}", digest=content.digest)
+
+        def waiting(said: str) -> None:
+            progress.show(said)
+            self._images.copier.wait()
+
+        try:
+            store.make(key, fill, waiting)
+        except (ImageError, OSError) as error:
+            raise Unusable(f"cannot be copied: {error}") from error
+
+    def _key(self, content: Content) -> str:
+        parts = [_FORMAT, content.digest, *self._how[:2], *self._ids]
+        return f"layer-{blake2s(msgspec.json.encode(parts), digest_size=24).hexdigest()}"
+
+
+class _Progress:
+    """How far the copies of one root file system are."""
+
+    def __init__(self, copier: Copier, total: int) -> None:
+        self._copier = copier
+        self._total = total
+        self._before = 0
+
+    def add(self, size: int) -> None:
+        self._before += size
+
+    def at(self, count: int) -> str:
+        """Show that so many bytes of a layer are copied; return what others may show."""
+        done = (self._before + count) / _GIB
+        of = f" of {max(self._total, self._before + count) / _GIB:.1f}" if self._total else ""
+        text = f"{done:.1f}{of} GiB"
+        self.show(text)
+        return text
+
+    def show(self, text: str) -> None:
+        self._copier.say(f"image: {text}" if text else "image: somebody else is copying it")
+
+
+def _id_maps() -> list[str]:
+    """Return how this process' users are those of the machine: owners are kept as they are."""
+    found = []
+    for kind in ("uid", "gid"):
+        with open(f"/proc/self/{kind}_map", encoding="ascii") as file:
+            found.append(" ".join(file.read().split()))
+    return found

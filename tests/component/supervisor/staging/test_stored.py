@@ -1,0 +1,517 @@
+"""Layers that the node does not see: it mounts copies of the store of images."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scrun.images.store import Store
+from scrun.supervisor.core.places import program
+from scrun.supervisor.staging.digests import contents
+from scrun.supervisor.staging.staged_bundle import stage_out
+from tests.harness.bundle import snapshot
+from tests.harness.layers import Image, listing
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Image]:
+    one = Image(tmp_path, monkeypatch)
+    one.with_store = True
+    one.recorded()
+    before = len(os.listdir("/proc/self/fd"))
+    yield one
+    stage_out(str(one.staged))
+    assert not one.staged.exists()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not left(one)
+
+
+def left(image: Image) -> list[str]:
+    """What is left of copies that were not finished."""
+    folder = image.images / "tmp"
+    return os.listdir(folder) if folder.exists() else []
+
+
+def trees(image: Image) -> list[Path]:
+    return sorted(image.images.glob("layer-*/rootfs"))
+
+
+CHANGES = "rm -r usr/share; mkdir usr/share; echo x >etc/passwd; rm bin/ash; echo y >etc/new"
+
+
+@pytest.mark.parametrize("rootless", [True, False])
+def test_a_second_container_copies_nothing(image: Image, *, rootless: bool) -> None:
+    image.rootless = rootless
+    os.mknod((image.layers[1] / "motd"), stat.S_IFCHR)
+    (image.layers[0] / "etc").mkdir()
+    (image.layers[0] / "etc/own").write_text("own")
+    image.mounted()
+    image.hidden(image.store)
+    first = image.stage()
+    assert first.image == "store", first.notes
+    assert first.notes == (
+        f"root: the node mounts copies of the layers of {image.rootfs}; changes come back at the"
+        " end",
+    )
+    assert sorted(image.copied) == ["above", "below"]
+    assert image.said[-1] == "image: 1.0 of 2.0 GiB"
+    assert len(image.asked) == 2
+    stage_out(str(image.staged))
+    image.copied.clear()
+    image.asked.clear()
+    assert image.stage().image == "store"
+    assert image.copied == []
+    assert len(image.asked) == 1
+    expected = image.rootfs.with_name("expected")
+    subprocess.run(["cp", "-a", image.rootfs, expected], check=True)
+    subprocess.run(["/bin/sh", "-ec", CHANGES], cwd=expected, check=True)
+    image.run(f"test ! -e motd; test $(cat etc/own) = own; {CHANGES}")
+    image.end(first)
+    assert listing(image.rootfs) == listing(expected)
+
+
+def test_layers_that_the_node_sees_are_not_copied(image: Image) -> None:
+    image.mounted()
+    assert image.stage().image == "layers"
+    assert not image.images.exists()
+
+
+def test_only_what_the_node_does_not_see_is_copied(image: Image) -> None:
+    """As with images in a store that all machines share, and others on a local disk."""
+    image.mounted()
+    image.hidden(image.layers[1])
+    assert image.stage().image == "store"
+    assert image.copied == ["above"]
+
+
+def test_images_share_layers(image: Image) -> None:
+    image.mounted()
+    image.hidden(image.store)
+    assert image.stage().image == "store"
+    stage_out(str(image.staged))
+    image.copied.clear()
+    image.layers.insert(1, image.store / "third" / "diff")
+    (image.layers[1] / "etc").mkdir(parents=True)
+    (image.layers[1] / "etc/third").write_text("third")
+    shutil.rmtree(image.store.parent / "overlay-layers")
+    image.layers[1:] = image.layers[2:] + image.layers[1:2]  # numbers are digests here
+    image.recorded()
+    image.layers[1:] = image.layers[3:] + image.layers[1:3]
+    shutil.rmtree(image.rootfs)
+    shutil.rmtree(image.store.parents[1] / "work")
+    image.mounted()
+    assert image.stage().image == "store"
+    assert image.copied == ["third"]
+    image.run("test $(cat etc/third) = third")
+
+
+def test_a_store_that_the_node_does_not_see(image: Image) -> None:
+    """Nothing is copied there in vain."""
+    image.images.mkdir()
+    image.mounted()
+    image.hidden(image.store, image.images)
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert f"nor is the store of images, {image.images}" in staged.notes[0]
+    assert image.copied == []
+
+
+def test_a_layer_that_no_record_has(image: Image) -> None:
+    shutil.rmtree(image.store.parent / "overlay-layers")
+    (image.layers[2] / "usr/large").write_bytes(bytes(2 << 20))
+    image.mounted()
+    image.hidden(image.store)
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert f"no record has a digest of {image.layers[2]}" in staged.notes[0]
+
+
+def test_small_layers_need_no_record(image: Image) -> None:
+    """Such as docker's second layer of a container."""
+    shutil.rmtree(image.store.parent / "overlay-layers")
+    image.mounted()
+    image.hidden(image.store)
+    assert image.stage().image == "layers"
+    assert sorted(image.copied) == ["above", "below"]
+    assert not trees(image)
+    image.run("test $(cat etc/hosts) = etc/hosts")
+
+
+def test_what_a_container_wrote_before(image: Image) -> None:
+    """Its own layer has no digest; it is copied however large it is."""
+    (image.layers[0] / "etc").mkdir()
+    (image.layers[0] / "etc/large").write_bytes(bytes(3 << 20))
+    image.mounted()
+    image.hidden(image.store)
+    assert image.stage().image == "store"
+    image.run("test $(stat -c %s etc/large) = 3145728")
+
+
+def test_records_of_docker(image: Image) -> None:
+    shutil.rmtree(image.store.parent / "overlay-layers")
+    folder = image.store.parent / "image" / "overlay" / "layerdb" / "sha256"
+    for number, path in enumerate(image.layers[1:]):
+        (folder / f"{number:064x}").mkdir(parents=True)
+        for name, text in {
+            "cache-id": path.parent.name,
+            "diff": f"sha256:{number:064x}",
+            "size": "123",
+        }.items():
+            (folder / f"{number:064x}" / name).write_text(text)
+    (folder / "half").mkdir()
+    found = contents([str(layer) for layer in image.layers])
+    assert found[0] is None
+    assert [one and (one.digest[-1], one.size) for one in found[1:]] == [("0", 123), ("1", 123)]
+
+
+RECORDS = {
+    "no JSON": "x",
+    "another form": "{}",
+    "no digest": json.dumps([{"id": "above", "diff-digest": "sha256:../x"}]),
+}
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_records_that_are_not_understood(image: Image, case: str) -> None:
+    (image.store.parent / "overlay-layers/layers.json").write_text(RECORDS[case])
+    assert contents([str(layer) for layer in image.layers]) == [None] * 3
+
+
+def test_records_that_others_could_write(image: Image) -> None:
+    """They could pass files of theirs off as those of any image."""
+    (image.store.parent / "overlay-layers/layers.json").chmod(0o666)
+    assert contents([str(layer) for layer in image.layers]) == [None] * 3
+
+
+def test_layers_with_other_owners_are_other_layers(image: Image) -> None:
+    path = image.store.parent / "overlay-layers/layers.json"
+    layers = json.loads(path.read_text())
+    before = contents([str(layer) for layer in image.layers])
+    layers[0]["uidmap"] = [{"container_id": 0, "host_id": 1000, "size": 1}]
+    path.write_text(json.dumps(layers))
+    after = contents([str(layer) for layer in image.layers])
+    assert before[1] != after[1]
+    assert before[2] == after[2]
+
+
+# Marks
+
+
+def test_fuse_overlayfs(image: Image) -> None:
+    """Its marks are names, and attributes of its own; what is mounted is in podman's record."""
+    above = image.layers[1]
+    (above / "etc").mkdir()
+    (above / "etc/.wh.passwd").touch()
+    (above / ".wh.motd").touch()
+    (above / "usr").mkdir()
+    os.setxattr(above / "usr", "user.fuseoverlayfs.opaque", b"y")
+    (above / "empty").mkdir()
+    (above / "empty/.wh..wh..opq").touch()
+    (above / "empty/new").touch()
+    (image.layers[2] / "empty/old").touch()
+    image.by_fuse("rm etc/passwd motd; rm -r usr/share; rm empty/old; touch empty/new")
+    staged = image.stage()
+    assert staged.image == "store", staged.notes
+    image.run(
+        "test ! -e etc/passwd; test -e etc/hosts; test ! -e motd; test ! -e usr/share; "
+        "test -e empty/new; test ! -e empty/old; test ! -e etc/.wh.passwd; rm etc/hosts"
+    )
+    image.end(staged)
+    assert not (image.rootfs / "etc/hosts").exists()
+
+
+def test_marks_that_the_node_would_not_read(image: Image) -> None:
+    """Of root's engine, for a container with rights in a user namespace only."""
+    image.rootless = False
+    (image.layers[1] / "usr").mkdir()
+    os.setxattr(image.layers[1] / "usr", "trusted.overlay.opaque", b"y")
+    image.mounted()
+    image.rootless = True
+    assert image.stage().image == "store"
+    image.run("test ! -e usr/share; test -e etc/passwd")
+
+
+def test_metacopy(image: Image) -> None:
+    """Layers of images have no files without content; a container's own layer may."""
+    image.rootless = False
+    image.more_options = ",metacopy=on"
+    image.mounted()
+    assert image.stage().image == "store"
+    stage_out(str(image.staged))
+    (image.layers[0] / "etc").mkdir()
+    (image.layers[0] / "etc/passwd").write_bytes(bytes(10))
+    os.setxattr(image.layers[0] / "etc/passwd", "trusted.overlay.metacopy", b"")
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert "trusted.overlay.metacopy" in staged.notes[0]
+
+
+# One user
+
+
+def test_files_of_others_belong_to_the_only_user(image: Image) -> None:
+    lower = image.layers[2]
+    os.chown(lower / "etc/passwd", 33, 33)
+    (lower / "etc/passwd").chmod(0o600)
+    os.chown(lower / "bin/sh", 33, 33)
+    (lower / "bin/sh").chmod(0o4755)
+    os.chown(lower / "empty", 33, 33)
+    (lower / "empty").chmod(0o700)
+    (lower / "empty/not").write_text("not")
+    image.mounted()
+    image.hidden(image.store)
+    staged = image.stage()
+    assert staged.image == "store"
+    image.run(
+        "test $(stat -c %u:%a bin/sh) = 0:755; cat empty/not; echo x >>etc/passwd; rm empty/not"
+    )
+    image.end(staged)
+    changed = (image.rootfs / "etc/passwd").stat()
+    assert (changed.st_uid, stat.S_IMODE(changed.st_mode)) == (33, 0o600)
+    assert not (image.rootfs / "empty/not").exists()
+    assert (lower / "empty/not").exists()
+
+
+# What is in a layer
+
+
+def odd(layer: Path) -> None:
+    """Fill a layer with all that layers can have."""
+    folder = os.fsencode(layer)
+    os.mkdir(folder + b"/\xff\xfe")
+    with open(folder + b"/\xff\xfe/\x80", "wb") as file:
+        file.write(b"not UTF-8")
+    (layer / "new\nline").write_text("x")
+    (layer / "setuid").write_text("x")
+    os.chown(layer / "setuid", 33, 44)
+    (layer / "setuid").chmod(0o6711)
+    (layer / "closed").mkdir(mode=0o700)
+    (layer / "closed/f").write_text("secret")
+    (layer / "closed/f").chmod(0)
+    (layer / "closed").chmod(0)
+    os.link(layer / "setuid", layer / "twice")
+    os.link(layer / "setuid", layer / "closed/three")
+    os.mkfifo(layer / "fifo", 0o622)
+    os.mknod(layer / "device", stat.S_IFCHR | 0o640, os.makedev(1, 3))
+    os.mknod(layer / "gone", stat.S_IFCHR)
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(layer / "socket"))
+    (layer / "link").symlink_to("/etc/passwd")
+    os.chown(layer / "link", 33, 44, follow_symlinks=False)
+    os.setxattr(layer / "setuid", "user.note", b"kept")
+    os.setxattr(layer / "setuid", "security.capability", CAPABILITY)
+    (layer / "opaque").mkdir()
+    os.setxattr(layer / "opaque", "trusted.overlay.opaque", b"y")
+    (layer / "sparse").touch()
+    os.truncate(layer / "sparse", 5 << 40)
+    for path in (layer / "link", layer / "new\nline", layer / "opaque", layer):
+        os.utime(path, ns=(10**9, 2 * 10**9 + 7), follow_symlinks=False)
+
+
+# cap_net_raw+ep, version 2
+CAPABILITY = bytes.fromhex("0100000200200000000000000000000000000000")
+
+
+def copy(layer: Path, target: Path, *how: str) -> "subprocess.CompletedProcess[str]":
+    target.mkdir()
+    argv = [sys.executable, "-I", "-S", program("programs", "copy_layer")]
+    argv += [str(layer), str(target), *how]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def everything(tree: Path) -> dict[bytes, object]:
+    found: dict[bytes, object] = {}
+    root = os.fsencode(tree)
+    for folder, folders, files in os.walk(root):
+        for path in (os.path.join(folder, name) for name in (*folders, *files, b"")):
+            status = os.lstat(path)
+            name = os.path.relpath(path, root)
+            own = [status.st_mode, status.st_uid, status.st_gid, status.st_rdev, status.st_nlink]
+            found[name] = [
+                *own,
+                {one: os.getxattr(path, one, follow_symlinks=False)
+                 for one in os.listxattr(path, follow_symlinks=False)},
+                status.st_mtime_ns if name != b"gone" else 0,
+                status.st_size if not stat.S_ISDIR(status.st_mode) else 0,
+                Path(os.fsdecode(path)).read_bytes()
+                if stat.S_ISREG(status.st_mode) and status.st_blocks else b"",
+                os.readlink(path) if stat.S_ISLNK(status.st_mode) else b"",
+            ]  # fmt: skip
+    return found
+
+
+def test_a_copy_has_all_that_the_layer_has(tmp_path: Path) -> None:
+    layer, target = tmp_path / "layer", tmp_path / "target"
+    layer.mkdir()
+    odd(layer)
+    done = copy(layer, target, "trusted", "owners", "kernel")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert everything(target) == everything(layer)
+    assert (target / "gone").stat().st_rdev == 0
+    assert (target / "sparse").stat().st_blocks == 0
+    assert stat.S_ISSOCK((target / "socket").stat().st_mode)
+    assert os.stat(target / "twice").st_nlink == 3
+    assert os.stat(layer).st_mtime_ns == os.stat(target).st_mtime_ns
+
+
+def test_a_copy_for_one_user(tmp_path: Path) -> None:
+    layer, target = tmp_path / "layer", tmp_path / "target"
+    layer.mkdir()
+    odd(layer)
+    done = copy(layer, target, "user", "one", "kernel")
+    assert (done.returncode, done.stderr) == (0, "")
+    for path in target.rglob("*"):
+        assert path.lstat().st_uid == os.geteuid(), path
+    assert stat.S_IMODE((target / "setuid").stat().st_mode) == 0o711
+    assert os.getxattr(target / "opaque", "user.overlay.opaque") == b"y"
+
+
+def test_a_deep_layer_is_refused(tmp_path: Path) -> None:
+    layer, target = tmp_path / "layer", tmp_path / "target"
+    layer.mkdir()
+    subprocess.run(
+        ["/bin/sh", "-ec", "i=0; while [ $i -lt 400 ]; do mkdir d; cd d; i=$((i+1)); done"],
+        cwd=layer,
+        check=True,
+    )
+    done = copy(layer, target, "user", "one", "kernel")
+    assert done.returncode == 1
+    assert done.stderr == "have more than 300 directories within each other\n"
+
+
+# What goes wrong
+
+
+def test_a_full_store(image: Image, tmp_path: Path) -> None:
+    """The container gets a copy, as it would without a store; half a copy does not stay."""
+    (image.layers[2] / "usr/large").write_bytes(os.urandom(4 << 20))
+    image.mounted()
+    image.hidden(image.store)
+    image.images.mkdir()
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(image.images)], check=True
+    )
+    try:
+        staged = image.stage()
+        assert staged.image == "copy"
+        assert "No space left on device" in staged.notes[0]
+        assert not left(image)
+    finally:
+        subprocess.run(["umount", image.images], check=True)
+
+
+def test_a_store_that_cannot_be_written(image: Image) -> None:
+    """What is there is used as long as nothing has to be written."""
+    image.mounted()
+    image.hidden(image.store)
+    image.images.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "none", str(image.images)]
+    subprocess.run(mount, check=True)
+    try:
+        staged = image.stage()
+        assert staged.image == "copy"
+        assert "Read-only file system" in staged.notes[0]
+    finally:
+        subprocess.run(["umount", image.images], check=True)
+
+
+def test_a_store_of_somebody_else(image: Image) -> None:
+    image.mounted()
+    image.hidden(image.store)
+    image.images.mkdir()
+    os.chown(image.images, 33, 33)
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert "belongs to uid 33" in staged.notes[0]
+
+
+def test_a_layer_is_removed_meanwhile(image: Image) -> None:
+    image.mounted()
+    image.hidden(image.store)
+    node = image.node
+
+    def removes(script: str) -> str:
+        answer = node(script)
+        shutil.rmtree(image.layers[2])
+        return answer
+
+    image.node = removes
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert f"cannot be copied to {image.images}" in staged.notes[0]
+    assert len(trees(image)) == 1
+
+
+def test_a_copy_that_is_removed_below_a_container(image: Image) -> None:
+    """Somebody removes the store by hand: what the container wrote comes back anyway."""
+    image.mounted()
+    image.hidden(image.store)
+    staged = image.stage()
+    image.run(f"echo x >etc/new; rm -r {image.images}; ls >/dev/null")
+    image.end(staged)
+    assert (image.rootfs / "etc/new").read_text() == "x\n"
+    stage_out(str(image.staged))
+    image.copied.clear()
+    assert image.stage().image == "store"
+    assert "below" in image.copied
+
+
+def test_leased_copies_stay(image: Image) -> None:
+    image.mounted()
+    image.hidden(image.store)
+    assert image.stage().image == "store"
+    store = Store(str(image.images))
+    for entry in store.entries():
+        assert store.remove(entry.key), "it is used"
+    assert len(trees(image)) == 2
+
+
+def test_two_at_once_make_one_copy(image: Image, tmp_path: Path) -> None:
+    """Each in a directory of its own, for the same image."""
+    image.mounted()
+    image.hidden(image.store)
+    images = [image.another(f"staged{number}") for number in range(8)]
+    threads = [threading.Thread(target=one.stage) for one in images]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    copied = [name for one in images for name in one.copied]
+    assert sorted(copied) == ["above", "below"]
+    assert len(trees(image)) == 2
+    for one in images:
+        stage_out(str(one.staged))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_copy_that_is_killed(image: Image, seed: int, tmp_path: Path) -> None:
+    """At a random moment, with all that works for it: nothing is left, and nothing broken used."""
+    for number in range(300):
+        (image.layers[2] / "usr" / str(number)).write_text("x" * number)
+    image.mounted()
+    before = snapshot(image.layers[2])
+    whole = listing(image.layers[2])
+    if not (pid := os.fork()):
+        os.setsid()
+        image.stage()
+        signal.pause()
+    time.sleep(random.Random(seed).uniform(0.1, 0.8))
+    os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    shutil.rmtree(image.staged, ignore_errors=True)
+    image.hidden(image.store)
+    assert image.stage().image == "store"
+    assert not left(image)
+    assert snapshot(image.layers[2]) == before
+    assert whole in [listing(tree) for tree in trees(image)]

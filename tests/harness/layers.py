@@ -1,0 +1,195 @@
+"""Layers as container engines have them, staged for a node that is this machine."""
+
+import copy
+import json
+import os
+import shlex
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scrun.images.leases import lease_of
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.core.places import program
+from scrun.supervisor.staging import root, staged_bundle
+from scrun.supervisor.staging.overlaid import Overlays
+from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.supervisor.staging.staged_bundle import return_changes, stage_in
+from scrun.supervisor.staging.stored import Copier, Images
+from scrun.supervisor.staging.survey import MountPoint
+
+AS_ROOT = ("unshare", "--mount", "/bin/sh", "-ec")
+ROOTLESS = ("unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-ec")
+
+
+def in_shell(script: str, place: Path) -> None:
+    subprocess.run(["/bin/sh", "-ec", script], cwd=place, check=True)
+
+
+def ask(script: str) -> str:
+    """Do what the node does."""
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def listing(root: Path) -> dict[str, tuple[object, ...]]:
+    """Return what is in a tree, but for the times of directories."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in sorted(root.rglob("*")):
+        status = path.lstat()
+        content: object = path.readlink() if path.is_symlink() else None
+        if stat.S_ISREG(status.st_mode):
+            content = path.read_bytes()
+        found[str(path.relative_to(root))] = (status.st_mode, status.st_uid, content)
+    return found
+
+
+class Image:
+    """Layers, and what an engine has mounted of them; staged for a node that is this machine."""
+
+    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = base / "store" / "overlay"  # as podman has it
+        self.layers = [self.store / name / "diff" for name in ("mine", "above", "below")]
+        for layer in self.layers:
+            layer.mkdir(parents=True)
+        lower = self.layers[2]
+        for folder in ("etc", "bin", "empty", "usr/share/doc"):
+            (lower / folder).mkdir(parents=True)
+        for name in ("etc/passwd", "etc/hosts", "bin/sh", "usr/share/doc/one", "motd"):
+            (lower / name).write_text(name)
+        (lower / "bin/sh").chmod(0o755)
+        (lower / "bin/ash").symlink_to("sh")
+        (lower / "lib").symlink_to("usr/share")
+        self.rootfs = self.store / "id" / "merged"
+        self.staged = base / "staged"
+        self.cache = base / "cache" / "layers.json"
+        self.asked: list[str] = []
+        self.node = ask
+        self.images = base / "images"
+        self.with_store = False
+        self.copied: list[str] = []
+        self.said: list[str] = []
+        self.rootless = True
+        self.more_options = ""
+        self._base = base
+        self._monkeypatch = monkeypatch
+        self.config: dict[str, Any] = {"root": {"path": str(self.rootfs)}}
+
+    def mounted(self) -> None:
+        """Have the root file system mounted: here it is a copy of what an overlay would show."""
+        options = ",".join(
+            [
+                f"lowerdir={':'.join(f'{layer.parent.name}/diff' for layer in self.layers[1:])}",
+                f"upperdir={self.layers[0]}",
+                f"workdir={self._base}/work",
+                *(["userxattr"] if self.rootless else []),
+            ]
+        )
+        self._show(options)
+        mount = MountPoint(str(self.rootfs), "overlay", options=options + self.more_options)
+        self._is_mounted(mount)
+
+    def _is_mounted(self, mount: MountPoint) -> None:
+        here = [MountPoint("/", "ext4"), mount]
+        for module in (root, staged_bundle):
+            self._monkeypatch.setattr(module, "read_mounts", lambda: here)
+
+    def by_fuse(self, upper: str) -> None:
+        """Have it mounted by fuse-overlayfs, which shows the lowest layer changed by a script."""
+        (self.rootfs.parent / "diff").mkdir(parents=True)
+        (self.store / "l").mkdir()
+        for layer in self.layers[1:]:
+            (self.store / "l" / layer.parent.name).symlink_to(f"../{layer.parent.name}/diff")
+        lower = ":".join(f"l/{layer.parent.name}" for layer in self.layers[1:])
+        (self.rootfs.parent / "lower").write_text(lower)
+        subprocess.run(["cp", "-a", self.layers[2], self.rootfs], check=True)
+        in_shell(upper, self.rootfs)
+        self._is_mounted(MountPoint(str(self.rootfs), "fuse.fuse-overlayfs", options="rw"))
+
+    def _show(self, options: str) -> None:
+        self.rootfs.mkdir(parents=True)
+        (self._base / "work").mkdir()
+        copy = f"{self._base}/copy"
+        show = f"mount -t overlay overlay -o {options} id/merged; cp -a id/merged/. {copy}"
+        (self._base / "copy").mkdir()
+        in_shell(f"unshare --mount /bin/sh -ec '{show}'", self.store)
+        self.rootfs.rmdir()
+        (self._base / "copy").rename(self.rootfs)
+
+    def another(self, name: str) -> "Image":
+        """Return the same image, to be staged elsewhere."""
+        other = copy.copy(self)
+        other.staged = self._base / name
+        other.copied, other.said, other.asked = [], [], []
+        other.config = {"root": {"path": str(self.rootfs)}}
+        return other
+
+    def stage(self) -> Staged:
+        """Stage the bundle."""
+
+        def remember(script: str) -> str:
+            self.asked.append(script)
+            return self.node(script)
+
+        target = Target(
+            elsewhere=True,
+            uid=os.getuid(),
+            gid=os.getgid(),
+            rootless=self.rootless,
+            link_rootfs=True,
+            host_only=(),
+        )
+        images = None
+        if self.with_store:
+            copier = Copier(self._copy, self.said.append, lambda: None)
+            images = Images(str(self.images), lease_of(str(self._base), "c"), copier)
+        overlays = Overlays(remember, str(self.cache), images)
+        return stage_in(self.config, str(self._base), str(self.staged), target, overlays=overlays)
+
+    def _copy(self, words: Sequence[str], tell: Callable[[int], None]) -> None:
+        self.copied.append(Path(words[0]).parent.name)
+        argv = [sys.executable, "-I", "-S", program("programs", "copy_layer"), *words]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        for line in done.stdout.splitlines():
+            tell(int(line))
+        if done.returncode:
+            raise Unusable(done.stderr.splitlines()[-1])
+
+    def hidden(self, *folders: Path) -> None:
+        """Hide directories from the node."""
+        over = "; ".join(f"mount -t tmpfs none {shlex.quote(str(path))}" for path in folders)
+        self.node = lambda script: ask(shlex.join([*AS_ROOT[:3], "-c", f"{over}; {script}"]))
+
+    def recorded(self) -> None:
+        """Write podman's records of the layers of images."""
+        layers = [
+            {"id": path.parent.name, "diff-digest": f"sha256:{number:064x}", "diff-size": 1 << 30}
+            for number, path in enumerate(self.layers[1:])
+        ]
+        folder = self.store.parent / "overlay-layers"
+        folder.mkdir()
+        (folder / "layers.json").write_text(json.dumps(layers))
+
+    def run(self, script: str) -> None:
+        """Run a script in the root directory of the container."""
+        time.sleep(0.02)  # the grain of the kernel's file times is some milliseconds
+        config = json.loads((self.staged / "config.json").read_bytes())
+        mount = ("mount", "-t", "overlay", "overlay", "-o")
+        mounts = [
+            shlex.join((*mount, ",".join(each["options"]), f"rootfs{each['destination']}"))
+            for each in config["mounts"]
+            if each["type"] == "overlay"
+        ]
+        whole = "; ".join([f"cd {self.staged}", *mounts, "cd rootfs", script])
+        subprocess.run([*(ROOTLESS if self.rootless else AS_ROOT), whole], check=True)
+
+    def end(self, staged: Staged) -> None:
+        """Bring back what was changed."""
+        return_changes(staged.bundle, staged.copied_from, privileged=not self.rootless)
