@@ -22,6 +22,11 @@ def slurm_conf() -> str:
     return conf
 
 
+def has_oci_conf() -> bool:
+    """Whether Slurm itself can make containers on the cluster (`srun --container`)."""
+    return Path(slurm_conf()).with_name("oci.conf").exists()
+
+
 def slurm(*command: str, timeout: float = 20) -> str:
     """Run one of Slurm's commands as root, and return what it printed."""
     done = run_program(command, env={"PATH": PATH, "SLURM_CONF": slurm_conf()}, timeout=timeout)

@@ -44,18 +44,19 @@ def in_use(file: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def by_oci_conf(make_site: MakeSite, tmp_path: Path) -> tuple[Site, Path]:
+def by_oci_conf(make_site: MakeSite) -> tuple[Site, Path]:
     """A site whose oci.conf writes down that a container is removed, and where."""
-    conf, done = tmp_path / "oci.conf", tmp_path / "done"
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)
+    site = make_site("local-user")
+    conf, done = site.base / "oci.conf", site.base / "done"
     conf.write_text(
         'RunTimeRun="exec sh -c \'echo up; exec sleep 600\'"\nRunTimeQuery="true"\n'
         f'RunTimeKill="kill -KILL %p"\nRunTimeDelete="echo %n >>{done}"\n'
     )
     done.touch()
     done.chmod(0o666)
-    return make_site("local-user", settings=f'[local]\noci_conf = "{conf}"\n'), done
+    with (site.base / "scrun.toml").open("a") as settings:
+        settings.write(f'[local]\noci_conf = "{conf}"\n')
+    return site, done
 
 
 def test_a_job_that_no_process_could_give_back(by_oci_conf: tuple[Site, Path]) -> None:

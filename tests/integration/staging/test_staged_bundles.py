@@ -204,8 +204,17 @@ def runs_there(name: str, place: str) -> bool:
     return place != "local-namespace" or name != "docker"
 
 
+# by `srun --container`
+ON_SLURM = [
+    pytest.param(place, marks=pytest.mark.oci_conf) for place in ("slurm-user", "slurm-root")
+]
+
 MATRIX = [
-    pytest.param(name, place, id=f"{name}-{place}")
+    pytest.param(
+        *(name, place),
+        id=f"{name}-{place}",
+        marks=[pytest.mark.oci_conf] * place.startswith("slurm"),
+    )
     for name in NAMES
     for place in PLACES
     if runs_there(name, place)
@@ -231,7 +240,7 @@ def test_a_staged_bundle_runs(name: str, ground: Ground) -> None:
     ]
 
 
-@pytest.mark.parametrize("ground", ["slurm-user", "slurm-root"], indirect=True)
+@pytest.mark.parametrize("ground", ON_SLURM, indirect=True)
 @pytest.mark.parametrize("name", ["podman-host", "docker"])
 def test_what_is_only_here_comes_along(name: str, ground: Ground) -> None:
     config = load(name)
@@ -239,13 +248,13 @@ def test_what_is_only_here_comes_along(name: str, ground: Ground) -> None:
     assert out.split() == ["hosts", "resolv.conf", "hostname"]
 
 
-@pytest.mark.parametrize("ground", ["slurm-user", "slurm-root"], indirect=True)
+@pytest.mark.parametrize("ground", ON_SLURM, indirect=True)
 def test_a_container_of_a_prepared_network_has_the_nodes(ground: Ground) -> None:
     interfaces, _ = ground.container(load("podman-pod"), "ls /sys/class/net")
     assert sorted(interfaces.split()) == sorted(os.listdir("/sys/class/net"))
 
 
-@pytest.mark.parametrize("ground", ["slurm-user"], indirect=True)
+@pytest.mark.parametrize("ground", ON_SLURM[:1], indirect=True)
 def test_changes_of_a_shared_volume_come_back(ground: Ground) -> None:
     ground.container(load("podman-volumes"), "echo new >/data/new; echo s >/scratch/s")
     assert (ground.path / "home" / "data" / "new").read_text() == "new\n"

@@ -96,7 +96,7 @@ def changed(site: Site, old: str, new: str, *, oci_conf: bool = True) -> str:
     text = original.read_text()
     assert old in text
     (directory / "slurm.conf").write_text(text.replace(old, new))
-    if oci_conf:
+    if oci_conf and cluster.has_oci_conf():
         (directory / "oci.conf").write_text(original.with_name("oci.conf").read_text())
     return str(directory / "slurm.conf")
 
@@ -134,6 +134,7 @@ def test_munge_and_oci_conf_that_are_missing(site: Site) -> None:
 
 
 @pytest.mark.covers("scrun doctor")
+@pytest.mark.oci_conf
 @on_slurm
 def test_a_runtime_and_a_directory_that_the_nodes_do_not_have(site: Site) -> None:
     conf = changed(site, "ClusterName", "ClusterName")
