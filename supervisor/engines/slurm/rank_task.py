@@ -1,0 +1,121 @@
+"""A task of a container, with a shim of its own."""
+
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import trio
+
+from scrun.core.errors import EngineError
+from scrun.supervisor.core.nurseries import until, unwrapped
+from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT
+from scrun.supervisor.nodes.gathering import Rank
+from scrun.supervisor.nodes.messages import ShimLost
+from scrun.supervisor.nodes.streams import ContainerStreams
+
+
+class Task:
+    """A task of the container.
+
+    Attributes:
+        rank: Its number and its shim.
+        streams: Its streams; None if it has none.
+        id: The shim's id of it.
+        status: Its wait status, when it has ended and its output is written.
+        is_kept: Whether its shim is needed after its end.
+    """
+
+    def __init__(self, rank: Rank, streams: ContainerStreams | None, name: str) -> None:
+        self.rank = rank
+        self.streams = streams
+        self.id = rank.shim.name("container")
+        self.status: int | None = None
+        self.is_kept = False
+        self._name = name
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """Whether it may have ended for want of memory."""
+        return self.id in self.rank.shim.short_of_memory
+
+    async def create(self, config: dict[str, Any]) -> None:
+        """Have it created; a terminal is for the first one.
+
+        Raises:
+            ShimError: The runtime failed.
+        """
+        fields = {} if self.streams is None else self.streams.fields
+        if self.streams is None:
+            config = {**config, "process": {**config["process"], "terminal": False}}
+        await self.rank.shim.call(
+            "create", id=self.id, name=self._name, config=config, streams=fields, joins={}
+        )
+
+    async def start(self) -> None:
+        """Start its program. One that has ended meanwhile has been started.
+
+        Raises:
+            ShimError: The runtime failed.
+        """
+        try:
+            await self.rank.shim.call("start", id=self.id)
+        except ShimLost:
+            if self.status is None:
+                raise
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to its first process; SIGKILL to all.
+
+        Raises:
+            EngineError: It was not delivered.
+        """
+        try:
+            await self.rank.shim.call(
+                "signal", id=self.id, number=number, all=number == signal.SIGKILL
+            )
+        except ShimLost:
+            if self.status is None:
+                raise
+
+    async def wait(self, killed: trio.Event) -> None:
+        """Wait for its end and for its output; then its shim ends, and with it Slurm's task.
+
+        Raises:
+            ShimLost: The shim has gone before.
+        """
+        status = await self.rank.shim.ended(self.id)
+        if self.streams is not None:
+            async with until(killed.wait, LAST_OUTPUT):
+                await self.streams.finished(LAST_OUTPUT)
+        self.status = status
+        if not self.is_kept:
+            self.rank.dismiss()
+
+    async def delete(self) -> None:
+        """End what is left of it; the rest is the end of the step."""
+        if self.status is None:
+            try:
+                await self.rank.shim.call("delete", id=self.id)
+            except EngineError:
+                pass
+
+
+async def for_all(tasks: Sequence[Task], do: Callable[[Task], Awaitable[object]]) -> None:
+    """Do something for several tasks at once.
+
+    Raises:
+        EngineError: One failed; all others are done.
+    """
+    errors: list[EngineError] = []
+
+    async def one(task: Task) -> None:
+        try:
+            await do(task)
+        except EngineError as error:
+            errors.append(error)
+
+    async with unwrapped() as nursery:
+        for task in tasks:
+            nursery.start_soon(one, task)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,335 @@
+"""A Slurm job with a container of several tasks, or with labels, that shims make.
+
+Each task, which MPI calls a rank, is a container of its own with a shim of its own: so its
+variables and descriptors are those that slurmstepd gives that task. What srun does with several
+tasks is done here: standard input is for all, output is mixed, the highest status counts.
+"""
+
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import trio
+
+from scrun.core.errors import EngineError, StateError, shortened
+from scrun.model.states import Ending, exited, killed
+from scrun.settings.slurm.versions import Features
+from scrun.supervisor.children.node_scripts import signal_script
+from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.core.nurseries import until, unwrapped
+from scrun.supervisor.engines.failures import NotMade, create_and_run
+from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory
+from scrun.supervisor.engines.slurm.job import SlurmJob, variables_of_job
+from scrun.supervisor.engines.slurm.job_ending import query_ending
+from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.node import NodeCommands
+from scrun.supervisor.engines.slurm.rank_task import Task, for_all
+from scrun.supervisor.engines.slurm.ranks_step import RanksStep
+from scrun.supervisor.engines.slurm.shim_config import container_config
+from scrun.supervisor.engines.slurm.shim_process import ShimProcess
+from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
+from scrun.supervisor.engines.slurm.shim_step import Direct
+from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.nodes.gathering import Rank
+from scrun.supervisor.nodes.messages import ShimError, ShimLost
+from scrun.supervisor.nodes.shared import SharedStreams
+
+_PATIENCE = 10.0
+_NEWS_OF_THE_JOB = 2.0
+
+
+class RanksJob(SlurmJob):
+    """A job with one container of several tasks (see `contracts.engine.CreatesFirst`)."""
+
+    launch = "shim"
+    below_engine = False
+
+    def __init__(
+        self,
+        tools: Tools,
+        features: Features,
+        commands: NodeCommands,
+        request: JobRequest,
+        held: Held,
+        layout: Layout,
+        options: list[str],
+        direct: Direct,
+    ) -> None:
+        """See `SlurmJob`.
+
+        Args:
+            tools: Slurm's tools.
+            features: What this version of Slurm can do.
+            commands: The commands of the nodes' runtime.
+            request: The request for the job.
+            held: The job.
+            layout: How many nodes and tasks the container has.
+            options: Options of srun that the caller asked for.
+            direct: Whether and how shims may connect to us.
+        """
+        super().__init__(tools, features, commands, request, held, layout, options)
+        self._ranks_step = RanksStep(self._step, request.journal, direct, layout.tasks)
+        self._tasks: list[Task] = []
+        self._settled = trio.Event()  # they are created, or never will be
+        self._killed = trio.Event()
+        self._first: ShimProcess | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator["RanksJob"]:
+        """Start the shims, and end them when the block is left, with all that they made."""
+        words = ["--jobid", self.id, "--job-name", "scrun", *self._layout.arguments, "--overlap"]
+        if self._layout.nodes != 1:
+            words.append("--no-kill")
+        words += [word for word in self._options if word not in ("--label", "--unbuffered")]
+        variables = {
+            **variables_of_job(self.environment, self._layout),
+            **self._request.plugin_variables,
+        }
+        async with unwrapped() as nursery:
+            nursery.start_soon(self._ranks_step.run, words, variables)
+            try:
+                yield self
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._ranks_step.leave()
+
+    @property
+    def sound(self) -> bool:
+        """See `SlurmJob`; and the shims have cleaned up."""
+        return self._ranks_step.ended_well and super().sound
+
+    @property
+    def is_unreached(self) -> bool:
+        """Whether a node cannot connect to us."""
+        return self._ranks_step.is_unreached
+
+    async def ready(self) -> None:
+        """Wait for all shims.
+
+        Raises:
+            EngineError: One is missing.
+        """
+        await self._ranks_step.ranks()
+
+    async def run(self, step: Step) -> Ending:
+        """Create the container, start it, and wait for its end."""
+        return await create_and_run(self, step)
+
+    @asynccontextmanager
+    async def created(
+        self, step: Step, call: Call | None = None, console: str | None = None
+    ) -> AsyncIterator[ShimProcess]:
+        """See `supervisor.contracts.engine.CreatesFirst`.
+
+        Raises:
+            EngineError: A shim is missing, or a runtime failed.
+        """
+        del call, console
+        ranks = await self._ranks_step.ranks()
+        self._request.journal.write("info", f"job {self.id}: {self._ranks_step.what}")
+        config = await container_config(ranks[0].shim, step, ranks[0].node)
+        async with unwrapped() as nursery, self._connected(ranks, step) as shared:
+            try:
+                await self._create_all(config)
+                first = self._first = ShimProcess(
+                    self._begin, lambda first: self._how_it_ended(first, shared)
+                )
+                self._settled.set()
+                nursery.start_soon(first.watch)
+                yield first
+            finally:
+                self._settled.set()
+                with trio.move_on_after(_PATIENCE, shield=True):
+                    await for_all(self._tasks, Task.delete)
+                    if self._first is not None:
+                        await self._first.ended()
+                nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _connected(self, ranks: list[Rank], step: Step) -> AsyncIterator[SharedStreams]:
+        """Carry the streams of all tasks. A terminal is that of the first task alone."""
+        shared = SharedStreams(
+            step.stdio, len(ranks), self._child_env,
+            labels="--label" in self._options, lines="--unbuffered" not in self._options,
+        )  # fmt: skip
+        async with AsyncExitStack() as stack:
+            if not step.terminal:
+                await stack.enter_async_context(shared.opened())
+            for rank in ranks:
+                streams = None
+                if rank.number == 0 or not step.terminal:
+                    ends = None if step.terminal else shared.of(rank.number)
+                    streams = rank.shim.streams(
+                        step.stdio, step.terminal, self._child_env, self._request.journal, ends
+                    )
+                    await stack.enter_async_context(streams)
+                self._tasks.append(Task(rank, streams, self._request.container))
+            yield shared
+
+    async def _create_all(self, config: dict[str, Any]) -> None:
+        """Have each runtime create its container.
+
+        Raises:
+            NotMade: One failed; the others may be there.
+        """
+        failed: list[tuple[Task, ShimError]] = []
+        async with unwrapped() as nursery:
+
+            async def create(task: Task) -> None:
+                try:
+                    await task.create(config)
+                except ShimError as error:
+                    failed.append((task, error))
+                    nursery.cancel_scope.cancel()
+
+            for task in self._tasks:
+                nursery.start_soon(create, task)
+        for task, error in failed:
+            where = f"task {task.rank.number} on {task.rank.node}: " * (len(self._tasks) > 1)
+            raise NotMade(f"{where}{words_of(error)}", shown=False)
+
+    async def _begin(self) -> None:
+        """Start the programs of all tasks.
+
+        Raises:
+            EngineError: A runtime failed.
+        """
+        try:
+            await for_all(self._tasks, Task.start)
+        except ShimError as error:
+            text = f"the container could not be started: {words_of(error)}"
+            raise EngineError(shortened(text)) from None
+
+    async def _how_it_ended(self, first: ShimProcess, shared: SharedStreams) -> Ending:
+        """Wait for the ends of all tasks and for their output, and say how it ended."""
+        step, salloc = self._ranks_step, self._held.state
+        lost = False
+        async with unwrapped() as nursery:
+
+            async def wait(task: Task) -> None:
+                nonlocal lost
+                try:
+                    await task.wait(self._killed)
+                except ShimLost:
+                    lost = True
+                    nursery.cancel_scope.cancel()
+
+            for task in self._tasks:
+                nursery.start_soon(wait, task)
+        if not lost:
+            async with until(self._killed.wait, LAST_OUTPUT):
+                await shared.finished()
+        statuses = [task.status for task in self._tasks if task.status is not None]
+        if lost:
+            await step.leave()
+            if self._killed.is_set():
+                return killed(signal.SIGKILL)
+            if ending := await self._job_ended():
+                return ending
+            if self._step.state.aborted and any(statuses):  # KillOnBadExit of slurm.conf(5)
+                return exited(128 + signal.SIGKILL)
+            return step.lost(salloc)
+        with trio.move_on_after(_PATIENCE):  # the runtime's `start` may hang
+            await first.started()
+        if any(task.is_short_of_memory for task in self._tasks) and not self._killed.is_set():
+            return out_of_memory(self.id)
+        highest = max(statuses, key=exit_code)
+        if os.WIFSIGNALED(highest) and not self._killed.is_set():
+            await step.leave()  # then Slurm has said what it killed, and why
+        aborted = self._step.state.aborted and not self._killed.is_set()
+        if aborted and (ending := await self._job_ended()):
+            return ending
+        return step.ending(salloc, highest)
+
+    async def _job_ended(self) -> Ending | None:
+        """Return how the job ended, if it did and nobody else learns of it."""
+        await trio.sleep(_NEWS_OF_THE_JOB)
+        return await query_ending(self._tools, self._child_env, self.id)
+
+    def _alive(self) -> list[Task]:
+        """Return the tasks that run.
+
+        Raises:
+            StateError: None does.
+        """
+        found = [task for task in self._tasks if task.status is None]
+        if self._first is None or not self._first.begun.is_set() or self._first.over or not found:
+            raise StateError(f"container {self._request.container} is not running")
+        return found
+
+    async def signal(self, number: int) -> None:
+        """Send a signal to the first process of each task; SIGKILL ends all processes.
+
+        Raises:
+            EngineError: The signal was not delivered.
+        """
+        await self._settled.wait()
+        if (first := self._first) is None:
+            raise EngineError("the container is not running")
+        if number == signal.SIGKILL:
+            await self._kill(first)
+            return
+        await first.begun.wait()
+        if not first.over:
+            left = [task for task in self._tasks if task.status is None]
+            await for_all(left, lambda task: task.signal(number))
+
+    async def _kill(self, first: ShimProcess) -> None:
+        """End all processes, whatever hangs: a runtime's `start`, or a shim."""
+        if first.over:
+            return
+        self._killed.set()
+        left = [task for task in self._tasks if task.status is None]
+        with trio.move_on_after(_PATIENCE):
+            await for_all(left, lambda task: task.signal(signal.SIGKILL))
+            return
+        self._request.journal.write("info", f"job {self.id}: a shim does not answer")
+        await self._step.kill()
+
+    async def session(self, program: Program) -> Session:
+        """Prepare to run another program in the container, in its first task.
+
+        Raises:
+            StateError: The container is not running.
+        """
+        task = self._alive()[0]
+        task.is_kept = True
+        return ShimSession(task.rank.shim, task.id, self._child_env, program)
+
+    async def pause(self, *, resume: bool) -> None:
+        """Pause or resume all processes of the container by signals.
+
+        Raises:
+            EngineError: The processes could not be signalled.
+        """
+        name = "CONT" if resume else "STOP"
+        for answer in await self.inspect(lambda state: signal_script(state, name)):
+            if answer.status:
+                raise EngineError(f"on {answer.node}: {answer.text.strip()}")
+
+    async def inspect(self, script: Callable[[str], str]) -> list[NodeAnswer]:
+        """Run a shell script for each task of the container, on its node, by its shim.
+
+        Raises:
+            EngineError: The script could not be run.
+        """
+        text = script(f'eval "$SCRUN_RUNTIME state {self._request.container}"')
+        tasks = self._alive()
+        answers: dict[int, NodeAnswer] = {}
+
+        async def ask(task: Task) -> None:
+            reply = await task.rank.shim.call("script", script=text)
+            answer = NodeAnswer(task.rank.node, reply["status"], reply["text"])
+            answers[task.rank.number] = answer
+
+        await for_all(tasks, ask)
+        return [answers[task.rank.number] for task in tasks]
+
+    def resized(self) -> None:
+        """Pass on a new size of the terminal, which is the first task's."""
+        for task in self._tasks[:1]:
+            if task.streams is not None:
+                task.streams.resized(task.id)

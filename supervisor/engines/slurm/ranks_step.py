@@ -1,0 +1,96 @@
+"""The step of a container of several tasks: each task is a shim."""
+
+import trio
+
+from scrun.core.errors import EngineError
+from scrun.supervisor.core.nurseries import until
+from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep, needs_no_sources
+from scrun.supervisor.engines.slurm.step import SrunStep
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.gathering import Gathering, Rank, gathered
+from scrun.supervisor.nodes.listening import NotReached
+from scrun.supervisor.nodes.messages import ShimLost
+from scrun.supervisor.shim.frames import UNREACHED
+
+_LAST_DATA = 1.0
+_WAY_OUT = 10.0
+
+
+class RanksStep(ShimStep):
+    """A step with a shim in each task."""
+
+    def __init__(self, step: SrunStep, journal: Journal, direct: Direct, tasks: int) -> None:
+        """Create it; `run` runs it.
+
+        Args:
+            step: The run of srun.
+            journal: Where messages go.
+            direct: Whether and how shims may connect to us.
+            tasks: How many there are.
+        """
+        super().__init__(step, journal, direct)
+        self._tasks = tasks
+        self._ranks: list[Rank] = []
+        self._incomplete = trio.Event()
+        step.on_message = self._look
+
+    async def ranks(self) -> list[Rank]:
+        """Wait for all shims.
+
+        Raises:
+            EngineError: One could not be started, or srun has ended.
+        """
+        await self._known.wait()
+        if not self._ranks or self.is_over:
+            raise EngineError(f"the shims could not be started: {self.reason}")
+        return self._ranks
+
+    @property
+    def is_unreached(self) -> bool:
+        """Whether a node cannot connect to us, which one task could do without."""
+        return any(UNREACHED in words for words in self._words)
+
+    @property
+    def what(self) -> str:
+        """How the container is launched, for the log."""
+        nodes = ", ".join(dict.fromkeys(rank.node for rank in self._ranks))
+        runtimes = ", ".join(dict.fromkeys(rank.hello.runtime for rank in self._ranks))
+        return f"launched by {self._tasks} shims on {nodes}, with {runtimes}"
+
+    def _look(self) -> None:
+        """Notice a task that ends, or never begins, before all shims are there."""
+        state = self.step.state
+        if not self._ranks and (state.missing < self._tasks or state.launch_failed):
+            self._incomplete.set()
+
+    async def _connect(self, to_srun: int, from_srun: int, srun_ended: trio.Event) -> None:
+        self._incomplete = trio.Event()
+        ports = self._direct.ports
+        try:
+            async with (
+                until(self._leaving.wait),
+                until(srun_ended.wait, _LAST_DATA),
+                gathered(to_srun, from_srun, self._tasks, ports, self._journal) as gathering,
+            ):
+                if not self._direct.allowed:
+                    raise NotReached("Slurm encrypts its connections, and these would not be")
+                async with until(self._incomplete.wait):
+                    await gathering.complete.wait()
+                    self._get_all_ready(gathering)
+                    self._known.set()
+                    await trio.sleep_forever()
+                gathering.end()  # and go on to listen: who is late is not to say that nobody does
+                await trio.sleep(_WAY_OUT)
+        except (NotReached, OSError) as error:
+            self._words.append(f"{UNREACHED}: {error}")
+        except ShimLost as error:
+            self._journal.write("verbose", str(error))
+        await self._lose(srun_ended)
+
+    def _get_all_ready(self, gathering: Gathering) -> None:
+        for rank in gathering.ranks:
+            if not rank.hello.runtime:
+                raise self._no_runtime(rank.node)
+            needs_no_sources(rank.hello)
+        self._ranks = gathering.ranks
+        self.hello = self._ranks[0].hello

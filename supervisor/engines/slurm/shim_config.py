@@ -1,0 +1,51 @@
+"""The config.json that a shim gets for a container."""
+
+import os
+import shlex
+from typing import Any
+
+import msgspec
+
+from scrun.core.errors import StagingError, described
+from scrun.supervisor.contracts.engine import Step
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.local.environment import with_variables
+from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
+from scrun.supervisor.nodes.connection import Shim
+
+
+async def container_config(shim: Shim, step: Step, node: str) -> dict[str, Any]:
+    """Return the config.json for the runtime, from that of the staged bundle.
+
+    A site's script may have put that where only the nodes see it.
+
+    Args:
+        shim: The shim.
+        step: The container.
+        node: Where the shim is.
+
+    Raises:
+        StagingError: It cannot be read.
+    """
+    path = os.path.join(step.bundle, "config.json")
+    try:
+        content = await in_thread(_content, path)
+    except FileNotFoundError:
+        reply = await shim.call("script", script=f"exec cat -- {shlex.quote(path)}")
+        if reply["status"]:
+            raise StagingError(f"{node}: {reply['text'].strip()}") from None
+        content = reply["text"].encode()
+    except OSError as error:
+        raise StagingError(f"{path}: {described(error)}") from error
+    config: dict[str, Any] = with_absolute_paths(msgspec.json.decode(content), step.bundle)
+    config["process"] = {
+        **config["process"],
+        "args": list(step.arguments),
+        "env": with_variables(config["process"].get("env") or (), step.variables),
+    }
+    return config
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

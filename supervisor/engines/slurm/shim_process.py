@@ -1,0 +1,74 @@
+"""The first process of a container that a shim makes, or those of its tasks."""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from scrun.model.states import Ending, taken
+from scrun.supervisor.core.nurseries import until
+
+
+class ShimProcess:
+    """See `supervisor.contracts.engine.FirstProcess`.
+
+    Attributes:
+        begun: Set when it is started, or has ended.
+    """
+
+    pid = 0  # it is on another machine
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[None]],
+        how_it_ends: Callable[["ShimProcess"], Awaitable[Ending]],
+    ) -> None:
+        """Describe one that is created; `watch` learns how it ends.
+
+        Args:
+            begin: Starts the program.
+            how_it_ends: Waits for its end.
+        """
+        self.begun = trio.Event()
+        self._begin = begin
+        self._how_it_ends = how_it_ends
+        self._ending: Ending | None = None
+        self._ended = trio.Event()
+        self._starting = False
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended, or None."""
+        return self._ending
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self._ending is not None
+
+    async def start(self) -> None:
+        """Start the container's program."""
+        self._starting = True
+        try:
+            async with until(self._ended.wait):
+                await self._begin()
+        finally:
+            self._starting = False
+            self.begun.set()
+
+    async def ended(self) -> Ending:
+        """Wait for its end."""
+        await self._ended.wait()
+        return self._ending or taken("scrun-failure", "the container's shim was ended")
+
+    async def started(self) -> None:
+        """Wait for a call of `start` that is under way: a program may end before its reply."""
+        if self._starting:
+            await self.begun.wait()
+
+    async def watch(self) -> None:
+        """Learn how it ends."""
+        try:
+            self._ending = await self._how_it_ends(self)
+        finally:
+            self._ended.set()
+            self.begun.set()
