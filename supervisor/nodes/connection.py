@@ -19,7 +19,7 @@ from scrun.supervisor.nodes.messages import Ended, Event, Reply, Signal, decoded
 from scrun.supervisor.nodes.messages import Hello as Hello
 from scrun.supervisor.nodes.messages import ShimError as ShimError
 from scrun.supervisor.nodes.messages import ShimLost as ShimLost
-from scrun.supervisor.nodes.streams import ContainerStreams
+from scrun.supervisor.nodes.streams import ContainerStreams, Ends
 from scrun.supervisor.nodes.table import StreamTable
 from scrun.supervisor.shim.frames import (
     CALL,
@@ -184,6 +184,7 @@ class Shim:
         terminal: bool,
         child_env: ChildEnv,
         journal: Journal | None = None,
+        ends: Ends | None = None,
     ) -> ContainerStreams:
         """Prepare the streams of a container or an exec.
 
@@ -192,9 +193,11 @@ class Shim:
             terminal: Whether they are a terminal.
             child_env: For child processes that copy.
             journal: Where messages about them go, if not to the shim's.
+            ends: What is read and written instead of those descriptors that are not /dev/null.
         """
         journal = journal or self._journal
-        return ContainerStreams(self._table, stdio, terminal, child_env, journal, self.tell)
+        table = self._table
+        return ContainerStreams(table, stdio, terminal, child_env, journal, self.tell, ends)
 
     async def dial(self, ports: str | None, patience: float = _DIAL_PATIENCE) -> bool:
         """Have the shim connect to us directly, for streams; before the first of them.

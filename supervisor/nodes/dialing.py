@@ -8,6 +8,7 @@ import hmac
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -46,27 +47,29 @@ class Unreached:
 
 
 class Listener:
-    """Waits for one connection of somebody who knows the secret.
+    """Waits for connections of who knows the secret.
 
     Attributes:
         port: Where it listens.
         wrong: How many connections did not know it.
     """
 
-    def __init__(self, ports: str | None, secret: bytes, journal: Journal) -> None:
+    def __init__(self, ports: str | None, secret: bytes, journal: Journal, most: int = 1) -> None:
         """Create it; `listening` opens it.
 
         Args:
             ports: See `listen`.
             secret: The secret.
             journal: Where messages go.
+            most: How many connections to take.
         """
         self.port = 0
         self.wrong = 0
         self._ports = ports
         self._secret = secret
         self._journal = journal
-        self._found: int | None = None
+        self._left = most
+        self._found: deque[int] = deque()
         self._arrived = trio.Event()
         self._room = trio.CapacityLimiter(MOST_UNPROVED)
 
@@ -89,15 +92,15 @@ class Listener:
                     nursery.cancel_scope.cancel()
         finally:
             sock.close()
-            if self._found is not None:
-                os.close(self._found)
+            while self._found:
+                os.close(self._found.popleft())
 
     async def connected(self) -> int:
-        """Wait for the connection; return its descriptor, which is the caller's."""
-        await self._arrived.wait()
-        fd, self._found = self._found, None
-        assert fd is not None
-        return fd
+        """Wait for a connection; return its descriptor, which is the caller's."""
+        while not self._found:
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        return self._found.popleft()
 
     async def _accept_all(self, sock: trio.socket.SocketType, nursery: trio.Nursery) -> None:
         while True:
@@ -120,9 +123,10 @@ class Listener:
                 proved = await self._proves(sock)
             if not proved:
                 self._refuse()
-            elif not self._arrived.is_set():
+            elif self._left:
                 _tune(sock)
-                self._found = sock.detach()
+                self._left -= 1
+                self._found.append(sock.detach())
                 self._arrived.set()
         except OSError:
             pass  # it has gone: the shim tries several addresses at once, and takes the first

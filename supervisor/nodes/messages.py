@@ -38,6 +38,7 @@ class Hello(msgspec.Struct, frozen=True):
     runtime: str = ""
     directory: str = ""
     environment: Mapping[str, str] = {}
+    rank: int = 0
 
 
 class Ended(msgspec.Struct, frozen=True):

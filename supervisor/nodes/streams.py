@@ -9,14 +9,14 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import trio
 
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.ends import is_null, sink, source
+from scrun.supervisor.nodes.ends import Sink, Source, is_null, sink, source
 from scrun.supervisor.nodes.incoming import Incoming
 from scrun.supervisor.nodes.outgoing import Outgoing
 from scrun.supervisor.nodes.table import StreamTable
@@ -24,6 +24,18 @@ from scrun.supervisor.nodes.terminal import raw, size
 
 NAMES = ("stdin", "stdout", "stderr")
 _ALL = (*NAMES, "terminal")
+
+
+class Ends(Protocol):
+    """What is read and written instead of the caller's descriptors."""
+
+    def source(self) -> AbstractAsyncContextManager[Source]:
+        """Open what the container's standard input comes from."""
+        ...
+
+    def sink(self, name: str) -> AbstractAsyncContextManager[Sink]:
+        """Open what its output goes to."""
+        ...
 
 
 class ContainerStreams:
@@ -41,6 +53,7 @@ class ContainerStreams:
         child_env: ChildEnv,
         journal: Journal,
         tell: Callable[..., None],
+        ends: Ends | None = None,
     ) -> None:
         """See `Shim.streams`."""
         self.fields: dict[str, int] = {}
@@ -50,6 +63,7 @@ class ContainerStreams:
         self._child_env = child_env
         self._journal = journal
         self._tell_shim = tell
+        self._ends = ends
         self._incoming: list[Incoming] = []
         self._running: AbstractAsyncContextManager[None] | None = None
         if terminal:
@@ -126,12 +140,14 @@ class ContainerStreams:
         table = self._table
         if name in ("stdin", "terminal"):
             outgoing = table.outgoing[number] = Outgoing(table.link, number)
-            nursery.start_soon(outgoing.pump, source(fd, self._child_env))
+            own = source(fd, self._child_env) if self._ends is None else self._ends.source()
+            nursery.start_soon(outgoing.pump, own)
             found.append(outgoing.opened)
         if name != "stdin":
             incoming = table.incoming[number] = Incoming(table.link, number, name, self._failed)
             self._incoming.append(incoming)
-            nursery.start_soon(incoming.pump, sink(fd, self._child_env))
+            to = sink(fd, self._child_env) if self._ends is None else self._ends.sink(name)
+            nursery.start_soon(incoming.pump, to)
             found.append(incoming.opened)
         if table.is_over:
             table.over()

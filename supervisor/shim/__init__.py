@@ -41,6 +41,11 @@ twice.
 
     dial     addresses: list of [host, port]; secret: hex; patience: seconds for all
              {}; error: no connection, streams go over srun
+    gather   port; secret; patience
+             For each of the shims of a step with several tasks: srun sends the same to all, and
+             mixes what they say. They connect to where Slurm's variables say that srun is, and go
+             on there with `hello`, which has their "rank", SLURM_PROCID. There is no reply; one
+             that cannot connect says why on standard error and exits with 1
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;
              streams; joins: the ids of the containers whose namespaces it enters, by the type
              that `linux.namespaces` has of these, without a path
@@ -63,6 +68,9 @@ twice.
 `streams` is `{"stdin": n, "stdout": n, "stderr": n}`; one that is missing is /dev/null; or
 `{"terminal": n, "rows": …, "columns": …}`. After a `create` or `exec` that failed they END without
 a byte: what the runtime wrote is in the reply.
+
+The first container gets what the step's program would get for MPI: PMI_FD as descriptor 3, and
+the directory that PMIX_SERVER_TMPDIR names.
 
 In a `script`, `$SCRUN_RUNTIME` is the runtime's command with its options, quoted for `eval`.
 

@@ -45,6 +45,7 @@ class Children:
         stdio: "Sequence[int | None]" = (None, None, None),
         place: "str | None" = None,
         env: "Mapping[str, str] | None" = None,
+        passed: "Sequence[int]" = (),
     ) -> int:
         """Start a program in a session of its own; return its pid.
 
@@ -54,13 +55,14 @@ class Children:
             stdio: Its descriptors 0 to 2; None is /dev/null. None of ours is below 3.
             place: Its working directory, if it is not ours.
             env: Its environment, if it is not ours.
+            passed: Its descriptors from 3 on.
 
         Raises:
             OSError: The machine has no process left.
         """
         pid = os.fork()
         if pid == 0:
-            self._become(command, stdio, place, os.environ if env is None else env)
+            self._become(command, stdio, place, os.environ if env is None else env, passed)
         self._waiting[pid] = ended
         return pid
 
@@ -70,6 +72,7 @@ class Children:
         stdio: "Sequence[int | None]",
         place: "str | None",
         env: "Mapping[str, str]",
+        passed: "Sequence[int]",
     ) -> None:
         """Be the program, in the child; never returns."""
         try:
@@ -81,6 +84,9 @@ class Children:
                 os.chdir(place)
             for number, fd in enumerate(stdio):
                 os.dup2(self._null if fd is None else fd, number)
+            for number, fd in enumerate(passed, 3):  # last: ours may have these numbers
+                os.dup2(fd, number)
+                os.set_inheritable(number, True)
             os.execve(command[0], list(command), env)
         except BaseException as error:
             os.write(2, (f"{command[0]}: {error}\n").encode(errors="replace"))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from .children import Children
     from .loop import Loop
+    from .mpi import Mpi
     from .runtime import Runtime
     from .streams import Streams
 
@@ -50,6 +51,7 @@ class Containers:
         streams: "Streams",
         runtime: "Runtime",
         directory: str,
+        mpi: "Mpi",
         ended: "Callable[[str, int, bool], None]",
     ) -> None:
         """Have none.
@@ -60,6 +62,7 @@ class Containers:
             streams: What carries bytes.
             runtime: The runtime.
             directory: The shim's directory.
+            mpi: What the first one gets for MPI.
             ended: Called with the id and the wait status of what has ended, and whether memory
                 may be why.
         """
@@ -69,6 +72,7 @@ class Containers:
         self._deleted: dict[str, list[Reply]] = {}
         self._made = 0
         self._memory = Memory()
+        self._mpi = mpi
         self._delayed: dict[str, object] = {}
         self.last_status = 0
 
@@ -85,9 +89,13 @@ class Containers:
         try:
             before = self._runtime.join(config, joins)
             self._runtime.separate(config, f"{os.path.basename(self._directory)}-{self._made}")
+            passed = self._mpi.give(config)
             write_private(os.path.join(target.place, "config.json"), json.dumps(config))
-            command = self._runtime.create(target.place, target.name, target.stdio.terminal)
-            self._begin(target, before + command, reply)
+            command = self._runtime.create(
+                target.place, target.name, target.stdio.terminal, len(passed)
+            )
+            self._begin(target, before + command, reply, passed)
+            self._mpi.given()
         except BaseException:
             self._unmake(target)
             raise
@@ -163,11 +171,14 @@ class Containers:
         remove_tree(target.place)
         del self._targets[target.id]
 
-    def _begin(self, target: Target, command: "list[str]", reply: "Reply") -> None:
+    def _begin(
+        self, target: Target, command: "list[str]", reply: "Reply", passed: "Sequence[int]" = ()
+    ) -> None:
         self._children.expect()
         try:
             stdio = target.stdio.child
-            self._run(target, command, lambda status: self._begun(target, status, reply), stdio)
+            begun = lambda status: self._begun(target, status, reply)  # noqa: E731
+            self._run(target, command, begun, stdio, passed)
         except BaseException:
             self._children.expect_no_longer()
             raise
@@ -179,6 +190,7 @@ class Containers:
         command: "list[str]",
         ended: "Callable[[int], None]",
         stdio: "Sequence[int | None]" = (None, None, None),
+        passed: "Sequence[int]" = (),
     ) -> int:
         """Run the runtime for a target."""
 
@@ -187,7 +199,7 @@ class Containers:
             ended(status)
             target.changed()
 
-        pid = self._children.spawn(command, done, stdio, target.place)
+        pid = self._children.spawn(command, done, stdio, target.place, passed=passed)
         target.running.add(pid)
         return pid
 

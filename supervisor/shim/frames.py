@@ -25,6 +25,9 @@ WINDOW = 1 << 20
 
 SCRIPT_OUTPUT = 1 << 23
 
+UNREACHED = "no connection to the submit host"
+"""What a shim says that cannot do without one (`gather`), with the reasons."""
+
 
 class BrokenFrame(Exception):
     """What the other end sent is no frame."""

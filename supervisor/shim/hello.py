@@ -14,14 +14,15 @@ except ImportError:  # not CPython
 _PLACE = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST", "SLURMD_NODENAME")
 
 
-def hello(runtime: str, directory: str) -> bytes:
+def hello(runtime: str, directory: str, rank: "int | None" = None) -> bytes:
     """Return the event.
 
     Args:
         runtime: The path of the OCI runtime, or "".
         directory: The shim's directory.
+        rank: Which of several it is.
     """
-    event = {
+    event: dict[str, object] = {
         "event": "hello",
         "protocol": PROTOCOL,
         "node": os.uname().nodename,
@@ -31,7 +32,14 @@ def hello(runtime: str, directory: str) -> bytes:
         "directory": directory,
         "environment": {name: os.environ[name] for name in _PLACE if name in os.environ},
     }
+    if rank is not None:
+        event["rank"] = rank
     return _json_of(event).encode()
+
+
+def hosts() -> "list[str]":
+    """Return where srun may be: slurmstepd connects there."""
+    return [os.environ[name] for name in _PLACE[:2] if os.environ.get(name)] + ["127.0.0.1"]
 
 
 def _json_of(value: object) -> str:

@@ -7,10 +7,11 @@ import sys
 
 from .children import Children, become_subreaper
 from .files import Directory, make_directory, others, remove_left
-from .frames import CALL, EVENT, REPLY, BrokenFrame
-from .hello import hello
+from .frames import CALL, EVENT, REPLY, UNREACHED, BrokenFrame
+from .hello import hello, hosts
 from .link import Link
 from .loop import Loop
+from .mpi import Mpi
 from .processes import descendants, kill_quietly
 from .runtime import NAMES, Runtime, installed
 
@@ -51,6 +52,7 @@ class Shim:
 
     def __init__(self) -> None:
         """Take the standard streams, the signals and a directory."""
+        self._mpi = Mpi(os.environ)  # before its descriptor's number could be one of ours
         self._loop = Loop()
         source, sink = _standard_streams()
         self._children = Children()
@@ -78,6 +80,8 @@ class Shim:
             self._loop.run(lambda: bool(self._over))
         finally:
             self._end()
+        if self._over == UNREACHED:
+            return 1
         return self._containers.last_status if self._containers is not None else 0
 
     def _find_runtime(self, directory: str) -> None:
@@ -122,6 +126,7 @@ class Shim:
             self._streams,
             self._runtime,
             self._directory.path,
+            self._mpi,
             self._tell_ended,
         )
         left = others(os.environ, self._directory.path)
@@ -199,6 +204,8 @@ class Shim:
                 sock = self._dial(call)
                 reply({})  # the last frame over srun
                 self._use(sock)
+            elif verb == "gather":
+                self._gather(call)
             elif verb == "script":
                 from .scripts import Script
 
@@ -210,6 +217,20 @@ class Shim:
         except Exception as error:
             text = str(error) if isinstance(error, (OSError, ValueError)) else ""
             reply({"error": text or f"{type(error).__name__}: {error}"})
+
+    def _gather(self, call: "dict[str, Any]") -> None:
+        """Connect as `dial` does, as one of several whom nobody could tell apart over srun."""
+        try:
+            fd = self._dial({**call, "addresses": [[host, call["port"]] for host in hosts()]})
+        except OSError as error:
+            sys.stderr.write(f"{UNREACHED}: {error}\n")
+            self._over = UNREACHED
+            return
+        self._use(fd)
+        assert self._direct is not None
+        assert self._directory is not None
+        rank = int(os.environ.get("SLURM_PROCID", "0"))
+        self._direct.send(EVENT, 0, hello(self._runtime.path, self._directory.path, rank))
 
     def _dial(self, call: "dict[str, Any]") -> int:
         from .dial import dial

@@ -121,9 +121,18 @@ class Runtime:
         """Return a command with a log in a container's or an exec's directory."""
         return [*self.options(), "--log", log_of(place), "--log-format", "json", *list(words)]
 
-    def create(self, place: str, name: str, terminal: bool) -> "list[str]":
-        """Return the command that creates a container; to be run in its directory."""
+    def create(self, place: str, name: str, terminal: bool, passed: int = 0) -> "list[str]":
+        """Return the command that creates a container; to be run in its directory.
+
+        Args:
+            place: The directory.
+            name: Its name.
+            terminal: Whether it gets a terminal.
+            passed: How many descriptors from 3 on its program gets.
+        """
         words = ["create", "--bundle", place, "--pid-file", pid_file_of(place)]
+        if passed:
+            words.append(f"--preserve-fds={passed}")
         return self.command(place, *(words + _console(terminal) + ["--", name]))
 
     def exec(self, place: str, name: str, terminal: bool) -> "list[str]":

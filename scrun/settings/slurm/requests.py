@@ -197,8 +197,6 @@ def _arguments(
             release = f"{version[0]}.{version[1]:02}"
             raise SettingsError(f"{variable}: Slurm {release} has no {request.option}")
         _check_value(variable, value)
-        if variable == "SCRUN_MPI_TYPE":
-            _check_mpi(value, version)
         if request.scope not in scopes or variable == "SCRUN_WAIT4SWITCH":
             continue
         if variable == "SCRUN_REQ_SWITCH" and requests.get("SCRUN_WAIT4SWITCH"):
@@ -230,23 +228,27 @@ def _check_value(variable: str, value: str) -> None:
         )
 
 
-def _check_mpi(value: str, version: Release) -> None:
-    """Refuse a kind of MPI that Slurm does not pass on to containers (docs/howto/mpi.md).
+def check_mpi(requests: Mapping[str, str], version: Release) -> None:
+    """Refuse a kind of MPI that `srun --container` does not pass on (docs/howto/mpi.md).
 
     Measured: 22.05 passes on neither variables nor descriptors. 24.11 passes on the variables, so
     a container in the node's network can reach pmix; the descriptor that PMI_FD names is closed.
+
+    Raises:
+        SettingsError: It cannot work.
     """
+    value = requests.get("SCRUN_MPI_TYPE", "")
     known = value.lower()
+    release = f"Slurm {version[0]}.{version[1]:02}"
     if known in ("", "none"):
         return
-    release = f"{version[0]}.{version[1]:02}"
     if version < _REWORKED:
-        why = f"Slurm {release} passes nothing of it on to containers"
+        why = f"srun --container of {release} passes nothing of it on"
     elif known == "pmi2":
-        why = f"Slurm {release} does not pass its descriptor on to containers"
+        why = f"srun --container of {release} does not pass its descriptor on"
     else:
         return
     raise SettingsError(
-        f"SCRUN_MPI_TYPE={value}: cannot work: {why}: leave it out, and start the ranks with "
-        "mpirun in the container"
+        f'SCRUN_MPI_TYPE={value}: cannot work: {why}: set launch = "shim" in the section [slurm] '
+        "of scrun.toml, or leave it out and start the ranks with mpirun in the container"
     )

@@ -17,7 +17,12 @@ from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.site import beside, site_conf
 from scrun.settings.slurm.request_sources import gather
-from scrun.settings.slurm.requests import TABLE, salloc_arguments, srun_arguments
+from scrun.settings.slurm.requests import (
+    TABLE,
+    check_mpi,
+    salloc_arguments,
+    srun_arguments,
+)
 from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.children.processes import ChildEnv, output_of
@@ -42,6 +47,7 @@ from scrun.supervisor.engines.slurm.layout import (
 from scrun.supervisor.engines.slurm.needs import needs_of
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.pending import Queue
+from scrun.supervisor.engines.slurm.ranks_job import RanksJob
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.tools import Tools
@@ -155,10 +161,14 @@ class SlurmEngine:
             raise self._wrong
         version = await self.version(request.child_env)
         what_it_does = features(version)
-        one = OneNode(what_it_does.tasks_per_node, f"{version.major}.{version.minor:02}")
+        release = f"{version.major}.{version.minor:02}"
+        by_srun = OneNode(what_it_does.tasks_per_node, release)
+        one = by_srun if self._launch == "container" else OneNode(None, release)
         environment = request.child_env.environment
         wanted, because = self._wanted(request)
         check(wanted, one)
+        if self._launch == "container":
+            check_mpi(wanted, version.release)
         directory = wanted.pop("SCRUN_WORKING_DIR", "") or request.directory
         own = [f"--comment={mark(os.path.dirname(request.record))}", f"--chdir={directory}"]
         options = [
@@ -178,12 +188,21 @@ class SlurmEngine:
         asked = {key: text for key, text in wanted.items() if TABLE[key].scope == "step"}
 
         @asynccontextmanager
-        async def job(held: Held, layout: Layout) -> AsyncIterator[SlurmJob]:
+        async def job(
+            held: Held, layout_for: Callable[[OneNode], Layout]
+        ) -> AsyncIterator[SlurmJob]:
+            layout = layout_for(one)
             parts = (self._tools, what_it_does, self._commands, request, held, layout)
-            reason = "" if layout.tasks == 1 else f"{layout.tasks} tasks"
-            if "--label" in step_options:
-                reason = "--label"
-            if self._launch != "container" and not reason:
+            several = layout.tasks > 1 or "--label" in step_options
+            reason = ""
+            if self._launch != "container" and several:
+                direct = await in_thread(self._direct)
+                async with RanksJob(*parts, step_options, direct).opened() as ranks:
+                    reason = await self._without_ranks(ranks)
+                    if not reason:
+                        yield ranks
+                        return
+            elif self._launch != "container":
                 other = request.beside
                 if isinstance(other, ShimJob) and other.shims.asked == asked:
                     yield ShimJob(*parts, step_options, other.shims)
@@ -196,26 +215,28 @@ class SlurmEngine:
                     if not reason:
                         yield shim_job
                         return
-            if reason and self._launch != "container":
+            if reason:
                 request.journal.write("info", f"{reason}: launched by srun --container")
+                layout_for(by_srun)
+                check_mpi(wanted, version.release)
             yield SlurmJob(*parts, step_options)
 
         if job_id := environment.get("SLURM_JOB_ID"):  # called within a job: use that one
             theirs = {key: text for key, text in environment.items() if key.startswith("SLURM_")}
-            layout = layout_within(wanted, theirs, one)
+            within = partial(layout_within, wanted, theirs)
             if request.on_first_node and (node := first_node(theirs)):
                 # else srun takes any node: 1 of 4 steps went to another (22.05), and 24.11
                 # ignores --relative=0
                 step_options.append(f"--nodelist={node}")
             request.on_job_id(job_id, False)
-            async with job(Held(job_id, theirs), layout) as ready:
+            async with job(Held(job_id, theirs), within) as ready:
                 yield ready
             return
         allocation = AllocationRequest(options, directory, because, self._release_timeout)
         allocate = partial(self._allocated, allocation)  # with a job of ours, we are there
         async with self._warm.loan(request, needs, allocate) as loan:
-            layout = layout_of_own_job(wanted, loan.held.environment, one)
-            async with job(loan.held, layout) as loan.use:
+            filling = partial(layout_of_own_job, wanted, loan.held.environment)
+            async with job(loan.held, filling) as loan.use:
                 yield loan.use
 
     def _allocated(
@@ -232,6 +253,20 @@ class SlurmEngine:
         except EngineError as error:
             return str(error)
         self._shims_work = True
+        return ""
+
+    async def _without_ranks(self, job: RanksJob) -> str:
+        """Return why a container of several tasks has to do without shims, or "".
+
+        Raises:
+            EngineError: A shim cannot do its work, and has to.
+        """
+        try:
+            await job.ready()
+        except EngineError as error:
+            if self._launch == "shim" and not job.is_unreached:
+                raise
+            return str(error)
         return ""
 
     def _direct(self) -> Direct:

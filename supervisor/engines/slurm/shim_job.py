@@ -1,25 +1,20 @@
 """A Slurm job in which a shim makes the container, and holds it (`launch = "shim"`)."""
 
 import os
-import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
-import msgspec
 import trio
 
-from scrun.core.errors import EngineError, StagingError, StateError, described, shortened
-from scrun.model.states import Ending, killed, taken
+from scrun.core.errors import EngineError, StateError, shortened
+from scrun.model.states import Ending, killed
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
 from scrun.supervisor.core.nurseries import until, unwrapped
-from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run
-from scrun.supervisor.engines.local.environment import with_variables
-from scrun.supervisor.engines.local.runtime_config import with_absolute_paths
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.exits import out_of_memory
 from scrun.supervisor.engines.slurm.job import SlurmJob
@@ -28,6 +23,8 @@ from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.neighbours import Place
 from scrun.supervisor.engines.slurm.node import NodeCommands
+from scrun.supervisor.engines.slurm.shim_config import container_config
+from scrun.supervisor.engines.slurm.shim_process import ShimProcess
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
@@ -72,7 +69,7 @@ class ShimJob(SlurmJob):
         self._step = self._shim_step.step
         self._place = Place(self._shim_step)
         self._killed = trio.Event()
-        self._first: _FirstProcess | None = None
+        self._first: ShimProcess | None = None
         self._streams: ContainerStreams | None = None
 
     def entered(self) -> AbstractContextManager[None]:
@@ -103,7 +100,7 @@ class ShimJob(SlurmJob):
     @asynccontextmanager
     async def created(
         self, step: Step, call: Call | None = None, console: str | None = None
-    ) -> AsyncIterator["_FirstProcess"]:
+    ) -> AsyncIterator[ShimProcess]:
         """See `supervisor.contracts.engine.CreatesFirst`.
 
         Raises:
@@ -118,7 +115,10 @@ class ShimJob(SlurmJob):
             streams = shim.streams(step.stdio, step.terminal, self._child_env, journal)
             async with streams:
                 await self._create(shim, step, streams)
-                first = self._first = _FirstProcess(self, shim, streams)
+                first = self._first = ShimProcess(
+                    lambda: self._begin(shim),
+                    lambda first: self._how_it_ended(first, shim, streams),
+                )
                 self._place.is_made(first.begun)
                 self._streams = streams if step.terminal else None
                 nursery.start_soon(first.watch)
@@ -133,7 +133,7 @@ class ShimJob(SlurmJob):
 
     async def _create(self, shim: Shim, step: Step, streams: ContainerStreams) -> None:
         place = self._place
-        place.config = await self._config(shim, step)
+        place.config = await container_config(shim, step, self._node)
         await self.shims.neighbours.joined(place, self._request.joins)
         try:
             await shim.call(
@@ -145,32 +145,6 @@ class ShimJob(SlurmJob):
                 await self._delete(shim)
             raise NotMade(words_of(error), shown=False) from None
 
-    async def _config(self, shim: Shim, step: Step) -> dict[str, Any]:
-        """Return the config.json for the runtime, from that of the staged bundle.
-
-        A site's script may have put that where only the nodes see it.
-
-        Raises:
-            StagingError: It cannot be read.
-        """
-        path = os.path.join(step.bundle, "config.json")
-        try:
-            content = await in_thread(_content, path)
-        except FileNotFoundError:
-            reply = await shim.call("script", script=_reading(path))
-            if reply["status"]:
-                raise StagingError(f"{self._node}: {reply['text'].strip()}") from None
-            content = reply["text"].encode()
-        except OSError as error:
-            raise StagingError(f"{path}: {described(error)}") from error
-        config: dict[str, Any] = with_absolute_paths(msgspec.json.decode(content), step.bundle)
-        config["process"] = {
-            **config["process"],
-            "args": list(step.arguments),
-            "env": with_variables(config["process"].get("env") or (), step.variables),
-        }
-        return config
-
     async def _delete(self, shim: Shim) -> None:
         try:
             await shim.call("delete", id=self._place.id)
@@ -181,7 +155,7 @@ class ShimJob(SlurmJob):
     def _node(self) -> str:
         return self._shim_step.node
 
-    async def begin(self, shim: Shim) -> None:
+    async def _begin(self, shim: Shim) -> None:
         """Call the runtime's `start`.
 
         Raises:
@@ -193,8 +167,8 @@ class ShimJob(SlurmJob):
             text = f"the container could not be started: {words_of(error)}"
             raise EngineError(shortened(text)) from None
 
-    async def how_it_ended(
-        self, first: "_FirstProcess", shim: Shim, streams: ContainerStreams
+    async def _how_it_ended(
+        self, first: ShimProcess, shim: Shim, streams: ContainerStreams
     ) -> Ending:
         """Wait for the container's end and for its output, and say how it ended."""
         try:
@@ -261,7 +235,7 @@ class ShimJob(SlurmJob):
             shim = await self._shim_step.shim()
             await shim.call("signal", id=self._place.id, number=number, all=False)
 
-    async def _kill(self, first: "_FirstProcess") -> None:
+    async def _kill(self, first: ShimProcess) -> None:
         """End all of its processes, whatever hangs: the runtime's `start`, or the shim."""
         if first.over:
             return
@@ -324,65 +298,3 @@ class ShimJob(SlurmJob):
         """Pass on a new size of the terminal."""
         if self._streams is not None:
             self._streams.resized(self._place.id)
-
-
-class _FirstProcess:
-    """The container's first process (see `supervisor.contracts.engine.FirstProcess`)."""
-
-    pid = 0  # it is on another machine
-
-    def __init__(self, job: ShimJob, shim: Shim, streams: ContainerStreams) -> None:
-        self.begun = trio.Event()
-        self._job = job
-        self._shim = shim
-        self._streams = streams
-        self._ending: Ending | None = None
-        self._ended = trio.Event()
-        self._starting = False
-
-    @property
-    def ending(self) -> Ending | None:
-        """How it ended, or None."""
-        return self._ending
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended."""
-        return self._ending is not None
-
-    async def start(self) -> None:
-        """Start the container's program."""
-        self._starting = True
-        try:
-            async with until(self._ended.wait):
-                await self._job.begin(self._shim)
-        finally:
-            self._starting = False
-            self.begun.set()
-
-    async def ended(self) -> Ending:
-        """Wait for its end."""
-        await self._ended.wait()
-        return self._ending or taken("scrun-failure", "the container's shim was ended")
-
-    async def started(self) -> None:
-        """Wait for a call of `start` that is under way: a program may end before its reply."""
-        if self._starting:
-            await self.begun.wait()
-
-    async def watch(self) -> None:
-        """Learn how it ends."""
-        try:
-            self._ending = await self._job.how_it_ended(self, self._shim, self._streams)
-        finally:
-            self._ended.set()
-            self.begun.set()
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _reading(path: str) -> str:
-    return f"exec cat -- {shlex.quote(path)}"

@@ -213,6 +213,10 @@ class ShimStep:
                 await shim.lost.wait()
         except ShimLost as error:
             self._journal.write("verbose", str(error))
+        await self._lose(srun_ended)
+
+    async def _lose(self, srun_ended: trio.Event) -> None:
+        """There is no shim any more, or there never was."""
         if self.hello is None:  # what srun says decides whether there is a second try
             with trio.move_on_after(_WAY_OUT):
                 await srun_ended.wait()
@@ -222,18 +226,26 @@ class ShimStep:
     async def _get_ready(self, shim: Shim) -> None:
         self.hello = await shim.hello()
         if not self.hello.runtime:
-            self._words.append(f"{self.node}: no OCI runtime (crun or runc) works there")
-            raise ShimLost(self._words[-1])
+            raise self._no_runtime(self.node)
         if self._direct.allowed:
             await shim.dial(self._direct.ports)
         else:
             self._journal.write("info", f"{self.node}: streams go over srun: Slurm encrypts them")
-        _sources.not_needed_by(self.hello.python)
+        needs_no_sources(self.hello)
         self._shim = shim
+
+    def _no_runtime(self, node: str) -> ShimLost:
+        self._words.append(f"{node}: no OCI runtime (crun or runc) works there")
+        return ShimLost(self._words[-1])
 
     def _take_words(self, line: str) -> None:
         self._words.append(line)
         self._journal.write("error", line)
+
+
+def needs_no_sources(hello: Hello) -> None:
+    """Note that a shim has come up."""
+    _sources.not_needed_by(hello.python)
 
 
 def _nothing() -> None:

@@ -47,6 +47,7 @@ class SrunStep:
     Attributes:
         state: The state of the step.
         asked_to_kill: Whether `kill` was called.
+        on_message: Called after each message of srun's.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class SrunStep:
         """
         self.state = StepState(tasks)
         self.asked_to_kill = False
+        self.on_message: Callable[[], None] = _nothing
         self._tasks = tasks
         self._tools = tools
         self._child_env = child_env
@@ -114,6 +116,7 @@ class SrunStep:
             if state.started and not self._started.is_set():
                 self._started.set()
                 running()
+            self.on_message()
 
         async with messages(feed) as own, self._standard_error(streams) as error:
             words = [*self._tools.srun, "-v", *options]
@@ -219,3 +222,7 @@ class SrunStep:
         """
         if self._srun is not None and self._sees_sizes.is_set():
             self._srun.signal(signal.SIGWINCH)
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -13,10 +13,7 @@ from tests.harness.site import Site
 from tests.harness.versions import slurm_version
 from tests.harness.wait import wait_until
 
-pytestmark = [
-    pytest.mark.covers("guide bundles are not transferred"),
-    pytest.mark.oci_conf,  # a container of several tasks
-]
+pytestmark = pytest.mark.covers("guide bundles are not transferred")
 
 on_slurm = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 
@@ -184,6 +181,11 @@ def test_what_cannot_be(site: Site, environment: dict[str, str], said: str) -> N
 # Several tasks on a node
 
 
+def one_on_a_node(site: Site) -> bool:
+    """Whether a node runs one task of a container only."""
+    return slurm_version().containers_per_node == 1 and not site.creates_first
+
+
 @on_slurm
 @pytest.mark.parametrize(
     ("environment", "tasks", "said"),
@@ -205,7 +207,7 @@ def test_what_cannot_be(site: Site, environment: dict[str, str], said: str) -> N
 )
 def test_several_on_a_node(site: Site, environment: dict[str, str], tasks: int, said: str) -> None:
     life = site.shell(TRAP, environment={**environment, "SCRUN_LABELIO": "1"})
-    if slurm_version().containers_per_node == 1:
+    if one_on_a_node(site):
         assert said in life.refused()
         site.settle()
         return
@@ -274,8 +276,11 @@ def test_more_than_the_job_has(site: Site, job: dict[str, str]) -> None:
 @on_slurm
 def test_more_tasks_than_the_job_has_nodes(site: Site, job: dict[str, str]) -> None:
     life = site.life("echo", "here", environment={**job, "SCRUN_NTASKS": "3"})
-    if slurm_version().containers_per_node == 1:
+    if one_on_a_node(site):
         assert f"job {job['SLURM_JOB_ID']} has 2 nodes; request at most 2" in life.refused()
+        return
+    if site.creates_first:
+        assert "More processors requested than permitted" in life.refused()
         return
     life.created().start()
     assert life.wait() == 125

@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from scrun.core.errors import SettingsError
 from scrun.settings.slurm.requests import TABLE, JobVariable, salloc_arguments, srun_arguments
@@ -156,21 +155,7 @@ def test_help_lists_nothing_that_the_table_does_not_know(
 # Through scrun
 
 
-# a container of several tasks, or with labels, needs srun --container
-_BY_SRUN = ("JOB_NUM_NODES", "LABELIO")
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        pytest.param(
-            request,
-            id=name_of(request),
-            marks=[pytest.mark.oci_conf] * (name_of(request) in _BY_SRUN),
-        )
-        for request in TABLE.values()
-    ],
-)
+@pytest.mark.parametrize("request_", TABLE.values(), ids=name_of)
 @on_slurm
 def test_every_request_through_scrun(
     site: Site, request_: JobVariable, version: tuple[int, int]
@@ -195,19 +180,14 @@ def test_every_request_through_scrun(
     site.settle()
 
 
-def on_two_nodes(requests: dict[str, str], expected: dict[str, str]) -> ParameterSet:
-    """A parameter whose container needs srun --container."""
-    return pytest.param(requests, expected, marks=pytest.mark.oci_conf)
-
-
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [
         ({}, {"NumNodes": "1", "NumTasks": "1", "Partition": "test", "Exclusive": "NO"}),
         ({"PARTITION": "test"}, {"Partition": "test"}),
         ({"JOB_NAME": "some-name"}, {"JobName": "some-name"}),
-        on_two_nodes({"JOB_NUM_NODES": "2"}, {"NumNodes": "2", "NumCPUs": "2"}),
-        on_two_nodes({"JOB_NUM_NODES": "2", "NTASKS": "2"}, {"NumNodes": "2", "NumTasks": "2"}),
+        ({"JOB_NUM_NODES": "2"}, {"NumNodes": "2", "NumCPUs": "2"}),
+        ({"JOB_NUM_NODES": "2", "NTASKS": "2"}, {"NumNodes": "2", "NumTasks": "2"}),
         ({"TIMELIMIT": "7"}, {"TimeLimit": "00:07:00"}),
         ({"TIMELIMIT": "1-2:3"}, {"TimeLimit": "1-02:03:00"}),
         ({"MEM_PER_NODE": "123M"}, {"MinMemoryNode": "123M"}),
@@ -216,8 +196,8 @@ def on_two_nodes(requests: dict[str, str], expected: dict[str, str]) -> Paramete
         ({"EXCLUSIVE": "yes"}, {"Exclusive": "NODE", "NumCPUs": "64"}),
         ({"EXCLUSIVE": "user"}, {"Exclusive": "USER"}),
         ({"JOB_NODELIST": "node2"}, {"NodeList": "node2", "NumNodes": "1"}),
-        on_two_nodes({"JOB_NODELIST": "node[1-2]"}, {"NodeList": "node[1-2]", "NumNodes": "2"}),
-        on_two_nodes({"NTASKS": "2", "NTASKS_PER_NODE": "1"}, {"NumNodes": "2", "NumTasks": "2"}),
+        ({"JOB_NODELIST": "node[1-2]"}, {"NodeList": "node[1-2]", "NumNodes": "2"}),
+        ({"NTASKS": "2", "NTASKS_PER_NODE": "1"}, {"NumNodes": "2", "NumTasks": "2"}),
         ({"ACCOUNT": "someone"}, {"Account": "someone"}),
         ({"REQ_SWITCH": "1", "WAIT4SWITCH": "3"}, {"Switches": "1@00:03:00"}),
         ({"DELAY_BOOT": "3"}, {"DelayBoot": "00:03:00"}),
@@ -296,7 +276,6 @@ def asking(site: Site, how: str, requests: dict[str, str], *args: str) -> dict[s
 by_config = pytest.mark.parametrize("how", ["annotations", "process.env"])
 
 
-@pytest.mark.oci_conf
 @by_config
 @on_slurm
 def test_config_json_asks_for_two_nodes(site: Site, how: str) -> None:
@@ -359,11 +338,13 @@ def test_an_image_cannot_have_a_file_read(site: Site, how: str) -> None:
     assert cluster.job(life.job_id)["NodeList"] == "node2"
 
 
+@pytest.mark.oci_conf
 @on_slurm
 def test_mpi_that_reaches_no_container(site: Site) -> None:
-    """Measured: see docs/howto/mpi.md."""
+    """Measured: see docs/howto/mpi.md. By a shim it does (`test_ranks`)."""
     said = site.life("true", environment={"SCRUN_MPI_TYPE": "pmi2"}).refused()
-    assert "SCRUN_MPI_TYPE=pmi2: cannot work: Slurm 2" in said
+    assert "SCRUN_MPI_TYPE=pmi2: cannot work: srun --container of Slurm 2" in said
+    assert 'set launch = "shim" in the section [slurm] of scrun.toml' in said
     life = site.life("true", environment={"SCRUN_MPI_TYPE": "none"}).created().start()
     assert life.wait() == 0
 

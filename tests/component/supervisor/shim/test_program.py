@@ -14,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from scrun.supervisor.shim.frames import CALL, DATA, PROTOCOL, SCRIPT_OUTPUT, frame, proof
+from scrun.supervisor.shim.frames import (
+    CALL,
+    DATA,
+    PROTOCOL,
+    SCRIPT_OUTPUT,
+    UNREACHED,
+    frame,
+    proof,
+)
 from tests.component.supervisor.shim.conftest import MakeShim
 from tests.harness.processes import descendants, processes_of, voluntary_switches
 from tests.harness.shim import Shim
@@ -110,7 +118,17 @@ def test_garbage_ends_it(plain: Shim, garbage: bytes) -> None:
 
 
 def test_calls_that_are_wrong(plain: Shim) -> None:
-    for verb in ("create", "exec", "signal", "start", "resize", "delete", "dial", "script", "x"):
+    for verb in (
+        "create",
+        "exec",
+        "signal",
+        "start",
+        "resize",
+        "delete",
+        "dial",
+        "gather",
+        "script",
+    ):
         assert "error" in plain.call(verb)
     assert "error" in plain.call("create", id="a", name="n", config=[], streams={})
     assert "error" in plain.call("create", id="a", name="n", config={}, streams={"stdin": "x"})
@@ -315,6 +333,41 @@ def test_a_direct_connection(plain: Shim) -> None:
     assert plain.wait() == (137, "")
 
 
+def gather(shim: Shim, sock: socket.socket) -> int:
+    port = sock.getsockname()[1]
+    return shim.ask("gather", port=port, secret=SECRET.hex(), patience=1)
+
+
+def test_one_of_several(make_shim: MakeShim) -> None:
+    """It says hello once more, and who it is: over srun nobody could tell."""
+    shim = make_shim({"SLURM_PROCID": "3", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.9"})
+    assert "rank" not in shim.hello
+    with listening() as sock:
+        gather(shim, sock)
+        connection, _ = sock.accept()
+        assert prove(connection, SECRET)
+    before, shim._hello = shim.hello, {}
+    shim.use_direct(connection.detach())
+    assert shim.until("hello", lambda: shim._hello) == {**before, "rank": 3}
+    shim.run("a", "sh", "-c", "exit 7")
+    assert shim.ended("a") == 7
+    os.close(shim.direct)
+    del shim._readers[shim.direct]
+    shim.direct = -1
+    assert shim.wait() == (7, "")
+
+
+def test_one_of_several_cannot_connect(plain: Shim) -> None:
+    with listening() as sock:
+        gather(plain, sock)
+        connection, _ = sock.accept()
+        connection.close()
+        status, said = plain.wait()
+    assert status == 1
+    assert said.startswith(f"{UNREACHED}: 127.0.0.1:")
+    assert said.endswith("closed before it proved to know the secret\n")
+
+
 def test_somebody_without_the_secret(plain: Shim) -> None:
     with listening() as sock:
         call = dial(plain, sock)
@@ -356,7 +409,19 @@ def test_it_may_not_be_traced(plain: Shim) -> None:
 def test_no_call_ends_it(plain: Shim, dice: random.Random) -> None:
     """Each has one answer, whatever its fields are."""
     plain.run("a", "sleep", "1000")
-    verbs = ["create", "exec", "signal", "start", "resize", "delete", "script", "dial", "x", None]
+    verbs = [
+        "create",
+        "exec",
+        "signal",
+        "start",
+        "resize",
+        "delete",
+        "script",
+        "dial",
+        "gather",
+        "x",
+        None,
+    ]
     values = [
         None, True, -1, 0, 1, 1 << 40, 1.5, "", "a", "b", "\0", "\ud800", "x" * 5000, [], ["a"],
         {}, {"env": ["A"]}, {"stdin": -1}, {"stdout": "1"}, {"terminal": 5, "rows": "x"},

@@ -3,6 +3,7 @@ import pytest
 from scrun.core.errors import SettingsError
 from scrun.settings.slurm.requests import (
     TABLE,
+    check_mpi,
     from_environment,
     salloc_arguments,
     srun_arguments,
@@ -61,7 +62,7 @@ def test_arguments(requests: dict[str, str], salloc: list[str], srun: list[str])
 
 def test_every_request_goes_somewhere() -> None:
     for variable, request in TABLE.items():
-        value = "none" if variable == "SCRUN_MPI_TYPE" else "1"
+        value = "1"
         requests = {"SCRUN_REQ_SWITCH": "1", variable: value}
         version = OLD if request.known(OLD) else NEW
         arguments = salloc_arguments(requests, version) + srun_arguments(requests, version)
@@ -80,21 +81,6 @@ def test_every_request_goes_somewhere() -> None:
         ({"SCRUN_HINT": "help"}, OLD, "SCRUN_HINT=help: asks for help .* call srun --hint=help"),
         ({"SCRUN_CPU_BIND": "verbose,HELP"}, OLD, "SCRUN_CPU_BIND=verbose,HELP: asks for help"),
         ({"SCRUN_MPI_TYPE": "list"}, OLD, "call srun --mpi=list"),
-        (
-            {"SCRUN_MPI_TYPE": "pmi2"},
-            OLD,
-            "SCRUN_MPI_TYPE=pmi2: cannot work: Slurm 22.05 passes no",
-        ),
-        (
-            {"SCRUN_MPI_TYPE": "pmix"},
-            OLD,
-            "SCRUN_MPI_TYPE=pmix: cannot work: Slurm 22.05 passes no",
-        ),
-        (
-            {"SCRUN_MPI_TYPE": "PMI2"},
-            NEW,
-            "cannot work: Slurm 24.11 does not pass its descriptor on",
-        ),
     ],
 )
 def test_refused(requests: dict[str, str], version: tuple[int, int], message: str) -> None:
@@ -103,10 +89,28 @@ def test_refused(requests: dict[str, str], version: tuple[int, int], message: st
             arguments(requests, version)
 
 
+@pytest.mark.parametrize(
+    ("kind", "version", "message"),
+    [
+        ("pmi2", OLD, "SCRUN_MPI_TYPE=pmi2: cannot work: srun --container of Slurm 22.05 passes"),
+        ("pmix", OLD, "SCRUN_MPI_TYPE=pmix: cannot work: srun --container of Slurm 22.05 passes"),
+        ("PMI2", NEW, 'of Slurm 24.11 does not pass its descriptor on: set launch = "shim" in'),
+    ],
+)
+def test_mpi_that_srun_passes_to_no_container(
+    kind: str, version: tuple[int, int], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        check_mpi({"SCRUN_MPI_TYPE": kind}, version)
+    check_mpi({"SCRUN_MPI_TYPE": "None"}, version)
+    check_mpi({"SCRUN_MPI_TYPE": "pmix"}, NEW)
+    check_mpi({}, version)
+
+
 def test_every_version_s_unknown_variables_are_named() -> None:
     for version in (OLD, NEW, NEWEST):
         for variable, request in TABLE.items():
-            value = "none" if variable == "SCRUN_MPI_TYPE" else "1"
+            value = "1"
             requests = {variable: value, "SCRUN_REQ_SWITCH": "1"}
             if request.known(version):
                 salloc_arguments(requests, version)
