@@ -23,7 +23,7 @@ import re
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -127,6 +127,23 @@ def read_facts(directory: str) -> "Facts | None":
         return None
 
 
+def find_elsewhere(stores: Sequence[str], key: str) -> "Entry | None":
+    """Return an image of stores that are only read; None if no trustworthy one has it.
+
+    Nothing keeps it from being removed there.
+    """
+    for store in stores:
+        directory = os.path.join(store, _checked(key))
+        try:
+            if replaceable(directory):
+                continue
+        except OSError:
+            continue
+        if facts := read_facts(directory):
+            return Entry(key, directory, facts)
+    return None
+
+
 class Store:
     """A store; see above.
 
@@ -134,13 +151,18 @@ class Store:
         path: Its directory.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, discard: Callable[[str], None] = remove_tree) -> None:
         """Make the directories that are missing.
+
+        Args:
+            path: Its directory.
+            discard: Removes a tree. Files of an engine's layers may belong to subordinate ids.
 
         Raises:
             ImageError: They cannot be made, or others could change them.
         """
         self.path = path
+        self._discard = discard
         try:
             if reason := replaceable(path):
                 raise ImageError(f"store of images {reason}; {_REMEDY}")
@@ -159,7 +181,7 @@ class Store:
         Raises:
             ImageError: It cannot be made.
         """
-        return Store(os.path.join(self.path, "names"))
+        return Store(os.path.join(self.path, "names"), self._discard)
 
     def find(self, key: str) -> "Entry | None":
         """Return an image, or None."""
@@ -200,7 +222,7 @@ class Store:
                 raise ImageError(f"store of images: {described(error)}") from error
             finally:
                 if os.path.lexists(directory):
-                    remove_tree(directory)
+                    self._discard(directory)
         if entry := self.find(key):
             return entry
         raise ImageError(f"store of images {self.path}: {key} was removed meanwhile; try again")
@@ -260,7 +282,7 @@ class Store:
                 os.rename(trash, os.path.join(self.path, key))
                 return held
             if os.path.lexists(trash):
-                remove_tree(trash)
+                self._discard(trash)
             with contextlib.suppress(OSError):
                 os.rmdir(self._leases(key))
         return []
@@ -299,7 +321,7 @@ class Store:
             with contextlib.suppress(FileNotFoundError):
                 # where locks do not reach other machines, somebody there may be at it
                 if of == key and (rest.startswith(f"{_host()}.") or _is_old(path)):
-                    remove_tree(path)
+                    self._discard(path)
 
 
 def _checked(key: str) -> str:

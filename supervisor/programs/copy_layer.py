@@ -15,6 +15,8 @@ import stat
 import sys
 import time
 
+_NO_ROOM = 3
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,7 +34,7 @@ class Refused(Exception):
 
 
 def main(argv: "list[str]") -> int:
-    """Copy and return 0; or print why not and return 1."""
+    """Copy and return 0; or print why not and return 1, or 3 if there is no room."""
     source, target, mark, owners, kind = argv
     try:
         copy = _Copy(
@@ -45,7 +47,7 @@ def main(argv: "list[str]") -> int:
     except OSError as error:
         where = f": {os.fsdecode(error.filename)!a}" if error.filename is not None else ""
         sys.stderr.write(f"cannot be copied to {target}: {error.strerror}{where}\n")
-        return 1
+        return _NO_ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1
     return 0
 
 

@@ -4,7 +4,7 @@ import os
 import pwd
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
@@ -19,8 +19,9 @@ from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.places import program
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.overlay_options import Unusable
-from scrun.supervisor.staging.stored import Copier, Images
+from scrun.supervisor.staging.stored import NO_ROOM, Copier, Full, Images
 
 _PROGRAM = program("programs", "copy_layer")
 
@@ -32,14 +33,8 @@ def images_for(settings: Settings, request: JobRequest) -> Images | None:
         settings: The container's.
         request: Its request.
     """
-    uid = real_id("uid")
     try:
-        user = pwd.getpwuid(uid)
-        name, home = user.pw_name, request.child_env.environment.get("HOME") or user.pw_dir
-    except KeyError:
-        name, home = None, None
-    try:
-        path = store_path(settings, uid=uid, user=name, home=home)
+        path = path_for(settings, request.child_env.environment)
     except SettingsError:
         return None
     root, container = os.path.split(request.record)
@@ -51,7 +46,23 @@ def images_for(settings: Settings, request: JobRequest) -> Images | None:
         trio.from_thread.run_sync(request.journal.live, text)
 
     copier = Copier(run, say, trio.from_thread.check_cancelled)
-    return Images(path, lease_of(root, container), copier)
+    lease, wanted = lease_of(root, container), settings.images
+    return Images(path, lease, copier, wanted.size << 20, wanted.also, remove_whoever_owns_it)
+
+
+def path_for(settings: Settings, environment: Mapping[str, str]) -> str:
+    """Return the directory of the store of images. In a thread: it asks the name service.
+
+    Raises:
+        SettingsError: The user can have none.
+    """
+    uid = real_id("uid")
+    home = environment.get("HOME")
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return store_path(settings, uid=uid, user=None, home=home)
+    return store_path(settings, uid=uid, user=user.pw_name, home=home or user.pw_dir)
 
 
 async def _copy(words: Sequence[str], tell: Callable[[int], None]) -> None:
@@ -92,4 +103,5 @@ async def _copy(words: Sequence[str], tell: Callable[[int], None]) -> None:
             status = await running.wait()
         nursery.cancel_scope.cancel()
     if status:
-        raise Unusable(errors[-1] if errors else f"cannot be copied: status {status}")
+        kind = Full if status == NO_ROOM else Unusable
+        raise kind(errors[-1] if errors else f"cannot be copied: status {status}")

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from scrun.core.errors import ImageError
-from scrun.images.store import ROOTFS, Facts, Store
+from scrun.core.paths import real_id
+from scrun.core.trees import remove_tree
+from scrun.images.limits import shrink
+from scrun.images.store import ROOTFS, Facts, Store, find_elsewhere
 from scrun.supervisor.staging.digests import contents
 from scrun.supervisor.staging.overlay_options import Unusable
 
@@ -26,8 +29,15 @@ if TYPE_CHECKING:
     from scrun.supervisor.staging.digests import Content
     from scrun.supervisor.staging.overlay_options import Overlay
 
+NO_ROOM = 3
+"""The exit status of `supervisor/programs/copy_layer.py` for that."""
+
 _FORMAT = 1
 _GIB = 1 << 30
+
+
+class Full(Unusable):
+    """There is no room for a copy."""
 
 
 class Copier(msgspec.Struct, frozen=True):
@@ -35,7 +45,7 @@ class Copier(msgspec.Struct, frozen=True):
 
     Attributes:
         run: Runs `supervisor/programs/copy_layer.py` with these arguments; calls back with the
-            bytes copied so far. Raises Unusable.
+            bytes copied so far. Raises Unusable; Full if there is no room.
         say: Shows in one line how far it is.
         wait: Called now and then while somebody else copies; raises when there is nobody any more
             to wait for it.
@@ -53,11 +63,17 @@ class Images(msgspec.Struct, frozen=True):
         path: Its directory; it may not exist yet.
         lease: The container's.
         copier: Copies layers.
+        limit: The most bytes of the store; 0: any number.
+        also: Further stores, which are only read.
+        discard: Removes a tree of the store.
     """
 
     path: str
     lease: Lease
     copier: Copier
+    limit: int = 0
+    also: Sequence[str] = ()
+    discard: Callable[[str], None] = remove_tree
 
 
 class StoredLayers:
@@ -80,10 +96,10 @@ class StoredLayers:
         self._images = images
         marks = "user" if rootless else "trusted"
         self._how = (marks, "owners" if owners else "one", "fuse" if overlay.by_fuse else "kernel")
-        self._ids = _id_maps() if owners else []
+        self._ids = _id_maps() if owners else [str(real_id("uid")), str(real_id("gid"))]
         self._known: list[Content | None] | None = None
         self.there: dict[int, str] = {}
-        if os.path.isdir(images.path):
+        if images.also or os.path.isdir(images.path):
             self._find()
 
     @property
@@ -105,10 +121,15 @@ class StoredLayers:
         return self._known
 
     def _find(self) -> None:
-        store = self._store()
+        store = self._store() if os.path.isdir(self._images.path) else None
         for number, content in enumerate(self._contents()):
-            if content is not None:
-                self._use(store, number, self._key(content))
+            if content is None:
+                continue
+            key = self._key(content)
+            if entry := find_elsewhere(self._images.also, key):
+                self.there[number] = os.path.join(entry.directory, ROOTFS)
+            elif store is not None:
+                self._use(store, number, key)
 
     def _use(self, store: Store, number: int, key: str) -> bool:
         try:
@@ -121,7 +142,7 @@ class StoredLayers:
 
     def _store(self) -> Store:
         try:
-            return Store(self._images.path)
+            return Store(self._images.path, self._images.discard)
         except ImageError as error:
             raise Unusable(f"cannot be copied: {error}") from error
 
@@ -137,10 +158,18 @@ class StoredLayers:
         for number, content in wanted.items():
             key = self._key(content)
             if not self._use(store, number, key):
-                self._make(store, key, content, self._overlay.layers[number], progress)
+                try:
+                    self._make(store, key, content, self._overlay.layers[number], progress)
+                except Full:
+                    more = content.size or _GIB
+                    if not shrink(store, self._images.limit, more=more):
+                        raise
+                    self._make(store, key, content, self._overlay.layers[number], progress)
                 if not self._use(store, number, key):
                     raise Unusable(f"were removed from {store.path} meanwhile")
             progress.add(content.size)
+        if wanted:
+            shrink(store, self._images.limit)
 
     def copy(self, number: int, into: str) -> None:
         """Copy a layer that has no digest; call it for small ones, or a container's own.

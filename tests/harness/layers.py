@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from scrun.images.leases import lease_of
+from scrun.images.store import Facts
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.places import program
@@ -22,7 +23,7 @@ from scrun.supervisor.staging import root, staged_bundle
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.staged_bundle import return_changes, stage_in
-from scrun.supervisor.staging.stored import Copier, Images
+from scrun.supervisor.staging.stored import NO_ROOM, Copier, Full, Images
 from scrun.supervisor.staging.survey import MountPoint
 
 AS_ROOT = ("unshare", "--mount", "/bin/sh", "-ec")
@@ -74,6 +75,9 @@ class Image:
         self.node = ask
         self.images = base / "images"
         self.with_store = False
+        self.container = "c"
+        self.limit = 0
+        self.also: list[str] = []
         self.copied: list[str] = []
         self.said: list[str] = []
         self.rootless = True
@@ -149,7 +153,8 @@ class Image:
         images = None
         if self.with_store:
             copier = Copier(self._copy, self.said.append, lambda: None)
-            images = Images(str(self.images), lease_of(str(self._base), "c"), copier)
+            lease = lease_of(str(self._base), self.container)
+            images = Images(str(self.images), lease, copier, self.limit, self.also)
         overlays = Overlays(remember, str(self.cache), images)
         return stage_in(self.config, str(self._base), str(self.staged), target, overlays=overlays)
 
@@ -160,7 +165,8 @@ class Image:
         for line in done.stdout.splitlines():
             tell(int(line))
         if done.returncode:
-            raise Unusable(done.stderr.splitlines()[-1])
+            kind = Full if done.returncode == NO_ROOM else Unusable
+            raise kind(done.stderr.splitlines()[-1])
 
     def hidden(self, *folders: Path) -> None:
         """Hide directories from the node."""
@@ -193,3 +199,10 @@ class Image:
     def end(self, staged: Staged) -> None:
         """Bring back what was changed."""
         return_changes(staged.bundle, staged.copied_from, privileged=not self.rootless)
+
+
+def filled(folder: str, size: int) -> Facts:
+    """Make an image of some bytes in the store."""
+    (Path(folder) / "rootfs").mkdir()
+    (Path(folder) / "rootfs/f").write_bytes(bytes(size))
+    return Facts(source="test")

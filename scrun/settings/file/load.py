@@ -202,10 +202,15 @@ class Images(msgspec.Struct, frozen=True):
         store: The directory for them, on a file system that the nodes share, with patterns as in
             `scratch`. Default: `images-UID` in the directory of `[staging] scratch`, else
             `.cache/scrun/images` in the user's home.
+        size: The most MiB of the store. If it has more, what was not used for the longest time is
+            removed, until four fifths of them are left; never what a container uses. 0: no limit.
+        also: Further stores, which are only read: a site's, say. Each belongs to root or the user.
         fresh: Seconds for which a tag names what it named when it was last looked up.
     """
 
     store: Path | None = None
+    size: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 51200
+    also: tuple[Path, ...] = ()
     fresh: Seconds = 3600
 
 

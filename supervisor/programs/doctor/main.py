@@ -15,6 +15,7 @@ from scrun.supervisor.programs.doctor import (
     cluster,
     containers,
     engines,
+    images,
     job_trial,
     machine,
 )
@@ -26,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     *cluster.CHECKS,
     *machine.NAMESPACES,
     *engines.CHECKS,
+    *images.CHECKS,
 )
 
 

@@ -230,6 +230,27 @@ def test_colour_on_a_terminal_only(site: Site, plain: bool) -> None:
 
 
 @pytest.mark.parametrize("site", ["local-user"], indirect=True)
+def test_the_store_of_images(site: Site) -> None:
+    store, also = site.base / "b" / "images", site.base / "b" / "also"
+    config = site.base / "b" / "images.toml"
+    config.write_text(f'[images]\nstore = "{store}"\nsize = 1\n')
+    site.user.give(config)
+    assert "not used yet" in Doctor(site, "--no-job", SCRUN_CONFIG=str(config)).text("images")
+    image = store / "layer-1"
+    image.mkdir(parents=True, mode=0o700)
+    (image / "scrun-image.json").write_text('{"source": "x", "size": 3221225472}')
+    site.user.give(store)
+    store.chmod(0o700)
+    doctor = Doctor(site, "--no-job", SCRUN_CONFIG=str(config))
+    assert doctor.status("images") == "warn"
+    assert f"{store}: 1 images and layers, 3.0 of 0.0 GiB" in doctor.text("images")
+    config.write_text(f'[images]\nstore = "{store}"\nalso = ["{also}"]\n')
+    assert f"{also}: is not there" in Doctor(site, "--no-job", SCRUN_CONFIG=str(config)).text(
+        "images"
+    )
+
+
+@pytest.mark.parametrize("site", ["local-user"], indirect=True)
 def test_storage_that_keeps_no_owners(site: Site) -> None:
     """As a network file system is: root of a user namespace may not give files away there."""
     storage, below = site.base / "b" / "storage", site.base / "b" / "below"
