@@ -78,6 +78,28 @@ _CREATE: tuple[Option, ...] = (
     _PRESERVE,
 )
 
+OF_IMAGES: tuple[Option, ...] = (
+    ("cpus-per-task", "c", "N", USED, ONCE, "Image: processors for each task"),
+    ("entrypoint", "", "COMMAND", USED, ONCE, "Image: instead of its own entrypoint"),
+    ("env", "e", "NAME=VALUE", USED, MANY, "Image: set a variable, or pass yours on"),
+    ("gpus", "", "N", USED, ONCE, "Image: GPUs of the job"),
+    ("home", "", None, USED, ONCE, "Image: mount your home directory"),
+    ("mem", "", "SIZE", USED, ONCE, "Image: memory on each node"),
+    ("mount", "", "SRC:DST", USED, MANY, "Image: mount a directory; SRC:DST:ro"),
+    ("name", "", "NAME", USED, ONCE, "Image: the container's id"),
+    ("no-entrypoint", "", None, USED, ONCE, "Image: run the command alone"),
+    ("no-home", "", None, USED, ONCE, "Image: do not (default)"),
+    ("nodes", "N", "N", USED, ONCE, "Image: nodes of the job"),
+    ("ntasks", "n", "N", USED, ONCE, "Image: tasks of the job"),
+    ("partition", "p", "NAME", USED, ONCE, "Image: the job's partition"),
+    ("read-only", "", None, USED, ONCE, "Image: its files cannot be written to"),
+    ("save", "", "FILE", USED, ONCE, "Image: write its files to FILE at the end"),
+    ("time", "t", "TIME", USED, ONCE, "Image: the job's time limit"),
+    ("user", "u", "UID[:GID]", USED, ONCE, "Image: run it as this user, by number"),
+    ("workdir", "w", "DIR", USED, ONCE, "Image: working directory in the container"),
+    ("writable", "", None, USED, ONCE, "Image: keep what is written, as --name"),
+)
+
 # parsed although nothing uses them, so that the answer says why not
 _CRIU: tuple[Option, ...] = (
     ("auto-dedup", "", None, IGNORED, ONCE, "Deduplicate memory images"),
@@ -119,12 +141,13 @@ COMMANDS: dict[str, Command] = {
         ),
     ),
     "run": (
-        "Create a container, start it, and wait for its end",
+        "Run a container of a bundle or an image, to its end",
         (CONTAINER,),
         (
             ("detach", "d", None, USED, ONCE, "Return as soon as it is started"),
             ("keep", "", None, USED, ONCE, "Keep its record when it has ended"),
             *_CREATE,
+            *OF_IMAGES,
         ),
     ),
     "exec": (
@@ -324,6 +347,20 @@ COMMANDS: dict[str, Command] = {
     "version": ("Show the version", (), ()),
     "help": ("Show help, for all or for one command", ("[command]",), ()),
 }
+
+
+IMAGES = "<image> [command...]"
+"""The operands of `run` when the first one is an image."""
+
+
+def is_image(command: str | None, operand: str) -> bool:
+    """Tell whether an operand of a command is an image: `docker://busybox`, `./dir`, `a.sqsh`.
+
+    No container's id has a colon or a slash.
+    """
+    return command == "run" and (
+        ":" in operand or "/" in operand or operand.endswith((".sqsh", ".sqfs"))
+    )
 
 
 def options_of(command: str | None) -> tuple[Option, ...]:

@@ -1,6 +1,6 @@
 """The texts of ``--help``, ``--usage`` and ``--version``, made from the grammar's table."""
 
-from scrun.cli.grammar import COMMANDS, Option, options_of
+from scrun.cli.grammar import COMMANDS, IMAGES, Option, options_of
 from scrun.core.errors import UsageError
 from scrun.core.version import SPEC, VERSION
 
@@ -67,9 +67,8 @@ def usage_text(topic: str | None = None) -> str:
     if topic is not None and topic not in COMMANDS:
         raise UsageError(f"unknown command {topic!r}: see 'scrun --help'")
     names = COMMANDS if topic is None else (topic,)
-    return _lines(
-        *(f"{'       ' if i else 'Usage: '}{_synopsis(name)}" for i, name in enumerate(names))
-    )
+    forms = [form for name in names for form in _synopses(name)]
+    return _lines(*(f"{'       ' if i else 'Usage: '}{form}" for i, form in enumerate(forms)))
 
 
 def version_text() -> str:
@@ -77,9 +76,13 @@ def version_text() -> str:
     return _lines(f"scrun version {VERSION}", f"spec: {SPEC}")
 
 
-def _synopsis(name: str) -> str:
-    _, operands, options = COMMANDS[name]
-    own = [f"[{name.upper()} OPTIONS]"] if options else []
+def _synopses(name: str) -> list[str]:
+    operands = COMMANDS[name][1]
+    return [_synopsis(name, operands)] + ([_synopsis(name, (IMAGES,))] if name == "run" else [])
+
+
+def _synopsis(name: str, operands: tuple[str, ...]) -> str:
+    own = [f"[{name.upper()} OPTIONS]"] if COMMANDS[name][2] else []
     begin, rest = " ".join(["scrun [GLOBAL OPTIONS...]", name, *own]), " ".join(operands)
     fits = len(f"Usage: {begin} {rest}") <= _WIDTH
     return f"{begin}{' ' if fits else _FURTHER}{rest}".rstrip()

@@ -8,7 +8,14 @@ before the command; those of the command before or after its operands.
 Every call of scrun pays for its imports, so it imports little.
 """
 
-from scrun.cli.grammar import COMMANDS, CONTAINER, PERHAPS_CONTAINER, Option, options_of
+from scrun.cli.grammar import (
+    COMMANDS,
+    CONTAINER,
+    PERHAPS_CONTAINER,
+    Option,
+    is_image,
+    options_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +39,8 @@ class Parsed:
         options: By long name, global ones and those of the command: True for a flag, the
             count for a flag that may be repeated, a list for another option that may be
             repeated, else its value. An option with an optional value may also be True.
-        id: The container's id, checked; None for a command without one.
-        operands: The operands after the id.
+        id: The container's id, checked; None for a command without one, and for `run IMAGE`.
+        operands: The operands after the id; those of `run IMAGE` begin with the image.
     """
 
     __slots__ = ("command", "id", "operands", "options")
@@ -97,6 +104,9 @@ def _read(argv: list[str], parsed: Parsed) -> None:
         return
     parsed.command = command
 
+    if operands and is_image(command, operands[0]):
+        parsed.operands = operands
+        return
     wanted = COMMANDS[command][1]
     given, needed = len(operands), sum(word[0] == "<" for word in wanted)
     if given < needed:
@@ -126,7 +136,7 @@ def _scan(arguments: list[str], command: str | None, parsed: Parsed) -> list[str
             break
         if len(argument) < 2 or argument[0] != "-":
             operands.append(argument)
-            if in_order:
+            if in_order or is_image(command, argument):
                 break
             continue
         found = resolve(argument, options)

@@ -15,25 +15,16 @@ the bundle's path exists already.
 import json
 import os
 import shutil
-import signal
 import stat
-import subprocess
 import tempfile
 
 from scrun.cli.parse import Parsed
 from scrun.core.errors import BundleError, StateError
 from scrun.oci.document import read_file
 from scrun.oci.image import Image, find_image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType
-
-_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-
-
-class _Interrupted(BaseException):
-    """A signal has asked the command to end."""
+from scrun.pull.interrupts import Interrupted, interruptible
+from scrun.pull.layout import unpack
+from scrun.pull.programs import find
 
 
 def run(parsed: Parsed, argv: "list[str]") -> int:
@@ -47,33 +38,23 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     source, target = parsed.operands
     target = os.path.normpath(os.path.abspath(target))
     image = find_image(source)
-    umoci = shutil.which("umoci")
-    if umoci is None:
-        raise BundleError("umoci, which unpacks images, is not installed: apt install umoci")
+    find("umoci")
     if os.path.lexists(target):
         raise StateError(f"{target} exists: remove it first, or name another path")
-    caught: list[int] = []
-
-    def end(number: int, frame: "FrameType | None") -> None:
-        caught.append(number)
-        raise _Interrupted
-
-    for number in _ENDING:
-        signal.signal(number, end)
     try:
-        make(image, target, umoci, terminal=bool(parsed.options.get("tty")))
-    except _Interrupted:
-        return 128 + caught[0]
+        with interruptible():
+            make(image, target, terminal=bool(parsed.options.get("tty")))
+    except Interrupted as signal:
+        return signal.status
     return 0
 
 
-def make(image: Image, target: str, umoci: str, *, terminal: bool) -> None:
+def make(image: Image, target: str, *, terminal: bool) -> None:
     """Make a bundle.
 
     Args:
         image: The image.
         target: The bundle's path, which does not exist yet.
-        umoci: The program.
         terminal: Whether the container's program gets a terminal.
 
     Raises:
@@ -85,39 +66,13 @@ def make(image: Image, target: str, umoci: str, *, terminal: bool) -> None:
     except OSError as error:
         raise BundleError(f"{target}: cannot be made: {error.strerror}") from error
     try:
-        _unpack(image, workshop, umoci)
-        made = os.path.join(workshop, "bundle")
+        made = unpack(image, workshop)
         _set_terminal(os.path.join(made, "config.json"), terminal=terminal)
         os.rename(made, target)
     except OSError as error:
         raise BundleError(f"{target}: cannot be made: {error.strerror}") from error
     finally:
-        for number in _ENDING:  # nothing may interrupt the cleanup
-            signal.signal(number, signal.SIG_IGN)
         _remove(workshop)
-
-
-def _unpack(image: Image, workshop: str, umoci: str) -> None:
-    """Have umoci unpack an image to `bundle` in a directory.
-
-    It takes everything after the first colon for the tag, so it gets the layout by a symbolic
-    link.
-    """
-    os.symlink(image.layout, os.path.join(workshop, "image"))
-    rootless = [] if os.geteuid() == 0 else ["--rootless"]
-    done = subprocess.run(
-        [umoci, "unpack", *rootless, f"--image=image:{image.tag}", "bundle"],
-        cwd=workshop,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode:
-        lines = [line.strip(" \u2a2f") for line in (done.stdout + done.stderr).splitlines()]
-        reason = next(filter(None, reversed(lines)), f"exit status {done.returncode}")
-        raise BundleError(f"{image.layout}:{image.tag}: umoci cannot unpack it: {reason}")
 
 
 def _set_terminal(name: str, *, terminal: bool) -> None:

@@ -13,6 +13,7 @@ Errors: as those; a container that cannot be started is deleted again.
 import os
 
 from scrun.anchor.foreground import CarriedTerminal, KeptTerminal, pass_signals_on, stay
+from scrun.cli.grammar import OF_IMAGES
 from scrun.cli.parse import Parsed
 from scrun.client.anchored import Anchored
 from scrun.client.ask import ask, record_root
@@ -33,7 +34,12 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
         ScrunError: The container could not be created, and does not exist.
         OSError: The pid file, the console socket or the root directory cannot be used.
     """
+    if parsed.operands:
+        from scrun.commands.run_image import run as run_image
+
+        return run_image(parsed, argv)
     container = check_id(parsed.id or "")
+    _refuse_options_of_images(parsed)
     detach = bool(parsed.count("detach"))
     if parsed.text("console-socket") and not detach:
         raise UsageError("run: --console-socket needs --detach: else it uses this terminal")
@@ -67,6 +73,15 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             own.restore()
         if not parsed.count("keep"):
             _delete(directory)
+
+
+def _refuse_options_of_images(parsed: Parsed) -> None:
+    known = {option[0] for option in OF_IMAGES}
+    if wrong := [name for name in parsed.options if name in known]:
+        raise UsageError(
+            f"run: --{wrong[0]} is for an image, and {parsed.id} is a container's id: "
+            f"write docker://{parsed.id}, or ./{parsed.id} for a directory"
+        )
 
 
 def _delete(directory: str) -> None:

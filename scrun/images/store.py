@@ -7,6 +7,7 @@
         scrun-image.json     what it is (`Facts`); its time is that of the last use
         rootfs/              its root file system, or a link to a directory of the user's
         rootfs.sqfs          or this: a file system to be mounted
+        empty/               is empty
       leases/KEY/            containers that use it (`scrun.images.leases`)
       locks/KEY              held by whoever makes or removes it (`scrun.images.locks`)
       names/                 a store of root file systems with names, which are written to
@@ -36,6 +37,7 @@ from scrun.images.locks import Lock, locked, locked_if_free
 FACTS = "scrun-image.json"
 ROOTFS = "rootfs"
 SQUASHFS = "rootfs.sqfs"
+EMPTY = "empty"
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,127}")
 _FOLDERS = ("leases", "locks", "tags", "tmp")
@@ -228,6 +230,7 @@ class Store:
         raise ImageError(f"store of images {self.path}: {key} was removed meanwhile; try again")
 
     def _publish(self, key: str, directory: str, facts: Facts) -> None:
+        os.mkdir(os.path.join(directory, EMPTY), 0o700)
         size = _size(directory)
         facts = msgspec.structs.replace(facts, size=size, made=time.time())
         with open(os.path.join(directory, FACTS), "wb") as file:

@@ -8,7 +8,7 @@ import os
 from scrun.core.errors import BundleError
 from scrun.oci.document import decode, read_file
 
-_NAME = "org.opencontainers.image.ref.name"
+NAME_OF_TAG = "org.opencontainers.image.ref.name"
 
 
 class Image:
@@ -76,5 +76,5 @@ def tags(layout: str) -> list[str]:
 
 def _tag(manifest: object) -> str:
     annotations = manifest.get("annotations") if isinstance(manifest, dict) else None
-    name = annotations.get(_NAME) if isinstance(annotations, dict) else None
+    name = annotations.get(NAME_OF_TAG) if isinstance(annotations, dict) else None
     return name if isinstance(name, str) else ""

@@ -1,5 +1,6 @@
 """The plugin stage/builtin: stages bundles by scrun's own policy."""
 
+import subprocess
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -81,12 +82,15 @@ class BuiltIn:
             trio.from_thread.run(carry_out, command, request, "copying the root file system")
 
         overlays = None
-        if settings.overlay == "mount" and isinstance(job, OnANode) and job.is_single:
+        if settings.overlay == "mount":
             cache = cache_of(request.child_env.environment, "layers.json")
-            images = await in_thread(images_for, self._all_settings, request, abandon=True)
-            overlays = Overlays(
-                lambda script: trio.from_thread.run(_ask, job, script), cache, images
-            )
+            if isinstance(job, OnANode) and job.is_single:
+                images = await in_thread(images_for, self._all_settings, request, abandon=True)
+                overlays = Overlays(
+                    lambda script: trio.from_thread.run(_ask, job, script), cache, images
+                )
+            elif not target.elsewhere:
+                overlays = Overlays(_ask_here, cache)
 
         with trio.move_on_after(settings.timeout) as patience:
             # the thread always ends, and leaves nothing behind if it fails
@@ -153,6 +157,27 @@ async def _ask(job: OnANode, script: str) -> str:
     except (EngineError, trio.TooSlowError) as error:
         why = str(error) or f"no answer in {_ANSWER:g} s"
         raise Unusable(f"may not be on the node, which cannot be asked: {why}") from error
+
+
+def _ask_here(script: str) -> str:
+    """Run a script on this machine.
+
+    Raises:
+        Unusable: There is no answer.
+    """
+    command = ("/bin/sh", "-c", script)
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_ANSWER,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Unusable(f"cannot be mounted: {error}") from error
+    return done.stdout.decode(errors="replace")
 
 
 async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> None:

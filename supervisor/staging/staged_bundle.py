@@ -18,12 +18,15 @@ import msgspec
 from scrun.core.errors import StagingError, described
 from scrun.core.paths import real_id
 from scrun.core.trees import OPEN_FOLDER, remove
+from scrun.images.place import image_of
+from scrun.images.store import EMPTY
 from scrun.model.identity import is_dead
 from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import MOUNTED, Image, Staged
 from scrun.supervisor.core.files import copy, mebibytes, write
 from scrun.supervisor.core.private import make_private, not_ours
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
+from scrun.supervisor.staging.image_root import lay_out_image
 from scrun.supervisor.staging.mapped import remove_mapped
 from scrun.supervisor.staging.mounts import FILES
 from scrun.supervisor.staging.overlaid import OVERLAY, ROOTFS, UPPER, Rootfs, lay_out
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from scrun.supervisor.staging.overlaid import Overlays
 
 _CONFIG = "config.json"
+_FINAL = "final"  # nothing comes back
 _AUTOREMOVE = "io.podman.annotations.autoremove"
 
 
@@ -151,8 +155,11 @@ def _fill(
     why_copied, copied_from = None, ""
     if target.elsewhere:
         rootfs, why_copied = rootfs_for_nodes(rootfs, os.path.realpath(bundle), target)
+    own = (facts := image_of(bundle, root["path"])) is not None and not facts.writable
     why_one_user = ""
-    if why_copied and target.ids and (why_one_user := owners_are_lost(directory, target.ids)):
+    if own:
+        why_copied = why_copied or "is an image, which containers do not change"
+    elif why_copied and target.ids and (why_one_user := owners_are_lost(directory, target.ids)):
         target = msgspec.structs.replace(target, ids=None)
     plan = fit(
         config,
@@ -171,22 +178,23 @@ def _fill(
         copy(file.source, os.path.join(directory, FILES, file.name))
     image: Image = "copy" if why_copied else ""
     if why_copied and overlays is not None:
-        image, said = _overlaid(plan.config, rootfs, directory, target, overlays)
+        empty = os.path.join(bundle, EMPTY) if own else ""
+        image, said = _overlaid(plan.config, rootfs, directory, target, overlays, empty)
         notes.append(said)
         copied_from = rootfs
     if image == "copy":
         owners = not target.rootless or has_several(plan.config)
         execute(_copy_command(rootfs, staged_rootfs, owners=owners))
-        notes.append(
-            f"root: copied {mebibytes(staged_rootfs)} MiB, because {rootfs} {why_copied};"
-            " changes to it are copied back at the end"
-        )
+        size = mebibytes(staged_rootfs)
+        back = "" if own else "; changes to it are copied back at the end"
+        notes.append(f"root: copied {size} MiB, because {rootfs} {why_copied}{back}")
         copied_from, rootfs = rootfs, staged_rootfs
     elif not why_copied and target.link_rootfs:
         os.symlink(rootfs, staged_rootfs)
     write(os.path.join(directory, _CONFIG), msgspec.json.encode(plan.config))
-    if root.get("readonly") or _is_removed_at_its_end(config):
+    if own or root.get("readonly") or _is_removed_at_its_end(config):
         copied_from = ""
+        write(os.path.join(directory, _FINAL), b"")
     # what the node's overlay has is not seen here, not even by mounting the same directories
     view = view_of(plan.config, rootfs, directory, elsewhere=target.elsewhere)
     return Staged(
@@ -201,11 +209,23 @@ def _fill(
 
 
 def _overlaid(
-    config: dict[str, Any], rootfs: str, directory: str, target: Target, overlays: Overlays
+    config: dict[str, Any],
+    rootfs: str,
+    directory: str,
+    target: Target,
+    overlays: Overlays,
+    empty: str,
 ) -> tuple[Image, str]:
-    """Have the node mount a root file system if it can; return how, and what to log."""
-    mount = mount_of(rootfs, read_mounts())
+    """Have the node mount a root file system if it can; return how, and what to log.
+
+    An image of scrun's own has an empty directory beside it.
+    """
     try:
+        if empty:
+            rootless = target.rootless
+            lay_out_image(config, rootfs, empty, directory, overlays, rootless=rootless)
+            return "layers", f"root: the node mounts {rootfs}; changes are not kept"
+        mount = mount_of(rootfs, read_mounts())
         stored = lay_out(Rootfs(rootfs, mount, config, target.rootless), directory, overlays)
     except Unusable as error:
         _remove_all(directory, (OVERLAY, ROOTFS))
@@ -284,8 +304,9 @@ def clean(directory: str, submitted: str) -> None:
     except FileNotFoundError:
         return
     copied = os.path.join(directory, ROOTFS)
-    complete = os.path.lexists(os.path.join(directory, _CONFIG))
-    if complete and os.path.isdir(copied) and not os.path.islink(copied) and submitted:
+    there = os.listdir(directory)
+    goes_back = submitted and _CONFIG in there and _FINAL not in there
+    if goes_back and os.path.isdir(copied) and not os.path.islink(copied):
         return_changes(directory, os.path.realpath(submitted), privileged=real_id("uid") == 0)
     stage_out(directory)
 
@@ -323,7 +344,7 @@ def _remove(parent: int, name: str, device: int, directory: str) -> None:
 
 def _stage_out(directory: str) -> None:
     remove_link(directory)
-    _remove_all(directory, (_CONFIG, ROOTFS, FILES, OVERLAY, OWNER), whole=True)
+    _remove_all(directory, (_CONFIG, _FINAL, ROOTFS, FILES, OVERLAY, OWNER), whole=True)
 
 
 def _remove_all(directory: str, names: Sequence[str], *, whole: bool = False) -> None:

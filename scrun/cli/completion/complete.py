@@ -117,6 +117,8 @@ def places(command: str) -> "list[Place]":
 def _place(command: str, written: str) -> "Place":
     name = written.strip("<[.]>")
     if written in (CONTAINER, PERHAPS_CONTAINER):
+        if command == "run":  # or an image
+            return "file", ()
         return "none" if command in _NEW else "ids", ()
     if written == "[command]":
         return "words", tuple(COMMANDS)

@@ -37,6 +37,7 @@ settings.file
 settings
 settings.oci_conf settings.spank
 images
+pull
 cli anchor install
 cli.completion
 client

@@ -32,6 +32,18 @@ from tests.harness.program import run_program
         ("-root=/r state c1", "state", {"root": "/r"}, "c1", []),
         ("create -bundle /b c1", "create", {"bundle": "/b"}, "c1", []),
         ("delete -force c1", "delete", {"force": True}, "c1", []),
+        # an image is told from an id by its form, and options end there
+        (
+            "run -N 2 docker://x a -b c",
+            "run",
+            {"nodes": "2"},
+            None,
+            ["docker://x", "a", "-b", "c"],
+        ),
+        ("run ./x", "run", {}, None, ["./x"]),
+        ("run a.sqsh --help", "run", {}, None, ["a.sqsh", "--help"]),
+        ("run -- oci:x -c", "run", {}, None, ["oci:x", "-c"]),
+        ("run c1 --bundle /a:b", "run", {"bundle": "/a:b"}, "c1", []),
         # short ones
         ("create -b /b c1", "create", {"bundle": "/b"}, "c1", []),
         ("create -b/b c1", "create", {"bundle": "/b"}, "c1", []),

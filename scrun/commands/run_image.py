@@ -1,0 +1,237 @@
+"""scrun run IMAGE: get an image into the store if it is not there, and run a container of it.
+
+What the container writes is thrown away at its end, unless `--writable --name NAME` keeps it under
+a name or `--save FILE` writes it into a file: then it has a copy of the image.
+
+Wire: as `run`, whose bundle is the image's directory in the store; its config.json is made here,
+in memory.
+
+Errors: whatever is wrong with the image, before a container exists; then as `run`.
+"""
+
+import json
+import os
+import pwd
+import sys
+
+from scrun.cli.grammar import COMMANDS, GLOBAL, Option
+from scrun.cli.parse import Parsed, parse
+from scrun.client.ask import record_root
+from scrun.client.progress import clear, show
+from scrun.commands.spec import spec
+from scrun.core.errors import ContainerExists, UsageError
+from scrun.core.paths import has_record
+from scrun.images.leases import Lease, lease_of
+from scrun.images.locks import Lock
+from scrun.images.place import store_path
+from scrun.images.store import ROOTFS, Entry, Facts, Store
+from scrun.images.tags import digest_of_words
+from scrun.oci.ids import check_id
+from scrun.protocol.progress import LIVE
+from scrun.pull.container import Wishes, config_of, mount_of, variables, words_of
+from scrun.pull.get import Request, get
+from scrun.pull.interrupts import Interrupted, interruptible
+from scrun.pull.programs import find
+from scrun.pull.reference import NAMED, Reference
+from scrun.pull.reference import parse as parse_reference
+from scrun.pull.squashfs import copy_tree, save
+from scrun.settings.file.load import Settings, load
+from scrun.settings.file.quick import real_uid
+
+_VARIABLES = {
+    "cpus-per-task": "SCRUN_CPUS_PER_TASK", "gpus": "SCRUN_GPUS", "mem": "SCRUN_MEM_PER_NODE",
+    "nodes": "SCRUN_JOB_NUM_NODES", "ntasks": "SCRUN_NTASKS", "partition": "SCRUN_PARTITION",
+    "time": "SCRUN_TIMELIMIT",
+}  # fmt: skip
+_PASSED_ON = (
+    "console-socket", "detach", "keep", "no-new-keyring", "no-pivot", "no-subreaper", "pid-file",
+    "pidfd-socket", "preserve-fds",
+)  # fmt: skip
+_SAVED = "save-"
+
+
+def run(parsed: Parsed, argv: "list[str]") -> int:
+    """Run a container of an image.
+
+    Raises:
+        ScrunError: The image cannot be got, or the container cannot be created.
+        OSError: The store or the root directory cannot be used.
+    """
+    del argv
+    text, *command = parsed.operands
+    _check(parsed)
+    reference = parse_reference(text)
+    wishes = _wishes(parsed, tuple(command))
+    file = os.path.abspath(target) if (target := parsed.text("save")) else ""
+    if file:
+        find("mksquashfs")
+    if not (container := parsed.text("name")):
+        container = f"{reference.short}-{os.urandom(4).hex()}"
+    lease = lease_of(root := record_root(parsed), check_id(container))
+    if has_record(f"{root}/{container}"):
+        raise ContainerExists.named(container)
+    try:
+        with interruptible():
+            request = open_store(parsed)
+            store, entry = _rootfs(reference, request, parsed, lease)
+    except Interrupted as signal:
+        return signal.status
+    try:
+        status = _run(parsed, container, entry, wishes)
+        if file:
+            try:
+                with interruptible():
+                    save(entry.rootfs, entry.facts.defaults, file)
+            except Interrupted as signal:
+                return signal.status
+        return status
+    finally:
+        if not parsed.count("detach") and not parsed.count("keep"):
+            store.give_back(entry.key, lease)
+            if entry.key.startswith(_SAVED):
+                store.remove(entry.key)
+
+
+def open_store(parsed: Parsed) -> Request:
+    """Open the caller's store, and remove what killed processes have left there.
+
+    Raises:
+        ScrunError: It cannot be used.
+        OSError: Likewise.
+    """
+    settings = load(os.environ, parsed.text("config-file"))
+    store = Store(place_of(settings))
+    store.tidy()
+    return Request(store, settings.images.fresh, _show, os.isatty(2), _warn)
+
+
+def place_of(settings: Settings) -> str:
+    """Return the directory of the caller's store.
+
+    Raises:
+        SettingsError: There is none.
+    """
+    uid = real_uid(os.environ)
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return store_path(settings, uid=uid, user=None, home=None)
+    return store_path(settings, uid=uid, user=user.pw_name, home=user.pw_dir)
+
+
+def _show(text: str) -> None:
+    if text:
+        show(LIVE + text.encode(), Parsed())
+    else:
+        clear()
+
+
+def _warn(text: str) -> None:
+    clear()
+    sys.stderr.write(f"scrun: {text}\n")
+    sys.stderr.flush()
+
+
+def _check(parsed: Parsed) -> None:
+    """Refuse options that have no meaning together."""
+    pairs = (
+        ("entrypoint", "no-entrypoint"), ("home", "no-home"), ("writable", "read-only"),
+        ("save", "detach"), ("save", "keep"), ("save", "read-only"),
+    )  # fmt: skip
+    for one, other in pairs:
+        if parsed.options.get(one) and parsed.options.get(other):
+            raise UsageError(f"run: --{one} does not go with --{other}")
+    for name in ("bundle", "config"):
+        if parsed.options.get(name):
+            raise UsageError(f"run: --{name} does not go with an image: see 'scrun run --help'")
+
+
+def _wishes(parsed: Parsed, command: "tuple[str, ...]") -> Wishes:
+    entrypoint = parsed.text("entrypoint")
+    return Wishes(
+        command=command,
+        entrypoint=() if parsed.count("no-entrypoint") else words_of(entrypoint)
+        if entrypoint is not None else None,
+        env=variables(parsed.texts("env"), os.environ),
+        cwd=_absolute(parsed.text("workdir") or ""),
+        mounts=tuple(map(mount_of, parsed.texts("mount"))),
+        home=_home() if parsed.count("home") else "",
+        read_only=bool(parsed.count("read-only")),
+        user=parsed.text("user") or "",
+        terminal=not parsed.count("detach") and os.isatty(0) and os.isatty(1),
+    )  # fmt: skip
+
+
+def _absolute(directory: str) -> str:
+    if directory and not directory.startswith("/"):
+        raise UsageError(f"--workdir {directory}: has to be absolute: it is one of the container")
+    return directory
+
+
+def _home() -> str:
+    home = os.environ.get("HOME") or os.path.expanduser("~")
+    if not os.path.isabs(home) or not os.path.isdir(home):
+        raise UsageError(f"--home: there is no directory {home}: set HOME")
+    return os.path.normpath(home)
+
+
+def _rootfs(
+    reference: Reference, request: Request, parsed: Parsed, lease: Lease
+) -> "tuple[Store, Entry]":
+    """Return the store and the entry that the container uses: the image, or a copy of it."""
+    names, name = request.store.names(), parsed.text("name") or ""
+    for entry in names.entries():
+        if entry.key.startswith(_SAVED):
+            names.remove(entry.key)  # unless it is in use: of one that was killed
+    key = ""
+    if parsed.count("writable") and name and reference.transport != NAMED:
+        key = name
+    elif parsed.text("save") and reference.transport != NAMED:
+        key = _SAVED + digest_of_words(lease.root, lease.id)
+    if not key:
+        entry = get(reference, request, lease)
+        return (names if reference.transport == NAMED else request.store), entry
+    while not (found := names.lease(key, lease)):
+        image = get(reference, request, lease)
+        names.make(key, _Copy(image))
+        request.store.give_back(image.key, lease)
+    return names, found
+
+
+class _Copy:
+    """Makes a root file system of its own of an image."""
+
+    def __init__(self, image: Entry) -> None:
+        self._image = image
+
+    def __call__(self, directory: str, lock: Lock) -> Facts:
+        facts = self._image.facts
+        copy_tree(os.path.realpath(self._image.rootfs), os.path.join(directory, ROOTFS))
+        return Facts(facts.source, facts.digest, writable=True, defaults=facts.defaults)
+
+
+def _run(parsed: Parsed, container: str, entry: Entry, wishes: Wishes) -> int:
+    for name, variable in _VARIABLES.items():
+        if value := parsed.text(name):
+            os.environ[variable] = value
+    config = config_of(entry.facts.defaults, wishes, spec())
+    fd = os.memfd_create("config")
+    os.write(fd, json.dumps(config).encode(errors="surrogateescape"))
+    words = [*_words(GLOBAL, parsed), "run"]
+    words += _words([each for each in COMMANDS["run"][2] if each[0] in _PASSED_ON], parsed)
+    words += ["--bundle", entry.directory, "--config", f"/proc/{os.getpid()}/fd/{fd}", container]
+    from scrun.commands.run import run as run_bundle
+
+    return run_bundle(parse(words), words)
+
+
+def _words(options: "tuple[Option, ...] | list[Option]", parsed: Parsed) -> "list[str]":
+    """Return options as words of a command line."""
+    found = []
+    for name, *_ in options:
+        value = parsed.options.get(name)
+        if isinstance(value, str):
+            found.append(f"--{name}={value}")
+        elif value is not None:
+            found += [f"--{name}"] * (value if isinstance(value, int) else 1)
+    return found

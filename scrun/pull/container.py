@@ -1,0 +1,181 @@
+"""Makes the config.json of a container of an image."""
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from scrun.core.errors import UsageError
+from scrun.images.store import ROOTFS, Defaults
+
+# podman's
+_CAPABILITIES = [
+    f"CAP_{name}"
+    for name in (
+        "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETFCAP",
+        "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+    )
+]  # fmt: skip
+# the node's, because nobody sets up a network, and programs of a job share memory
+_OF_THE_NODE = ("/etc/hosts", "/etc/resolv.conf")
+_NAMESPACES = ("pid", "mount")
+_LEFT_OUT = ("/dev/mqueue", "/dev/shm")  # need a namespace of their own
+_WRITABLE = ("/run", "/tmp", "/var/tmp")  # also of a container that is read-only, as with podman
+_FLAGS = (
+    "ro", "rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "shared", "rshared",
+    "nosuid", "nodev", "noexec",
+)  # fmt: skip
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """What a user wants of a container, besides the image.
+
+    Attributes:
+        command: Instead of the image's command.
+        entrypoint: Instead of the image's entrypoint; None: the image's.
+        env: `NAME=VALUE`.
+        cwd: The working directory; "" for the image's.
+        mounts: Entries of config.json.
+        home: The home directory to mount; "": none.
+        read_only: Whether the root file system cannot be written.
+        user: `UID[:GID]`; "" for the image's.
+        terminal: Whether the program has a terminal.
+    """
+
+    command: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] | None = None
+    env: tuple[str, ...] = ()
+    cwd: str = ""
+    mounts: tuple[dict[str, Any], ...] = ()
+    home: str = ""
+    read_only: bool = False
+    user: str = ""
+    terminal: bool = False
+
+
+def words_of(entrypoint: str) -> tuple[str, ...]:
+    """Split the value of `--entrypoint`: JSON, or words as for a shell.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    try:
+        if entrypoint.startswith("["):
+            return msgspec.json.decode(entrypoint, type=tuple[str, ...])
+        return tuple(shlex.split(entrypoint))
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise UsageError(f"--entrypoint {entrypoint}: neither words nor JSON: {error}") from None
+
+
+def mount_of(text: str) -> dict[str, Any]:
+    """Read the value of `--mount`: `SRC`, `SRC:DST` or `SRC:DST:FLAGS`, joined by `+` or `,`.
+
+    Raises:
+        UsageError: It has another form, or there is no such source.
+    """
+    source, _, rest = text.partition(":")
+    target, _, flags = rest.partition(":")
+    given = [flag for flag in flags.replace("+", ",").split(",") if flag]
+    if wrong := [flag for flag in given if flag not in _FLAGS]:
+        raise UsageError(f"--mount {text}: cannot be {wrong[0]!r}, only {', '.join(_FLAGS)}")
+    path = os.path.abspath(os.path.expanduser(source))
+    target = target or path
+    if not source or not target.startswith("/"):
+        raise UsageError(f"--mount {text}: write SRC:DST, where DST is absolute")
+    if not os.path.lexists(path):
+        raise UsageError(f"--mount {text}: there is no {path} here")
+    return _bind(path, target, *given)
+
+
+def _bind(source: str, target: str, *flags: str) -> dict[str, Any]:
+    kind = () if {"bind", "rbind"} & set(flags) else ("rbind",)
+    return {"destination": target, "type": "bind", "source": source, "options": [*kind, *flags]}
+
+
+def variables(given: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the values of `--env`: of one without a value, that of the caller.
+
+    Raises:
+        UsageError: A name is empty.
+    """
+    found = []
+    for entry in given:
+        name, equals, _ = entry.partition("=")
+        if not name:
+            raise UsageError(f"--env {entry}: has no name: write NAME=VALUE")
+        if equals:
+            found.append(entry)
+        elif name in environment:
+            found.append(f"{name}={environment[name]}")
+    return tuple(found)
+
+
+def config_of(defaults: Defaults, wishes: Wishes, spec: dict[str, Any]) -> dict[str, Any]:
+    """Make the config.json.
+
+    Args:
+        defaults: What the image says.
+        wishes: What the user says.
+        spec: That of `scrun spec`; it is changed.
+
+    Raises:
+        UsageError: Nobody names a command, or the user is no number.
+    """
+    process = spec["process"]
+    entrypoint = defaults.entrypoint if wishes.entrypoint is None else wishes.entrypoint
+    command = wishes.command or (defaults.cmd if wishes.entrypoint in (None, ()) else ())
+    if not (args := [*entrypoint, *command]):
+        raise UsageError("the image names no command: write one after it")
+    process["args"] = args
+    process["env"] = _merged(process["env"], defaults.env, _added(wishes), wishes.env)
+    process["cwd"] = wishes.cwd or defaults.cwd or "/"
+    process["user"] = _user(defaults, wishes.user)
+    process["terminal"] = wishes.terminal
+    process["noNewPrivileges"] = False
+    process["capabilities"] = dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES)
+    spec["root"] = {"path": ROOTFS, "readonly": wishes.read_only}
+    spec["linux"]["namespaces"] = [{"type": kind} for kind in _NAMESPACES]
+    del spec["hostname"]
+    mounts = [each for each in spec["mounts"] if each["destination"] not in _LEFT_OUT]
+    mounts.append(_bind("/dev/shm", "/dev/shm", "nosuid", "nodev"))
+    mounts += [_bind(path, path, "ro") for path in _OF_THE_NODE if os.path.exists(path)]
+    if wishes.read_only:
+        mounts += [_memory(path) for path in _WRITABLE]
+    if wishes.home:
+        mounts.append(_bind(wishes.home, wishes.home))
+    spec["mounts"] = [*mounts, *wishes.mounts]
+    return spec
+
+
+def _memory(path: str) -> dict[str, Any]:
+    options = ["nosuid", "nodev", "mode=1777"]
+    return {"destination": path, "type": "tmpfs", "source": "tmpfs", "options": options}
+
+
+def _added(wishes: Wishes) -> list[str]:
+    home = [f"HOME={wishes.home}"] if wishes.home else []
+    term = os.environ.get("TERM") if wishes.terminal else ""
+    return [*home, *([f"TERM={term}"] if term else [])]
+
+
+def _merged(*sources: Sequence[str]) -> list[str]:
+    found: dict[str, str] = {}
+    for source in sources:
+        for entry in source:
+            name, _, value = entry.partition("=")
+            found[name] = value
+    return [f"{name}={value}" for name, value in found.items()]
+
+
+def _user(defaults: Defaults, wanted: str) -> dict[str, Any]:
+    if not wanted:
+        groups = {"additionalGids": list(defaults.groups)} if defaults.groups else {}
+        return {"uid": defaults.uid, "gid": defaults.gid, **groups}
+    uid, _, gid = wanted.partition(":")
+    if not (
+        uid.isdecimal() and uid.isascii() and (not gid or (gid.isdecimal() and gid.isascii()))
+    ):
+        raise UsageError(f"--user {wanted}: is no number: write UID or UID:GID")
+    return {"uid": int(uid), "gid": int(gid or 0)}

@@ -1,0 +1,239 @@
+"""Gets an image into the store, from wherever its name says.
+
+What is in the store is not fetched again: by digest no registry is asked, and a tag means what it
+meant when it was last looked up, for `[images] fresh` seconds.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+
+import msgspec
+
+from scrun.core.errors import ImageError
+from scrun.images.leases import Lease
+from scrun.images.locks import Lock
+from scrun.images.store import ROOTFS, Defaults, Entry, Facts, Store
+from scrun.images.tags import FOREVER, digest_of_words, look_up, remember
+from scrun.oci.image import Image, find_image
+from scrun.pull import layout
+from scrun.pull.programs import run
+from scrun.pull.reference import DIRECTORY, NAMED, SQUASHFS, Reference
+from scrun.pull.squashfs import unpack_squashfs
+
+_LISTS = (b"application/vnd.oci.image.index.v1+json", b"manifest.list.v2+json")
+_LAYOUT, _TAG = "layout", "image"
+_TRIES = 5
+
+Say = Callable[[str], None]
+"""Shows what is going on, in place of what it has shown before."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A request for an image.
+
+    Attributes:
+        store: Where it belongs.
+        fresh: Seconds for which a tag is not looked up again.
+        say: Shows what is going on.
+        shown: Whether skopeo shows what it does.
+        warn: Prints a line that stays.
+    """
+
+    store: Store
+    fresh: float
+    say: Say
+    shown: bool
+    warn: Say
+
+
+def get(reference: Reference, request: Request, lease: "Lease | None" = None) -> Entry:
+    """Return an image of the store; get it if it is not there.
+
+    Args:
+        reference: Its name.
+        request: How.
+        lease: Who uses it, so that nobody removes it.
+
+    Raises:
+        ScrunError: It cannot be got.
+        OSError: The store cannot be written.
+    """
+    store = request.store.names() if reference.transport == NAMED else request.store
+    for _ in range(_TRIES):
+        entry = _get(reference, request)
+        if lease is None or store.lease(entry.key, lease):
+            return entry
+    raise ImageError(f"{reference.text}: is removed each time that it is there; try again")
+
+
+def _get(reference: Reference, request: Request) -> Entry:
+    store, name = request.store, reference.name
+    if reference.transport == NAMED:
+        if entry := store.names().find(name):
+            return entry
+        remedy = f"`scrun run --writable --name {name} IMAGE` makes one"
+        raise ImageError(f"{reference.text}: there is no root file system of this name; {remedy}")
+    if reference.transport == DIRECTORY:
+        real = os.path.realpath(name)
+        return store.make(f"dir-{digest_of_words(real)}", _Link(reference, real))
+    if reference.transport == SQUASHFS:
+        key = f"file-{digest_of_words(*_identity(name))}"
+        return _make(key, request, _Squashfs(reference))
+    if reference.transport == "oci":
+        image = find_image(name)
+        digest = layout.manifest_digest(image)
+        return _make(_key(digest), request, _Layout(reference, image, digest))
+    digest, key = _resolve(reference, request)
+    return _make(key, request, _Skopeo(reference, digest, request))
+
+
+def _make(key: str, request: Request, fill: "Callable[[str, Lock], Facts]") -> Entry:
+    def waiting(said: str) -> None:
+        request.say(f"somebody else gets this image{': ' if said else ''}{said}")
+
+    try:
+        return request.store.make(key, fill, waiting)
+    finally:
+        request.say("")
+
+
+def _identity(path: str) -> tuple[object, ...]:
+    """Return what changes when a file changes.
+
+    Raises:
+        ImageError: There is no such file.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise ImageError(f"{path}: cannot be read: {error.strerror}") from error
+    return os.path.realpath(path), status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _key(digest: str, of_many: str = "") -> str:
+    return digest.replace(":", "-") + (f"-{of_many}" if of_many else "")
+
+
+def _resolve(reference: Reference, request: Request) -> tuple[str, str]:
+    """Return the digest of an image's manifest, and its key.
+
+    Raises:
+        ImageError: It cannot be found out.
+    """
+    store, source = request.store, reference.source()
+    age = request.fresh
+    # platforms are one name, and several images
+    words: tuple[object, ...] = (source, os.uname().machine)
+    if reference.digest:
+        age = FOREVER
+    elif reference.transport.endswith("-archive"):
+        age = FOREVER
+        words = (source, *_identity(_file_of(reference.name)))
+    elif reference.transport == "containers-storage":
+        age = -1.0
+    name = "\n".join(map(str, words))
+    if found := look_up(store, name, age):
+        return found
+    what = f"{reference.text}: skopeo cannot find it"
+    try:
+        raw = run("skopeo", "inspect", "--raw", source, what=what)
+    except ImageError as error:
+        known = look_up(store, name, FOREVER)
+        if reference.transport != "docker" or not known or not store.find(known[1]):
+            raise
+        request.warn(f"{error}; the image of the store is used")
+        return known
+    digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
+    if reference.digest and digest != reference.digest:
+        raise ImageError(f"{reference.text}: its registry has something else there: {digest}")
+    key = _key(digest, os.uname().machine if any(kind in raw for kind in _LISTS) else "")
+    remember(store, name, digest, key)
+    return digest, key
+
+
+def _file_of(name: str) -> str:
+    """Return the file of an archive, whose name may be followed by that of an image."""
+    path = name
+    while path and not os.path.lexists(path):
+        path = path.rpartition(":")[0]
+    return path or name
+
+
+class _Link:
+    """Makes an image of a directory: a link to it."""
+
+    def __init__(self, reference: Reference, real: str) -> None:
+        self._reference, self._real = reference, real
+
+    def __call__(self, directory: str, lock: Lock) -> Facts:
+        os.symlink(self._real, os.path.join(directory, ROOTFS))
+        return Facts(self._reference.text, defaults=Defaults(cmd=("/bin/sh",)))
+
+
+class _Squashfs:
+    """Makes an image of a file."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+
+    def __call__(self, directory: str, lock: Lock) -> Facts:
+        lock.say("it is being unpacked")
+        defaults = unpack_squashfs(self._reference.name, os.path.join(directory, ROOTFS))
+        return Facts(self._reference.text, defaults=defaults)
+
+
+class _Layout:
+    """Makes an image of one in an OCI image layout."""
+
+    def __init__(self, reference: Reference, image: Image, digest: str) -> None:
+        self._reference, self._image, self._digest = reference, image, digest
+
+    def __call__(self, directory: str, lock: Lock) -> Facts:
+        lock.say("it is being unpacked")
+        made = layout.unpack(self._image, directory)
+        defaults = layout.defaults_of(self._image, made)
+        os.rename(os.path.join(made, "rootfs"), os.path.join(directory, ROOTFS))
+        shutil.rmtree(made)
+        return Facts(self._reference.text, self._digest, defaults=defaults)
+
+
+class _Skopeo:
+    """Gets an image by skopeo."""
+
+    def __init__(self, reference: Reference, digest: str, request: Request) -> None:
+        self._reference, self._digest, self._request = reference, digest, request
+
+    def __call__(self, directory: str, lock: Lock) -> Facts:
+        reference = self._reference
+        folder = os.path.join(directory, _LAYOUT)
+        # what was looked up, whatever the tag means by now
+        of_registry = self._digest if reference.transport == "docker" else ""
+        if not self._request.shown:
+            self._request.warn(f"getting {reference.text}")
+
+        def progress() -> None:
+            lock.say(f"{_mebibytes(folder)} MiB of it are here")
+
+        run(
+            *("skopeo", "copy", reference.source(of_registry), f"oci:{folder}:{_TAG}"),
+            what=f"{reference.text}: skopeo cannot get it",
+            progress=progress,
+            shown=self._request.shown,
+        )
+        self._request.say("the image is being unpacked")
+        facts = _Layout(reference, Image(folder, _TAG), self._digest)(directory, lock)
+        shutil.rmtree(folder)
+        return facts
+
+
+def _mebibytes(folder: str) -> int:
+    total = 0
+    for directory, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += os.stat(os.path.join(directory, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total >> 20

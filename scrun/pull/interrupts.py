@@ -1,0 +1,43 @@
+"""Signals while something is being made that must not stay half made."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+_ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(BaseException):
+    """A signal has asked the command to end.
+
+    Attributes:
+        status: The exit status that says so.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.status = 128 + number
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise `Interrupted` at a signal, so that what was begun is undone; further ones do nothing.
+
+    After the block signals mean what they meant before.
+    """
+
+    def end(number: int, frame: "FrameType | None") -> None:
+        for each in _ENDING:  # nothing may interrupt the cleanup
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    before = [signal.signal(number, end) for number in _ENDING]
+    try:
+        yield
+    finally:
+        for number, handler in zip(_ENDING, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,121 @@
+"""Root file systems in files, as enroot and pyxis keep them.
+
+enroot puts the variables of an image into `/etc/environment`, and its entrypoint and command into
+the script `/etc/rc`. What is saved here has them, too.
+"""
+
+import os
+import shlex
+
+from scrun.core.paths import read_regular
+from scrun.core.trees import OPEN_FOLDER
+from scrun.images.store import Defaults
+from scrun.pull.programs import run
+
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_RC, _ENVIRONMENT = "rc", "environment"
+
+
+def unpack_squashfs(file: str, rootfs: str) -> Defaults:
+    """Unpack a file, and return how its program is started.
+
+    unsquashfs writes nothing outside of its target; for an ordinary user, all files belong to that
+    user, and there are no devices.
+
+    Raises:
+        ImageError: It cannot be unpacked.
+    """
+    ordinary = os.geteuid() != 0
+    run(
+        *("unsquashfs", "-no-progress", "-dest", rootfs),
+        *(("-user-xattrs",) if ordinary else ()),
+        file,
+        what=f"{file}: unsquashfs cannot unpack it",
+        # 2: something could not be made that needs root, such as a device
+        fine=(0, 2) if ordinary else (0,),
+    )
+    has_rc = read_in(rootfs, _RC) is not None
+    text = (read_in(rootfs, _ENVIRONMENT) or b"").decode(errors="surrogateescape")
+    lines = (line.strip() for line in text.splitlines())
+    env = [line for line in lines if "=" in line and not line.startswith("#")]
+    if not any(line.startswith("PATH=") for line in env):
+        env.insert(0, _PATH)
+    entrypoint = ("/bin/sh", "/etc/rc") if has_rc else ()
+    return Defaults(entrypoint, () if has_rc else ("/bin/sh",), tuple(env))
+
+
+def read_in(rootfs: str, name: str) -> "bytes | None":
+    """Read a file of `/etc` of a root file system, which may be hostile: no links are followed."""
+    try:
+        etc = os.open(os.path.join(rootfs, "etc"), OPEN_FOLDER | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if os.path.islink(path := f"/proc/self/fd/{etc}/{name}"):
+            return None
+        return read_regular(path, 1 << 20)
+    except OSError:
+        return None
+    finally:
+        os.close(etc)
+
+
+def save(rootfs: str, defaults: Defaults, file: str) -> None:
+    """Write a root file system into a file, which replaces one that is there.
+
+    Raises:
+        ImageError: It cannot be written; then a file that was there is as it was.
+        OSError: Likewise.
+    """
+    _write_defaults(rootfs, defaults)
+    temporary = f"{file}.{os.getpid()}"
+    owners = () if os.geteuid() == 0 else ("-all-root",)
+    options = ("-noappend", "-no-progress", "-quiet", *owners)
+    try:
+        what = f"{file}: mksquashfs cannot write it"
+        run("mksquashfs", rootfs, temporary, *options, what=what)
+        fd = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, file)
+    finally:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+
+
+def _write_defaults(rootfs: str, defaults: Defaults) -> None:
+    """Write `/etc/environment` and `/etc/rc` as enroot does, unless they are there."""
+    try:
+        etc = os.open(os.path.join(rootfs, "etc"), OPEN_FOLDER | os.O_CLOEXEC)
+    except OSError:
+        return  # a root file system without /etc keeps no such thing
+    try:
+        env = "".join(f"{line}\n" for line in defaults.env if "\n" not in line)
+        words, cmd = shlex.join(defaults.entrypoint), shlex.join(defaults.cmd) or "/bin/sh"
+        move = f"mkdir -p {shlex.quote(defaults.cwd)} 2>/dev/null\ncd {shlex.quote(defaults.cwd)}"
+        given = f'if [ $# -gt 0 ]; then\n\texec {words} "$@"\nfi\n'
+        script = f"#!/bin/sh\n{move} || exit 1\n{given}exec {words} {cmd}\n"
+        for name, text in ((_ENVIRONMENT, env), (_RC, script)):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            try:
+                fd = os.open(name, flags, 0o755 if name == _RC else 0o644, dir_fd=etc)
+            except FileExistsError:
+                continue
+            with open(fd, "wb") as file:
+                file.write(text.encode(errors="surrogateescape"))
+    finally:
+        os.close(etc)
+
+
+def copy_tree(rootfs: str, target: str) -> None:
+    """Copy a root file system.
+
+    Raises:
+        ImageError: It fails.
+    """
+    owners = () if os.geteuid() == 0 else ("--no-preserve=ownership",)
+    options = ("-a", *owners, "--reflink=auto", "--one-file-system", "--")
+    content = os.path.join(rootfs, ".")
+    run("cp", *options, content, target, what=f"{rootfs}: cannot be copied")

@@ -1,0 +1,404 @@
+"""scrun run IMAGE: an image from anywhere, a container of it, and what is kept of that."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PLACES
+from tests.harness import cluster
+from tests.harness.image import image_archive
+from tests.harness.program import run_program
+from tests.harness.registry import Registry, as_user, skopeo
+from tests.harness.site import Site
+from tests.harness.terminal import open_terminal
+from tests.harness.users import ordinary, root
+from tests.harness.wait import wait_until, wait_while
+
+pytestmark = pytest.mark.covers("scrun run: of an image")
+
+SAYS = ("--config.cmd", "sh", "--config.cmd", "-c", "--config.cmd", "echo up; pwd; echo $A")
+SET = (*SAYS, "--config.env", "A=of the image", "--config.workingdir", "/tmp")
+SAID = "up\n/tmp\nof the image\n"
+TWO = pytest.mark.parametrize("registry", ["local-user", "slurm-user"], indirect=True)
+HERE = pytest.mark.parametrize("registry", ["local-user"], indirect=True)
+SLURM = pytest.mark.parametrize("registry", ["slurm-user"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def _registries() -> Iterator[dict[str, Registry]]:
+    found: dict[str, Registry] = {}
+    with contextlib.ExitStack() as stack:
+        yield found
+        for registry in found.values():
+            stack.callback(registry.site.close)
+            stack.callback(registry.close)
+
+
+@pytest.fixture(params=PLACES)
+def registry(
+    request: pytest.FixtureRequest, _registries: dict[str, Registry]
+) -> Iterator[Registry]:
+    """A registry with an image box:1, and a site that uses it, whose store is empty."""
+    if request.param not in _registries:
+        engine, _, who = request.param.partition("-")
+        made = Registry(Site(engine, root() if who == "root" else ordinary()))
+        _registries[request.param] = made
+        made.start()
+        made.push("box:1", *SET)
+    registry = _registries[request.param]
+    yield registry
+    registry.site.clear()
+    shutil.rmtree(registry.store, ignore_errors=True)
+
+
+def run(registry: Registry, *words: str, says: str = "getting ") -> str:
+    """Run a container of an image; return what it printed."""
+    done = registry.site.run("run", *words)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert all(line.startswith(f"scrun: {says}") for line in lines), done.stderr
+    return done.stdout
+
+
+def images(registry: Registry) -> list[str]:
+    """What is in the store."""
+    folders = ("leases", "locks", "names", "tags", "tmp")
+    return [name for name in os.listdir(registry.store) if name not in folders]
+
+
+def box(registry: Registry, tag: str = "box:1") -> str:
+    return f"docker://{registry.name}/{tag}"
+
+
+def test_a_second_run_asks_nobody(registry: Registry) -> None:
+    assert run(registry, box(registry)) == SAID
+    [key] = images(registry)
+    made = os.stat(registry.store / key / "rootfs").st_ctime_ns
+    by_digest = f"docker://{registry.name}/box@{registry.digest('box:1')}"
+    assert run(registry, by_digest, "echo", "mine", says="nothing") == "mine\n"
+    registry.stop()
+    try:
+        assert run(registry, box(registry), says="nothing") == SAID
+        assert run(registry, by_digest, "echo", "mine", says="nothing") == "mine\n"
+    finally:
+        registry.start()
+    assert images(registry) == [key]
+    assert os.stat(registry.store / key / "rootfs").st_ctime_ns == made
+    assert os.listdir(registry.store / "tmp") == []
+
+
+def test_what_is_written_is_gone(registry: Registry) -> None:
+    script = "rm /bin/tac; echo no >/etc/passwd; touch /new; mkdir /usr; exit 3"
+    done = registry.site.run("run", "--user", "0", box(registry), "sh", "-c", script)
+    assert done.returncode == 3, done.stderr
+    there = "ls /bin/tac; cat /etc/passwd; test -e /new && echo new"
+    said = run(registry, box(registry), "sh", "-c", f"{there}; :", says="nothing")
+    assert "/bin/tac" in said
+    assert "no\n" not in said
+    assert "new" not in said
+
+
+@TWO
+def test_what_has_a_name_is_kept(registry: Registry) -> None:
+    words = ("--writable", "--name", "work")
+    run(registry, *words, box(registry), "sh", "-c", "echo kept >/tmp/a; rm /bin/tac")
+    assert run(registry, "name:work", "sh", "-c", "cat /tmp/a; echo more >>/tmp/a") == "kept\n"
+    script = "cat /tmp/a; ls /bin/tac"
+    done = registry.site.run("run", *words, "docker://nowhere.invalid/x", "sh", "-c", script)
+    assert done.stdout == "kept\nmore\n"
+    assert done.returncode == 1
+    assert "name:other: there is no root file system" in registry.site.fails("run", "name:other")
+
+
+@TWO
+def test_what_is_saved_is_an_image(registry: Registry) -> None:
+    file = registry.site.base / "b" / "saved.sqsh"
+    run(registry, f"--save={file}", box(registry), "sh", "-c", "echo saved >/tmp/a")
+    assert run(registry, str(file)) == SAID
+    assert run(registry, "--no-entrypoint", str(file), "cat", "/tmp/a") == "saved\n"
+    assert os.listdir(registry.store / "names" / "leases") == []
+    assert sorted(os.listdir(registry.store / "names")) == ["leases", "locks", "tags", "tmp"]
+
+
+def test_a_directory_is_not_changed(registry: Registry) -> None:
+    site = registry.site
+    before = sorted(path.name for path in site.rootfs.rglob("*"))
+    assert run(registry, str(site.rootfs), "sh", "-c", "touch /x /bin/x /tmp/x; echo up") == "up\n"
+    assert sorted(path.name for path in site.rootfs.rglob("*")) == before
+
+
+@TWO
+@pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive", "sqfs"])
+def test_transports(registry: Registry, kind: str) -> None:
+    """Files and directories: a second run unpacks nothing, a changed file is another image."""
+    site = registry.site
+    path = site.base / "b" / kind
+    if kind == "oci":
+        shutil.copytree(registry.layout, path)
+        site.user.give(path)
+        name = f"oci:{path}:box-1"
+    elif kind == "oci-archive":
+        skopeo(site, "copy", f"oci:{registry.layout}:box-1", f"oci-archive:{path}:latest")
+        name = f"oci-archive:{path}:latest"
+    elif kind == "docker-archive":
+        image_archive(site).rename(path)
+        name = f"docker-archive:{path}"
+    else:
+        as_user(site, "mksquashfs", str(site.rootfs), f"{path}.sqfs", "-quiet", "-no-progress")
+        name = f"{path}.sqfs"
+    command = ("echo", "up")
+    assert run(registry, name, *command) == "up\n"
+    assert run(registry, name, *command, says="nothing") == "up\n"
+    assert len(images(registry)) == 1
+    if kind == "sqfs":
+        os.utime(f"{path}.sqfs", (1, 1))
+        assert run(registry, name, *command) == "up\n"
+        assert len(images(registry)) == 2
+
+
+@pytest.mark.parametrize("registry", ["local-root"], indirect=True)
+def test_the_storage_of_podman(registry: Registry) -> None:
+    where = f"[vfs@{registry.site.base}/b/c+{registry.site.base}/b/cr]box:latest"
+    skopeo(registry.site, "copy", f"oci:{registry.layout}:box-1", f"containers-storage:{where}")
+    assert run(registry, f"containers-storage:{where}") == SAID
+
+
+@TWO
+def test_options_for_the_program(registry: Registry) -> None:
+    show = ("sh", "-c", 'echo $A,$B,$C,$HOME; pwd; id -u; echo "$@"', "sh")
+    registry.site.environment["B"] = "mine"
+    words = ("--env", "A=b c", "-e", "B", "-e", "NO_SUCH", "-w", "/etc", "-u", "0:0")
+    try:
+        assert run(registry, *words, box(registry), *show, "a", "--env") == (
+            "b c,mine,,/root\n/etc\n0\na --env\n"
+        )
+    finally:
+        del registry.site.environment["B"]
+
+
+@HERE
+def test_entrypoints(registry: Registry) -> None:
+    image = registry.push("entry:1", "--config.entrypoint", "echo", *SAYS)
+    assert run(registry, image, "one") == "one\n"
+    assert run(registry, "--no-entrypoint", image, "echo", "-n") == ""
+    assert run(registry, "--entrypoint", "echo 'a  b'", image) == "a  b\n"
+    assert run(registry, "--entrypoint", '["echo", "c"]', image, "d") == "c d\n"
+
+
+@TWO
+def test_mounts(registry: Registry) -> None:
+    site = registry.site
+    (place := site.base / "b" / "data").mkdir()
+    (place / "file").write_text("content\n")
+    site.user.give(place)
+    script = "cat /data/deep/file; touch /data/deep/made; touch /ro/x || echo refused"
+    words = (f"--mount={place}:/data/deep", "--mount", f"{place}:/ro:ro", "--user=0")
+    done = site.run("run", *words, box(registry), "sh", "-c", script)
+    assert done.stdout == "content\nrefused\n", done.stderr
+    assert (place / "made").exists()
+    home = Path(site.environment["HOME"])
+    (home / "mine").write_text("of the home\n")
+    assert run(registry, "--home", box(registry), "sh", "-c", "cat ~/mine") == "of the home\n"
+    gone = run(registry, "--no-home", box(registry), "sh", "-c", f"ls {home} 2>&1; :")
+    assert "No such file" in gone
+
+
+@TWO
+def test_read_only(registry: Registry) -> None:
+    (place := registry.site.base / "b" / "data").mkdir()
+    script = "touch /new /etc/new /bin/new; touch /tmp/a /run/b && ls -d /etc/deep/er"
+    words = ("--read-only", f"--mount={place}:/etc/deep/er", "--user=0")
+    done = registry.site.run("run", *words, box(registry), "sh", "-c", script)
+    assert done.stdout == "/etc/deep/er\n"
+    assert done.stderr.count("Read-only file system") == 3, done.stderr
+
+
+@SLURM
+def test_requests_for_the_job(registry: Registry) -> None:
+    site = registry.site
+    words = (
+        "-N",
+        "1",
+        "-n",
+        "1",
+        "-c",
+        "2",
+        "-t",
+        "7",
+        "--mem",
+        "50",
+        "--detach",
+        "--name",
+        "one",
+    )
+    run(registry, *words, box(registry), "sleep", "60")
+    said = cluster.slurm(
+        "squeue", "--noheader", "--format=%D %C %l %m", f"--name={site.base.name}"
+    )
+    assert said.split() == ["1", "2", "7:00", "50M"]
+    site.must("delete", "--force", "one")
+    assert "no-such" in site.fails("run", "-p", "no-such", box(registry))
+
+
+@TWO
+def test_a_tag_is_looked_up_again(registry: Registry) -> None:
+    """Within `fresh` seconds it means what it meant; where nobody answers, likewise."""
+    site = registry.site
+    image = registry.push("moves:1", "--config.cmd", "echo", "--config.cmd", "old")
+    assert run(registry, image) == "old\n"
+    registry.push("moves:1", "--config.cmd", "echo", "--config.cmd", "new")
+    assert run(registry, image, says="nothing") == "old\n"
+    settings = (site.base / "scrun.toml").read_text()
+    anew = site.base / "b" / "anew.toml"
+    anew.write_text(settings.replace("[images]\n", "[images]\nfresh = 0\n"))
+    site.user.give(anew)
+    assert run(registry, image, says="nothing") == "old\n"
+    done = site.run("run", image, environment={"SCRUN_CONFIG": str(anew)})
+    assert done.stdout == "new\n", done.stderr
+    registry.stop()
+    try:
+        done = site.run("run", image, environment={"SCRUN_CONFIG": str(anew)})
+    finally:
+        registry.start()
+    assert done.stdout == "new\n", done.stderr
+    assert "skopeo cannot find it" in done.stderr
+    assert done.stderr.endswith("; the image of the store is used\n")
+
+
+@HERE
+def test_many_at_once_get_it_once(registry: Registry) -> None:
+    before = registry.blobs()
+    processes = [registry.site.popen("run", box(registry), "echo", "up") for _ in range(8)]
+    for process in processes:
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, out) == (0, b"up\n"), err
+    assert len(images(registry)) == 1
+    assert registry.blobs() - before == 2  # the configuration and the layer
+
+
+@HERE
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_killed_while_it_unpacks(registry: Registry, number: signal.Signals) -> None:
+    site = registry.site
+    (tools := site.base / "l" / "tools").mkdir(exist_ok=True)
+    slow = tools / "umoci"
+    slow.write_text("#!/bin/sh\nmkdir -p bundle/deep && chmod 0 bundle/deep\nexec sleep 600\n")
+    slow.chmod(0o755)
+    environment = {**site.environment, "PATH": f"{tools}:{site.environment['PATH']}"}
+    process = site.popen("run", box(registry), stdio=subprocess.DEVNULL, env=environment)
+    temporary = registry.store / "tmp"
+    wait_until("it unpacks", lambda: any(temporary.glob("*/bundle/deep")))
+    process.send_signal(number)
+    process.wait(20)
+    if number == signal.SIGKILL:
+        for child in site.processes():
+            if "sleep" in child.argv:
+                os.kill(child.pid, number)
+    else:
+        assert process.returncode == 128 + number
+        assert os.listdir(temporary) == []
+    slow.unlink()
+    assert run(registry, box(registry)) == SAID
+    assert os.listdir(temporary) == []
+
+
+@TWO
+def test_a_terminal(registry: Registry) -> None:
+    screen, slave = open_terminal()
+    script = "test -t 0 && echo ready; read a; echo got $a"
+    process = registry.site.popen("run", box(registry), "sh", "-c", script, stdio=slave)
+    os.close(slave)
+    try:
+        screen.read_until("ready")
+        screen.says_got()
+        assert process.wait(20) == 0
+    finally:
+        screen.close()
+
+
+@HERE
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("docker:busybox",), "docker:busybox: is no image: write docker://busybox"),
+        (("./nowhere",), "./nowhere: is no image that there is: name one as docker://IMAGE, oci:"),
+        (("ftp://x/y",), "ftp://x/y: is no image that there is"),
+        (("/etc/passwd",), "/etc/passwd: is neither a directory nor a file with a squashfs"),
+        (("oci:/nowhere:1",), "no such directory"),
+        (("oci-archive:/nowhere",), "/nowhere: cannot be read: No such file or directory"),
+        (("--bundle", ".", "/"), "run: --bundle does not go with an image"),
+        (("--home", "--no-home", "/"), "run: --home does not go with --no-home"),
+        (("--save=x", "-d", "/"), "run: --save does not go with --detach"),
+        (("--mount", "x", "/"), "--mount x: there is no "),
+        (("--mount", "/etc:etc", "/"), "--mount /etc:etc: write SRC:DST, where DST is absolute"),
+        (("--mount", "/etc:/x:rot", "/"), "--mount /etc:/x:rot: cannot be 'rot', only ro, rw"),
+        (("--workdir", "x", "/"), "--workdir x: has to be absolute"),
+        (("--user", "me", "/"), "--user me: is no number: write UID or UID:GID"),
+        (("--env", "=x", "/"), "--env =x: has no name"),
+        (("--entrypoint", "'", "/"), "--entrypoint ': neither words nor JSON"),
+        (("--name", "a/b", "/"), "invalid container id 'a/b'"),
+        (("--home", "busybox"), "run: --home is for an image, and busybox is a container's id"),
+    ],
+)
+def test_what_cannot_be_meant(registry: Registry, words: tuple[str, ...], told: str) -> None:
+    assert told in registry.site.fails("run", *words)
+
+
+@HERE
+def test_what_a_registry_does_not_have(registry: Registry) -> None:
+    told = registry.site.fails("run", f"docker://{registry.name}/nothing:1")
+    assert "nothing:1: skopeo cannot find it: " in told
+    assert "manifest unknown" in told or "name unknown" in told
+    assert images(registry) == []
+
+
+@HERE
+@pytest.mark.parametrize(
+    ("name", "missing", "told"),
+    [
+        ("docker", "skopeo", "skopeo, which gets images, is not installed: apt install skopeo"),
+        ("oci", "umoci", "umoci, which unpacks images, is not installed: apt install umoci"),
+    ],
+)
+def test_without_programs(registry: Registry, name: str, missing: str, told: str) -> None:
+    image = box(registry) if name == "docker" else f"oci:{registry.layout}:box-1"
+    site = registry.site
+    words = [*site.user.prefix, "/usr/bin/env", "PATH=/nowhere", *site.command, "run", image]
+    done = run_program(words, env=site.environment, cwd=site.base)
+    assert done.returncode == 1
+    assert done.stderr == f"scrun: {told}\n"
+
+
+@HERE
+def test_an_id_that_is_taken(registry: Registry) -> None:
+    run(registry, "--detach", "--name", "one", box(registry), "sleep", "60")
+    told = registry.site.fails("run", "--name", "one", box(registry))
+    assert "container with id one already exists" in told
+    registry.site.must("delete", "--force", "one")
+
+
+@HERE
+def test_old_leftovers_of_saving_are_removed(registry: Registry) -> None:
+    """The run that would have saved it was killed."""
+    file = registry.site.base / "b" / "saved.sqsh"
+    words = ("run", f"--save={file}", box(registry), "sleep", "60")
+    process = registry.site.popen(*words, stdio=subprocess.DEVNULL)
+    names = registry.store / "names"
+    wait_until("its copy", lambda: any(names.glob("save-*")) if names.exists() else False)
+    time.sleep(0.5)
+    process.kill()
+    process.wait()
+    wait_until(
+        "its end", lambda: '"running"' not in registry.site.run("list", "-f", "json").stdout
+    )
+    for container in registry.site.must("list", "--quiet").split():
+        registry.site.must("delete", "--force", container)
+    run(registry, box(registry))
+    wait_while("the copy", lambda: list(names.glob("save-*")))
