@@ -99,8 +99,13 @@ class _SharedJob:
             member.on_waiting(self._news)
 
     def leave(self, member: JobRequest) -> None:
-        """Remove a member, and keep how it ended."""
+        """Remove a member, and keep how it ended.
+
+        The job is still that of the others: a member that failed may not have it released.
+        """
         self.members.remove(member)
+        if self._job_id and self.members:
+            member.on_job_id(self._job_id, False)
         if (ending := member.ending()) is not None:
             self._endings.append(ending)
         self._reusable &= member.reusable()

@@ -38,6 +38,8 @@ CALL = 150.0
 """Seconds that any call of scrun may take, and the container to do what is next."""
 DELETE = 150.0
 _EOF = 10.0
+_TOGETHER = 2.0  # a member of a pod stays for the fault of another one
+_LOOKS = 0.02
 _EXECUTED = ("sh", "-c", "echo executed; exit 5")
 
 
@@ -113,6 +115,7 @@ class Container:
         if self.plan.fault.point:
             self.seen.hit = self.seen.hit or points.reached(self.where.root)
             self.seen.left += points.forget(self.where.root)
+        self.seen.hit |= self.plan.is_beside and self.plan.pod in self.testbed.hit_pods
         self.seen.seconds = time.monotonic() - (self._hit_at or self._began)
         return self.seen
 
@@ -144,6 +147,7 @@ class Container:
         self.note(text)
         self.seen.hit = True
         self._hit_at = self._hit_at or time.monotonic()
+        self.testbed.hit_pods.add(self.plan.pod)
         if self.moment is WAITING:
             self._harmed.set()  # its job may come while it lasts
 
@@ -169,6 +173,10 @@ class Container:
         """Let the fault come, when it is for this moment: then what follows is no race."""
         if self.moment is self.plan.moment and self.moment in HELD and self._outage is None:
             await in_time(CALL, "the fault", self._harmed.wait)
+        elif self.plan.is_beside and self.moment is RUNNING:
+            with trio.move_on_after(_TOGETHER):
+                while self.plan.pod not in self.testbed.hit_pods:
+                    await trio.sleep(_LOOKS)
 
     @property
     def _doomed(self) -> bool:

@@ -102,6 +102,16 @@ class Fault(msgspec.Struct, frozen=True):
         return tuple(kind for kind in self.kinds if kind in OWN or "first" not in hit)
 
     @property
+    def beside_it(self) -> "Fault":
+        """What it is to the other members of its container's pod."""
+        of_the_shim = self.target in ("shim", "srun", "stream") and self.launches == ("shim",)
+        if self.target not in ("salloc", "job") and not of_the_shim:
+            return NONE
+        return msgspec.structs.replace(
+            self, name=f"{self.name}, beside it", surely=False, moments=()
+        )
+
+    @property
     def when(self) -> str:
         """When it comes, in words."""
         names = "always" if self.moments == ALL else ", ".join(m.value for m in self.moments)

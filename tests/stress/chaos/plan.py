@@ -5,7 +5,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tests.stress.chaos.faults import ENGINES, KINDS, NONE, OWN, PODMAN, Fault, Moment
+from tests.stress.chaos.faults import (
+    DELETING,
+    ENDING,
+    ENGINES,
+    KINDS,
+    NONE,
+    OWN,
+    PODMAN,
+    WAITING,
+    Fault,
+    Moment,
+)
 
 GROUP = 8
 _OUTAGE_EVERY = 32
@@ -41,6 +52,7 @@ class Plan(msgspec.Struct, frozen=True):
         lines: How many lines it prints before, and after, it is told to go on.
         force: Whether `delete` is forced.
         waits: Whether its job stays in the queue until after `start`, longer than `create` does.
+        pod: The number of its pod, or None.
     """
 
     number: int
@@ -54,6 +66,12 @@ class Plan(msgspec.Struct, frozen=True):
     lines: tuple[int, int]
     force: bool
     waits: bool = False
+    pod: int | None = None
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether its fault hits another member of its pod."""
+        return self.pod is not None and self.moment is None and self.fault != NONE
 
     @property
     def has_own_process(self) -> bool:
@@ -62,7 +80,10 @@ class Plan(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         when = f"{self.moment.value} + {self.delay * 1e3:.0f} ms" if self.moment else "never"
-        return f"container {self.number}: {self.engine}, {self.kind}, {self.fault.name}, {when}"
+        pod = "" if self.pod is None else f"pod {self.pod}, "
+        return (
+            f"container {self.number}: {pod}{self.engine}, {self.kind}, {self.fault.name}, {when}"
+        )
 
 
 def draw(
@@ -101,6 +122,45 @@ def draw(
         force=dice.random() < 0.5,
         waits=waits and engine == "slurm" and kind not in PODMAN,
     )
+
+
+def draw_in_pod(seed: int, number: int, members: int, faults: Sequence[Fault]) -> Plan:
+    """Draw what a member of a pod on Slurm is like: one of them has a fault.
+
+    Args:
+        seed: Of the run.
+        number: The container's.
+        members: How many containers a pod has.
+        faults: Those of `in_pods`.
+    """
+    pod = number // members
+    victim = pod * members + random.Random(f"{seed}:pod {pod}").randrange(members)
+    plan = draw(seed, victim, ["slurm"], faults)
+    if number != victim:
+        fault = plan.fault.beside_it
+        plan = msgspec.structs.replace(draw(seed, number, ["slurm"], [NONE]), fault=fault)
+    return msgspec.structs.replace(plan, pod=pod, waits=False)
+
+
+def in_pods(faults: Sequence[Fault]) -> list[Fault]:
+    """Return those that a member of a pod can have: with the supervisor and the job of others."""
+    possible = [fault for fault in faults if not (fault.own or fault.outage)]
+    return _not_at((WAITING,), [fault for fault in possible if not {*fault.kinds} & {*PODMAN}])
+
+
+def with_linger(faults: Sequence[Fault]) -> list[Fault]:
+    """Return those of containers whose jobs wait for the next one.
+
+    One that ends may have passed its job on: another container would be hit.
+    """
+    others = [fault for fault in faults if fault.target not in ("salloc", "job")]
+    jobs = [fault for fault in faults if fault not in others]
+    return others + _not_at((ENDING, DELETING), jobs)
+
+
+def _not_at(moments: Sequence[Moment], faults: Sequence[Fault]) -> list[Fault]:
+    left = ((fault, tuple(m for m in fault.moments if m not in moments)) for fault in faults)
+    return [msgspec.structs.replace(fault, moments=kept) for fault, kept in left if kept]
 
 
 def _outage(

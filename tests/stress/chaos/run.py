@@ -18,7 +18,7 @@ from tests.stress.chaos.children import Children
 from tests.stress.chaos.container import Container
 from tests.stress.chaos.faults import PODMAN, Fault
 from tests.stress.chaos.outages import Outage
-from tests.stress.chaos.plan import GROUP, Plan, draw
+from tests.stress.chaos.plan import GROUP, Plan, draw, draw_in_pod
 from tests.stress.chaos.podman_container import PodmanContainer, PodmanTestbed
 from tests.stress.chaos.report import Failure, Report
 from tests.stress.chaos.seen import Kind, Problem, judge
@@ -41,6 +41,8 @@ class Order:
     faults: Sequence[Fault]
     user: User
     only: int | None = None
+    linger: float = 0
+    pods: int = 0
 
 
 @dataclass
@@ -61,7 +63,9 @@ class Run:
             await nursery.start(self.children.reap)
             try:
                 for engine in order.engines:
-                    self.testbeds[engine] = Testbed(engine, order.user, self.children)
+                    self.testbeds[engine] = Testbed(
+                        engine, order.user, self.children, order.linger
+                    )
                     if engine == "slurm":
                         await self.testbeds[engine].make_gate()
                 await self._warm_up()
@@ -83,7 +87,10 @@ class Run:
         return range(self.order.containers) if self.order.only is None else [self.order.only]
 
     def _plan(self, number: int) -> Plan:
-        return draw(self.order.seed, number, self.order.engines, self.order.faults)
+        order = self.order
+        if order.pods:
+            return draw_in_pod(order.seed, number, order.pods, order.faults)
+        return draw(order.seed, number, order.engines, order.faults)
 
     async def _warm_up(self) -> None:
         """Run one on each engine, so that the supervisors are there and have what they keep."""
@@ -129,7 +136,7 @@ class Run:
         testbed = self.testbeds[plans[0].engine]
         if plans[0].fault.action == "controller-kill":
             await trio.sleep(_SAVED)
-            self.forgotten |= {testbed.tag(plan) for plan in plans}
+            self.forgotten |= {testbed.job_name(plan) for plan in plans}
         outage = Outage(plans[0].fault.action, testbed, len(plans))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(outage.come, 2 * plans[0].pause)

@@ -56,9 +56,12 @@ class Testbed:
     Attributes:
         site: The site.
         engine: Its name.
+        hit_pods: The numbers of pods of which a member was hit.
     """
 
-    def __init__(self, engine: str, user: User, children: Children) -> None:
+    def __init__(self, engine: str, user: User, children: Children, linger: float = 0) -> None:
+        self.hit_pods: set[int | None] = set()
+        self._linger = linger if engine == "slurm" else 0.0
         self.site = Site(engine, user, 'idle_timeout = 3\n[log]\nlevel = "debug"\n')
         self.engine = engine
         self.children = children
@@ -105,18 +108,28 @@ class Testbed:
         return disk if disk and plan.fault.disk == "root" else self.root
 
     def tag(self, plan: Plan) -> str:
-        """Return what every process of a container has in its environment, and its job's name."""
+        """Return what every process of a container has in its environment."""
         return f"{self.site.base.name}.{plan.number}."
+
+    def job_name(self, plan: Plan) -> str:
+        """Return the name of a container's job: alike where one may have that of another."""
+        alike = self._linger and not plan.waits and not plan.fault.own
+        return f"{self.site.base.name}.any." if alike else self.tag(plan)
 
     def settings(self, plan: Plan) -> str:
         """Return the settings' file for a container."""
-        own, script, waits = key = plan.fault.own, plan.kind == "script", plan.waits
-        disk = plan.fault.disk
-        path = self.site.base / f"{own:d}{script:d}{waits:d}{plan.number if disk else ''}.toml"
+        own, script, waits = plan.fault.own, plan.kind == "script", plan.waits
+        disk, point = plan.fault.disk, bool(plan.fault.point)
+        key = own, script, waits, point
+        name = "".join(str(int(part)) for part in key)
+        path = self.site.base / f"{name}{plan.number if disk else ''}.toml"
         if key not in self._settings or disk:
             text = f'engine = "{self.engine}"\nidle_timeout = {0.5 if own else 3}\n'
             text += 'group = "container"\n' if own else ""
             text += f"create_timeout = {_IMPATIENT}\n" if waits else ""
+            # what waits holds the root directory
+            kept = 0 if point or disk else self._linger
+            text += f"[slurm]\nlinger = {kept}\n" if kept else ""
             text += '[log]\nlevel = "debug"\n'
             named = str(self.site.base / "chaos.lua") if script else "none"
             text += f'[lua]\nscript = "{named}"\n'
@@ -134,7 +147,7 @@ class Testbed:
             TAG: self.tag(plan),
         }
         if self.engine == "slurm":
-            found["SCRUN_JOB_NAME"] = self.tag(plan)
+            found["SCRUN_JOB_NAME"] = self.job_name(plan)
         if plan.fault.few_ports:
             found["SLURM_CONF"] = str(self._conf_with_few_ports(plan))
         if plan.waits:
@@ -209,6 +222,8 @@ class Testbed:
         }
         config = self.site.config("sh", "-c", scripts[plan.kind], terminal=plan.kind == "terminal")
         config["process"]["env"].append(f"{TAG}={self.tag(plan)}")
+        if plan.pod is not None:
+            config["annotations"]["org.scrun.pod"] = f"{self.site.base.name}.{plan.pod}"
         if plan.kind == "script":
             self._fit(config)
         return self.site.bundle(config)

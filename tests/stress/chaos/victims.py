@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -133,15 +134,30 @@ class Where:
         makers = (self.create, supervisor)
         for pid in [child for maker in makers if maker for child in children_of(maker)]:
             words = words_of(pid)
-            if words and _IS[target](words) and has_tag(pid, self.tag):
+            if words and _IS[target](words) and self._is_ours(target, pid, words):
                 return pid
         if target == "runtime" and (shim := self._shim()):
             for pid in children_of(shim):
                 # crun's child that becomes the container's program has crun's words until then
                 outside = _pid_namespace(pid) == _pid_namespace(shim)
-                if (words := words_of(pid)) and _IS[target](words) and outside:
+                words = words_of(pid)  # in a pod the shim has containers of others
+                if words and _IS[target](words) and self.container in words and outside:
                     return pid
         return 0
+
+    def _is_ours(self, target: str, pid: int, words: Words) -> bool:
+        """Tell whether a child of the supervisor works for this container.
+
+        What belongs to the job may have been started for another one: of its pod, or before it.
+        """
+        if has_tag(pid, self.tag):
+            return True
+        job = self._record().get("job_id")
+        if not job or target not in ("salloc", "srun"):
+            return False
+        if target == "srun":
+            return _has_shim(words) and ("--jobid", job) in pairwise(words)
+        return any(f"SLURM_JOB_ID={job}" in environment_of(child) for child in children_of(pid))
 
     def _is_scrun(self, pid: int) -> bool:
         """Tell whether it is scrun by now, and not what changes the user before it."""

@@ -12,6 +12,7 @@ from tests.stress.chaos.faults import (
     CREATED,
     CREATING,
     DELETING,
+    ENDING,
     ENGINES,
     NONE,
     RUNNING,
@@ -19,7 +20,7 @@ from tests.stress.chaos.faults import (
     Fault,
     Moment,
 )
-from tests.stress.chaos.plan import GROUP, Plan, draw
+from tests.stress.chaos.plan import GROUP, Plan, draw, draw_in_pod, in_pods, with_linger
 from tests.stress.chaos.seen import Answer, Kind, Seen, judge
 from tests.stress.chaos.table import FAULTS, find
 
@@ -93,6 +94,42 @@ def test_an_outage_is_a_whole_groups() -> None:
         (fault.name, engine) for fault in FAULTS if fault.outage for engine in fault.engines
     }
     assert possible == {(group[0].fault.name, group[0].engine) for group in disturbed}
+
+
+def test_one_member_of_a_pod_has_a_fault_and_the_others_what_is_theirs_too() -> None:
+    faults = in_pods(find("all", launches=("shim",)))
+    drawn = [draw_in_pod(5, number, 3, faults) for number in range(6000)]
+    for first in range(0, len(drawn), 3):
+        pod = drawn[first : first + 3]
+        assert {plan.pod for plan in pod} == {first // 3}
+        hit = [plan for plan in pod if plan.moment is not None]
+        assert len(hit) <= 1
+        for plan_ in pod:
+            assert not any((plan_.waits, plan_.fault.own, plan_.fault.outage))
+            if plan_.is_beside:
+                assert plan_.fault.name == f"{hit[0].fault.name}, beside it"
+                assert hit[0].fault.target in ("job", "salloc", "shim", "srun", "stream")
+    shared = {plan.fault.target for plan in drawn if plan.is_beside}
+    assert shared == {"job", "salloc", "shim", "srun", "stream"}
+    by_srun = in_pods(find("srun", launches=("container",)))  # each has a step of its own
+    assert not any(draw_in_pod(5, number, 3, by_srun).is_beside for number in range(300))
+
+
+def test_a_member_beside_one_that_was_hit_may_end_with_it_or_not() -> None:
+    [fault] = find("shim-kill")
+    of = msgspec.structs.replace(plan(fault.beside_it), pod=1)
+    assert kinds(of, seen(hit=True)) == []
+    assert kinds(of, seen(hit=True, anchor=125, state=None, out=b"1\n")) == []
+    assert kinds(of, seen(hit=True, create=REFUSED, start=None, anchor=None)) == []
+    assert kinds(of, seen(anchor=125, state=None)) == [Kind.STATUS]
+    assert kinds(of, seen(create=REFUSED, start=None, anchor=None)) == [Kind.WORDS]
+
+
+def test_what_has_passed_on_its_job_is_not_hit_by_it() -> None:
+    moments = {fault.moments for fault in with_linger(find("job-cancel,salloc-kill"))}
+    assert all(not {ENDING, DELETING} & {*one} for one in moments)
+    assert with_linger(find("salloc", DELETING)) == []
+    assert with_linger(find("shim")) == find("shim")
 
 
 def test_faults_by_their_names() -> None:

@@ -244,6 +244,8 @@ async def test_the_last_one_gives_the_job_back(crowd: Crowd, first: int) -> None
     assert not members[1 - first].gone.is_set()
     await members[1 - first].leave()
     assert crowd.cluster.held == set()
+    # nobody has to release it for one that has left others in it
+    assert [member.known[-1] for member in members] == [("1", first == 1), ("1", first == 0)]
 
 
 async def test_who_comes_after_the_end_gets_another_job(crowd: Crowd) -> None:
