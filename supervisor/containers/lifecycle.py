@@ -193,9 +193,7 @@ class Lifecycle(Phases):
                 await self._stage_and_run(stager, bundle, job, stack)
             finally:
                 # An engine that waits for the anchor need not wait for the job to end.
-                if self._ending is not None and self.settled.is_set():
-                    await self._mark_out_of_memory()
-                    self._finish(self._ending)
+                await self._report_end()
                 self._beside.end()
 
     @asynccontextmanager
@@ -338,6 +336,9 @@ class Lifecycle(Phases):
                     nursery.cancel_scope.cancel()
             finally:
                 self._begun.set()
+            if staged.final:  # the runtime forgets it meanwhile
+                self._ending = self._ending or ending
+                await self._report_end()
         return ending
 
     async def _replace_anchor(self, process: FirstProcess) -> None:

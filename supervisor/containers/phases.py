@@ -280,6 +280,12 @@ class Phases:
                     abandon=True,
                 )  # fmt: skip
 
+    async def _report_end(self) -> None:
+        """Report its end to all, if it has one and was created."""
+        if self._ending is not None and self.settled.is_set():
+            await self._mark_out_of_memory()
+            self._finish(self._ending)
+
     def _finish(self, ending: Ending) -> None:
         """Report to all, once, that the container has ended."""
         self.become(Phase.STOPPING)

@@ -67,6 +67,7 @@ class Staged(msgspec.Struct, frozen=True):
         view: What to show engines of the container's files; None if this machine does not know
             where they are.
         missed: The engine's options that have no effect, for its user.
+        final: Whether nothing comes back, so that the container's end need not wait for that.
     """
 
     bundle: str
@@ -83,3 +84,4 @@ class Staged(msgspec.Struct, frozen=True):
     def overlaid(self) -> bool:
         """Whether what the container changes is not to be seen in `rootfs`."""
         return self.image in MOUNTED
+    final: bool = False

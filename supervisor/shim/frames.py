@@ -4,6 +4,9 @@ import struct
 
 PROTOCOL = 1
 
+KNOWN_RUNTIME = "SCRUN_KNOWN_RUNTIME"
+"""The variable of the step with the path of a runtime that another shim on its node has tried."""
+
 HEADER = struct.Struct(">BII")
 """Kind, stream, length of the payload in bytes."""
 

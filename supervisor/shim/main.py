@@ -7,7 +7,7 @@ import sys
 
 from .children import Children, become_subreaper
 from .files import Directory, make_directory, others, remove_left
-from .frames import CALL, EVENT, REPLY, UNREACHED, BrokenFrame
+from .frames import CALL, EVENT, KNOWN_RUNTIME, REPLY, UNREACHED, BrokenFrame
 from .hello import hello, hosts
 from .link import Link
 from .loop import Loop
@@ -85,7 +85,11 @@ class Shim:
         return self._containers.last_status if self._containers is not None else 0
 
     def _find_runtime(self, directory: str) -> None:
-        """Take the first runtime that can say its version."""
+        """Take the first runtime that can say its version, unless one is known to."""
+        known = os.environ.pop(KNOWN_RUNTIME, "")
+        if known and os.access(known, os.X_OK):
+            self._runtime = Runtime(known, directory)
+            return
         for path in installed(os.environ.get("PATH", "")):
             answers: list[int] = []
             pid = self._children.spawn([path, "--version"], answers.append)

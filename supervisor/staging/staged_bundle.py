@@ -205,6 +205,7 @@ def _fill(
         image=image,
         view=None if image in MOUNTED else view,
         missed=plan.missed,
+        final=not copied_from,
     )
 
 

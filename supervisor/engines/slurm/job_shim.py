@@ -55,6 +55,8 @@ class JobShim:
         self.salloc: JobState | None = held.state
         self._tools = tools
         self._request = request
+        nodes = held.environment.get("SLURM_JOB_NODELIST", "")
+        self._node = "" if set(nodes) & set(",[") else nodes
         self._direct = direct
         self._variables = {
             **variables_of_job(held.environment, layout),
@@ -91,6 +93,6 @@ class JobShim:
         srun = SrunStep(
             self._tools, self._tools.child_env(self._request.child_env), self._request.journal
         )
-        step = ShimStep(srun, self._request.journal, self._direct)
+        step = ShimStep(srun, self._request.journal, self._direct, self._node)
         self._steps = [older for older in self._steps if not older.is_over] + [step]
         nursery.start_soon(step.run, self._words, self._variables)

@@ -141,6 +141,7 @@ class ShimJob(SlurmJob):
                 streams=streams.fields, joins=place.joins,
             )  # fmt: skip
         except ShimError as error:
+            self._shim_step.doubt_runtime()
             with trio.move_on_after(_PATIENCE, shield=True):
                 await self._delete(shim)
             raise NotMade(words_of(error), shown=False) from None

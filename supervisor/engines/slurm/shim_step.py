@@ -20,12 +20,15 @@ from scrun.supervisor.nodes.boot import NEEDS_SOURCES, boot_command
 from scrun.supervisor.nodes.code import Sources
 from scrun.supervisor.nodes.code import variables as code_variables
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
+from scrun.supervisor.shim.frames import KNOWN_RUNTIME
 
 _WAY_OUT = 10.0
 _RAN_OUT = 128 + 9
 _NO_CGROUP = "error: proctrack_g_add: "  # slurmstepd's
 
 _sources = Sources()
+_runtimes: dict[str, str] = {}
+"""The runtimes that shims have tried, by the names of their nodes."""
 
 
 class Direct(NamedTuple):
@@ -48,14 +51,16 @@ class ShimStep:
         hello: What the shim said first.
     """
 
-    def __init__(self, step: SrunStep, journal: Journal, direct: Direct) -> None:
+    def __init__(self, step: SrunStep, journal: Journal, direct: Direct, place: str = "") -> None:
         """Create it; `run` runs it.
 
         Args:
             step: The run of srun.
             journal: Where messages go.
             direct: Whether and how the shim may connect to us.
+            place: The name of its node, if that is known.
         """
+        self._place = place
         self.step = step
         self.hello: Hello | None = None
         self._journal = journal
@@ -171,7 +176,9 @@ class ShimStep:
             self._known.set()
 
     async def _run_once(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
-        code = await in_thread(partial(code_variables, sources=_sources.needed))
+        code = {**await in_thread(partial(code_variables, sources=_sources.needed))}
+        if known := _runtimes.get(self._place):
+            code[KNOWN_RUNTIME] = known
         options = [*options, "--export=" + ",".join(code)]
         ended = trio.Event()
         stdin, to_srun = os.pipe()
@@ -227,6 +234,8 @@ class ShimStep:
         self.hello = await shim.hello()
         if not self.hello.runtime:
             raise self._no_runtime(self.node)
+        if self._place:
+            _runtimes[self._place] = self.hello.runtime
         if self._direct.allowed:
             await shim.dial(self._direct.ports)
         else:
@@ -237,6 +246,10 @@ class ShimStep:
     def _no_runtime(self, node: str) -> ShimLost:
         self._words.append(f"{node}: no OCI runtime (crun or runc) works there")
         return ShimLost(self._words[-1])
+
+    def doubt_runtime(self) -> None:
+        """Have the next shim on its node try the runtimes again."""
+        _runtimes.pop(self._place, None)
 
     def _take_words(self, line: str) -> None:
         self._words.append(line)
