@@ -113,7 +113,8 @@ class Container(Lifecycle):
             StateError: That takes too long; it continues, and removes the record in the end.
         """
         self.delete_requested = True
-        self.end(killed(signal.SIGKILL, f"container {self.id} was deleted"))
+        if self.phase is not Phase.STOPPED:  # else it is being cleaned up
+            self.end(killed(signal.SIGKILL, f"container {self.id} was deleted"))
         with trio.move_on_after(_DELETING):
             await self.gone.wait()
         if self.alive:

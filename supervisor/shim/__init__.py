@@ -48,7 +48,8 @@ twice.
              that cannot connect says why on standard error and exits with 1
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;
              streams; joins: the ids of the containers whose namespaces it enters, by the type
-             that `linux.namespaces` has of these, without a path
+             that `linux.namespaces` has of these, without a path; variables: what its programs
+             get instead of the step's variables of the same names
              {"pid": …}; error: the runtime's words, with "log": its log as JSON lines
     start    id
              {}; error and log

@@ -80,12 +80,14 @@ class Containers:
         """Have the runtime create a container."""
         config = call["config"]
         process = config.get("process")
+        variables = call.get("variables", {})
         if process is not None:
-            self._adapt(process, call["streams"])
+            self._adapt(process, call["streams"], variables)
         joins = {kind: self._process_of(other) for kind, other in call.get("joins", {}).items()}
         if self._delay(call, reply, joins):
             return
         target = self._make(call, call["name"], None)
+        target.variables = variables
         try:
             before = self._runtime.join(config, joins)
             self._runtime.separate(config, f"{os.path.basename(self._directory)}-{self._made}")
@@ -104,7 +106,7 @@ class Containers:
         """Have the runtime run one more program in a container."""
         container = self._get(call["container"])
         process = call["process"]
-        self._adapt(process, call["streams"])
+        self._adapt(process, call["streams"], container.variables)
         target = self._make(call, container.name, container)
         try:
             write_private(process_of(target.place), json.dumps(process))
@@ -114,8 +116,13 @@ class Containers:
             self._unmake(target)
             raise
 
-    def _adapt(self, process: "dict[str, Any]", streams: "dict[str, int]") -> None:
-        process["env"] = merged(process.get("env") or [], os.environ)
+    def _adapt(
+        self,
+        process: "dict[str, Any]",
+        streams: "dict[str, int]",
+        variables: "Mapping[str, str]",
+    ) -> None:
+        process["env"] = merged(process.get("env") or [], {**os.environ, **variables})
         if "terminal" in streams and streams.get("rows") and streams.get("columns"):
             size = {"height": streams["rows"], "width": streams["columns"]}
             process["consoleSize"] = size

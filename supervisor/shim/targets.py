@@ -7,7 +7,7 @@ from .processes import descendants, kill_quietly
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from .console import Stdio
 
@@ -21,6 +21,7 @@ class Target:
         name: The runtime's name of the container.
         container: The container that an exec is in; None for a container.
         stdio: Its standard streams.
+        variables: Those that it has from its own request, not from the step's.
         pid: Its first process; 0 before it is there and after it has been reaped.
         running: The runtime's processes at work for it.
         doomed: Whether it is being deleted.
@@ -38,6 +39,7 @@ class Target:
         """Describe one that is about to be made."""
         self.id, self.place, self.name = id, place, name
         self.container, self.stdio = container, stdio
+        self.variables: Mapping[str, str] = {}
         self.pid = 0
         self.running: set[int] = set()
         self.doomed = False

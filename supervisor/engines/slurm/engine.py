@@ -44,6 +44,7 @@ from scrun.supervisor.engines.slurm.layout import (
     layout_within,
     nodes_of_salloc,
 )
+from scrun.supervisor.engines.slurm.loan import Loan
 from scrun.supervisor.engines.slurm.needs import needs_of
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.pending import Queue
@@ -189,9 +190,9 @@ class SlurmEngine:
 
         @asynccontextmanager
         async def job(
-            held: Held, layout_for: Callable[[OneNode], Layout]
+            loan: Loan, layout_for: Callable[[OneNode], Layout]
         ) -> AsyncIterator[SlurmJob]:
-            layout = layout_for(one)
+            held, layout = loan.held, layout_for(one)
             parts = (self._tools, what_it_does, self._commands, request, held, layout)
             several = layout.tasks > 1 or "--label" in step_options
             reason = ""
@@ -209,8 +210,8 @@ class SlurmEngine:
                     return
                 direct = await in_thread(self._direct)
                 shim = JobShim(self._tools, request, held, layout, step_options, direct, asked)
-                async with shim.opened():
-                    shim_job = ShimJob(*parts, step_options, shim)
+                async with loan.opened(shim) as shims:
+                    shim_job = ShimJob(*parts, step_options, shims)
                     reason = await self._without_shim(shim_job)
                     if not reason:
                         yield shim_job
@@ -229,14 +230,14 @@ class SlurmEngine:
                 # ignores --relative=0
                 step_options.append(f"--nodelist={node}")
             request.on_job_id(job_id, False)
-            async with job(Held(job_id, theirs), within) as ready:
+            async with job(Loan(Held(job_id, theirs)), within) as ready:
                 yield ready
             return
         allocation = AllocationRequest(options, directory, because, self._release_timeout)
         allocate = partial(self._allocated, allocation)  # with a job of ours, we are there
         async with self._warm.loan(request, needs, allocate) as loan:
             filling = partial(layout_of_own_job, wanted, loan.held.environment)
-            async with job(loan.held, filling) as loan.use:
+            async with job(loan, filling) as loan.use:
                 yield loan.use
 
     def _allocated(

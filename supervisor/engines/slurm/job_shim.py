@@ -18,7 +18,9 @@ from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.neighbours import Neighbours
 from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
-from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
+
+_FOR_SRUN = ("SLURM", "SPANK_", "_SLURM_SPANK_", "PMI")
 
 
 class JobShim:
@@ -28,6 +30,8 @@ class JobShim:
         asked: What was asked for its step, by SCRUN_* variable.
         salloc: The state of the job, if scrun allocated it.
         neighbours: The containers that it has.
+        journal: Where messages about it go.
+        is_kept: Whether it outlives its container, to serve the next one.
     """
 
     def __init__(
@@ -54,7 +58,8 @@ class JobShim:
         self.asked = asked
         self.salloc: JobState | None = held.state
         self._tools = tools
-        self._request = request
+        self.journal = request.journal
+        self.is_kept = False
         nodes = held.environment.get("SLURM_JOB_NODELIST", "")
         self._node = "" if set(nodes) & set(",[") else nodes
         self._direct = direct
@@ -65,6 +70,7 @@ class JobShim:
         self._words = ["--jobid", held.job_id, "--job-name", "scrun", *layout.arguments]
         # with a pseudo-terminal, frames would not arrive as they were sent
         self._words += ["--overlap", *(word for word in options if word != "--unbuffered")]
+        self._child_env = tools.child_env(request.child_env)
         self.neighbours = Neighbours()
         self._steps: list[ShimStep] = []
         self._nursery: trio.Nursery | None = None
@@ -83,6 +89,22 @@ class JobShim:
                     for step in self._steps:
                         await step.leave()
 
+    def serves_as(self, other: "JobShim") -> bool:
+        """Tell whether another one, of the same job, would be as this one, which works."""
+        return self._steps[-1].is_of_use and self._needs() == other._needs()
+
+    def _needs(self) -> tuple[object, ...]:
+        """Return what a container may notice of its shim's step."""
+        own = of_a_container(self._variables)
+        variables = {name: text for name, text in self._variables.items() if name not in own}
+        for_srun = {
+            name: text
+            for name, text in self._child_env.environment.items()
+            if name.startswith(_FOR_SRUN)
+        }
+        env = self._child_env
+        return (self.asked, self._words, variables, for_srun, env.limits, env.umask, env.prefix)
+
     def step(self) -> ShimStep:
         """Return its step; that of a new one, if the last has gone."""
         if not self._steps[-1].is_of_use and self._nursery is not None:
@@ -90,9 +112,7 @@ class JobShim:
         return self._steps[-1]
 
     def _begin(self, nursery: trio.Nursery) -> None:
-        srun = SrunStep(
-            self._tools, self._tools.child_env(self._request.child_env), self._request.journal
-        )
-        step = ShimStep(srun, self._request.journal, self._direct, self._node)
+        srun = SrunStep(self._tools, self._child_env, self.journal)
+        step = ShimStep(srun, self.journal, self._direct, self._node)
         self._steps = [older for older in self._steps if not older.is_over] + [step]
         nursery.start_soon(step.run, self._words, self._variables)

@@ -1,7 +1,7 @@
 """A job that serves several containers, as one of them sees it."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import msgspec
 
@@ -9,8 +9,10 @@ from scrun.model.states import Ending
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.job_shim import JobShim
+from scrun.supervisor.engines.slurm.kept_shim import KeptShim
 from scrun.supervisor.engines.slurm.needs import Needs
-from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
 
 
 class Loan:
@@ -21,10 +23,20 @@ class Loan:
         use: What the container does in it, once that is known.
     """
 
-    def __init__(self, held: Held) -> None:
-        """Begin without a use."""
+    def __init__(self, held: Held, shims: KeptShim | None = None) -> None:
+        """Begin without a use.
+
+        Args:
+            held: The job.
+            shims: What keeps its shim, if it is to outlive the container.
+        """
         self.held = held
         self.use: SlurmJob | None = None
+        self._shims = shims
+
+    def opened(self, shim: JobShim) -> AbstractAsyncContextManager[JobShim]:
+        """Have a shim while the block runs: this one, or one that the job has already."""
+        return shim.opened() if self._shims is None else self._shims.opened(shim)
 
     def is_clean(self, request: JobRequest) -> bool:
         """Tell whether the next container may have it."""
@@ -76,5 +88,5 @@ def tell(request: JobRequest, job_id: str) -> None:
 def with_own(held: Held, request: JobRequest) -> Held:
     """Return a job with the variables that are of a container's own."""
     theirs = {"SLURM_SUBMIT_DIR": request.directory, "SLURM_CONTAINER_ID": request.container}
-    own = {name: text for name, text in theirs.items() if name in held.environment}
+    own = {name: theirs[name] for name in of_a_container(held.environment)}
     return msgspec.structs.replace(held, environment={**held.environment, **own})

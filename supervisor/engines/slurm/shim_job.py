@@ -26,7 +26,7 @@ from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_config import container_config
 from scrun.supervisor.engines.slurm.shim_process import ShimProcess
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
-from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
 
@@ -69,6 +69,7 @@ class ShimJob(SlurmJob):
         self._step = self._shim_step.step
         self._place = Place(self._shim_step)
         self._killed = trio.Event()
+        self._forgotten = False
         self._first: ShimProcess | None = None
         self._streams: ContainerStreams | None = None
 
@@ -83,7 +84,8 @@ class ShimJob(SlurmJob):
     @property
     def sound(self) -> bool:
         """See `SlurmJob`; and the shim has cleaned up."""
-        return self._shim_step.ended_well and super().sound
+        clean = self._shim_step.ended_well or (self.shims.is_kept and self._forgotten)
+        return clean and super().sound
 
     async def ready(self) -> None:
         """Wait for the shim.
@@ -139,6 +141,7 @@ class ShimJob(SlurmJob):
             await shim.call(
                 "create", id=place.id, name=self._request.container, config=place.config,
                 streams=streams.fields, joins=place.joins,
+                variables=of_a_container(self.environment),
             )  # fmt: skip
         except ShimError as error:
             self._shim_step.doubt_runtime()
@@ -149,6 +152,7 @@ class ShimJob(SlurmJob):
     async def _delete(self, shim: Shim) -> None:
         try:
             await shim.call("delete", id=self._place.id)
+            self._forgotten = self._shim_step.is_of_use
         except EngineError as error:
             self._request.journal.write("verbose", str(error))
 

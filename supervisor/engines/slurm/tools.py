@@ -84,6 +84,18 @@ _OF_THE_JOB = (
 )
 
 
+_OF_A_CONTAINER = ("SLURM_SUBMIT_DIR", "SLURM_CONTAINER_ID")
+
+
+def of_a_container(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a job that each of its containers has for itself.
+
+    Args:
+        environment: The job's variables, as one of them has them.
+    """
+    return {name: environment[name] for name in _OF_A_CONTAINER if name in environment}
+
+
 def of_the_job(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a job that srun does not set for the programs of its steps.
 

@@ -20,7 +20,9 @@ from scrun.settings.file.load import Level, Log
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
+from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Held
+from scrun.supervisor.engines.slurm.kept_shim import KeptShim
 from scrun.supervisor.engines.slurm.loan import Loan, LoanRequest, borrowed_job, tell, with_own
 from scrun.supervisor.engines.slurm.needs import Needs, fits, seconds_of_limit
 from scrun.supervisor.engines.slurm.tools import Tools
@@ -91,7 +93,7 @@ class WarmJobs:
         loan = None
         try:
             await kept.settled.wait()
-            loan = Loan(kept.held_for(request))
+            loan = Loan(kept.held_for(request), kept.shims)
             yield loan
         finally:
             await self._used(kept, request, clean=loan is not None and loan.is_clean(request))
@@ -156,6 +158,7 @@ class _Kept:
         needs: What it was requested with.
         settled: Set when there is a job, or there will be none.
         limit_asked: Set when its time limit is known, or will not be.
+        shims: What keeps its shim; None before there is a job.
     """
 
     def __init__(
@@ -169,6 +172,7 @@ class _Kept:
         self.needs = needs
         self.settled = trio.Event()
         self.limit_asked = trio.Event()
+        self.shims: KeptShim | None = None
         self._tools = tools
         self._allocate = allocate
         self._forget = forget
@@ -295,8 +299,9 @@ class _Kept:
             ending=self._how_it_ended,
         )
         with contextlib.closing(journal):
-            async with self._allocate(request) as self._held:
+            async with self._allocate(request) as self._held, unwrapped() as nursery:
                 self._since = _now() - _LATE
+                self.shims = KeptShim(nursery, journal)
                 self.settled.set()
                 await self._ask_for_limit(request)
                 await trio.sleep_forever()

@@ -11,7 +11,7 @@ from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.podman import RUN, Podman
-from tests.harness.processes import signal_quietly
+from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import Site
 from tests.harness.wait import wait_while
 
@@ -205,6 +205,35 @@ def test_a_step_that_was_cancelled_gives_the_job_back(site: Site) -> None:
     life.delete()
     assert waiting(site) == []
     wait_while("the job", lambda: cluster.jobs(site.user, site.base.name), 15)
+
+
+def shim(job: str) -> int:
+    """The pid of a job's shim."""
+    [pid] = [
+        process.pid
+        for process in processes()
+        if f"SLURM_JOB_ID={job}" in process.environment
+        and any("scrun.supervisor.shim" in word for word in process.argv)
+    ]
+    return pid
+
+
+def test_the_shim_waits_with_its_job(make_site: MakeSite) -> None:
+    site = patient(make_site, "shim")
+    job = whole(site, "sleep 600 & exit 3", 3)
+    first = shim(job)
+    assert whole(site) == job
+    assert shim(job) == first
+    # what a container may notice of the step
+    assert whole(site, asking={"SCRUN_EPILOG": "/bin/true"}) == job
+    other = shim(job)
+    assert other != first
+    signal_quietly(other, signal.SIGKILL)
+    wait_while("the shim", lambda: os.path.exists(f"/proc/{other}"))
+    assert whole(site, "exit 4", 4, asking={"SCRUN_EPILOG": "/bin/true"}) == job
+    last = shim(job)
+    released(site)
+    wait_while("the shim", lambda: os.path.exists(f"/proc/{last}"))
 
 
 def test_a_node_that_fails(site: Site) -> None:

@@ -1,0 +1,74 @@
+"""The shim of a job that waits for its next container, held by the task that holds the job."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from scrun.core.errors import EngineError
+from scrun.supervisor.engines.slurm.job_shim import JobShim
+from scrun.supervisor.log.journal import Journal
+
+
+class KeptShim:
+    """The one shim of a job that has one container at a time.
+
+    To start it takes most of a short container's time, so it waits together with its job.
+    """
+
+    def __init__(self, nursery: trio.Nursery, journal: Journal) -> None:
+        """Begin without one.
+
+        Args:
+            nursery: The nursery of the task that holds the job.
+            journal: Leads to the messages of the container that uses the job.
+        """
+        self._nursery = nursery
+        self._journal = journal
+        self._shim: JobShim | None = None
+        self._scope = trio.CancelScope()
+        self._gone = trio.Event()
+
+    @asynccontextmanager
+    async def opened(self, shim: JobShim) -> AsyncIterator[JobShim]:
+        """Have the job's shim for a container, while the block runs.
+
+        Args:
+            shim: The one that the container would have; it is begun if the job has none like it.
+
+        Raises:
+            EngineError: The job is being released.
+        """
+        if self._shim is None or not self._shim.serves_as(shim):
+            await self._end()
+            await self._begin(shim)
+        assert self._shim is not None
+        yield self._shim
+
+    async def _begin(self, shim: JobShim) -> None:
+        begun = trio.Event()
+        shim.journal, shim.is_kept = self._journal, True
+        self._scope, self._gone = trio.CancelScope(), trio.Event()
+        self._nursery.start_soon(self._hold, shim, begun, self._scope, self._gone)
+        await begun.wait()
+        if self._gone.is_set():
+            raise EngineError("the job is being released")
+        self._shim = shim
+
+    async def _hold(
+        self, shim: JobShim, begun: trio.Event, scope: trio.CancelScope, gone: trio.Event
+    ) -> None:
+        try:
+            with scope:
+                async with shim.opened():
+                    begun.set()
+                    await trio.sleep_forever()
+        finally:
+            gone.set()
+            begun.set()
+
+    async def _end(self) -> None:
+        if self._shim is not None:
+            self._shim = None
+            self._scope.cancel()
+            await self._gone.wait()
