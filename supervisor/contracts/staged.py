@@ -79,9 +79,9 @@ class Staged(msgspec.Struct, frozen=True):
     image: Image = ""
     view: View | None = None
     missed: tuple[str, ...] = ()
+    final: bool = False
 
     @property
     def overlaid(self) -> bool:
         """Whether what the container changes is not to be seen in `rootfs`."""
         return self.image in MOUNTED
-    final: bool = False

@@ -144,7 +144,9 @@ def test_the_runtime_hangs_in_start(site: Site) -> None:
 
 def test_the_runtime_hangs_in_delete(site: Site) -> None:
     life = site.shell("echo up", environment=hanging(site, "delete")).created().start()
+    began = time.monotonic()
     assert life.wait() == 0
+    assert time.monotonic() - began < 5, "the anchor waited for the runtime"
     assert life.output() == "up\n"
     wait_until("the runtime hangs", lambda: hangs(site))
     life.delete(60)

@@ -73,7 +73,7 @@ def test_a_staged_bundle_has_a_config_and_a_link(bundle: Path, staged: Path) -> 
     result = stage(bundle, staged)
     rootfs = str(bundle / "rootfs")
     view = View(rootfs, str(staged), elsewhere=True)
-    assert result == Staged(str(staged), rootfs, (), view=view)
+    assert result == Staged(str(staged), rootfs, (), view=view, final=True)
     assert os.readlink(staged / "rootfs") == rootfs
     config = json.loads((staged / "config.json").read_bytes())
     assert config["root"] == {"path": rootfs}
