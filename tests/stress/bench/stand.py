@@ -177,14 +177,19 @@ class Stand:
     def fresh(self) -> Iterator[tuple[str, ...]]:
         """Give a scrun command with a root directory, and so a supervisor, of its own."""
         self._numbers += 1
-        root = _MEMORY / f"{self.site.base.name}.{self._numbers}"
+        root = memory_root(f"{self.site.base.name}.{self._numbers}")
         yield (self.site.command[0], "--root", str(root))
+
+        self.end_supervisor(str(root))
+
+    def end_supervisor(self, root: str) -> None:
+        """End the supervisors of a root directory, and remove that."""
 
         def supervisors() -> list[int]:
             return [
                 process.pid
                 for process in self.site.processes()
-                if process.is_supervisor and str(root) in process.argv
+                if process.is_supervisor and root in process.argv
             ]
 
         for pid in supervisors():
@@ -259,6 +264,11 @@ class Made:
         """End and remove it, unmeasured."""
         self._stand.take("", *self._scrun, "delete", "--force", self.id)
         self.wait()
+
+
+def memory_root(name: str) -> Path:
+    """Return a root directory on a tmpfs, as $XDG_RUNTIME_DIR is one."""
+    return _MEMORY / name
 
 
 def become(user: User) -> None:
