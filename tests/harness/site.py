@@ -220,7 +220,7 @@ class Site:
             found += [line.rstrip() for line in mounts if str(self.base) in line]
         return found + [f"job {job}" for job in jobs]
 
-    def settle(self, timeout: float = 5) -> None:
+    def settle(self, timeout: float = 5, completing: float = _COMPLETING) -> None:
         """Hold that nothing is left, without helping.
 
         A job that is over may be `completing` for longer: what has been told to end while it
@@ -231,7 +231,7 @@ class Site:
             return [thing for thing in self.leftovers() if " COMPLETING " not in thing]
 
         wait_while("what should be gone", left, timeout)
-        wait_while("what should be gone", self.leftovers, _COMPLETING)
+        wait_while("what should be gone", self.leftovers, completing)
 
     def clear(self) -> None:
         """After a test: end what it has left, then hold that nothing is left."""
