@@ -2,8 +2,9 @@
 
 podman and buildah have `overlay/ID/diff`, and all their layers in `overlay-layers/layers.json`.
 docker has `overlay2/ID/diff`, and for each layer of an image a directory in `image/overlay2/
-layerdb/sha256`. A layer that no record names, such as a container's own, has no digest. Everything
-here blocks.
+layerdb/sha256`. containerd has `snapshots/ID/fs`, and in `metadata.db` what each is: the digest of
+the layer with all below it. A layer that no record names, such as a container's own, has no
+digest. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from scrun.core.paths import read_regular, read_trusted, replaceable
+from scrun.supervisor.staging.bolt import Bolt, Damaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _LONGEST = 256 << 20
 _SHORT = 4096
+_ATTEMPTS = 10
+_COMMITTED = b"\x03"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
@@ -56,7 +60,7 @@ def contents(layers: Sequence[str]) -> list[Content | None]:
     found: list[Content | None] = []
     for layer in layers:
         store, name, last = _parts(layer)
-        if last != "diff":
+        if last not in ("diff", "fs"):
             found.append(None)
             continue
         if store not in stores:
@@ -73,6 +77,9 @@ def _parts(layer: str) -> tuple[str, str, str]:
 
 def _read(store: str) -> Iterator[tuple[str, Content]]:
     root, driver = os.path.split(store)
+    if driver == "snapshots":
+        yield from _of_containerd(os.path.join(root, "metadata.db"))
+        return
     for name in ("layers.json", "volatile-layers.json"):
         yield from _of_podman(os.path.join(root, f"{driver}-layers", name))
     yield from _of_docker(os.path.join(root, "image", driver, "layerdb", "sha256"))
@@ -108,3 +115,29 @@ def _of_docker(path: str) -> Iterator[tuple[str, Content]]:
             continue
         if _DIGEST.fullmatch(digest):
             yield name, Content(digest, int(size) if size.isdigit() else 0)
+
+
+def _of_containerd(path: str) -> Iterator[tuple[str, Content]]:
+    try:
+        content = b""
+        for _ in range(_ATTEMPTS):
+            before, content = content, read_trusted(path, limit=_LONGEST)
+            if content == before:
+                break
+        else:
+            return
+        snapshots = Bolt(content).top.bucket(b"v1").bucket(b"snapshots")
+        found = [(name, bucket.values()) for name, bucket in snapshots.buckets()]
+    except (OSError, Damaged):
+        return
+    for name, values in found:
+        # NAMESPACE/NUMBER/NAME; those of images have their digest as their name
+        chain = name.rpartition(b"/")[2].decode(errors="replace")
+        if values.get(b"kind") == _COMMITTED and _DIGEST.fullmatch(chain):
+            size = _number(values.get(b"size", b""))
+            yield str(_number(values.get(b"id", b""))), Content(f"chain {chain}", size)
+
+
+def _number(value: bytes) -> int:
+    """Decode a number of seven bits in each byte, the lowest first."""
+    return sum((byte & 0x7F) << (7 * index) for index, byte in enumerate(value[:10]))

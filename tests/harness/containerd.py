@@ -2,7 +2,7 @@
 
 import contextlib
 
-from tests.harness.daemons import Daemon, program
+from tests.harness.daemons import Daemon, only_here, program
 from tests.harness.image import image_archive
 from tests.harness.users import PATH
 
@@ -17,7 +17,9 @@ class Containerd(Daemon):
         run_options: What makes `ctr run` use scrun.
     """
 
-    def __init__(self, create_timeout: float = 60, snapshotter: str = "native") -> None:
+    def __init__(
+        self, create_timeout: float = 60, snapshotter: str = "native", *, hidden: bool = False
+    ) -> None:
         super().__init__(create_timeout)
         socket = self.base / "containerd.sock"
         self.command = [program("ctr"), "--address", str(socket)]
@@ -34,9 +36,12 @@ class Containerd(Daemon):
             f'disabled_plugins = [{disabled}]\n[grpc]\naddress = "{socket}"\n'
             f'[ttrpc]\naddress = "{socket}.ttrpc"\n'
         )
-        argv = [program("containerd"), "--config", str(settings)]
+        argv = [*(only_here(self.base / "d") if hidden else ())]
+        argv += [program("containerd"), "--config", str(settings)]
         try:
             self.start(argv, lambda: self.run("version").returncode == 0)
+            if hidden:  # it mounts root file systems itself, to look for users
+                self.prefix = ["nsenter", "--mount", f"--target={self.pid}"]
             archive = str(image_archive(self.site))
             self.must("image", "import", "--snapshotter", snapshotter, archive)
         except BaseException:

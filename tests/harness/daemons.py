@@ -23,6 +23,17 @@ def program(name: str) -> str:
     return found
 
 
+_HIDDEN = 'mount --bind "$0" "$1" && shift && exec "$@"'
+
+
+def only_here(directory: Path) -> list[str]:
+    """Words before a daemon: a directory that the nodes do not see, as they see an empty one."""
+    hidden = directory.with_name(f"{directory.name}-hidden")
+    for path in (directory, hidden):
+        path.mkdir(mode=0o711)
+    return ["unshare", "--mount", "sh", "-c", _HIDDEN, str(hidden), str(directory)]
+
+
 _OF_THIS_MACHINE = "WARNING: IPv4 forwarding is disabled. Networking will not work.\n"
 """What docker says where nobody has switched that on."""
 
@@ -62,6 +73,12 @@ class Daemon(Client):
             return answers()
 
         wait_until(f"{argv[0]} answers", ready, 20)
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._daemon is not None
+        return self._daemon.pid
 
     # The client
 

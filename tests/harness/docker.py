@@ -4,7 +4,7 @@ import contextlib
 import json
 from pathlib import Path
 
-from tests.harness.daemons import Daemon, program
+from tests.harness.daemons import Daemon, only_here, program
 from tests.harness.image import image_archive
 from tests.harness.users import PATH
 
@@ -32,7 +32,9 @@ NO_NETWORK = ("--iptables=false", "--ip6tables=false", "--ip-forward=false", "--
 class Docker(Daemon):
     """A dockerd of its own, with an image called busybox."""
 
-    def __init__(self, create_timeout: float = 60, storage: str = "vfs") -> None:
+    def __init__(
+        self, create_timeout: float = 60, storage: str = "vfs", *, hidden: bool = False
+    ) -> None:
         super().__init__(create_timeout)
         execution = self.base / "e"
         self.records = execution / "runtime-runc" / "moby"
@@ -48,6 +50,7 @@ class Docker(Daemon):
         runtimes = {"scrun": {"path": self.site.command[0]}}
         settings.write_text(json.dumps({"runtimes": runtimes, "default-runtime": "scrun"}))
         argv = [
+            *(only_here(self.base / "d") if hidden else ()),
             *_with_controllers(),
             program("dockerd"),
             f"--config-file={settings}",

@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness import cluster
 from tests.harness.containerd import IMAGE, Containerd
+from tests.harness.daemons import Daemon
 from tests.harness.docker import Docker
 from tests.harness.image import owned_by_root
 from tests.harness.podman import RUN, Podman, given, podman_of, rootless_podman
@@ -332,3 +333,44 @@ def test_containerd() -> None:
         wait_until("it has ended", lambda: "STOPPED" in containerd.must("task", "ls"))
         containerd.must("task", "rm", "c1")
         containerd.must("container", "rm", "c1")
+
+
+def with_store(daemon: Daemon) -> None:
+    """Have the store of images in the site's directory, and the engine's files here only."""
+    settings = daemon.base / "scrun.toml"
+    more = (
+        f'[staging]\nhost_only = ["{daemon.base}/d"]\n[images]\nstore = "{daemon.base}/images"\n'
+    )
+    settings.write_text(f"{settings.read_text()}\n{more}")
+
+
+def test_docker_with_its_storage_on_a_local_disk() -> None:
+    """Its second layer of a container, which no image has, is copied as the container's own."""
+    with Docker(storage="overlay2", hidden=True) as docker:
+        with_store(docker)
+        for _ in range(2):
+            container = docker.must("run", "--detach", "busybox", "sh", "-c", STAYS).strip()
+            wait_until("it is up", lambda: docker.must("logs", container))  # noqa: B023
+            log = (docker.records / container / "log").read_text()
+            assert STORED in log, log
+            docker.must("exec", container, "sh", "-c", "echo x >/etc/x; rm /bin/tac")
+            docker.must("stop", container)
+            lines = set(docker.must("diff", container).splitlines())
+            assert {"A /etc/x", "D /bin/tac"} <= lines
+            docker.must("rm", container)
+        assert len(list((docker.base / "images").glob("layer-*"))) == 1
+
+
+def test_containerd_with_its_storage_on_a_local_disk() -> None:
+    with Containerd(snapshotter="overlayfs", hidden=True) as containerd:
+        with_store(containerd)
+        options = (*containerd.run_options, "--detach", IMAGE, "c1")
+        containerd.must(*options, "sh", "-c", f"echo x >/etc/x; {STAYS}")
+        log = containerd.records / "c1" / "log"
+        wait_until("it is staged", lambda: log.exists() and "root: " in log.read_text())
+        assert STORED in log.read_text(), log.read_text()
+        containerd.must("task", "kill", "--signal", "KILL", "c1")
+        wait_until("it has ended", lambda: "STOPPED" in containerd.must("task", "ls"))
+        containerd.must("task", "rm", "c1")
+        containerd.must("container", "rm", "c1")
+        assert len(list((containerd.base / "images").glob("layer-*"))) == 1
