@@ -42,6 +42,7 @@ from scrun.supervisor.staging.overlay_options import (
     opaque,
     options_of,
 )
+from scrun.supervisor.staging.read_only import make_mount_points
 from scrun.supervisor.staging.short_link import folder_of
 from scrun.supervisor.staging.stored import StoredLayers
 from scrun.supervisor.staging.strangers import copy_foreign
@@ -104,8 +105,6 @@ def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> bool:
     Raises:
         Unusable: It cannot be done; something may have been written.
     """
-    if (rootfs.config.get("root") or {}).get("readonly"):
-        raise Unusable("would be writable, and the container asks for a read-only one")
     if not is_plain(directory):
         raise Unusable(f"cannot be mounted in {directory!a}")
     if not rootfs.rootless and _has_users(rootfs.config):
@@ -114,12 +113,19 @@ def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> bool:
     if overlay.users != rootfs.rootless and not overlay.why_not:
         why_not = "have marks of deletions that the node does not read"
         overlay = msgspec.structs.replace(overlay, why_not=why_not)
+    wanted = rootfs.config.get("mounts") or []
+    read_only = bool((rootfs.config.get("root") or {}).get("readonly"))
     try:
         layout = _laid_out(rootfs, directory, overlay, overlays)
+        if read_only:
+            layout.make_mount_points(wanted)
     except OSError as error:
         raise Unusable(f"cannot be laid out: {described(error)}") from error
-    mounts = [mount_of_layers(name, words) for name, words in layout.options.items()]
-    rootfs.config["mounts"] = mounts + (rootfs.config.get("mounts") or [])
+    mounts = [
+        mount_of_layers(name, ["ro", *words] if read_only else words)
+        for name, words in layout.options.items()
+    ]
+    rootfs.config["mounts"] = mounts + wanted
     return layout.from_store
 
 
@@ -304,6 +310,11 @@ class _Layout:
         with _opened(self._rootfs.path) as source, _opened(self._staged) as target:
             for name in map(os.fsencode, self._top.others):
                 room.take(copy_entry(source, target, name, room=room.left, owners=self._owners))
+
+    def make_mount_points(self, mounts: list[dict[str, Any]]) -> None:
+        """Make mount points that are missing."""
+        upper = self._path(UPPER)
+        make_mount_points(mounts, self._rootfs.path, upper, owners=self._owners)
 
     def trial(self) -> Trial:
         """Return how the node tries the mount with the most layers."""

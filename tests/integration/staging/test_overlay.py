@@ -289,6 +289,10 @@ def test_layers_that_the_nodes_do_not_see() -> None:
         made = keys(podman)
         assert len(made) == 3
         podman.must(*RUN, "--rm", "layers", "sh", "-c", "test -e /bin/tac; test ! -e /opt/a/new")
+        read_only = ("--rm", "--read-only", "--volume", "/etc/hostname:/etc/new/file:ro")
+        script = "touch /etc/x || { echo x >/tmp/x; cat /etc/new/file /tmp/x; }"
+        said_there = podman.must(*RUN, *read_only, "layers", "sh", "-c", script)
+        assert said_there == Path("/etc/hostname").read_text() + "x\n"
         podman.must("commit", "ours", "more")
         podman.must(*RUN, "--rm", "more", "sh", "-c", "test ! -e /bin/tac; test -e /opt/a/new")
         assert COPIED not in said(podman)

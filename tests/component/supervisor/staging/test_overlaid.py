@@ -246,8 +246,25 @@ def test_nothing_comes_back_of_what_is_removed_anyway(image: Image) -> None:
     assert staged.copied_from == ""
 
 
-def read_only(image: Image) -> None:
+def test_a_read_only_root(image: Image) -> None:
+    """Mount points that are missing are made before: the runtime cannot."""
     image.config["root"]["readonly"] = True
+    (image.layers[2] / "etc/there").touch()
+    image.config["mounts"] = [
+        {"destination": "/etc/there", "type": "bind", "source": str(image.layers[2] / "motd")},
+        {"destination": "/etc/file", "type": "bind", "source": str(image.layers[2] / "motd")},
+        {"destination": "/usr/share/a/b", "type": "tmpfs"},
+        {"destination": "/new", "type": "tmpfs"},
+    ]
+    image.mounted()
+    staged = image.stage()
+    assert staged.overlaid, staged.notes
+    assert staged.copied_from == ""
+    image.run(
+        "if touch etc/x 2>/dev/null; then exit 1; fi; "
+        "test -f etc/file; test -f etc/there; test -d usr/share/a/b; "
+        "test -f usr/share/doc/one; test $(stat -c %a usr/share) = 755"
+    )
 
 
 def a_device(image: Image) -> None:
@@ -263,7 +280,6 @@ def a_blank(image: Image) -> None:
 
 
 UNUSABLE = {
-    "read-only": (read_only, "read-only"),
     "a FIFO": (a_device, "FIFO"),
     "a name": (a_name, "/'a:b'"),
     "the place": (a_blank, "cannot be mounted in"),

@@ -1,0 +1,62 @@
+"""Mount points in a root file system that nothing can be written to, of overlays.
+
+Of a directory that is mounted read-only, an overlay has to be so from the start. Then the runtime
+can make no mount point in it, so those that are missing are made in the directory for what is
+written. Everything here blocks: call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from scrun.supervisor.staging.mounts import is_bind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def make_mount_points(
+    mounts: Iterable[dict[str, Any]], rootfs: str, upper: str, *, owners: bool
+) -> None:
+    """Make those mount points that are missing.
+
+    Args:
+        mounts: The mounts of config.json.
+        rootfs: The root file system.
+        upper: Has the directory for what is written to each directory of the root directory.
+        owners: Whether to keep owners.
+    """
+    for mount in mounts:
+        _make_mount_point(mount, rootfs, upper, owners=owners)
+
+
+def _make_mount_point(mount: dict[str, Any], rootfs: str, upper: str, *, owners: bool) -> None:
+    """Make a mount point that is missing: the runtime cannot, where nothing can be written."""
+    parts = [part for part in mount["destination"].split("/") if part not in ("", ".")]
+    if ".." in parts or len(parts) < 2 or not os.path.isdir(os.path.join(upper, parts[0])):
+        return
+    is_file = is_bind(mount) and not os.path.isdir(mount["source"])
+    for number in range(2, len(parts) + 1):
+        there, made = (os.path.join(place, *parts[:number]) for place in (rootfs, upper))
+        status = _status(there)
+        if status is not None and not stat.S_ISDIR(status.st_mode):
+            return  # a file to mount on, or a link: the runtime follows it within the container
+        if os.path.lexists(made):
+            continue
+        if status is None and is_file and number == len(parts):
+            os.close(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+            continue
+        os.mkdir(made)
+        if status is not None:
+            if owners:
+                os.chown(made, status.st_uid, status.st_gid)
+            os.chmod(made, stat.S_IMODE(status.st_mode))
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
