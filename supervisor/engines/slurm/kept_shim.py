@@ -61,6 +61,7 @@ class KeptShim:
         try:
             with scope:
                 async with shim.opened():
+                    await trio.lowlevel.checkpoint_if_cancelled()
                     begun.set()
                     await trio.sleep_forever()
         finally:
