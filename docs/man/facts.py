@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import inspect as inspected
 
-from scrun.cli.grammar import COMMANDS, CONTAINER
+from scrun.cli.grammar import COMMANDS, CONTAINER, IMAGES
 from scrun.core.version import SPEC, VERSION
 from scrun.model import states
 from scrun.oci.signals import signal_name
@@ -64,11 +64,12 @@ def _signals(numbers: Iterable[int]) -> str:
 # The command line
 
 
-def usage(command: str) -> str:
-    """Return a command with what stands after it."""
+def usages(command: str) -> list[tuple[str, str]]:
+    """Return a command and its operands, in each form that it has."""
     _, operands, options = COMMANDS[command]
-    own = ["[*OPTIONS*]"] if options else []
-    return " ".join([f"**{command}**", *own, *map(_operand, operands)])
+    begin = f"**{command}**" + (" [*OPTIONS*]" if options else "")
+    forms = [operands, *([tuple(IMAGES.split())] if command == "run" else [])]
+    return [(begin, " ".join(map(_operand, form))) for form in forms]
 
 
 def _operand(written: str) -> str:

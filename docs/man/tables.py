@@ -9,6 +9,7 @@ Most make a definition list; terms have ids, for links to them: `option-create-b
 `variable-SCRUN_GRES`, `setting-log-level`.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from docutils import nodes
@@ -26,7 +27,7 @@ from facts import (
     sections,
     settings_variables,
     tools,
-    usage,
+    usages,
     values,
 )
 
@@ -39,6 +40,9 @@ from scrun.supervisor.worker import constants
 PAGES = ("scrun.1", "scrun.lua.5", "scrun.toml.5")
 
 Texts = Mapping[str, Sequence[nodes.Node]]
+
+_MARKUP = re.compile(r"\*|\\ |^[|] ")
+_WIDTH = 74  # of a synopsis
 
 
 class Table(Directive):
@@ -91,9 +95,13 @@ class Synopsis(Table):
 
     def run(self) -> list[nodes.Node]:
         """See `Directive`."""
-        return self.parse(
-            "\n".join(f"| **scrun** [*GLOBAL OPTIONS*] {usage(name)}" for name in COMMANDS)
-        )
+        lines = []
+        for name in COMMANDS:
+            for begin, operands in usages(name):
+                text = f"| **scrun** [*GLOBAL OPTIONS*] {begin}"
+                fits = len(_MARKUP.sub("", f"{text} {operands}")) < _WIDTH
+                lines.append(f"{text} {operands}" if fits else f"{text}\n|     {operands}")
+        return self.parse("\n".join(lines))
 
 
 class Options(Table):
@@ -131,7 +139,8 @@ class Commands(Options):
     def _section(self, name: str, more: Sequence[nodes.Node]) -> nodes.section:
         text, _, options = COMMANDS[name]
         section = nodes.section("", nodes.title(name, name), ids=[f"command-{name}"])
-        section += self.parse(f"**scrun** {usage(name)}\n\n{literal(text)}.")
+        forms = "\n".join(f"| **scrun** {begin} {operands}" for begin, operands in usages(name))
+        section += self.parse(f"{forms}\n\n{literal(text)}.")
         section.extend(more)
         if options:
             section += self.option_list(name, {})

@@ -269,6 +269,15 @@ COMMANDS: dict[str, Command] = {
         ("<image>", "<bundle>"),
         (("tty", "t", None, USED, ONCE, "Give its program a terminal"),),
     ),
+    "image": (
+        "List, get or remove the images of the store",
+        ("<list|pull|import|remove|prune>", "[image]..."),
+        (
+            ("format", "f", "table|json", USED, ONCE, "How to list them (default: table)"),
+            ("quiet", "q", None, USED, ONCE, "Only the keys of those listed or removed"),
+            ("unused-for", "", "TIME", USED, ONCE, "Remove those that are unused since then"),
+        ),
+    ),
     "checkpoint": (
         "Not possible: say why",
         (CONTAINER,),

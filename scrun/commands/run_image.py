@@ -11,32 +11,26 @@ Errors: whatever is wrong with the image, before a container exists; then as `ru
 
 import json
 import os
-import pwd
-import sys
 
 from scrun.cli.grammar import COMMANDS, GLOBAL, Option
 from scrun.cli.parse import Parsed, parse
 from scrun.client.ask import record_root
-from scrun.client.progress import clear, show
+from scrun.client.images import open_store
 from scrun.commands.spec import spec
 from scrun.core.errors import ContainerExists, UsageError
 from scrun.core.paths import has_record
 from scrun.images.leases import Lease, lease_of
-from scrun.images.locks import Lock
-from scrun.images.place import store_path
-from scrun.images.store import ROOTFS, Entry, Facts, Store
+from scrun.images.store import Entry, Store
 from scrun.images.tags import digest_of_words
 from scrun.oci.ids import check_id
-from scrun.protocol.progress import LIVE
 from scrun.pull.container import Wishes, config_of, mount_of, variables, words_of
+from scrun.pull.copy import copy_of
 from scrun.pull.get import Request, get
 from scrun.pull.interrupts import Interrupted, interruptible
 from scrun.pull.programs import find
 from scrun.pull.reference import NAMED, Reference
 from scrun.pull.reference import parse as parse_reference
-from scrun.pull.squashfs import copy_tree, save
-from scrun.settings.file.load import Settings, load
-from scrun.settings.file.quick import real_uid
+from scrun.pull.squashfs import save
 
 _VARIABLES = {
     "cpus-per-task": "SCRUN_CPUS_PER_TASK", "gpus": "SCRUN_GPUS", "mem": "SCRUN_MEM_PER_NODE",
@@ -90,46 +84,6 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
             store.give_back(entry.key, lease)
             if entry.key.startswith(_SAVED):
                 store.remove(entry.key)
-
-
-def open_store(parsed: Parsed) -> Request:
-    """Open the caller's store, and remove what killed processes have left there.
-
-    Raises:
-        ScrunError: It cannot be used.
-        OSError: Likewise.
-    """
-    settings = load(os.environ, parsed.text("config-file"))
-    store = Store(place_of(settings))
-    store.tidy()
-    return Request(store, settings.images.fresh, _show, os.isatty(2), _warn)
-
-
-def place_of(settings: Settings) -> str:
-    """Return the directory of the caller's store.
-
-    Raises:
-        SettingsError: There is none.
-    """
-    uid = real_uid(os.environ)
-    try:
-        user = pwd.getpwuid(uid)
-    except KeyError:
-        return store_path(settings, uid=uid, user=None, home=None)
-    return store_path(settings, uid=uid, user=user.pw_name, home=user.pw_dir)
-
-
-def _show(text: str) -> None:
-    if text:
-        show(LIVE + text.encode(), Parsed())
-    else:
-        clear()
-
-
-def _warn(text: str) -> None:
-    clear()
-    sys.stderr.write(f"scrun: {text}\n")
-    sys.stderr.flush()
 
 
 def _check(parsed: Parsed) -> None:
@@ -193,21 +147,9 @@ def _rootfs(
         return (names if reference.transport == NAMED else request.store), entry
     while not (found := names.lease(key, lease)):
         image = get(reference, request, lease)
-        names.make(key, _Copy(image))
+        names.make(key, copy_of(image))
         request.store.give_back(image.key, lease)
     return names, found
-
-
-class _Copy:
-    """Makes a root file system of its own of an image."""
-
-    def __init__(self, image: Entry) -> None:
-        self._image = image
-
-    def __call__(self, directory: str, lock: Lock) -> Facts:
-        facts = self._image.facts
-        copy_tree(os.path.realpath(self._image.rootfs), os.path.join(directory, ROOTFS))
-        return Facts(facts.source, facts.digest, writable=True, defaults=facts.defaults)
 
 
 def _run(parsed: Parsed, container: str, entry: Entry, wishes: Wishes) -> int:

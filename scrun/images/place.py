@@ -1,11 +1,33 @@
 """Where the store of images is, and what a bundle has to do with it."""
 
 import os
+import pwd
+from collections.abc import Mapping
 
 from scrun.core.errors import SettingsError
+from scrun.core.paths import real_id
 from scrun.images.store import ROOTFS, Facts, read_facts
 from scrun.settings.file.load import Settings
 from scrun.settings.oci_conf.patterns import substitute
+
+
+def path_for(settings: Settings, environment: Mapping[str, str]) -> str:
+    """Return the directory of this user's store; asks the name service.
+
+    Args:
+        settings: The settings.
+        environment: Its HOME counts.
+
+    Raises:
+        SettingsError: The user can have none.
+    """
+    uid = real_id("uid")
+    home = environment.get("HOME")
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError:
+        return store_path(settings, uid=uid, user=None, home=home)
+    return store_path(settings, uid=uid, user=user.pw_name, home=home or user.pw_dir)
 
 
 def store_path(settings: Settings, *, uid: int, user: "str | None", home: "str | None") -> str:

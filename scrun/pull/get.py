@@ -7,14 +7,16 @@ meant when it was last looked up, for `[images] fresh` seconds.
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable
 
 import msgspec
 
 from scrun.core.errors import ImageError
 from scrun.images.leases import Lease
+from scrun.images.limits import shrink
 from scrun.images.locks import Lock
-from scrun.images.store import ROOTFS, Defaults, Entry, Facts, Store
+from scrun.images.store import ROOTFS, Defaults, Entry, Facts, Store, find_elsewhere
 from scrun.images.tags import FOREVER, digest_of_words, look_up, remember
 from scrun.oci.image import Image, find_image
 from scrun.pull import layout
@@ -39,6 +41,8 @@ class Request(msgspec.Struct, frozen=True):
         say: Shows what is going on.
         shown: Whether skopeo shows what it does.
         warn: Prints a line that stays.
+        also: Further stores, which are only read.
+        limit: The most bytes of the store; 0: any number.
     """
 
     store: Store
@@ -46,6 +50,8 @@ class Request(msgspec.Struct, frozen=True):
     say: Say
     shown: bool
     warn: Say
+    also: tuple[str, ...] = ()
+    limit: int = 0
 
 
 def get(reference: Reference, request: Request, lease: "Lease | None" = None) -> Entry:
@@ -61,9 +67,13 @@ def get(reference: Reference, request: Request, lease: "Lease | None" = None) ->
         OSError: The store cannot be written.
     """
     store = request.store.names() if reference.transport == NAMED else request.store
+    began = time.time()
     for _ in range(_TRIES):
         entry = _get(reference, request)
-        if lease is None or store.lease(entry.key, lease):
+        elsewhere = os.path.dirname(entry.directory) != store.path
+        if lease is None or elsewhere or store.lease(entry.key, lease):
+            if request.limit and entry.facts.made >= began:
+                shrink(request.store, request.limit)
             return entry
     raise ImageError(f"{reference.text}: is removed each time that it is there; try again")
 
@@ -90,11 +100,15 @@ def _get(reference: Reference, request: Request) -> Entry:
 
 
 def _make(key: str, request: Request, fill: "Callable[[str, Lock], Facts]") -> Entry:
+    store = request.store
+    if entry := store.find(key) or find_elsewhere(request.also, key):
+        return entry
+
     def waiting(said: str) -> None:
         request.say(f"somebody else gets this image{': ' if said else ''}{said}")
 
     try:
-        return request.store.make(key, fill, waiting)
+        return store.make(key, fill, waiting)
     finally:
         request.say("")
 

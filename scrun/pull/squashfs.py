@@ -107,15 +107,3 @@ def _write_defaults(rootfs: str, defaults: Defaults) -> None:
                 file.write(text.encode(errors="surrogateescape"))
     finally:
         os.close(etc)
-
-
-def copy_tree(rootfs: str, target: str) -> None:
-    """Copy a root file system.
-
-    Raises:
-        ImageError: It fails.
-    """
-    owners = () if os.geteuid() == 0 else ("--no-preserve=ownership",)
-    options = ("-a", *owners, "--reflink=auto", "--one-file-system", "--")
-    content = os.path.join(rootfs, ".")
-    run("cp", *options, content, target, what=f"{rootfs}: cannot be copied")

@@ -1,17 +1,15 @@
 """Connects the staging of one bundle with the store of images, and with who waits for it."""
 
 import os
-import pwd
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
 from scrun.core.errors import SettingsError
-from scrun.core.paths import real_id
 from scrun.images.leases import lease_of
-from scrun.images.place import store_path
+from scrun.images.place import path_for
 from scrun.settings.file.load import Settings
 from scrun.supervisor.children.processes import ChildEnv, child, own_program
 from scrun.supervisor.children.pumps import messages
@@ -48,21 +46,6 @@ def images_for(settings: Settings, request: JobRequest) -> Images | None:
     copier = Copier(run, say, trio.from_thread.check_cancelled)
     lease, wanted = lease_of(root, container), settings.images
     return Images(path, lease, copier, wanted.size << 20, wanted.also, remove_whoever_owns_it)
-
-
-def path_for(settings: Settings, environment: Mapping[str, str]) -> str:
-    """Return the directory of the store of images. In a thread: it asks the name service.
-
-    Raises:
-        SettingsError: The user can have none.
-    """
-    uid = real_id("uid")
-    home = environment.get("HOME")
-    try:
-        user = pwd.getpwuid(uid)
-    except KeyError:
-        return store_path(settings, uid=uid, user=None, home=home)
-    return store_path(settings, uid=uid, user=user.pw_name, home=home or user.pw_dir)
 
 
 async def _copy(words: Sequence[str], tell: Callable[[int], None]) -> None:

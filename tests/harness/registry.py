@@ -1,6 +1,7 @@
 """A registry of images on the loopback, and images in it."""
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -15,6 +16,10 @@ from tests.harness.program import run_program
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
+SAYS = ("--config.cmd", "sh", "--config.cmd", "-c", "--config.cmd", "echo up; pwd; echo $A")
+SET = (*SAYS, "--config.env", "A=of the image", "--config.workingdir", "/tmp")
+SAID = "up\n/tmp\nof the image\n"
+"""What an image says whose settings are SET."""
 ANY = {"default": [{"type": "insecureAcceptAnything"}]}
 
 
@@ -118,3 +123,22 @@ def as_user(site: Site, *words: str | Path) -> str:
     done = run_program(argv, env=site.environment, cwd=site.base / "b", timeout=60)
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
+
+
+def run(registry: Registry, *words: str, says: str = "getting ") -> str:
+    """Run a container of an image; return what it printed."""
+    done = registry.site.run("run", *words)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert all(line.startswith(f"scrun: {says}") for line in lines), done.stderr
+    return done.stdout
+
+
+def images(registry: Registry) -> list[str]:
+    """What is in the store."""
+    folders = ("leases", "locks", "names", "tags", "tmp")
+    return [name for name in os.listdir(registry.store) if name not in folders]
+
+
+def box(registry: Registry, tag: str = "box:1") -> str:
+    return f"docker://{registry.name}/{tag}"

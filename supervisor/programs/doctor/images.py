@@ -7,10 +7,10 @@ import trio
 from scrun.core.errors import ImageError, SettingsError
 from scrun.core.paths import of_path, replaceable
 from scrun.images.limits import size_of
+from scrun.images.place import path_for
 from scrun.images.store import Store
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter
 from scrun.supervisor.programs.doctor.findings import Finding
-from scrun.supervisor.staging.image_store import path_for
 
 _NAME = "images"
 _GIB = 1 << 30

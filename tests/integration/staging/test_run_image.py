@@ -1,80 +1,26 @@
 """scrun run IMAGE: an image from anywhere, a container of it, and what is kept of that."""
 
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PLACES
 from tests.harness import cluster
 from tests.harness.image import image_archive
 from tests.harness.program import run_program
-from tests.harness.registry import Registry, as_user, skopeo
-from tests.harness.site import Site
+from tests.harness.registry import SAID, SAYS, Registry, as_user, box, images, run, skopeo
 from tests.harness.terminal import open_terminal
-from tests.harness.users import ordinary, root
 from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.covers("scrun run: of an image")
 
-SAYS = ("--config.cmd", "sh", "--config.cmd", "-c", "--config.cmd", "echo up; pwd; echo $A")
-SET = (*SAYS, "--config.env", "A=of the image", "--config.workingdir", "/tmp")
-SAID = "up\n/tmp\nof the image\n"
 TWO = pytest.mark.parametrize("registry", ["local-user", "slurm-user"], indirect=True)
 HERE = pytest.mark.parametrize("registry", ["local-user"], indirect=True)
 SLURM = pytest.mark.parametrize("registry", ["slurm-user"], indirect=True)
-
-
-@pytest.fixture(scope="module")
-def _registries() -> Iterator[dict[str, Registry]]:
-    found: dict[str, Registry] = {}
-    with contextlib.ExitStack() as stack:
-        yield found
-        for registry in found.values():
-            stack.callback(registry.site.close)
-            stack.callback(registry.close)
-
-
-@pytest.fixture(params=PLACES)
-def registry(
-    request: pytest.FixtureRequest, _registries: dict[str, Registry]
-) -> Iterator[Registry]:
-    """A registry with an image box:1, and a site that uses it, whose store is empty."""
-    if request.param not in _registries:
-        engine, _, who = request.param.partition("-")
-        made = Registry(Site(engine, root() if who == "root" else ordinary()))
-        _registries[request.param] = made
-        made.start()
-        made.push("box:1", *SET)
-    registry = _registries[request.param]
-    yield registry
-    registry.site.clear()
-    shutil.rmtree(registry.store, ignore_errors=True)
-
-
-def run(registry: Registry, *words: str, says: str = "getting ") -> str:
-    """Run a container of an image; return what it printed."""
-    done = registry.site.run("run", *words)
-    assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert all(line.startswith(f"scrun: {says}") for line in lines), done.stderr
-    return done.stdout
-
-
-def images(registry: Registry) -> list[str]:
-    """What is in the store."""
-    folders = ("leases", "locks", "names", "tags", "tmp")
-    return [name for name in os.listdir(registry.store) if name not in folders]
-
-
-def box(registry: Registry, tag: str = "box:1") -> str:
-    return f"docker://{registry.name}/{tag}"
 
 
 def test_a_second_run_asks_nobody(registry: Registry) -> None:

@@ -1,0 +1,66 @@
+"""The caller's store of images, for `run IMAGE` and `image`."""
+
+import os
+import subprocess
+import sys
+
+from scrun.cli.parse import Parsed
+from scrun.client.progress import clear, show
+from scrun.core.paths import packages
+from scrun.core.trees import remove_tree
+from scrun.images.place import path_for
+from scrun.images.store import Store
+from scrun.protocol.progress import LIVE
+from scrun.pull.get import Request
+from scrun.settings.file.load import load
+
+_REMOVE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from scrun.supervisor.staging.mapped import remove_mapped; remove_mapped(sys.argv[2])"
+)
+
+
+def open_store(parsed: Parsed) -> Request:
+    """Open the caller's store, and remove what killed processes have left there.
+
+    Raises:
+        ScrunError: It cannot be used.
+        OSError: Likewise.
+    """
+    settings = load(os.environ, parsed.text("config-file"))
+    store = Store(path_for(settings, os.environ), discard)
+    store.tidy()
+    wanted = settings.images
+    return Request(store, wanted.fresh, _show, os.isatty(2), _warn, wanted.also, wanted.size << 20)
+
+
+def _show(text: str) -> None:
+    if text:
+        show(LIVE + text.encode(), Parsed())
+    else:
+        clear()
+
+
+def _warn(text: str) -> None:
+    clear()
+    sys.stderr.write(f"scrun: {text}\n")
+    sys.stderr.flush()
+
+
+def discard(path: str) -> None:
+    """Remove a tree of the store, some files of which may belong to subordinate ids.
+
+    Raises:
+        StagingError: See `scrun.core.trees.remove`.
+        OSError: Likewise.
+    """
+    try:
+        remove_tree(path)
+    except PermissionError:
+        if os.geteuid() == 0:
+            raise
+        site = ["-S"] if sys.flags.no_site else []
+        words = [sys.executable, "-I", *site, "-c", _REMOVE, packages(), path]
+        subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
+        if os.path.lexists(path):
+            raise

@@ -1,0 +1,207 @@
+"""scrun image: list, get and remove what is in the caller's store of images.
+
+`import IMAGE NAME` makes a root file system that is written to, as `run --writable --name NAME`
+does. `prune` removes images and copies of layers that no container uses, and leaves root file
+systems with names alone: they cannot be fetched again.
+
+Errors: UsageError; ImageError, when there is no such image, or it is used; as `run IMAGE`.
+"""
+
+import json
+import os
+import time
+
+from scrun.cli.columns import columns
+from scrun.cli.parse import Parsed
+from scrun.client.images import open_store
+from scrun.core.errors import ImageError, UsageError
+from scrun.core.output import say
+from scrun.core.times import seconds_of
+from scrun.images.leases import Lease, lease_of
+from scrun.images.store import Entry, Store
+from scrun.images.tags import forget
+from scrun.pull.copy import copy_of
+from scrun.pull.get import Request, get
+from scrun.pull.interrupts import Interrupted, interruptible
+from scrun.pull.reference import parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_NAME = "name:"
+_SHOWN = 12
+_LEAST = 4
+_AGES = ((86400, "d"), (3600, "h"), (60, "m"))
+
+
+def run(parsed: Parsed, argv: "list[str]") -> int:
+    """Do what the first operand says.
+
+    Raises:
+        ScrunError: It cannot be done.
+        OSError: The store cannot be used.
+    """
+    del argv
+    action, *operands = parsed.operands
+    actions = {
+        "list": _list, "pull": _pull, "import": _import, "remove": _remove, "prune": _prune,
+    }  # fmt: skip
+    if action not in actions:
+        known = ", ".join(actions)
+        raise UsageError(f"unknown action {action!r}: use {known}: see 'scrun image --help'")
+    if not operands and action in ("pull", "remove"):
+        raise UsageError(f"image {action} needs an image: see 'scrun image --help'")
+    if operands and action in ("list", "prune"):
+        raise UsageError(f"unexpected argument {operands[0]!r}: see 'scrun image --help'")
+    if action != "prune" and parsed.options.get("unused-for"):
+        raise UsageError(f"image {action}: --unused-for is for prune")
+    try:
+        with interruptible():
+            text = actions[action](open_store(parsed), operands, parsed)
+    except Interrupted as signal:
+        return signal.status
+    if text:
+        say(text.encode(errors="surrogateescape"))
+    return 0
+
+
+def _list(request: Request, operands: "list[str]", parsed: Parsed) -> str:
+    found = list(_all(request.store))
+    if parsed.count("quiet"):
+        return "".join(f"{name}\n" for name, _, _ in found)
+    if parsed.text("format") == "json":
+        rows = [
+            {
+                "key": name,
+                "source": entry.facts.source,
+                "digest": entry.facts.digest,
+                "size": entry.facts.size,
+                "made": _stamp(entry.facts.made),
+                "used": _stamp(entry.used()),
+                "path": entry.directory,
+                "containers": [lease.id for lease in store.users(entry.key)],
+            }
+            for name, entry, store in found
+        ]
+        return json.dumps(rows, indent=2) + "\n"
+    cells = (
+        (
+            shown(name), _size(entry.facts.size), _ago(entry.used()),
+            str(len(store.users(entry.key))), entry.facts.source,
+        )
+        for name, entry, store in found
+    )  # fmt: skip
+    return columns(("KEY", "SIZE", "USED", "CONTAINERS", "SOURCE"), cells)
+
+
+def _all(store: Store) -> "Iterator[tuple[str, Entry, Store]]":
+    """Yield everything, with the name that other actions take; last used first."""
+    names = store.names()
+    for entry in sorted(store.entries(), key=Entry.used, reverse=True):
+        yield entry.key, entry, store
+    for entry in names.entries():
+        yield _NAME + entry.key, entry, names
+
+
+def _pull(request: Request, operands: "list[str]", parsed: Parsed) -> str:
+    return "".join(f"{get(parse(operand), request).key}\n" for operand in operands)
+
+
+def _import(request: Request, operands: "list[str]", parsed: Parsed) -> str:
+    if len(operands) != 2:
+        raise UsageError("image import needs an image and a name: see 'scrun image --help'")
+    image, name = operands
+    reference, names = parse(image), request.store.names()
+    if names.find(name):
+        raise ImageError(f"name:{name} is there: remove it, or take another name")
+    lease = _own_lease()
+    entry = get(reference, request, lease)
+    try:
+        names.make(name, copy_of(entry))
+    finally:
+        request.store.give_back(entry.key, lease)
+    return f"{_NAME}{name}\n"
+
+
+def _own_lease() -> Lease:
+    """Return a lease that holds as long as this process lives."""
+    return lease_of("/", f".{os.getpid()}")
+
+
+def _remove(request: Request, operands: "list[str]", parsed: Parsed) -> str:
+    text = ""
+    for operand in operands:
+        for name, entry, store in _matching(request.store, operand):
+            if held := store.users(entry.key) or store.remove(entry.key):
+                used = ", ".join(lease.id for lease in held)
+                raise ImageError(f"{operand} is used by {used}: delete that first")
+            forget(request.store, {entry.key})
+            text += f"{name}\n"
+    return text
+
+
+def _matching(store: Store, operand: str) -> "list[tuple[str, Entry, Store]]":
+    """Find what an operand names: a key, the beginning of one, or where it came from.
+
+    Raises:
+        ImageError: Nothing, or the beginnings of several keys.
+    """
+    everything = list(_all(store))
+    for exact in (
+        [each for each in everything if each[0] == operand],
+        [each for each in everything if each[1].facts.source == operand],
+    ):
+        if exact:
+            return exact
+    begin = [each for each in everything if len(operand) >= _LEAST and each[0].startswith(operand)]
+    if len(begin) > 1:
+        raise ImageError(f"{operand} begins {len(begin)} keys: name more of one")
+    if not begin:
+        raise ImageError(f"{operand}: there is no such image here: see 'scrun image list'")
+    return begin
+
+
+def _prune(request: Request, operands: "list[str]", parsed: Parsed) -> str:
+    age = 0.0
+    if (text := parsed.text("unused-for")) is not None:
+        given = seconds_of(text)
+        if given is None:
+            raise UsageError(f"--unused-for {text}: is no time: write 90m or 720h")
+        age = given
+    store, now = request.store, time.time()
+    gone, size = set(), 0
+    for entry in store.entries():
+        if now - entry.used() >= age and not store.remove(entry.key):
+            gone.add(entry.key)
+            size += entry.facts.size
+    forget(store, gone)
+    if parsed.count("quiet"):
+        return "".join(f"{key}\n" for key in sorted(gone))
+    return f"removed {len(gone)} images and layers, {_size(size)}\n"
+
+
+def shown(key: str) -> str:
+    """Return a key in short, which `remove` takes as well."""
+    kind, dash, digest = key.partition("-")
+    return f"{kind}{dash}{digest[:_SHOWN]}" if dash and not key.startswith(_NAME) else key
+
+
+def _size(number: int) -> str:
+    size, unit = float(number), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.0f}{_UNITS[unit]}" if unit < 2 else f"{size:.1f}{_UNITS[unit]}"
+
+
+def _ago(moment: float) -> str:
+    age = max(0, int(time.time() - moment))
+    for seconds, unit in _AGES:
+        if age >= seconds:
+            return f"{age // seconds}{unit}"
+    return f"{age}s"
+
+
+def _stamp(moment: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
