@@ -42,6 +42,11 @@ class Rank:
         """The name of its node, for Slurm."""
         return self.hello.environment.get("SLURMD_NODENAME") or self.hello.node
 
+    @property
+    def is_dismissed(self) -> bool:
+        """Whether it has ended, or will soon, because its container has."""
+        return self._dismissed.is_set()
+
     def dismiss(self) -> None:
         """Close the connection: the shim, and with it the task, ends as its container did."""
         self._dismissed.set()

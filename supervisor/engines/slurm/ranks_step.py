@@ -51,6 +51,10 @@ class RanksStep(ShimStep):
         return any(UNREACHED in words for words in self._words)
 
     @property
+    def _was_told(self) -> bool:
+        return super()._was_told or all(rank.is_dismissed for rank in self._ranks)
+
+    @property
     def what(self) -> str:
         """How the container is launched, for the log."""
         nodes = ", ".join(dict.fromkeys(rank.node for rank in self._ranks))

@@ -125,6 +125,11 @@ class ShimStep:
         await self._over.wait()
 
     @property
+    def _was_told(self) -> bool:
+        """Whether it was told to end."""
+        return self._leaving.is_set()
+
+    @property
     def ended_well(self) -> bool:
         """Whether the shim has ended when it was told to, and srun after it."""
         return self._over.is_set() and self._obeyed and not self._scope.cancelled_caught
@@ -171,7 +176,7 @@ class ShimStep:
                 self.step.renew()
                 await self._run_once(options, variables)
         finally:
-            self._obeyed = self._leaving.is_set()
+            self._obeyed = self._was_told
             self._over.set()
             self._known.set()
 

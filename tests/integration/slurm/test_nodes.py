@@ -1,11 +1,14 @@
 """Containers of more than one node and task: SCRUN_JOB_NUM_NODES, SCRUN_NTASKS."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.life import Life
 from tests.harness.podman import RUN, Podman
@@ -78,6 +81,21 @@ def test_the_highest_status_counts(site: Site, first: int, second: int) -> None:
     script = f"if mkdir /tmp/first; then exit {first}; else sleep 0.2; exit {second}; fi"
     life = with_shared_directory(site, script).created().start()
     assert life.wait() == max(first, second)
+
+
+def test_a_task_that_fails_ends_the_others_if_the_site_says_so(make_site: MakeSite) -> None:
+    site = make_site("slurm-user")
+    folder = site.base / "l" / "etc"
+    folder.mkdir()
+    text = Path(cluster.slurm_conf()).read_text()
+    (folder / "slurm.conf").write_text(f"{text}KillOnBadExit=1\n")
+    oci_conf = Path(cluster.slurm_conf()).with_name("oci.conf")
+    if oci_conf.exists():
+        shutil.copy(oci_conf, folder)
+    site.environment["SLURM_CONF"] = str(folder / "slurm.conf")
+    life = with_shared_directory(site, "mkdir /tmp/first && exit 3; exec sleep 600")
+    assert life.created().start().wait() == 137
+    life.delete()
 
 
 @on_slurm

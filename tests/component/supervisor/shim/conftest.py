@@ -56,15 +56,20 @@ def make_shim(folder: Path, rootfs: Path) -> Iterator[MakeShim]:
         yield make
 
 
-@pytest.fixture(params=["root-crun", "root-runc", "user-crun", "user-runc"])
-def shim(request: pytest.FixtureRequest, make_shim: MakeShim, rootfs: Path) -> Shim:
-    """A shim, with each of the runtimes, as root and as an ordinary user."""
-    who, runtime = request.param.split("-")
+def without_crun(rootfs: Path) -> str:
+    """A PATH with a crun that does not work."""
     broken = rootfs.parent / "bin" / "crun"
     broken.parent.mkdir(exist_ok=True)
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    env = {"PATH": f"{broken.parent}:{os.environ['PATH']}"} if runtime == "runc" else {}
+    return f"{broken.parent}:{os.environ['PATH']}"
+
+
+@pytest.fixture(params=["root-crun", "root-runc", "user-crun", "user-runc"])
+def shim(request: pytest.FixtureRequest, make_shim: MakeShim, rootfs: Path) -> Shim:
+    """A shim, with each of the runtimes, as root and as an ordinary user."""
+    who, runtime = request.param.split("-")
+    env = {"PATH": without_crun(rootfs)} if runtime == "runc" else {}
     made = make_shim(env, users.root() if who == "root" else users.ordinary())
     assert os.path.basename(made.hello["runtime"]) == runtime
     return made

@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.shim.frames import CLOSED, DATA, WINDOW
-from tests.component.supervisor.shim.conftest import MakeShim
+from tests.component.supervisor.shim.conftest import MakeShim, without_crun
 from tests.harness import users
 from tests.harness.bundle import make_config, map_user
 from tests.harness.processes import descendants, processes_of
@@ -448,3 +449,37 @@ def test_whose_memory_ran_out(make_shim: MakeShim, little_memory: Path) -> None:
     assert shim.short_of_memory == {"greedy"}
     assert not shim.has_ended("b")
     shim.end()
+
+
+_WITH_PMI = """
+import os, socket, sys
+ours, theirs = socket.socketpair()
+ours.sendall(b"from the server\\n")
+for one in (ours, theirs):
+    os.set_inheritable(one.fileno(), True)
+os.environ["PMI_FD"] = str(theirs.fileno())
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_the_first_container_can_talk_to_pmi(
+    make_shim: MakeShim, rootfs: Path, runtime: str
+) -> None:
+    env = {"PATH": without_crun(rootfs)} if runtime == "runc" else {}
+    before = (sys.executable, "-ISc", _WITH_PMI)
+    shim = make_shim(env, users.ordinary(), before)
+    assert os.path.basename(shim.hello["runtime"]) == runtime
+    script = "ls /proc/self/fd; echo $PMI_FD; read -r line <&3 && echo $line"
+    said = {}
+    for name in ("first", "second"):
+        streams = shim.streams("stdout", "stderr")
+        shim.run(name, "sh", "-c", script, streams=streams)
+        said[name] = shim.finish(streams["stdout"], streams["stderr"]).decode().split("\n")
+        shim.ended(name)
+    assert said["first"] == ["0", "1", "2", "3", "4", "3", "from the server", ""]
+    assert said["second"][:-1] == ["0", "1", "2", "3", ""]  # 3 is what ls reads
+    exec_streams = shim.streams("stdout")
+    shim.run("third", "sleep", "1000")
+    assert "error" not in shim.exec("e", "third", "env", streams=exec_streams)
+    assert b"PMI_FD" not in shim.finish(exec_streams["stdout"])
