@@ -90,8 +90,12 @@ class JobShim:
                         await step.leave()
 
     def serves_as(self, other: "JobShim") -> bool:
-        """Tell whether another one, of the same job, would be as this one, which works."""
-        return self._steps[-1].is_of_use and self._needs() == other._needs()
+        """Tell whether another one, of the same job, would be as this one, which works.
+
+        One for MPI is not: what a step has for that is for its first container.
+        """
+        mpi = self.asked.get("SCRUN_MPI_TYPE", "").lower() not in ("", "none")
+        return self._steps[-1].is_of_use and not mpi and self._needs() == other._needs()
 
     def _needs(self) -> tuple[object, ...]:
         """Return what a container may notice of its shim's step."""

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,10 +85,8 @@ def test_each_knows_who_it_is(site: Site) -> None:
     life.delete()
 
 
-@pytest.mark.parametrize("environment", [FOUR, {}], ids=["four", "one"])
-@pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
-def test_pmi2(site: Site, environment: dict[str, str]) -> None:
-    """The descriptor, and a server that answers it, as with a plain srun."""
+def client(site: Site) -> dict[str, Any]:
+    """A container that runs the client of PMI2 with this host's Python."""
     config = site.config(sys.executable, "/tmp/pmi2.py")
     home = os.path.realpath(sys.base_prefix)
     for place in dict.fromkeys(["/usr", "/lib", "/lib64", home, sys.prefix]):
@@ -97,8 +96,15 @@ def test_pmi2(site: Site, environment: dict[str, str]) -> None:
     config["mounts"].append(
         {"destination": "/tmp/pmi2.py", "type": "bind", "source": str(CLIENT), "options": ["bind"]}
     )
+    return config
+
+
+@pytest.mark.parametrize("environment", [FOUR, {}], ids=["four", "one"])
+@pytest.mark.covers("scrun(1) INPUT ENVIRONMENT VARIABLES: requests")
+def test_pmi2(site: Site, environment: dict[str, str]) -> None:
+    """The descriptor, and a server that answers it, as with a plain srun."""
     asked = {**environment, "SCRUN_MPI_TYPE": "pmi2"}
-    life = site.life(config=config, environment=asked).created().start()
+    life = site.life(config=client(site), environment=asked).created().start()
     assert life.wait() == 0, life.errors()
     tasks = 4 if environment else 1
     values = " ".join(f"of-{number}" for number in range(tasks))
@@ -109,7 +115,22 @@ def test_pmi2(site: Site, environment: dict[str, str]) -> None:
     life.delete()
 
 
-@pytest.mark.parametrize("text", ["a\\n\\nb", "", "x", "\\n"])
+@pytest.mark.parametrize("environment", [FOUR, {}], ids=["four", "one"])
+def test_pmi2_in_a_job_that_has_waited(make_site: MakeSite, environment: dict[str, str]) -> None:
+    """The next container has a step of its own: PMI's server serves one program."""
+    site = make_site("slurm-user", settings=f"{SHIM}linger = 60\n")
+    jobs = set()
+    for _ in range(2):
+        asked = {**environment, "SCRUN_MPI_TYPE": "pmi2"}
+        life = site.life(config=client(site), environment=asked).created().start()
+        assert life.wait() == 0, life.errors()
+        jobs.add(life.state()["annotations"]["org.scrun.job_id"])
+        life.delete()
+    assert len(jobs) == 1
+    site.must("release", *jobs)
+
+
+@pytest.mark.parametrize("text", ["a\\n\\nb", ""])
 def test_labels_are_those_of_srun(site: Site, text: str) -> None:
     life = site.shell(f"printf '{text}'", environment={**FOUR, **LABELS}).created().start()
     assert life.wait() == 0
