@@ -12,6 +12,7 @@ from scrun.supervisor.nodes.link import Link
 from scrun.supervisor.shim.frames import CLOSED, CREDIT, CREDIT_BYTES, WINDOW, BrokenFrame, frame
 
 _CREDIT_AT = WINDOW // 4
+_FIRST = 1024
 _TOGETHER = 1 << 16  # else a program that writes single bytes would take far more memory
 
 
@@ -22,6 +23,7 @@ class Incoming:
         number: Its number.
         opened: Set when the caller's descriptor is not needed any more.
         over: Set when all of it has been written, or its reader has gone.
+        first_errors: The first bytes of a standard error.
     """
 
     def __init__(self, link: Link, number: int, name: str, failed: Callable[[str], None]) -> None:
@@ -36,6 +38,7 @@ class Incoming:
         self.number = number
         self.opened = trio.Event()
         self.over = trio.Event()
+        self.first_errors = bytearray()
         self._link = link
         self._name = name
         self._failed = failed
@@ -58,6 +61,8 @@ class Incoming:
         Raises:
             BrokenFrame: It is more than was allowed.
         """
+        if self._name == "stderr" and len(self.first_errors) < _FIRST:
+            self.first_errors += data[:_FIRST]
         if self._ended or self._gone:
             return
         self._window -= len(data)

@@ -37,6 +37,8 @@ class Hello(msgspec.Struct, frozen=True):
     python: str = ""
     runtime: str = ""
     directory: str = ""
+    oci_conf: str = ""
+    oci_conf_sum: int = 0
     environment: Mapping[str, str] = {}
     rank: int = 0
 

@@ -73,6 +73,11 @@ class ContainerStreams:
                 if not is_null(fd):
                     self.fields[name] = table.number()
 
+    @property
+    def first_errors(self) -> bytes:
+        """What came first on standard error: a runtime in the foreground writes there, too."""
+        return b"".join(bytes(incoming.first_errors) for incoming in self._incoming)
+
     def resized_fields(self) -> dict[str, int]:
         """Return the size of the caller's terminal, as fields of `resize`."""
         if self._terminal is None:

@@ -28,8 +28,10 @@ Streams have numbers, which the supervisor chooses and never uses twice. Each of
 an exec's streams carries DATA in one direction, a terminal in both.
 
 **Events.** `hello` comes once, at first: `{"protocol": frames.PROTOCOL, "node": host name, "pid":
-its own, "python": "3.11.2", "runtime": path or "", "directory": its directory, "environment":
-those of its variables that say where it is and where srun is}`; it has less than 1 KiB. `ended`:
+its own, "python": "3.11.2", "runtime": path or "", "directory": its directory, "oci_conf": the
+path of the node's oci.conf(5) or "", "oci_conf_sum": the CRC-32 of its content, "environment":
+those of its variables that say where it is and where srun is}`; it has less than 1 KiB. Where
+there is an oci.conf, no runtime is looked for. `ended`:
 `{"target": ID, "status": wait status as of waitpid(2), "memory": whether the kernel killed a
 process here for want of memory and this may be why a container has ended}`; it comes after the
 reply to the target's `create` or `exec`, and all END frames of its output follow or precede it.
@@ -49,13 +51,16 @@ twice.
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;
              streams; joins: the ids of the containers whose namespaces it enters, by the type
              that `linux.namespaces` has of these, without a path; variables: what its programs
-             get instead of the step's variables of the same names
+             get instead of the step's variables of the same names; site: see below
              {"pid": …}; error: the runtime's words, with "log": its log as JSON lines
     start    id
              {}; error and log
-    signal   id; number; all: bool, every process of the container
+    signal   id; number; all: bool, every process of the container; command: for one of an
+             oci.conf, RunTimeKill with that signal
              {}, even if the target has ended; error
-    exec     id; container; process: the spec's `process`; streams
+    exec     id; container; process: the spec's `process`; streams; or, in a container of an
+             oci.conf, in the place of `process`, command: the script for `sh -c` that runs it in
+             the foreground; variables: more of its environment
              {"pid": …}; error and log
     resize   id; rows; columns
              {}
@@ -64,7 +69,8 @@ twice.
              `frames.SCRIPT_OUTPUT` bytes}
     delete   id
              {}: the container's processes are killed, its execs have ended, the runtime has
-             forgotten it, its files are gone. Also ends a `create` or `start` that hangs
+             forgotten it, its files are gone. Also ends a `create` or `start` that hangs. With
+             `words`, what a RunTimeDelete that failed said
 
 `streams` is `{"stdin": n, "stdout": n, "stderr": n}`; one that is missing is /dev/null; or
 `{"terminal": n, "rows": …, "columns": …}`. After a `create` or `exec` that failed they END without
@@ -74,6 +80,16 @@ The first container gets what the step's program would get for MPI: PMI_FD as de
 the directory that PMIX_SERVER_TMPDIR names.
 
 In a `script`, `$SCRUN_RUNTIME` is the runtime's command with its options, quoted for `eval`.
+
+**site** has the container made by the commands of an oci.conf, in the place of a runtime: an
+object with `commands`, texts for `sh -c` by name ("run", "kill", "delete", or "create", "start",
+"query", "kill", "delete"), in which the digits `pid` stand for `%p`; `step`, a directory, and
+`task`, one in it, which are made before and removed after it unless `keep`; `file`, how its
+environment is written there ("disabled", "null" or "newline"); `config`, whether config.json is;
+and two expressions of Python's or null: variables `NAME=VALUE` that the container does not get
+(`hides`), and those that the commands do not (`withheld`). "run" is called by `start`; the others
+as their names say, "kill" with SIGKILL, and "query" until it knows the container, and until that
+has ended, if its first process is not left to the shim. A terminal is made by the shim.
 
 **Connection.** The direct connection begins with a proof from both ends that they know the secret
 (`frames.proof`): the shim sends 32 random bytes, the supervisor 32 of its own, the shim

@@ -7,6 +7,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+TOLD = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
+    *(signal.SIGUSR1, signal.SIGUSR2),
+)
+"""The signals that do not end the shim: the supervisor is told."""
+
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -46,6 +52,7 @@ class Children:
         place: "str | None" = None,
         env: "Mapping[str, str] | None" = None,
         passed: "Sequence[int]" = (),
+        terminal: bool = False,
     ) -> int:
         """Start a program in a session of its own; return its pid.
 
@@ -56,13 +63,20 @@ class Children:
             place: Its working directory, if it is not ours.
             env: Its environment, if it is not ours.
             passed: Its descriptors from 3 on.
+            terminal: Whether descriptor 0 becomes its controlling terminal.
 
         Raises:
             OSError: The machine has no process left.
         """
-        pid = os.fork()
-        if pid == 0:
-            self._become(command, stdio, place, os.environ if env is None else env, passed)
+        # one that came before the program is there would find our handler, and be lost
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                own = os.environ if env is None else env
+                self._become(command, stdio, place, own, passed, terminal)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._waiting[pid] = ended
         return pid
 
@@ -73,13 +87,15 @@ class Children:
         place: "str | None",
         env: "Mapping[str, str]",
         passed: "Sequence[int]",
+        terminal: bool,
     ) -> None:
         """Be the program, in the child; never returns."""
         try:
             signal.set_wakeup_fd(-1)  # the pipe is the parent's, too
             os.setsid()
-            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
-                signal.signal(ignored, signal.SIG_DFL)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ, *TOLD):  # the first ones by Python
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
             if place is not None:
                 os.chdir(place)
             for number, fd in enumerate(stdio):
@@ -87,6 +103,11 @@ class Children:
             for number, fd in enumerate(passed, 3):  # last: ours may have these numbers
                 os.dup2(fd, number)
                 os.set_inheritable(number, True)
+            if terminal:
+                import fcntl
+                import termios
+
+                fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             os.execve(command[0], list(command), env)
         except BaseException as error:
             os.write(2, (f"{command[0]}: {error}\n").encode(errors="replace"))
@@ -113,6 +134,10 @@ class Children:
             self._waiting[pid] = ended
         else:
             ended(status)
+
+    def has_ended(self, pid: int) -> bool:
+        """Tell whether the status of a process that nobody knew is kept."""
+        return pid in self._unclaimed
 
     def reap(self) -> None:
         """Reap all that have ended, and tell."""

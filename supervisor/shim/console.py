@@ -26,16 +26,25 @@ class Stdio:
 
     Attributes:
         terminal: Whether they are a terminal.
+        size: The last rows and columns of the terminal, or 0.
+        device: The terminal that was made here.
         child: The descriptors that the runtime gets as 0 to 2; closed by `begun` and `abandon`.
     """
 
-    def __init__(self, streams: "Streams", wanted: "Mapping[str, int]", place: str) -> None:
+    def __init__(
+        self,
+        streams: "Streams",
+        wanted: "Mapping[str, int]",
+        place: str,
+        makes_terminal: bool = False,
+    ) -> None:
         """Make the pipes, or the socket for the terminal.
 
         Args:
             streams: Where they go.
             wanted: The call's `streams`.
             place: The directory of the container or exec; this becomes no working directory.
+            makes_terminal: Whether a terminal is made here, and not by the runtime.
 
         Raises:
             OSError: No descriptor is left.
@@ -51,9 +60,12 @@ class Stdio:
         self._number = wanted.get("terminal", 0)
         names = ("stdout", "stderr", "terminal")
         self._outputs = [wanted[name] for name in names if name in wanted]
-        self._size = (int(wanted.get("rows", 0)), int(wanted.get("columns", 0)))
+        self.size = (int(wanted.get("rows", 0)), int(wanted.get("columns", 0)))
+        self.device = (0, 0)
         try:
-            if self.terminal:
+            if self.terminal and makes_terminal:
+                self._make_terminal()
+            elif self.terminal:
                 self._listen(place)
             else:
                 self._make_pipes(wanted)
@@ -75,6 +87,13 @@ class Stdio:
         self.child[1:] = [words, words]
         self._words = os.dup(words)
         self._sinks.append(self._streams.sink(self._number, -1))
+
+    def _make_terminal(self) -> None:
+        self._master, there = os.openpty()
+        self.child = [there, there, there]
+        self.device = device(there)
+        self._sinks.append(self._streams.sink(self._number, -1))
+        self._carry_terminal()
 
     def _make_pipes(self, wanted: "Mapping[str, int]") -> None:
         for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -127,10 +146,13 @@ class Stdio:
                 os.set_inheritable(self._master, False)
         if self._master < 0:
             raise OSError(errno.EPROTO, "the runtime sent no terminal")
+        self._carry_terminal()
+
+    def _carry_terminal(self) -> None:
         self._input = os.dup(self._master)
         source = self._streams.source(self._number, os.dup(self._master), terminal=True)
         self._sources.append(source)
-        self.resize(*self._size)
+        self.resize(*self.size)
 
     def begin(self) -> None:
         """Carry bytes: the runtime has succeeded, and what comes now is the program's."""
@@ -143,16 +165,15 @@ class Stdio:
 
     def resize(self, rows: int, columns: int) -> None:
         """Give the terminal a size, now or when it comes; 0 leaves it as it is."""
-        self._size = (rows, columns)
-        if self._master >= 0 and rows > 0 and columns > 0:
-            size = struct.pack("HHHH", min(rows, 0xFFFF), min(columns, 0xFFFF), 0, 0)
-            fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+        self.size = (rows, columns)
+        if self._master >= 0:
+            set_size(self._master, rows, columns)
 
     def words(self) -> bytes:
         """Return what a runtime that failed wrote to its standard error."""
-        if self._words < 0:
-            return b""
         try:
+            if self._words < 0:  # a terminal of ours has them, and blocks nobody
+                return os.read(self._master, _WORDS) if self._master >= 0 else b""
             if self.terminal:
                 os.lseek(self._words, 0, os.SEEK_SET)
             return os.read(self._words, _WORDS)
@@ -187,6 +208,19 @@ class Stdio:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def device(fd: int) -> "tuple[int, int]":
+    """Return what tells terminals apart: each mount of devpts counts its own."""
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def set_size(terminal: int, rows: int, columns: int) -> None:
+    """Give a terminal a size, if it is one."""
+    if rows > 0 and columns > 0:
+        size = struct.pack("HHHH", min(rows, 0xFFFF), min(columns, 0xFFFF), 0, 0)
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
 
 
 def _enlarge(pipe: int) -> None:

@@ -16,6 +16,9 @@ _ELSEWHERE = ("/dev/shm", "/var/tmp")
 _LOCK = "lock"
 _PATIENCE = 30  # seconds
 
+LEFT = "site.json"
+"""The file in a container's directory with what is to be run and removed after it, by oci.conf."""
+
 
 class Directory:
     """The shim's own directory, locked while it lives.
@@ -105,12 +108,13 @@ def others(env: "Mapping[str, str]", own: str) -> "list[str]":
         for name in names:
             path = os.path.join(folder, name)
             ours = name.startswith(start) and len(name) == len(start) + _RANDOM
-            if ours and path != own and _is_private(path):
+            if ours and path != own and is_private(path):
                 found.append(path)
     return found
 
 
-def _is_private(path: str) -> bool:
+def is_private(path: str) -> bool:
+    """Tell whether a path is a directory of the user's, and nobody else may enter it."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -136,8 +140,45 @@ def remove_left(paths: "Sequence[str]", runtimes: "Sequence[Sequence[str]]") -> 
             root = os.path.join(path, name)
             for container in sorted(os.listdir(root)) if os.path.isdir(root) else ():
                 _wait([*command, root, "delete", "--force", "--", container])
+        for name in sorted(os.listdir(path)):
+            _remove_of_site(os.path.join(path, name, LEFT))
         remove_tree(path)
         os.close(lock)
+
+
+def _remove_of_site(left: str) -> None:
+    """Delete a container of an oci.conf's commands, if that file tells of one."""
+    try:
+        with open(left) as file:
+            text = file.read()
+    except OSError:
+        return
+    import json
+
+    try:
+        told = json.loads(text)
+    except ValueError:  # its shim was killed while it wrote
+        return
+    _wait(["/bin/sh", "-c", "exec >/dev/null 2>&1\n" + told["delete"]])
+    remove_made(told["made"])
+
+
+def remove_made(made: "Sequence[str]") -> None:
+    """Remove a task's directory, and the step's if no other task has one there.
+
+    Args:
+        made: The two, or nothing.
+    """
+    if not made:
+        return
+    task, step = made
+    remove_tree(task)
+    try:
+        names = os.listdir(step)
+    except OSError:
+        return
+    if not any(name.startswith("task-") for name in names):
+        remove_tree(step)
 
 
 def _remove_empty(path: str) -> None:
@@ -163,6 +204,14 @@ def write_private(path: str, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(fd, "w", encoding="utf-8", errors="surrogatepass") as file:
         file.write(text)
+
+
+def remove_file(path: str) -> None:
+    """Remove a file, which need not exist."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
 
 
 def remove_tree(path: str) -> None:

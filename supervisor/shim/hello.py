@@ -2,6 +2,7 @@
 
 import os
 import sys
+import zlib
 
 from .frames import PROTOCOL
 
@@ -10,16 +11,42 @@ try:
 except ImportError:  # not CPython
     from json.encoder import encode_basestring_ascii as quoted
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 # srun and slurmstepd hold longer messages back for some 40 ms, until the first KiB is acknowledged
-_PLACE = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST", "SLURMD_NODENAME")
+_PLACE = (
+    *("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST", "SLURMD_NODENAME"),
+    "SLURM_STEP_ID",
+)
+_CONF = "/etc/slurm/slurm.conf"
+_LARGEST = 1 << 20
 
 
-def hello(runtime: str, directory: str, rank: "int | None" = None) -> bytes:
+def oci_conf(env: "Mapping[str, str]") -> "tuple[str, int]":
+    """Return the node's oci.conf(5), and a sum by which another copy of it is known; or "" and 0.
+
+    Args:
+        env: The environment: slurmd tells its own slurm.conf there, and looks beside that.
+    """
+    path = os.path.join(os.path.dirname(env.get("SLURM_CONF") or _CONF), "oci.conf")
+    try:
+        with open(path, "rb") as file:
+            return path, zlib.crc32(file.read(_LARGEST))
+    except OSError:  # or the site keeps it from users
+        return "", 0
+
+
+def hello(
+    runtime: str, directory: str, conf: "tuple[str, int]", rank: "int | None" = None
+) -> bytes:
     """Return the event.
 
     Args:
         runtime: The path of the OCI runtime, or "".
         directory: The shim's directory.
+        conf: What `oci_conf` returned.
         rank: Which of several it is.
     """
     event: dict[str, object] = {
@@ -30,6 +57,8 @@ def hello(runtime: str, directory: str, rank: "int | None" = None) -> bytes:
         "python": "{}.{}.{}".format(*sys.version_info),
         "runtime": runtime,
         "directory": directory,
+        "oci_conf": conf[0],
+        "oci_conf_sum": conf[1],
         "environment": {name: os.environ[name] for name in _PLACE if name in os.environ},
     }
     if rank is not None:

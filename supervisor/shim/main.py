@@ -5,10 +5,10 @@ import fcntl
 import os
 import sys
 
-from .children import Children, become_subreaper
+from .children import TOLD, Children, become_subreaper
 from .files import Directory, make_directory, others, remove_left
 from .frames import CALL, EVENT, KNOWN_RUNTIME, REPLY, UNREACHED, BrokenFrame
-from .hello import hello, hosts
+from .hello import hello, hosts, oci_conf
 from .link import Link
 from .loop import Loop
 from .mpi import Mpi
@@ -27,10 +27,6 @@ _HIGH = 10
 _TRYING = 5.0
 _KILLING = 2.0
 _DELETING = 5.0
-_TOLD = (
-    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM),
-    *(signal.SIGUSR1, signal.SIGUSR2),
-)
 
 
 def main() -> None:
@@ -56,12 +52,13 @@ class Shim:
         self._loop = Loop()
         source, sink = _standard_streams()
         self._children = Children()
-        self._loop.take_signals((signal.SIGCHLD, *_TOLD), self._signalled)
+        self._loop.take_signals((signal.SIGCHLD, *TOLD), self._signalled)
         self._over = ""
         self._link = Link(self._loop, source, sink, self._received, self._broken, lines=True)
         self._direct: Link | None = None
         self._directory: Directory | None = None
         self._runtime = Runtime("", "")
+        self._conf = ("", 0)
         self._containers: Containers | None = None
         self._streams: Streams | None = None
 
@@ -73,6 +70,7 @@ class Shim:
             sys.stderr.write(f"no directory for temporary files: {error}\n")
             return 1
         try:
+            self._conf = oci_conf(os.environ)
             self._find_runtime(self._directory.path)
             self._say_hello()
             self._prepare()
@@ -87,6 +85,8 @@ class Shim:
     def _find_runtime(self, directory: str) -> None:
         """Take the first runtime that can say its version, unless one is known to."""
         known = os.environ.pop(KNOWN_RUNTIME, "")
+        if self._conf[0]:
+            return  # its commands are the runtime
         if known and os.access(known, os.X_OK):
             self._runtime = Runtime(known, directory)
             return
@@ -114,7 +114,7 @@ class Shim:
 
     def _say_hello(self) -> None:
         assert self._directory is not None
-        self._link.send(EVENT, 0, hello(self._runtime.path, self._directory.path))
+        self._link.send(EVENT, 0, hello(self._runtime.path, self._directory.path, self._conf))
 
     def _prepare(self) -> None:
         """Do what need not be done before the supervisor knows that this is here."""
@@ -149,7 +149,7 @@ class Shim:
             return
         try:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, *_TOLD):
+            for number in (signal.SIGCHLD, *TOLD):
                 signal.signal(number, signal.SIG_DFL)
             os.setsid()
             for fd in os.listdir("/proc/self/fd"):
@@ -234,7 +234,8 @@ class Shim:
         assert self._direct is not None
         assert self._directory is not None
         rank = int(os.environ.get("SLURM_PROCID", "0"))
-        self._direct.send(EVENT, 0, hello(self._runtime.path, self._directory.path, rank))
+        said = hello(self._runtime.path, self._directory.path, self._conf, rank)
+        self._direct.send(EVENT, 0, said)
 
     def _dial(self, call: "dict[str, Any]") -> int:
         from .dial import dial
@@ -254,13 +255,13 @@ class Shim:
         """Kill and delete what was made, and remove the directory."""
         self._kill_all()
         if self._containers is not None:
-            for command in self._containers.delete_commands():
-                try:
-                    self._children.spawn(command, lambda _: None)
-                except OSError:  # its processes are dead, and its state is in the directory
-                    break
+            try:
+                self._containers.delete_all()
+            except OSError:  # its processes are dead, and its state is in the directory
+                pass
             self._wait_for_children(_DELETING)
             self._kill_all()
+            self._containers.remove_all()
         if self._directory is not None:
             self._directory.remove()
 

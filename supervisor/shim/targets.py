@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .console import Stdio
+    from .site import Site
 
 
 class Target:
@@ -22,6 +23,7 @@ class Target:
         container: The container that an exec is in; None for a container.
         stdio: Its standard streams.
         variables: Those that it has from its own request, not from the step's.
+        site: What an oci.conf has run for the container; None without one, and for an exec.
         pid: Its first process; 0 before it is there and after it has been reaped.
         running: The runtime's processes at work for it.
         doomed: Whether it is being deleted.
@@ -40,6 +42,7 @@ class Target:
         self.id, self.place, self.name = id, place, name
         self.container, self.stdio = container, stdio
         self.variables: Mapping[str, str] = {}
+        self.site: Site | None = None
         self.pid = 0
         self.running: set[int] = set()
         self.doomed = False

@@ -10,6 +10,10 @@ _LARGEST_LOG = 1 << 20
 _ENTRY = re.compile(r"^\{", re.MULTILINE)
 
 
+class Refused(ValueError):
+    """A call cannot be done; its text is for the supervisor."""
+
+
 def read_log(place: str, words: bytes) -> "tuple[str, str]":
     """Return what a runtime that failed says: in a sentence, and its log.
 
@@ -22,8 +26,13 @@ def read_log(place: str, words: bytes) -> "tuple[str, str]":
             log = file.read(_LARGEST_LOG).decode("utf-8", "replace")
     except OSError:
         log = ""
+    return last_error(log) or last_line(words), log
+
+
+def last_line(words: bytes) -> str:
+    """Return the last line of what a program wrote, "" if it wrote nothing."""
     lines = words[-_LAST_WORDS:].decode("utf-8", "replace").strip().splitlines()
-    return last_error(log) or (lines[-1] if lines else ""), log
+    return lines[-1] if lines else ""
 
 
 def last_error(log: str) -> str:

@@ -156,6 +156,41 @@ def failed(node: str) -> Iterator[None]:
         control("heal", node)
 
 
+def oci_conf() -> Path:
+    """The oci.conf of the nodes, which there need not be."""
+    return Path(slurm_conf()).with_name("oci.conf")
+
+
+@contextmanager
+def with_oci_conf(text: str) -> Iterator[None]:
+    """A cluster on whose nodes a shim finds another oci.conf."""
+    conf = oci_conf()
+    before = conf.read_bytes() if conf.exists() else None
+    conf.write_text(text)
+    try:
+        yield
+    finally:
+        if before is None:
+            conf.unlink()
+        else:
+            conf.write_bytes(before)
+
+
+@contextmanager
+def without_oci_conf() -> Iterator[None]:
+    """A cluster on whose nodes a shim finds no oci.conf; slurmd has read it long ago."""
+    conf = oci_conf()
+    away = conf.with_name("oci.conf.away")
+    if not conf.exists():  # it never was there, or is away already
+        yield
+        return
+    conf.rename(away)
+    try:
+        yield
+    finally:
+        away.rename(conf)
+
+
 @contextmanager
 def job_submit(script: str) -> Iterator[None]:
     """A cluster whose slurmctld asks a script at each submission: job_submit.lua.

@@ -70,7 +70,20 @@ class Site:
         settings: str = "idle_timeout = 20\n",
         binary: str | None = None,
         create_timeout: float = 60,
+        *,
+        site_commands: bool = False,
     ) -> None:
+        """Make it.
+
+        Args:
+            engine: "slurm" or "local".
+            user: Who calls scrun.
+            settings: More of scrun.toml.
+            binary: What is called, if it is not what is installed.
+            create_timeout: See the class.
+            site_commands: Whether the cluster's oci.conf counts, where the settings ask for a
+                shim; else there is none as long as the place is there.
+        """
         binary = binary or scrun_binary()
         self.engine = engine
         self.user = user
@@ -88,6 +101,10 @@ class Site:
         patience = f"create_timeout = {create_timeout}\n"
         launched = with_launch(f'engine = "{engine}"\n{patience}{settings}')
         configuration.write_text(launched)
+        self._settings = launched
+        self._stack = contextlib.ExitStack()
+        if engine == "slurm" and 'launch = "shim"' in settings and not site_commands:
+            self._stack.enter_context(cluster.without_oci_conf())
         user.give(self.base)
         self.command = [binary, "--root", str(self.root)]
         self.environment = {**user.environment, "SCRUN_CONFIG": str(configuration)}
@@ -98,7 +115,13 @@ class Site:
     @property
     def creates_first(self) -> bool:
         """Whether `create` has the runtime create the container."""
-        return self.engine == "local" or os.environ.get("SCRUN_TEST_LAUNCH") == "shim"
+        # the cluster's oci.conf has RunTimeRun, which does both
+        return self.engine == "local" or (self.by_shim and not cluster.oci_conf().exists())
+
+    @property
+    def by_shim(self) -> bool:
+        """Whether a shim makes its containers."""
+        return self.engine == "slurm" and 'launch = "shim"' in self._settings
 
     # Commands
 
@@ -267,6 +290,7 @@ class Site:
         try:
             wait_while("supervisors after SIGTERM", self.supervisors)
         finally:
+            self._stack.close()
             for pid in self.supervisors():
                 signal_quietly(pid)
             shutil.rmtree(self.base, ignore_errors=True)

@@ -111,9 +111,9 @@ class Slurm(msgspec.Struct, frozen=True):
         give_up: Reasons of squeue(1) for which a pending job can never start: a container whose
             job has one is refused. `*` stands for anything. With `[]` it waits for ever.
         launch: What makes containers on the nodes: `container`, Slurm itself, by the commands of
-            the site's oci.conf; `shim`, a program of scrun in the job's step, which calls crun or
-            runc; `auto`, a shim if there is no oci.conf beside slurm.conf and the node has what a
-            shim needs, else Slurm.
+            the site's oci.conf; `shim`, a program of scrun in the job's step, which calls these
+            commands, or crun or runc where there is no oci.conf; `auto`, a shim if there is no
+            oci.conf beside slurm.conf and the node has what a shim needs, else Slurm.
         linger: Seconds that a job waits for the next container that requests the same, once its
             own has ended. 0: it is released at once.
         engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are

@@ -18,6 +18,16 @@ def beside(slurm_conf: str | None) -> str:
 
 
 def site_conf(path: str, slurm_conf: str | None) -> OciConf | None:
+    """Read and parse an oci.conf; see `site_content`.
+
+    Raises:
+        SettingsError: It is invalid, or somebody else could have written it.
+    """
+    content = site_content(path, slurm_conf)
+    return None if content is None else parse_site(content, path)
+
+
+def site_content(path: str, slurm_conf: str | None) -> bytes | None:
     """Read an oci.conf; None if it cannot be read, which is usual on submit hosts.
 
     Args:
@@ -25,17 +35,25 @@ def site_conf(path: str, slurm_conf: str | None) -> OciConf | None:
         slurm_conf: The slurm.conf in use: files of its SlurmUser are trusted as root's are.
 
     Raises:
-        SettingsError: It is invalid, or somebody else could have written it.
+        SettingsError: Somebody else could have written it.
     """
     try:
         try:
-            content = read_trusted(path)
+            return read_trusted(path)
         except Untrusted:  # only now, because looking a name up may hang
-            content = read_trusted(path, slurm_user(slurm_conf))
+            return read_trusted(path, slurm_user(slurm_conf))
     except Untrusted as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
     except (OSError, ValueError):
         return None
+
+
+def parse_site(content: bytes, path: str) -> OciConf:
+    """Parse what `site_content` has read.
+
+    Raises:
+        SettingsError: It is invalid.
+    """
     return parse_oci_conf(content.decode(errors="surrogateescape"), path)
 
 

@@ -6,12 +6,10 @@ import sys
 
 import msgspec
 
-from scrun.core.errors import EngineError
-from scrun.oci.signals import signal_name
-from scrun.settings.oci_conf.node_runtime import NodeRuntime, signalled
+from scrun.settings.oci_conf.commands import TaskCommands
+from scrun.settings.oci_conf.node_runtime import NodeRuntime
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.settings.oci_conf.patterns import without
-from scrun.settings.oci_conf.shell_commands import in_place_of_the_shell, portable
 from scrun.settings.oci_conf.task import NO_PID, Task
 from scrun.supervisor.children.node_scripts import PROCESS_FILE
 from scrun.supervisor.children.processes import ChildEnv, own_program
@@ -88,63 +86,47 @@ class OciConfCommands(msgspec.Struct, frozen=True):
             container: The container.
             log: The file for errors, as JSON.
         """
-        if self.conf.run_time_run is not None:
-            return self._shell(in_place_of_the_shell(self.conf.run_time_run), container)
-        words = [
-            self._filled(pattern or "false", container)
-            for pattern in (
-                self.conf.run_time_create,
-                self.conf.run_time_start,
-                self.conf.run_time_query,
-            )
-        ]
+        of_task = self._of(container)
+        if (run := of_task.run()) is not None:
+            return ["/bin/sh", "-c", run]
+        words = [of_task.create(), of_task.start(), of_task.query()]
         return [sys.executable, "-I", "-S", _REAPER, log, *words]
 
     def kill(self, container: RuntimeContainer, number: int) -> list[str]:
-        """See `Commands`. RunTimeKill names a signal, or takes one at its end."""
-        pattern = self.conf.run_time_kill or ("false" if self.is_container else "kill %p")
-        return self._shell(signalled(pattern, signal_name(number)), container)
+        """See `Commands`."""
+        return ["/bin/sh", "-c", self._of(container).kill(number)]
 
     def delete(self, container: RuntimeContainer) -> list[str]:
         """Call RunTimeDelete and remove the task's files (see `Commands`)."""
-        pattern = portable(self.conf.run_time_delete or "true")
-        text = f"(eval {shlex.quote(self._filled(pattern, container))}); s=$?"
+        of_task = self._of(container)
+        text = f"(eval {shlex.quote(of_task.delete())}); s=$?"
         if not self.is_container and container.pid:
             text += f"; kill -s KILL -- -{container.pid} 2>/dev/null"
         if not self.conf.disable_cleanup:
-            made = self._task(container).step_directory(self.conf)
+            made = of_task.task.step_directory(self.conf)
             rm = own_program("rm")
             text += f"; {rm} -rf --one-file-system -- {shlex.quote(made)}"
         return ["/bin/sh", "-c", f"{text}; exit $s"]
 
     def state(self, container: RuntimeContainer) -> str:
         """See `Commands`."""
-        return self._filled(self.patterns.state, container)
+        return self._of(container).state()
 
     def exec(self, container: RuntimeContainer) -> str:
         """See `Commands`."""
-        if not self.patterns.exec:
-            raise EngineError(
-                "exec: the site's oci.conf has no command for it: set `exec` in the section "
-                "[runtime] of scrun.toml"
-            )
-        return self._filled(self.patterns.exec, container)
+        return self._of(container).exec()
 
     def pause(self, container: RuntimeContainer, *, resume: bool) -> str:
         """See `Commands`."""
-        pattern = self.patterns.resume if resume else self.patterns.pause
-        return self._filled(pattern, container)
+        return self._of(container).pause(resume=resume)
 
     def update(self, container: RuntimeContainer) -> str:
         """See `Commands`: oci.conf has no command for it."""
         del container
         return ""
 
-    def _shell(self, pattern: str, container: RuntimeContainer) -> list[str]:
-        return ["/bin/sh", "-c", self._filled(pattern, container)]
-
-    def _filled(self, pattern: str, container: RuntimeContainer) -> str:
-        return self._task(container).fill(pattern, self.conf, f=PROCESS_FILE)
+    def _of(self, container: RuntimeContainer) -> TaskCommands:
+        return TaskCommands(self.conf, self.patterns, self._task(container), PROCESS_FILE)
 
     def _task(self, container: RuntimeContainer) -> Task:
         """Describe the container as a task of Slurm.

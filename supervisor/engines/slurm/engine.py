@@ -15,7 +15,7 @@ from scrun.model.states import Ending
 from scrun.settings.file.load import RuntimeSettings
 from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import OciConf
-from scrun.settings.oci_conf.site import beside, site_conf
+from scrun.settings.oci_conf.site import beside, parse_site, site_content
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import (
     TABLE,
@@ -50,6 +50,7 @@ from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.pending import Queue
 from scrun.supervisor.engines.slurm.ranks_job import RanksJob
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
+from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
@@ -58,6 +59,9 @@ from scrun.supervisor.engines.slurm.warm import WarmJobs
 _ANSWER = 10.0
 
 Launch = Literal["auto", "container", "shim"]
+
+_AUTO_WITH_OCI_CONF: Launch = "container"
+"""What `auto` means where there is an oci.conf. A shim runs its commands as well."""
 
 
 class SlurmEngine:
@@ -95,9 +99,12 @@ class SlurmEngine:
         """
         self._tools = tools
         conf: OciConf | None = None
+        content: bytes | None = None
         self._wrong: ScrunError | None = None  # reported when a container is created
+        path = beside(tools.conf)
         try:
-            conf = site_conf(beside(tools.conf), tools.conf)
+            content = site_content(path, tools.conf)
+            conf = None if content is None else parse_site(content, path)
             self._tools = tools.of_site(conf) if conf else tools
         except ScrunError as error:
             self._wrong = error
@@ -105,9 +112,11 @@ class SlurmEngine:
         self._host_only = host_only
         self._defaults = defaults
         self._allowed = allowed
-        if launch == "auto":
-            launch = "auto" if conf is None and self._wrong is None else "container"
+        if launch == "auto" and (conf is not None or self._wrong is not None):
+            launch = _AUTO_WITH_OCI_CONF
         self._launch = launch
+        self._confs = SiteConfs(content, conf, runtime)
+        self._without_config = conf is not None and conf.ignore_file_config_json
         self._shims_work = False
         self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools, give_up)
@@ -143,7 +152,7 @@ class SlurmEngine:
             uid=uid,
             gid=gid,
             rootless=uid != 0,
-            link_rootfs=features(version).forces_rootfs,
+            link_rootfs=features(version).forces_rootfs or self._without_config,
             host_only=self._host_only,
             slurm=str(version),
         )
@@ -198,7 +207,7 @@ class SlurmEngine:
             reason = ""
             if self._launch != "container" and several:
                 direct = await in_thread(self._direct)
-                async with RanksJob(*parts, step_options, direct).opened() as ranks:
+                async with RanksJob(*parts, step_options, direct, self._confs).opened() as ranks:
                     reason = await self._without_ranks(ranks)
                     if not reason:
                         yield ranks
@@ -209,7 +218,9 @@ class SlurmEngine:
                     yield ShimJob(*parts, step_options, other.shims)
                     return
                 direct = await in_thread(self._direct)
-                shim = JobShim(self._tools, request, held, layout, step_options, direct, asked)
+                shim = JobShim(
+                    self._tools, request, held, layout, step_options, direct, asked, self._confs
+                )
                 async with loan.opened(shim) as shims:
                     shim_job = ShimJob(*parts, step_options, shims)
                     reason = await self._without_shim(shim_job)

@@ -16,6 +16,7 @@ from scrun.supervisor.engines.slurm.job import variables_of_job
 from scrun.supervisor.engines.slurm.job_state import JobState
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.neighbours import Neighbours
+from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
@@ -43,6 +44,7 @@ class JobShim:
         options: Sequence[str],
         direct: Direct,
         asked: Mapping[str, str],
+        confs: SiteConfs,
     ) -> None:
         """Create it; nothing runs yet.
 
@@ -54,6 +56,7 @@ class JobShim:
             options: Options of srun that the caller asked for.
             direct: Whether and how it may connect to us.
             asked: The requests for its step alone.
+            confs: Where the oci.conf comes from whose commands it runs.
         """
         self.asked = asked
         self.salloc: JobState | None = held.state
@@ -63,6 +66,7 @@ class JobShim:
         nodes = held.environment.get("SLURM_JOB_NODELIST", "")
         self._node = "" if set(nodes) & set(",[") else nodes
         self._direct = direct
+        self._confs = confs
         self._variables = {
             **variables_of_job(held.environment, layout),
             **request.plugin_variables,
@@ -117,6 +121,6 @@ class JobShim:
 
     def _begin(self, nursery: trio.Nursery) -> None:
         srun = SrunStep(self._tools, self._child_env, self.journal)
-        step = ShimStep(srun, self.journal, self._direct, self._node)
+        step = ShimStep(srun, self.journal, self._direct, self._confs, self._node)
         self._steps = [older for older in self._steps if not older.is_over] + [step]
         nursery.start_soon(step.run, self._words, self._variables)

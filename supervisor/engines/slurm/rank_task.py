@@ -7,8 +7,11 @@ from typing import Any
 import trio
 
 from scrun.core.errors import EngineError
+from scrun.model.states import Ending
 from scrun.supervisor.core.nurseries import until, unwrapped
+from scrun.supervisor.engines.slurm.exits import exit_code
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT
+from scrun.supervisor.engines.slurm.shim_site import SiteContainer
 from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.nodes.messages import ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
@@ -21,11 +24,28 @@ class Task:
         rank: Its number and its shim.
         streams: Its streams; None if it has none.
         id: The shim's id of it.
+        site: What an oci.conf has run for it, if there is one, and it is created.
         status: Its wait status, when it has ended and its output is written.
         is_kept: Whether its shim is needed after its end.
     """
 
-    def __init__(self, rank: Rank, streams: ContainerStreams | None, name: str) -> None:
+    def __init__(
+        self,
+        rank: Rank,
+        streams: ContainerStreams | None,
+        name: str,
+        by_site: Callable[[dict[str, Any]], SiteContainer] | None = None,
+    ) -> None:
+        """Describe one that is about to be made.
+
+        Args:
+            rank: See above.
+            streams: See above.
+            name: The container's id.
+            by_site: Returns what an oci.conf has run for a config.json, if there is one.
+        """
+        self.site: SiteContainer | None = None
+        self._by_site = by_site
         self.rank = rank
         self.streams = streams
         self.id = rank.shim.name("container")
@@ -47,9 +67,25 @@ class Task:
         fields = {} if self.streams is None else self.streams.fields
         if self.streams is None:
             config = {**config, "process": {**config["process"], "terminal": False}}
+        more = {}
+        if self._by_site is not None:
+            self.site = self._by_site(config)
+            config, more["site"] = self.site.changed(config), self.site.fields()
         await self.rank.shim.call(
-            "create", id=self.id, name=self._name, config=config, streams=fields, joins={}
+            "create", id=self.id, name=self._name, config=config, streams=fields, joins={}, **more
         )
+
+    @property
+    def state(self) -> str:
+        """The command that prints its state, for a script of its shim."""
+        by_runtime = f'eval "$SCRUN_RUNTIME state {self._name}"'
+        return by_runtime if self.site is None else self.site.state
+
+    def not_run(self) -> Ending | None:
+        """Return how it ended, if an oci.conf's RunTimeRun did not find its program."""
+        if self.site is None or self.streams is None or self.status is None:
+            return None
+        return self.site.not_run(exit_code(self.status), self.streams)
 
     async def start(self) -> None:
         """Start its program. One that has ended meanwhile has been started.
@@ -69,10 +105,12 @@ class Task:
         Raises:
             EngineError: It was not delivered.
         """
+        shim, is_all = self.rank.shim, number == signal.SIGKILL
         try:
-            await self.rank.shim.call(
-                "signal", id=self.id, number=number, all=number == signal.SIGKILL
-            )
+            if self.site is not None and not is_all:
+                await self.site.signal(shim, self.id, number, lambda: self.status is not None)
+                return
+            await shim.call("signal", id=self.id, number=number, all=is_all)
         except ShimLost:
             if self.status is None:
                 raise

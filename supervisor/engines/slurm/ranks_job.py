@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -31,6 +32,7 @@ from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_config import container_config
 from scrun.supervisor.engines.slurm.shim_process import ShimProcess
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
+from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.nodes.gathering import Rank
@@ -57,6 +59,7 @@ class RanksJob(SlurmJob):
         layout: Layout,
         options: list[str],
         direct: Direct,
+        confs: SiteConfs,
     ) -> None:
         """See `SlurmJob`.
 
@@ -69,9 +72,10 @@ class RanksJob(SlurmJob):
             layout: How many nodes and tasks the container has.
             options: Options of srun that the caller asked for.
             direct: Whether and how shims may connect to us.
+            confs: Where the oci.conf comes from whose commands they run.
         """
         super().__init__(tools, features, commands, request, held, layout, options)
-        self._ranks_step = RanksStep(self._step, request.journal, direct, layout.tasks)
+        self._ranks_step = RanksStep(self._step, request.journal, direct, confs, layout.tasks)
         self._tasks: list[Task] = []
         self._settled = trio.Event()  # they are created, or never will be
         self._killed = trio.Event()
@@ -166,7 +170,12 @@ class RanksJob(SlurmJob):
                         step.stdio, step.terminal, self._child_env, self._request.journal, ends
                     )
                     await stack.enter_async_context(streams)
-                self._tasks.append(Task(rank, streams, self._request.container))
+                by_site = None
+                if (site := self._ranks_step.sites[rank.number]) is not None:
+                    by_site = partial(
+                        site.container, self.id, self._request.directory, step, number=rank.number
+                    )
+                self._tasks.append(Task(rank, streams, self._request.container, by_site))
             yield shared
 
     async def _create_all(self, config: dict[str, Any]) -> None:
@@ -234,6 +243,9 @@ class RanksJob(SlurmJob):
             return step.lost(salloc)
         with trio.move_on_after(_PATIENCE):  # the runtime's `start` may hang
             await first.started()
+        for task in self._tasks:
+            if ending := task.not_run():
+                return ending
         if any(task.is_short_of_memory for task in self._tasks) and not self._killed.is_set():
             return out_of_memory(self.id)
         highest = max(statuses, key=exit_code)
@@ -297,7 +309,7 @@ class RanksJob(SlurmJob):
         """
         task = self._alive()[0]
         task.is_kept = True
-        return ShimSession(task.rank.shim, task.id, self._child_env, program)
+        return ShimSession(task.rank.shim, task.id, self._child_env, program, task.site)
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container by signals.
@@ -306,7 +318,12 @@ class RanksJob(SlurmJob):
             EngineError: The processes could not be signalled.
         """
         name = "CONT" if resume else "STOP"
-        for answer in await self.inspect(lambda state: signal_script(state, name)):
+
+        def script(task: Task) -> str:
+            own = task.site.pause(resume=resume) if task.site is not None else ""
+            return own or signal_script(task.state, name)
+
+        for answer in await self._ask_all(script):
             if answer.status:
                 raise EngineError(f"on {answer.node}: {answer.text.strip()}")
 
@@ -316,12 +333,14 @@ class RanksJob(SlurmJob):
         Raises:
             EngineError: The script could not be run.
         """
-        text = script(f'eval "$SCRUN_RUNTIME state {self._request.container}"')
+        return await self._ask_all(lambda task: script(task.state))
+
+    async def _ask_all(self, script: Callable[[Task], str]) -> list[NodeAnswer]:
         tasks = self._alive()
         answers: dict[int, NodeAnswer] = {}
 
         async def ask(task: Task) -> None:
-            reply = await task.rank.shim.call("script", script=text)
+            reply = await task.rank.shim.call("script", script=script(task))
             answer = NodeAnswer(task.rank.node, reply["status"], reply["text"])
             answers[task.rank.number] = answer
 

@@ -2,14 +2,15 @@
 
 import trio
 
-from scrun.core.errors import EngineError
+from scrun.core.errors import EngineError, SettingsError
 from scrun.supervisor.core.nurseries import until
-from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep, needs_no_sources
+from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs
+from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep, means_of, needs_no_sources
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.gathering import Gathering, Rank, gathered
 from scrun.supervisor.nodes.listening import NotReached
-from scrun.supervisor.nodes.messages import ShimLost
+from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.shim.frames import UNREACHED
 
 _LAST_DATA = 1.0
@@ -17,18 +18,26 @@ _WAY_OUT = 10.0
 
 
 class RanksStep(ShimStep):
-    """A step with a shim in each task."""
+    """A step with a shim in each task.
 
-    def __init__(self, step: SrunStep, journal: Journal, direct: Direct, tasks: int) -> None:
+    Attributes:
+        sites: The oci.conf that counts on the node of each task, by the task's number.
+    """
+
+    def __init__(
+        self, step: SrunStep, journal: Journal, direct: Direct, confs: SiteConfs, tasks: int
+    ) -> None:
         """Create it; `run` runs it.
 
         Args:
             step: The run of srun.
             journal: Where messages go.
             direct: Whether and how shims may connect to us.
+            confs: Where the oci.conf comes from whose commands they run.
             tasks: How many there are.
         """
-        super().__init__(step, journal, direct)
+        super().__init__(step, journal, direct, confs)
+        self.sites: dict[int, NodeSite | None] = {}
         self._tasks = tasks
         self._ranks: list[Rank] = []
         self._incomplete = trio.Event()
@@ -58,8 +67,10 @@ class RanksStep(ShimStep):
     def what(self) -> str:
         """How the container is launched, for the log."""
         nodes = ", ".join(dict.fromkeys(rank.node for rank in self._ranks))
-        runtimes = ", ".join(dict.fromkeys(rank.hello.runtime for rank in self._ranks))
-        return f"launched by {self._tasks} shims on {nodes}, with {runtimes}"
+        means = ", ".join(
+            dict.fromkeys(means_of(rank.hello, self.sites[rank.number]) for rank in self._ranks)
+        )
+        return f"launched by {self._tasks} shims on {nodes}, with {means}"
 
     def _look(self) -> None:
         """Notice a task that ends, or never begins, before all shims are there."""
@@ -80,7 +91,7 @@ class RanksStep(ShimStep):
                     raise NotReached("Slurm encrypts its connections, and these would not be")
                 async with until(self._incomplete.wait):
                     await gathering.complete.wait()
-                    self._get_all_ready(gathering)
+                    await self._get_all_ready(gathering)
                     self._known.set()
                     await trio.sleep_forever()
                 gathering.end()  # and go on to listen: who is late is not to say that nobody does
@@ -91,10 +102,12 @@ class RanksStep(ShimStep):
             self._journal.write("verbose", str(error))
         await self._lose(srun_ended)
 
-    def _get_all_ready(self, gathering: Gathering) -> None:
+    async def _get_all_ready(self, gathering: Gathering) -> None:
         for rank in gathering.ranks:
-            if not rank.hello.runtime:
-                raise self._no_runtime(rank.node)
+            try:
+                self.sites[rank.number] = await self._site_on(rank.hello, rank.shim)
+            except (SettingsError, ShimError) as error:
+                raise self._refused(str(error)) from None
             needs_no_sources(rank.hello)
         self._ranks = gathering.ranks
         self.hello = self._ranks[0].hello

@@ -16,7 +16,7 @@ from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Prog
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
-from scrun.supervisor.engines.slurm.exits import out_of_memory
+from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_ending import query_ending
 from scrun.supervisor.engines.slurm.job_shim import JobShim
@@ -26,6 +26,7 @@ from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_config import container_config
 from scrun.supervisor.engines.slurm.shim_process import ShimProcess
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
+from scrun.supervisor.engines.slurm.shim_site import SiteContainer
 from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
@@ -72,6 +73,7 @@ class ShimJob(SlurmJob):
         self._forgotten = False
         self._first: ShimProcess | None = None
         self._streams: ContainerStreams | None = None
+        self._site: SiteContainer | None = None
 
     def entered(self) -> AbstractContextManager[None]:
         """See `supervisor.contracts.neighbours.SharesNamespaces`."""
@@ -79,7 +81,8 @@ class ShimJob(SlurmJob):
 
     async def neighbours(self) -> Mapping[str, Mapping[str, Any]]:
         """See `supervisor.contracts.neighbours.SharesNamespaces`."""
-        return await self.shims.neighbours.configs(self._place, self._request.joins)
+        found = await self.shims.neighbours.configs(self._place, self._request.joins)
+        return {} if self._shim_step.site is not None else found
 
     @property
     def sound(self) -> bool:
@@ -135,13 +138,16 @@ class ShimJob(SlurmJob):
 
     async def _create(self, shim: Shim, step: Step, streams: ContainerStreams) -> None:
         place = self._place
-        place.config = await container_config(shim, step, self._node)
+        place.config, more = await container_config(shim, step, self._node), {}
+        if (site := self._shim_step.site) is not None:
+            self._site = site.container(self.id, self._request.directory, step, place.config)
+            place.config, more["site"] = self._site.changed(place.config), self._site.fields()
         await self.shims.neighbours.joined(place, self._request.joins)
         try:
             await shim.call(
                 "create", id=place.id, name=self._request.container, config=place.config,
                 streams=streams.fields, joins=place.joins,
-                variables=of_a_container(self.environment),
+                variables=of_a_container(self.environment), **more,
             )  # fmt: skip
         except ShimError as error:
             self._shim_step.doubt_runtime()
@@ -151,8 +157,10 @@ class ShimJob(SlurmJob):
 
     async def _delete(self, shim: Shim) -> None:
         try:
-            await shim.call("delete", id=self._place.id)
+            reply = await shim.call("delete", id=self._place.id)
             self._forgotten = self._shim_step.is_of_use
+            if words := reply.get("words"):
+                self._request.journal.write("error", f"{self._node}: RunTimeDelete: {words}")
         except EngineError as error:
             self._request.journal.write("verbose", str(error))
 
@@ -186,6 +194,8 @@ class ShimJob(SlurmJob):
             return await self._job_ended() or self._shim_step.lost(self.shims.salloc)
         with trio.move_on_after(_PATIENCE):  # the runtime's `start` may hang
             await first.started()
+        if self._site is not None and (ending := self._site.not_run(exit_code(status), streams)):
+            return ending
         if self._place.id in shim.short_of_memory and not self._killed.is_set():
             return out_of_memory(self.id)
         alone = self.shims.neighbours.are_none(self._place)
@@ -238,7 +248,10 @@ class ShimJob(SlurmJob):
         await first.begun.wait()
         if not first.over:
             shim = await self._shim_step.shim()
-            await shim.call("signal", id=self._place.id, number=number, all=False)
+            if self._site is not None:
+                await self._site.signal(shim, self._place.id, number, lambda: first.over)
+            else:
+                await shim.call("signal", id=self._place.id, number=number, all=False)
 
     async def _kill(self, first: ShimProcess) -> None:
         """End all of its processes, whatever hangs: the runtime's `start`, or the shim."""
@@ -261,7 +274,7 @@ class ShimJob(SlurmJob):
             StateError: The container is not running.
         """
         shim = await self._alive()
-        return ShimSession(shim, self._place.id, self._child_env, program)
+        return ShimSession(shim, self._place.id, self._child_env, program, self._site)
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container by signals.
@@ -270,7 +283,8 @@ class ShimJob(SlurmJob):
             EngineError: The processes could not be signalled.
         """
         name = "CONT" if resume else "STOP"
-        for answer in await self.inspect(lambda state: signal_script(state, name)):
+        own = self._site.pause(resume=resume) if self._site is not None else ""
+        for answer in await self.inspect(lambda state: own or signal_script(state, name)):
             if answer.status:
                 raise EngineError(f"on {answer.node}: {answer.text.strip()}")
 
@@ -281,7 +295,8 @@ class ShimJob(SlurmJob):
             EngineError: The script could not be run.
         """
         shim = await self._alive()
-        state = f'eval "$SCRUN_RUNTIME state {self._request.container}"'
+        by_runtime = f'eval "$SCRUN_RUNTIME state {self._request.container}"'
+        state = by_runtime if self._site is None else self._site.state
         text = script(state)
         if self.shims.neighbours.share_processes(self._place):
             text = BY_MOUNTS + text

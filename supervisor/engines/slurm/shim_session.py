@@ -9,6 +9,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.engine import Program
 from scrun.supervisor.engines.failures import not_started, read_log
 from scrun.supervisor.engines.slurm.exits import exit_code
+from scrun.supervisor.engines.slurm.shim_site import SiteContainer, program_missing
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
 
@@ -21,7 +22,14 @@ _PATIENCE = 10.0
 class ShimSession:
     """A program of `exec` (see `supervisor.contracts.engine.Session`)."""
 
-    def __init__(self, shim: Shim, container: str, child_env: ChildEnv, program: Program) -> None:
+    def __init__(
+        self,
+        shim: Shim,
+        container: str,
+        child_env: ChildEnv,
+        program: Program,
+        site: SiteContainer | None = None,
+    ) -> None:
         """Create it; nothing runs yet.
 
         Args:
@@ -29,7 +37,14 @@ class ShimSession:
             container: The container's id for the shim.
             child_env: The environment of child processes.
             program: What to run.
+            site: What an oci.conf has run for the container, if there is one.
+
+        Raises:
+            EngineError: The site has no command for it.
+            BundleError: The program's description is too long.
         """
+        self._site = site
+        self._what = {"process": program.process} if site is None else site.exec(program.process)
         self._shim = shim
         self._container = container
         self._id = shim.name("exec")
@@ -43,8 +58,8 @@ class ShimSession:
         async with shim.streams(program.stdio, program.terminal, self._child_env) as streams:
             try:
                 await shim.call(
-                    "exec", id=self._id, container=self._container, process=program.process,
-                    streams=streams.fields,
+                    "exec", id=self._id, container=self._container, streams=streams.fields,
+                    **self._what,
                 )  # fmt: skip
             except ShimError as error:
                 return not_started(words_of(error), what="program")
@@ -60,7 +75,9 @@ class ShimSession:
                 raise
             except ShimLost:
                 return killed(signal.SIGKILL)  # with its container, which tells why
-        return exited(exit_code(status))
+        code = exit_code(status)
+        listens = self._site is not None and not (program.program_is_known or program.terminal)
+        return (program_missing(code, streams) if listens else None) or exited(code)
 
     async def signal(self, number: int) -> None:
         """Send a signal to the program.

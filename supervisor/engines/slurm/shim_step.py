@@ -7,19 +7,20 @@ from typing import NamedTuple
 
 import trio
 
-from scrun.core.errors import EngineError
+from scrun.core.errors import EngineError, SettingsError
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
 from scrun.supervisor.engines.slurm.job_state import JobState
+from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.boot import NEEDS_SOURCES, boot_command
 from scrun.supervisor.nodes.code import Sources
 from scrun.supervisor.nodes.code import variables as code_variables
-from scrun.supervisor.nodes.connection import Hello, Shim, ShimLost, connected
+from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost, connected
 from scrun.supervisor.shim.frames import KNOWN_RUNTIME
 
 _WAY_OUT = 10.0
@@ -49,20 +50,31 @@ class ShimStep:
     Attributes:
         step: The run of srun.
         hello: What the shim said first.
+        site: The oci.conf whose commands it runs, if there is one.
     """
 
-    def __init__(self, step: SrunStep, journal: Journal, direct: Direct, place: str = "") -> None:
+    def __init__(
+        self,
+        step: SrunStep,
+        journal: Journal,
+        direct: Direct,
+        confs: SiteConfs,
+        place: str = "",
+    ) -> None:
         """Create it; `run` runs it.
 
         Args:
             step: The run of srun.
             journal: Where messages go.
             direct: Whether and how the shim may connect to us.
+            confs: Where the oci.conf comes from whose commands it runs.
             place: The name of its node, if that is known.
         """
         self._place = place
         self.step = step
         self.hello: Hello | None = None
+        self.site: NodeSite | None = None
+        self._confs = confs
         self._journal = journal
         self._direct = direct
         self._shim: Shim | None = None
@@ -101,7 +113,7 @@ class ShimStep:
         """How containers are launched, for the log."""
         if self.hello is None:
             return "launched by a shim"
-        return f"launched by a shim on {self.node}, with {self.hello.runtime}"
+        return f"launched by a shim on {self.node}, with {means_of(self.hello, self.site)}"
 
     @property
     def node(self) -> str:
@@ -237,20 +249,36 @@ class ShimStep:
 
     async def _get_ready(self, shim: Shim) -> None:
         self.hello = await shim.hello()
-        if not self.hello.runtime:
-            raise self._no_runtime(self.node)
-        if self._place:
+        if self._place and self.hello.runtime:
             _runtimes[self._place] = self.hello.runtime
         if self._direct.allowed:
             await shim.dial(self._direct.ports)
         else:
             self._journal.write("info", f"{self.node}: streams go over srun: Slurm encrypts them")
+        try:
+            self.site = await self._site_on(self.hello, shim)
+        except (SettingsError, ShimError) as error:
+            raise self._refused(str(error)) from None
         needs_no_sources(self.hello)
         self._shim = shim
 
-    def _no_runtime(self, node: str) -> ShimLost:
-        self._words.append(f"{node}: no OCI runtime (crun or runc) works there")
-        return ShimLost(self._words[-1])
+    async def _site_on(self, hello: Hello, shim: Shim) -> NodeSite | None:
+        """Return the oci.conf that counts on a node.
+
+        Raises:
+            SettingsError: That is wrong.
+            ShimError: It cannot be read.
+            ShimLost: There is none, and no runtime; or the shim has gone.
+        """
+        site = await self._confs.of_node(hello, shim)
+        if site is None and not hello.runtime:
+            node = hello.environment.get("SLURMD_NODENAME") or hello.node
+            raise self._refused(f"{node}: no OCI runtime (crun or runc) works there")
+        return site
+
+    def _refused(self, words: str) -> ShimLost:
+        self._words.append(words)
+        return ShimLost(words)
 
     def doubt_runtime(self) -> None:
         """Have the next shim on its node try the runtimes again."""
@@ -264,6 +292,11 @@ class ShimStep:
 def needs_no_sources(hello: Hello) -> None:
     """Note that a shim has come up."""
     _sources.not_needed_by(hello.python)
+
+
+def means_of(hello: Hello, site: NodeSite | None) -> str:
+    """Return what a shim makes containers with, for the log."""
+    return hello.runtime if site is None else f"the commands of {site.where}"
 
 
 def _nothing() -> None:

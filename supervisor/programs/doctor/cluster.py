@@ -252,7 +252,7 @@ async def _oci_conf(call: DoctorCall, report: Reporter) -> None:
     if not call.by_slurm:
         report(Finding(name, "ok", "not needed"))
         return
-    if await trio.to_thread.run_sync(by_shim, call, abandon_on_cancel=True):
+    if await trio.to_thread.run_sync(by_own_shim, call, abandon_on_cancel=True):
         report(Finding(name, "ok", "none is used: a shim calls the runtime on the nodes"))
         return
     version = None
@@ -264,10 +264,9 @@ async def _oci_conf(call: DoctorCall, report: Reporter) -> None:
     )
 
 
-def by_shim(call: DoctorCall) -> bool:
-    """Return whether a shim would launch containers (`[slurm] launch`). Blocks."""
-    launch = call.settings.slurm.launch
-    return launch == "shim" or (launch == "auto" and not os.path.exists(oci_conf_path(call)))
+def by_own_shim(call: DoctorCall) -> bool:
+    """Return whether a shim would call crun or runc (`[slurm] launch`). Blocks."""
+    return call.settings.slurm.launch != "container" and not os.path.exists(oci_conf_path(call))
 
 
 def oci_conf_path(call: DoctorCall) -> str:

@@ -22,7 +22,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter, run_tool
 from scrun.supervisor.programs.doctor.cluster import (
-    by_shim,
+    by_own_shim,
     judge_ping,
     mute,
     oci_conf_path,
@@ -258,7 +258,7 @@ async def _in_job(call: DoctorCall, report: Reporter, job: Job, request: JobRequ
     conf = oci_conf_path(call)
     program = await trio.to_thread.run_sync(_program, call, abandon_on_cancel=True)
     with _token(call, request) as (directory, file, token):
-        shim = await trio.to_thread.run_sync(by_shim, call, abandon_on_cancel=True)
+        shim = await trio.to_thread.run_sync(by_own_shim, call, abandon_on_cancel=True)
         text = _FOR_A_SHIM + script(None, file) if shim else script(program, file)
         _, lines = await _step(job, text)
     seen = read(lines)

@@ -23,7 +23,10 @@ STAYS = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
 def _podman() -> Iterator[Podman]:
     site = Site("slurm", users.ordinary())
     try:
-        with Podman(site, settings='launch = "shim"\n', before=CGROUP2) as podman:
+        with (
+            cluster.without_oci_conf(),
+            Podman(site, settings='launch = "shim"\n', before=CGROUP2) as podman,
+        ):
             yield podman
     finally:
         site.close()

@@ -10,8 +10,10 @@ import pytest
 import trio
 
 from scrun.core.errors import EngineError
+from scrun.settings.file.load import RuntimeSettings
 from scrun.supervisor.engines.slurm.job_state import StepState
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
+from scrun.supervisor.engines.slurm.shim_site import SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
 from scrun.supervisor.shim.frames import EVENT, UNREACHED, Reader, frame
@@ -93,7 +95,8 @@ EXIT += "StepId=1.0 (status=0x7f00)."
 @asynccontextmanager
 async def running(*, allowed: bool = True) -> AsyncIterator[tuple[RanksStep, Srun]]:
     srun = Srun(2)
-    step = RanksStep(cast("SrunStep", srun), Said().journal, Direct(allowed, None), 2)
+    confs = SiteConfs(None, None, RuntimeSettings())
+    step = RanksStep(cast("SrunStep", srun), Said().journal, Direct(allowed, None), confs, 2)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(step.run, [], {})
         yield step, srun

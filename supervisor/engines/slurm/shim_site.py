@@ -1,0 +1,249 @@
+"""Which oci.conf(5) counts for the containers of a shim, and what its commands are for each."""
+
+import itertools
+import os
+import shlex
+import signal
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import trio
+
+from scrun.core.errors import EngineError, SettingsError
+from scrun.core.paths import real_id
+from scrun.model.states import Ending, not_run
+from scrun.settings.file.load import RuntimeSettings
+from scrun.settings.oci_conf.commands import TaskCommands
+from scrun.settings.oci_conf.node_runtime import NodeRuntime, node_runtime
+from scrun.settings.oci_conf.parse import OciConf, parse_oci_conf
+from scrun.settings.oci_conf.patterns import extended
+from scrun.settings.oci_conf.task import Task
+from scrun.supervisor.children.node_scripts import PROCESS_FILE, exec_script, process_variables
+from scrun.supervisor.contracts.engine import Step
+from scrun.supervisor.core.names import user_name
+from scrun.supervisor.engines.failures import program_failure
+from scrun.supervisor.engines.local.spool import changed_config
+from scrun.supervisor.nodes.connection import Hello, Shim, ShimError
+from scrun.supervisor.nodes.streams import ContainerStreams
+
+_KNOWN = 5.0
+_RETRY = 0.05
+
+
+class SiteConfs:
+    """The oci.conf of this machine, and those of nodes that have another one."""
+
+    def __init__(self, here: bytes | None, conf: OciConf | None, runtime: RuntimeSettings) -> None:
+        """Know what this machine has.
+
+        Args:
+            here: The content of the oci.conf beside slurm.conf, or None.
+            conf: The same, parsed.
+            runtime: The section [runtime] of scrun.toml.
+        """
+        self._runtime = runtime
+        self._here = conf
+        self._known = {} if here is None or conf is None else {zlib.crc32(here): conf}
+
+    async def of_node(self, hello: Hello, shim: Shim) -> "NodeSite | None":
+        """Return what counts on a shim's node: its own oci.conf, else that of this machine.
+
+        Raises:
+            SettingsError: The node's is wrong.
+            ShimLost: The shim has gone.
+        """
+        conf = self._here
+        if hello.oci_conf:
+            conf = self._known.get(hello.oci_conf_sum)
+            if conf is None:
+                conf = await self._read(hello, shim)
+        if conf is None:
+            return None
+        return NodeSite(conf, node_runtime(conf, self._runtime), hello)
+
+    async def _read(self, hello: Hello, shim: Shim) -> OciConf:
+        where = f"{hello.node}: {hello.oci_conf}"
+        reply = await shim.call("script", script=f"exec cat -- {shlex.quote(hello.oci_conf)}")
+        if reply["status"]:
+            raise SettingsError(f"{where}: {reply['text'].strip()}")
+        conf = self._known[hello.oci_conf_sum] = parse_oci_conf(reply["text"], where)
+        return conf
+
+
+class NodeSite:
+    """An oci.conf that counts on a node, for the containers of one shim."""
+
+    def __init__(self, conf: OciConf, patterns: NodeRuntime, hello: Hello) -> None:
+        """Use `SiteConfs.of_node`."""
+        self._conf, self._patterns, self._hello = conf, patterns, hello
+        self._numbers = itertools.count()
+
+    @property
+    def where(self) -> str:
+        """What to call it, in the log."""
+        return self._hello.oci_conf or "oci.conf"
+
+    def container(
+        self,
+        job: str,
+        directory: str,
+        step: Step,
+        config: Mapping[str, Any],
+        number: int | None = None,
+    ) -> "SiteContainer":
+        """Return what is run for another container.
+
+        Args:
+            job: The job's number.
+            directory: The job's working directory.
+            step: The container.
+            config: Its config.json, with absolute paths.
+            number: The number of its task; without it, of its place among the shim's containers.
+
+        Raises:
+            SettingsError: A pattern has no value here, or one that cannot be quoted.
+        """
+        uid = real_id("uid")
+        environment = self._hello.environment
+        pid = str(int.from_bytes(os.urandom(8)) | 1 << 63)
+        task = Task(
+            job=job,
+            step=environment.get("SLURM_STEP_ID", "0"),
+            task=str(next(self._numbers) if number is None else number),
+            node=environment.get("SLURMD_NODENAME") or self._hello.node,
+            user=user_name(uid),
+            uid=uid,
+            spool=self._hello.directory,
+            directory=directory,
+            bundle=step.bundle,
+            rootfs=config["root"]["path"],
+            pid=int(pid),
+            arguments=tuple(step.arguments),
+        )
+        if not self._conf.ignore_file_config_json:
+            task = msgspec.structs.replace(task, bundle=task.task_directory(self._conf))
+        commands = TaskCommands(self._conf, self._patterns, task, PROCESS_FILE)
+        return SiteContainer(commands, pid, step)
+
+
+class SiteContainer:
+    """What an oci.conf has a shim run for one container (`site` of `supervisor.shim`)."""
+
+    def __init__(self, commands: TaskCommands, pid: str, step: Step) -> None:
+        """Use `NodeSite.container`."""
+        self._commands = commands
+        self._pid = pid
+        self._step = step
+
+    def fields(self) -> dict[str, object]:
+        """Return the call's `site`.
+
+        Raises:
+            SettingsError: See `NodeSite.container`.
+        """
+        commands, conf = self._commands, self._commands.conf
+        texts = {"kill": commands.kill(signal.SIGKILL), "delete": commands.delete()}
+        if (run := commands.run()) is not None:
+            texts["run"] = run
+        else:
+            texts |= {"create": commands.create(), "start": commands.start()}
+            texts["query"] = commands.query()
+        return {
+            "commands": texts,
+            "pid": self._pid,
+            "step": commands.task.step_directory(conf),
+            "task": commands.task.task_directory(conf),
+            "keep": conf.disable_cleanup,
+            "file": conf.create_env_file,
+            "hides": _expression(conf.env_exclude),
+            "withheld": _expression(conf.run_time_env_exclude),
+            "config": commands.is_container,
+        }
+
+    def changed(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the config.json for the runtime: what slurmstepd would make of it."""
+        commands, conf = self._commands, self._commands.conf
+        if not commands.is_container:
+            return config
+        process = config["process"]
+        pairs = (entry.partition("=") for entry in process.get("env") or ())
+        mount = commands.task.mount_point(conf)
+        return changed_config(
+            config, conf, arguments=process["args"],
+            environment={name: value for name, _, value in pairs}, bundle=self._step.bundle,
+            mount=(commands.task.step_directory(conf), mount) if mount else None,
+        )  # fmt: skip
+
+    async def signal(
+        self, shim: Shim, target: str, number: int, is_over: Callable[[], bool]
+    ) -> None:
+        """Have RunTimeKill send a signal to the container's first process.
+
+        Args:
+            shim: The shim.
+            target: Its id of the container.
+            number: The signal.
+            is_over: Whether the container has ended.
+
+        Raises:
+            EngineError: It was not delivered.
+        """
+        command = self._commands.kill(number)
+        with trio.move_on_after(_KNOWN) as patience:
+            # the runtime does not know a container for some milliseconds after its start
+            while not is_over():
+                try:
+                    await shim.call("signal", id=target, number=number, all=False, command=command)
+                    return
+                except ShimError as error:
+                    reason = str(error)
+                await trio.sleep(_RETRY)
+        if patience.cancelled_caught:
+            raise EngineError(f"the signal was not delivered: {reason}")
+
+    def exec(self, process: Mapping[str, Any]) -> dict[str, object]:
+        """Return the members of the call `exec` for a program.
+
+        Raises:
+            EngineError: The site has no command for it.
+            BundleError: Its description is too long.
+        """
+        variables = process_variables(process)
+        script = exec_script(self._commands.exec(), self.state, variables)
+        return {"command": script, "variables": variables}
+
+    def not_run(self, code: int, streams: ContainerStreams) -> Ending | None:
+        """Return the ending of a container whose program the runtime did not find.
+
+        Only RunTimeRun ends with its container, and has to be heard for that.
+
+        Args:
+            code: Its exit status.
+            streams: The container's, which have ended.
+        """
+        known = self._step.program_is_known or self._step.terminal
+        return None if known else program_missing(code, streams)
+
+    @property
+    def state(self) -> str:
+        """The command that prints the container's state; "" if unknown."""
+        return self._commands.state()
+
+    def pause(self, *, resume: bool) -> str:
+        """Return the command that pauses or resumes it; "" for signals."""
+        return self._commands.pause(resume=resume)
+
+
+def program_missing(code: int, streams: ContainerStreams) -> Ending | None:
+    """Return how what runs in the foreground ended, if the runtime did not find the program."""
+    if not code:
+        return None
+    status = program_failure(streams.first_errors.decode(errors="replace"))
+    return None if status is None else not_run(status)
+
+
+def _expression(text: str | None) -> str | None:
+    """Return an expression of oci.conf(5) as one of Python's."""
+    return None if text is None else extended(text).pattern

@@ -1,0 +1,264 @@
+"""Brings containers and execs into being (see the package's docstring)."""
+
+import json
+import os
+import signal
+
+from .children import exit_status
+from .console import Stdio
+from .files import remove_file, remove_tree, write_private
+from .runtime import merged, pid_file_of, process_of
+from .site import Site
+from .site_containers import SiteContainers
+from .targets import Target
+from .words import Refused, read_log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from .children import Children
+    from .containers import Containers, Reply
+    from .loop import Loop
+    from .mpi import Mpi
+    from .runtime import Runtime
+    from .streams import Streams
+
+_TRY, _TRIES = 0.01, 300
+
+
+class Making:
+    """What makes them, and hands them to `Containers`."""
+
+    def __init__(
+        self,
+        loop: "Loop",
+        children: "Children",
+        streams: "Streams",
+        runtime: "Runtime",
+        directory: str,
+        containers: "Containers",
+        sites: SiteContainers,
+        mpi: "Mpi",
+    ) -> None:
+        """Have made none.
+
+        Args:
+            loop: What waits.
+            children: What starts and reaps.
+            streams: What carries bytes.
+            runtime: The runtime.
+            directory: The shim's directory.
+            containers: Where they are all in.
+            sites: For containers that an oci.conf's commands make.
+            mpi: What the first one gets for MPI.
+        """
+        self._loop, self._children, self._streams = loop, children, streams
+        self._runtime, self._directory = runtime, directory
+        self._containers, self._sites, self._mpi = containers, sites, mpi
+        self._made = 0
+        self._delayed: dict[str, object] = {}
+
+    def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Have the runtime create a container."""
+        config = call["config"]
+        process = config.get("process")
+        variables = call.get("variables", {})
+        if process is not None:
+            self._adapt(process, call["streams"], variables)
+        joins = {kind: self._process_of(other) for kind, other in call.get("joins", {}).items()}
+        if self._delay(call, reply, joins):
+            return
+        target = self._make(call, call["name"], None)
+        target.variables = variables
+        try:
+            if target.site is not None:
+                self._create_by_site(target, target.site, config, reply)
+                return
+            before = self._runtime.join(config, joins)
+            self._runtime.separate(config, f"{os.path.basename(self._directory)}-{self._made}")
+            passed = self._mpi.give(config)
+            write_private(os.path.join(target.place, "config.json"), json.dumps(config))
+            command = self._runtime.create(
+                target.place, target.name, target.stdio.terminal, len(passed)
+            )
+            self._begin(target, before + command, reply, passed)
+            self._mpi.given()
+        except BaseException:
+            self._unmake(target)
+            raise
+
+    def _create_by_site(
+        self, target: Target, site: Site, config: "dict[str, Any]", reply: "Reply"
+    ) -> None:
+        site.prepare(config, target.place)
+        if site.runs:
+            target.made = True
+            reply({"pid": 0})
+        else:
+            self._begin(target, site.command("create"), reply)
+
+    def exec(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Have the runtime run one more program in a container."""
+        container = self._containers.get(call["container"])
+        target = self._make(call, container.name, container)
+        try:
+            if container.site is not None:
+                command = container.site.filled(call["command"])
+                pid = self._sites.run(target, container.site, command, call["variables"])
+                reply({"pid": pid})
+                return
+            process = call["process"]
+            self._adapt(process, call["streams"], container.variables)
+            write_private(process_of(target.place), json.dumps(process))
+            command = self._runtime.exec(target.place, target.name, target.stdio.terminal)
+            self._begin(target, command, reply)
+        except BaseException:
+            self._unmake(target)
+            raise
+
+    def _adapt(
+        self,
+        process: "dict[str, Any]",
+        streams: "dict[str, int]",
+        variables: "Mapping[str, str]",
+    ) -> None:
+        process["env"] = merged(process.get("env") or [], {**os.environ, **variables})
+        if "terminal" in streams and streams.get("rows") and streams.get("columns"):
+            size = {"height": streams["rows"], "width": streams["columns"]}
+            process["consoleSize"] = size
+
+    def _delay(self, call: "dict[str, Any]", reply: "Reply", joins: "Mapping[str, int]") -> bool:
+        """Create a container later if the namespaces cannot be entered yet.
+
+        An ordinary user cannot enter those of a process that is still crun, and nothing tells when
+        the container's program has taken its place.
+        """
+        tries = call.setdefault("tries", _TRIES)
+        if not tries or all(os.access(f"/proc/{pid}/ns/user", os.R_OK) for pid in joins.values()):
+            return False
+
+        def again() -> None:
+            del self._delayed[call["id"]]
+            try:
+                self.create(call, reply)
+            except (OSError, ValueError) as error:
+                reply({"error": str(error)})
+
+        call["tries"] = tries - 1
+        self._delayed[call["id"]] = self._loop.after(_TRY, again)
+        return True
+
+    def cancel(self, target: str) -> None:
+        """Create a container no more that is to be created later."""
+        if target in self._delayed:
+            self._loop.cancel(self._delayed.pop(target))
+
+    def _process_of(self, container: str) -> int:
+        pid = self._containers.get(container).pid
+        if not pid:
+            raise Refused(f"{container}, whose namespaces it is to enter, has ended")
+        return pid
+
+    def _make(self, call: "dict[str, Any]", name: str, container: "Target | None") -> Target:
+        target_id = call["id"]
+        site = Site(call["site"], os.environ) if "site" in call else None
+        by_site = site is not None or (container is not None and container.site is not None)
+        if not (by_site or self._runtime.path):
+            raise Refused("no OCI runtime is installed on this node, neither crun nor runc")
+        if target_id in self._containers.targets:
+            raise Refused(f"{target_id} exists already")
+        if container is not None and container.doomed:
+            raise Refused(f"{container.id} is being deleted")
+        self._made += 1
+        place = os.path.join(self._directory, str(self._made))
+        os.mkdir(place, 0o700)
+        try:
+            stdio = Stdio(self._streams, call["streams"], place, makes_terminal=by_site)
+        except BaseException:
+            remove_tree(place)
+            raise
+        target = Target(target_id, place, name, container, stdio)
+        target.site = site
+        self._containers.targets[target_id] = target
+        return target
+
+    def _unmake(self, target: Target) -> None:
+        if target.site is not None:
+            target.site.remove()
+        target.stdio.abandon()
+        remove_tree(target.place)
+        del self._containers.targets[target.id]
+
+    def _begin(
+        self, target: Target, command: "list[str]", reply: "Reply", passed: "Sequence[int]" = ()
+    ) -> None:
+        self._children.expect()
+        try:
+            stdio = target.stdio.child
+            begun = lambda status: self._begun(target, status, reply)  # noqa: E731
+            self._containers.run(target, command, begun, stdio, passed)
+        except BaseException:
+            self._children.expect_no_longer()
+            raise
+        target.stdio.close_child()
+
+    def _begun(self, target: Target, status: int, reply: "Reply") -> None:
+        """Go on after `create` or `exec`."""
+        if target.site is not None and not status:
+            self._sites.find(target, target.site, lambda pid: self._found(target, pid, reply))
+            return
+        try:
+            pid = self._pid_of(target, status)
+        except (OSError, ValueError) as error:
+            text, log = read_log(target.place, target.stdio.words())
+            self._is_not_there(target, text or str(error), log, reply)
+        else:
+            self._is_there(target, pid, reply)
+
+    def _found(self, target: Target, pid: int, reply: "Reply") -> None:
+        """Go on after RunTimeQuery."""
+        if pid:
+            self._is_there(target, pid, reply)
+        else:
+            text = "RunTimeQuery does not know the new container"
+            self._is_not_there(target, text, "", reply)
+
+    def _is_there(self, target: Target, pid: int, reply: "Reply") -> None:
+        target.begin(pid)
+        reply({"pid": pid})
+        target.stdio.begin()
+        if target.doomed:
+            target.signal_all(signal.SIGKILL)
+        if target.site is not None:
+            self._sites.await_end(target, target.site, pid)
+        else:
+            self._children.claim(pid, lambda status: self._containers.ended(target, status))
+        self._is_known(target)
+
+    def _is_not_there(self, target: Target, text: str, log: str, reply: "Reply") -> None:
+        reply({"error": "it has been deleted" if target.doomed else text, "log": log})
+        target.stdio.fail()
+        if not target.doomed:
+            self._containers.delete({"id": target.id}, _ignore)
+        self._is_known(target)
+
+    def _is_known(self, target: Target) -> None:
+        self._children.expect_no_longer()
+        if target.container is not None:
+            remove_file(process_of(target.place))
+
+    def _pid_of(self, target: Target, status: int) -> int:
+        """Return the first process of what a runtime has begun."""
+        if status:
+            what = "the OCI runtime" if target.site is None else "RunTimeCreate"
+            raise Refused(f"{what} ended with status {exit_status(status)}")
+        with open(pid_file_of(target.place)) as file:
+            pid = int(file.read(32))
+        target.stdio.receive()
+        return pid
+
+
+def _ignore(_: object) -> None:
+    """Answer nobody."""

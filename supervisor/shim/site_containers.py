@@ -1,0 +1,178 @@
+"""Makes containers by the commands of a site's oci.conf(5)."""
+
+import os
+import signal
+
+from .console import device, set_size
+from .processes import children_of, descendants, kill_quietly
+from .site import Asking, is_alive, pid_of, query
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from .children import Children
+    from .containers import Containers
+    from .loop import Loop
+    from .site import Site
+    from .targets import Target
+
+_CREATING = 2.0  # until RunTimeQuery has to know a new container
+_KILLING = 2.0  # for RunTimeKill
+_TRY, _TRIES = 0.05, 40  # until the runtime has made a terminal
+
+
+class SiteContainers:
+    """What differs from containers that crun or runc makes."""
+
+    def __init__(self, loop: "Loop", children: "Children", containers: "Containers") -> None:
+        """Have none.
+
+        Args:
+            loop: What waits.
+            children: What starts and reaps.
+            containers: Where they are all in.
+        """
+        self._loop, self._children, self._containers = loop, children, containers
+
+    def run(
+        self,
+        target: "Target",
+        site: "Site",
+        command: "list[str]",
+        variables: "Mapping[str, str] | None" = None,
+    ) -> int:
+        """Run what stays in the foreground, as the first process of a container or an exec.
+
+        Args:
+            target: The container or exec.
+            site: What an oci.conf has run for it.
+            command: The command.
+            variables: More of its environment.
+        """
+        pid = self._children.spawn(
+            command,
+            lambda status: self._over(target, site, status),
+            target.stdio.child,
+            site.directory,
+            {**site.env, **(variables or {})},
+            terminal=target.stdio.terminal,
+        )
+        target.stdio.close_child()
+        target.begin(pid)
+        target.stdio.begin()
+        self.resized(target)
+        return pid
+
+    def resized(self, target: "Target") -> None:
+        """Pass the size of a terminal on, where it is not the container's own.
+
+        crun 1.8 in the foreground does not: it has one, and makes another for the container.
+        """
+        site = target.site if target.container is None else target.container.site
+        if site is None or not target.stdio.terminal:
+            return
+        if target.container is None and not site.runs:
+            return
+        if target.container is None and site.waits:
+            site.resize(*target.stdio.size)
+        elif target.pid:
+            self._resize(target, _TRIES)
+
+    def _resize(self, target: "Target", tries: int) -> None:
+        found = False
+        for pid in descendants(target.pid) if target.pid else ():
+            try:
+                terminal = os.open(f"/proc/{pid}/fd/0", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+            except OSError:  # it has none, or is not to be looked into
+                continue
+            try:
+                if os.isatty(terminal) and device(terminal) != target.stdio.device:
+                    set_size(terminal, *target.stdio.size)
+                    found = True
+            finally:
+                os.close(terminal)
+        if target.pid and tries and not found:  # the runtime has not made it yet
+            self._loop.after(_TRY, lambda: self._resize(target, tries - 1))
+
+    def start(self, target: "Target", site: "Site") -> None:
+        """Call RunTimeRun."""
+        site.waits = False
+        site.pid = self.run(target, site, site.command("run"))
+        site.note(target.place)
+
+    def _over(self, target: "Target", site: "Site", status: int) -> None:
+        if target.container is None:
+            if not site.is_container:  # what it has started ends with it
+                kill_quietly(-site.pid, signal.SIGKILL)
+            site.pid = 0
+        self._containers.ended(target, status)
+
+    def find(self, target: "Target", site: "Site", found: "Callable[[int], None]") -> None:
+        """Ask until the runtime has created a container; tell its first process, 0 if never."""
+        late: list[bool] = []
+        key = self._loop.after(_CREATING, lambda: late.append(True))
+
+        def will_do(state: "Mapping[str, Any]") -> bool:
+            return bool(late) or state.get("status", "creating") != "creating"
+
+        def told(state: "Mapping[str, Any]") -> None:
+            self._loop.cancel(key)
+            found(pid_of(state))
+
+        self._ask(target, site, will_do, told)
+
+    def await_end(self, target: "Target", site: "Site", pid: int) -> None:
+        """Learn when a container has ended: as the parent of its first process, or by asking."""
+        if self._children.has_ended(pid) or pid in children_of(os.getpid()):
+            self._children.claim(pid, lambda status: self._containers.ended(target, status))
+            return
+
+        def told(_: "Mapping[str, Any]") -> None:
+            if target.pid:
+                self._containers.ended(target, 0)  # nobody tells its status
+
+        self._ask(target, site, lambda state: not is_alive(state), told)
+
+    def _ask(
+        self,
+        target: "Target",
+        site: "Site",
+        will_do: "Callable[[Mapping[str, Any]], bool]",
+        told: "Callable[[Mapping[str, Any]], None]",
+    ) -> None:
+        def ask(answered: "Callable[[dict[str, Any]], None]") -> None:
+            if self._containers.targets.get(target.id) is target:
+                query(site, target.place, run, answered)
+            else:
+                told({})
+
+        def run(
+            command: "list[str]", done: "Callable[[int], None]", stdio: "Sequence[int | None]"
+        ) -> int:
+            return self._containers.run(target, command, done, stdio)
+
+        Asking(self._loop, ask, will_do, told)
+
+    def kill(self, target: "Target", site: "Site", killed: "Callable[[], None]") -> None:
+        """Call RunTimeKill with SIGKILL, then kill what is left and can be seen from here."""
+        if site.waits:  # for `start`, which will not come
+            site.waits = False
+            self._containers.ended(target, signal.SIGKILL)
+            killed()
+            return
+        gone: list[bool] = []
+
+        def go_on(_: int = 0) -> None:
+            if not gone:
+                gone.append(True)
+                self._loop.cancel(late)
+                target.signal_all(signal.SIGKILL)
+                killed()
+
+        late = self._loop.after(_KILLING, go_on)
+        try:
+            self._containers.run(target, site.command("kill"), go_on)
+        except OSError:  # no process is left
+            go_on()
