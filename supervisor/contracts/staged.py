@@ -64,6 +64,7 @@ class Staged(msgspec.Struct, frozen=True):
         copied_from: Where the container's changes go at the end; "" if they are there already, or
             are not wanted.
         image: Where its root file system is from.
+        place: The directory on its node with what it writes; "": it is in the staged bundle.
         view: What to show engines of the container's files; None if this machine does not know
             where they are.
         missed: The engine's options that have no effect, for its user.
@@ -77,6 +78,7 @@ class Staged(msgspec.Struct, frozen=True):
     moved: Moved | None = None
     copied_from: str = ""
     image: Image = ""
+    place: str = ""
     view: View | None = None
     missed: tuple[str, ...] = ()
     final: bool = False

@@ -1,6 +1,10 @@
 """The plugin stage/builtin: stages bundles by scrun's own policy."""
 
+import contextlib
+import functools
+import os
 import subprocess
+import tempfile
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -21,7 +25,9 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.id_maps import cache_of, with_ids
 from scrun.supervisor.staging.image_store import images_for
-from scrun.supervisor.staging.overlaid import Overlays
+from scrun.supervisor.staging.mapped import remove_whoever_owns_it
+from scrun.supervisor.staging.on_node import SENT, removing, sending, unpacking
+from scrun.supervisor.staging.overlaid import OVERLAY, UPPER, Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import owner_of
 from scrun.supervisor.staging.staged_bundle import (
@@ -90,7 +96,7 @@ class BuiltIn:
                     lambda script: trio.from_thread.run(_ask, job, script), cache, images
                 )
             elif not target.elsewhere:
-                overlays = Overlays(_ask_here, cache)
+                overlays = Overlays(_ask_here, cache, keeps=False)
 
         with trio.move_on_after(settings.timeout) as patience:
             # the thread always ends, and leaves nothing behind if it fails
@@ -115,14 +121,50 @@ class BuiltIn:
                     notes=(*filter(None, [why_one_user]), *done.notes),
                 )
             finally:
-                if done.copied_from:
-                    await self._return_changes(done, privileged=not target.rootless)
+                privileged = not target.rootless
+                if done.place and isinstance(job, OnANode):
+                    with trio.CancelScope(shield=True):
+                        await self._bring_from_node(job, done, privileged=privileged)
+                elif done.copied_from:
+                    await self._return_changes(done, privileged=privileged)
         finally:
             # a longer removal goes on in its thread, and stays in the record until it is done
             with trio.move_on_after(_CLEAN_UP, shield=True):
                 await in_thread(stage_out, directory, abandon=True)
 
-    async def _return_changes(self, done: Staged, *, privileged: bool) -> None:
+    async def _bring_from_node(self, job: OnANode, done: Staged, *, privileged: bool) -> None:
+        """Bring back what was written on the node, as a whole; then nothing is left there.
+
+        Raises:
+            StagingError: It is still there; or see `return_changes`.
+        """
+        if not done.copied_from:
+            with contextlib.suppress(EngineError), trio.move_on_after(_ANSWER):
+                await job.ask(removing(done.place, rootless=not privileged))
+            return
+        archive = os.path.join(done.bundle, OVERLAY, "written.tar")
+        said = "no answer"
+        with contextlib.suppress(EngineError), trio.move_on_after(self._settings.timeout):
+            said = await job.ask(sending(done.place, archive, rootless=not privileged))
+        lines = said.split("\n")
+        if SENT not in lines:
+            lost = f"not all of the container's changes are in {done.copied_from}"
+            why = next(filter(None, lines), "no answer")
+            raise StagingError(f"{lost}: they are in {done.place} on its node: {why}")
+        into = await in_thread(
+            functools.partial(tempfile.mkdtemp, prefix="scrun-", dir="/var/tmp")
+        )
+        try:
+            command = unpacking(archive, into, owners=privileged)
+            await carry_out(command, self._request, "unpacking the container's changes")
+            upper = os.path.join(into, UPPER)
+            await self._return_changes(done, privileged=privileged, upper=upper)
+        finally:
+            await in_thread(remove_whoever_owns_it, into)
+
+    async def _return_changes(
+        self, done: Staged, *, privileged: bool, upper: str | None = None
+    ) -> None:
         """Copy changes back, even on errors, unless stage-out is skipped."""
         enough = threading.Event()
 
@@ -140,6 +182,7 @@ class BuiltIn:
                         done.copied_from,
                         privileged=privileged,
                         go_on=lambda: not enough.is_set(),
+                        upper=upper,
                     )
                 )
                 nursery.cancel_scope.cancel()

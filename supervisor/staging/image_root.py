@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scrun.supervisor.staging.overlaid import Rootfs, lay_out
+from scrun.supervisor.staging.overlaid import LaidOut, Rootfs, lay_out
 from scrun.supervisor.staging.overlay_options import Unusable, is_plain
 from scrun.supervisor.staging.survey import MountPoint
 
@@ -24,7 +24,7 @@ def lay_out_image(
     overlays: Overlays,
     *,
     rootless: bool,
-) -> None:
+) -> LaidOut:
     """Lay out a staged bundle whose root file system is an overlay of an image.
 
     Args:
@@ -35,6 +35,9 @@ def lay_out_image(
         overlays: How to ask the node.
         rootless: Whether the container has rights in a user namespace only.
 
+    Returns:
+        How the node mounts it.
+
     Raises:
         Unusable: It cannot be done; something may have been written.
     """
@@ -42,4 +45,4 @@ def lay_out_image(
         raise Unusable("have characters in their path that no mount can have")
     options = f"lowerdir={rootfs},upperdir={empty}" + (",userxattr" if rootless else "")
     mount = MountPoint(rootfs, "overlay", options=options)
-    lay_out(Rootfs(rootfs, mount, config, rootless), directory, overlays)
+    return lay_out(Rootfs(rootfs, mount, config, rootless), directory, overlays)

@@ -7,6 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from scrun.supervisor.staging.on_node import ROOTLESS, making
 from scrun.supervisor.staging.overlay_options import Unusable, marks
 
 if TYPE_CHECKING:
@@ -21,12 +22,15 @@ _TRY = """\
 export LIBMOUNT_FORCE_MOUNT2=always
 cd %s && {
 stat -L -c '%%n %%i %%Y' . %s %s
-%s /bin/sh -c 'mount -t overlay overlay -o "$1" "$2"' sh %s trial/rootfs && echo %s
+%s
+%s /bin/sh -c 'mount -t overlay overlay -o "$1" "$2"' sh %s"$place"%s"$place"%s trial/rootfs &&
+echo %s || { [ "$place" = . ] || rm -rf "$place"; }
 }
 """
+_HERE = "place=."
 _COMPLAINT = re.compile(r"(mount|unshare|stat|(/bin/)?sh): ")
 _SEEN = re.compile(r"(\S+) ([0-9]+) ([0-9-]+)", re.ASCII)
-_ROOTLESS = "unshare --user --map-root-user --mount"
+_ROOTLESS = f"{ROOTLESS} --mount"
 _AS_ROOT = "unshare --mount"
 
 
@@ -59,6 +63,7 @@ class Trial:
         *,
         rootless: bool,
         store: str | None = None,
+        on_node: bool = False,
     ) -> None:
         """Write the script; reads the layers' inodes here.
 
@@ -68,14 +73,18 @@ class Trial:
             layers: The layers.
             rootless: Whether the container has rights in a user namespace only.
             store: The store of images, if there is one.
+            on_node: Whether what is written shall be in a directory of the node.
         """
-        options = [lower, "upperdir=trial/upper", "workdir=trial/work", *marks(users=rootless)]
+        last = ["/trial/work", *marks(users=rootless)]
         self.script = _TRY % (
             shlex.quote(directory),
             shlex.quote(store) if store else "",
             " ".join(f"l/{number}" for number in range(len(layers))),
+            making() if on_node else _HERE,
             _ROOTLESS if rootless else _AS_ROOT,
-            shlex.quote(",".join(options)),
+            shlex.quote(f"{lower},upperdir="),
+            shlex.quote("/trial/upper,workdir="),
+            shlex.quote(",".join(last)),
             _MOUNTED,
         )
         self._store = store

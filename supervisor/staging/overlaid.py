@@ -11,6 +11,7 @@ Those are the engine's own, or copies of them in the store of images.
     overlay/own/            copies of what the container's one user could not use
     overlay/upper/NAME      what the container writes
     overlay/work/NAME       the kernel's own
+    overlay/place           has the name of the node's directory for these two, if they are there
     overlay/trial/          for an attempt to mount, on the node
 
 An overlay for each directory, as mounts of config.json, works with each runtime and however the
@@ -31,10 +32,12 @@ import msgspec
 from scrun.core.errors import described
 from scrun.core.trees import everything_below, remove_tree
 from scrun.oci.userns import has_several
+from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import foreign_in
 from scrun.supervisor.staging.layers import overlay_of, top_level
 from scrun.supervisor.staging.node_trial import TRIAL, Trial, Unseen
+from scrun.supervisor.staging.on_node import place_in, remote, removing
 from scrun.supervisor.staging.overlay_options import (
     Unusable,
     is_plain,
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
 ROOTFS = "rootfs"
 OVERLAY = "overlay"
 UPPER = "upper"
+PLACE = "place"
 _SMALL = (1 << 20, 200)  # bytes and entries
 
 
@@ -68,11 +72,13 @@ class Overlays(msgspec.Struct, frozen=True):
         ask: Runs a script there, and returns what it printed.
         cache: The file for what is known of layers.
         images: The store for layers that the node does not see.
+        keeps: Whether it may have a directory for what is written.
     """
 
     ask: Callable[[str], str]
     cache: str
     images: Images | None = None
+    keeps: bool = True
 
 
 class Rootfs(msgspec.Struct, frozen=True):
@@ -91,7 +97,19 @@ class Rootfs(msgspec.Struct, frozen=True):
     rootless: bool
 
 
-def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> bool:
+class LaidOut(msgspec.Struct, frozen=True):
+    """How a node mounts a root file system.
+
+    Attributes:
+        stored: Whether it mounts copies of the layers.
+        place: The directory on the node with what the container writes; "": the staged bundle.
+    """
+
+    stored: bool
+    place: str = ""
+
+
+def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> LaidOut:
     """Lay out a staged bundle, make sure that the node can mount it, and add to its mounts.
 
     Args:
@@ -100,7 +118,7 @@ def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> bool:
         overlays: How to ask the node.
 
     Returns:
-        Whether the node mounts copies of the layers.
+        How the node mounts it.
 
     Raises:
         Unusable: It cannot be done; something may have been written.
@@ -113,52 +131,75 @@ def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> bool:
     if overlay.users != rootfs.rootless and not overlay.why_not:
         why_not = "have marks of deletions that the node does not read"
         overlay = msgspec.structs.replace(overlay, why_not=why_not)
-    wanted = rootfs.config.get("mounts") or []
-    read_only = bool((rootfs.config.get("root") or {}).get("readonly"))
     try:
-        layout = _laid_out(rootfs, directory, overlay, overlays)
-        if read_only:
-            layout.make_mount_points(wanted)
+        layout, place = _laid_out(rootfs, directory, overlay, overlays)
     except OSError as error:
         raise Unusable(f"cannot be laid out: {described(error)}") from error
+    read_only = ["ro"] if _is_read_only(rootfs.config) else []
     mounts = [
-        mount_of_layers(name, ["ro", *words] if read_only else words)
-        for name, words in layout.options.items()
+        mount_of_layers(name, [*read_only, *words]) for name, words in layout.options.items()
     ]
-    rootfs.config["mounts"] = mounts + wanted
-    return layout.from_store
+    rootfs.config["mounts"] = mounts + (rootfs.config.get("mounts") or [])
+    return LaidOut(layout.from_store, place)
 
 
-def _laid_out(rootfs: Rootfs, directory: str, overlay: Overlay, overlays: Overlays) -> _Layout:
-    """Lay out a staged bundle that the node can mount."""
+def _laid_out(
+    rootfs: Rootfs, directory: str, overlay: Overlay, overlays: Overlays
+) -> tuple[_Layout, str]:
+    """Lay out a staged bundle that the node can mount; return the place for what is written."""
     top = top_level(rootfs.path, overlay)
+    owners = not rootfs.rootless or has_several(rootfs.config)
     stored = None
     if overlays.images is not None and is_plain(overlays.images.path):
-        owners = not rootfs.rootless or has_several(rootfs.config)
         stored = StoredLayers(overlay, overlays.images, rootless=rootfs.rootless, owners=owners)
     unseen: frozenset[int] = frozenset()
     if overlay.why_not:
         unseen = frozenset(range(len(overlay.layers)))
+    may_be_on_node = overlays.keeps and (not rootfs.rootless or not owners)
+    on_node = may_be_on_node and remote(os.path.realpath(directory))
     while True:
         if unseen:
             if stored is None:
                 raise Unusable(overlay.why_not)
             stored.make(unseen)
         layout = _Layout(rootfs, directory, overlay, top, stored)
-        layout.write(overlays.cache, unseen)
-        trial = layout.trial()
+        place = ""
         try:
-            trial.judge(overlays.ask(trial.script))
+            layout.write(overlays.cache, unseen, marks=not on_node)
+            trial = layout.trial(on_node=on_node)
+            answer = overlays.ask(trial.script)
+            place = place_in(answer)
+            trial.judge(answer)
+            if on_node:
+                layout.put(place)
         except Unseen as error:
+            _give_up(overlays, place, rootfs)
             if unseen or stored is None:
                 raise
             if not error.store:
                 raise Unusable(f"{error}; nor is the store of images, {stored.path}") from error
             unseen = error.layers
-            for name in (OVERLAY, ROOTFS):
-                remove_tree(os.path.join(directory, name))
+        except Unusable:
+            _give_up(overlays, place, rootfs)
+            if on_node or not may_be_on_node:
+                raise
+            on_node = True  # perhaps the staged bundle cannot have what is written
         else:
-            return layout
+            return layout, place
+        for name in (OVERLAY, ROOTFS):
+            if os.path.lexists(path := os.path.join(directory, name)):
+                remove_tree(path)
+
+
+def _give_up(overlays: Overlays, place: str, rootfs: Rootfs) -> None:
+    """Remove what the node has made."""
+    if place:
+        with contextlib.suppress(Unusable):
+            overlays.ask(removing(place, rootless=rootfs.rootless))
+
+
+def _is_read_only(config: Mapping[str, Any]) -> bool:
+    return bool((config.get("root") or {}).get("readonly"))
 
 
 def _has_users(config: Mapping[str, Any]) -> bool:
@@ -211,17 +252,19 @@ class _Layout:
     def _path(self, *names: str) -> str:
         return os.path.join(self._directory, *names)
 
-    def write(self, cache: str, unseen: frozenset[int]) -> None:
+    def write(self, cache: str, unseen: frozenset[int], *, marks: bool) -> None:
         """Write everything, and decide on the options.
 
         Args:
             cache: The file for what is known of layers.
             unseen: The numbers of layers that the node cannot use.
+            marks: Whether the kernel has to mark here what the container deletes.
         """
         os.mkdir(self._directory, 0o700)
         for name in ("l", "mine", "own", UPPER, "work", *TRIAL):
             os.mkdir(self._path(name), 0o700)
-        self._try_attributes()
+        if marks:
+            self._try_attributes()
         if 0 not in unseen:
             self._copy_own_layer()
         self._copy_layers(unseen)
@@ -235,6 +278,10 @@ class _Layout:
             self._directory_of_root(name, [self._path("own"), *below])
         self._others()
         self._dress(self._staged, self._rootfs.path)
+        if _is_read_only(self._rootfs.config):
+            mounts = self._rootfs.config.get("mounts") or []
+            upper = self._path(UPPER)
+            make_mount_points(mounts, self._rootfs.path, upper, owners=self._owners)
 
     def _try_attributes(self) -> None:
         """Raise Unusable if deletions of whole directories could not be marked."""
@@ -311,17 +358,26 @@ class _Layout:
             for name in map(os.fsencode, self._top.others):
                 room.take(copy_entry(source, target, name, room=room.left, owners=self._owners))
 
-    def make_mount_points(self, mounts: list[dict[str, Any]]) -> None:
-        """Make mount points that are missing."""
-        upper = self._path(UPPER)
-        make_mount_points(mounts, self._rootfs.path, upper, owners=self._owners)
+    def put(self, place: str) -> None:
+        """Have what is written in a directory of the node."""
+        if not place:
+            raise Unusable("cannot be mounted on the node: it made no directory")
+        write(self._path(PLACE), place.encode())
+        here = os.path.join(self._directory, "")
+        for words in self.options.values():
+            for number, word in enumerate(words):
+                name, _, path = word.partition("=")
+                if name in ("upperdir", "workdir"):
+                    words[number] = f"{name}={place}/{path.removeprefix(here)}"
 
-    def trial(self) -> Trial:
+    def trial(self, *, on_node: bool) -> Trial:
         """Return how the node tries the mount with the most layers."""
         lower = max(self.options.values(), key=lambda words: len(words[0]), default=[""])[0]
         rootless = self._rootfs.rootless
         store = self._stored.folder if self._stored else None
-        return Trial(self._directory, lower, self._layers, rootless=rootless, store=store)
+        return Trial(
+            self._directory, lower, self._layers, rootless=rootless, store=store, on_node=on_node
+        )
 
 
 def _is_small(layer: str) -> bool:

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from scrun.core.errors import StagingError, described
-from scrun.core.paths import real_id
+from scrun.core.paths import read_regular, real_id
 from scrun.core.trees import OPEN_FOLDER, remove
 from scrun.images.place import image_of
 from scrun.images.store import EMPTY
@@ -25,11 +25,20 @@ from scrun.oci.userns import has_several
 from scrun.supervisor.contracts.staged import MOUNTED, Image, Staged
 from scrun.supervisor.core.files import copy, mebibytes, write
 from scrun.supervisor.core.private import make_private, not_ours
+from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.image_root import lay_out_image
 from scrun.supervisor.staging.mapped import remove_mapped
 from scrun.supervisor.staging.mounts import FILES
-from scrun.supervisor.staging.overlaid import OVERLAY, ROOTFS, UPPER, Rootfs, lay_out
+from scrun.supervisor.staging.overlaid import (
+    OVERLAY,
+    PLACE,
+    ROOTFS,
+    UPPER,
+    LaidOut,
+    Rootfs,
+    lay_out,
+)
 from scrun.supervisor.staging.overlay_options import Unusable, opaque
 from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from scrun.supervisor.staging.policy import fit
@@ -152,7 +161,7 @@ def _fill(
     # runc refuses a path with a link ("invalid rootfs: not an absolute path, or a symlink")
     mounted = rootfs = os.path.realpath(os.path.join(bundle, root["path"]))
     staged_rootfs = os.path.join(directory, ROOTFS)
-    why_copied, copied_from = None, ""
+    why_copied, copied_from, place = None, "", ""
     if target.elsewhere:
         rootfs, why_copied = rootfs_for_nodes(rootfs, os.path.realpath(bundle), target)
     own = (facts := image_of(bundle, root["path"])) is not None and not facts.writable
@@ -179,9 +188,10 @@ def _fill(
     image: Image = "copy" if why_copied else ""
     if why_copied and overlays is not None:
         empty = os.path.join(bundle, EMPTY) if own else ""
-        image, said = _overlaid(plan.config, rootfs, directory, target, overlays, empty)
+        laid, said = _overlaid(plan.config, rootfs, directory, target, overlays, empty)
         notes.append(said)
-        copied_from = rootfs
+        if laid is not None:
+            image, place, copied_from = "store" if laid.stored else "layers", laid.place, rootfs
     if image == "copy":
         owners = not target.rootless or has_several(plan.config)
         execute(_copy_command(rootfs, staged_rootfs, owners=owners))
@@ -203,6 +213,7 @@ def _fill(
         tuple(notes),
         copied_from=copied_from,
         image=image,
+        place=place,
         view=None if image in MOUNTED else view,
         missed=plan.missed,
         final=not copied_from,
@@ -216,7 +227,7 @@ def _overlaid(
     target: Target,
     overlays: Overlays,
     empty: str,
-) -> tuple[Image, str]:
+) -> tuple[LaidOut | None, str]:
     """Have the node mount a root file system if it can; return how, and what to log.
 
     An image of scrun's own has an empty directory beside it.
@@ -224,16 +235,15 @@ def _overlaid(
     try:
         if empty:
             rootless = target.rootless
-            lay_out_image(config, rootfs, empty, directory, overlays, rootless=rootless)
-            return "layers", f"root: the node mounts {rootfs}; changes are not kept"
+            laid = lay_out_image(config, rootfs, empty, directory, overlays, rootless=rootless)
+            return laid, f"root: the node mounts {rootfs}; changes are not kept"
         mount = mount_of(rootfs, read_mounts())
-        stored = lay_out(Rootfs(rootfs, mount, config, target.rootless), directory, overlays)
+        laid = lay_out(Rootfs(rootfs, mount, config, target.rootless), directory, overlays)
     except Unusable as error:
         _remove_all(directory, (OVERLAY, ROOTFS))
-        return "copy", f"root: the layers of {rootfs} {error}"
-    what = "copies of the layers" if stored else "the layers"
-    said = f"root: the node mounts {what} of {rootfs}; changes come back at the end"
-    return "store" if stored else "layers", said
+        return None, f"root: the layers of {rootfs} {error}"
+    what = "copies of the layers" if laid.stored else "the layers"
+    return laid, f"root: the node mounts {what} of {rootfs}; changes come back at the end"
 
 
 def _is_removed_at_its_end(config: Mapping[str, Any]) -> bool:
@@ -259,7 +269,12 @@ def _copy_command(rootfs: str, copied: str, *, owners: bool) -> tuple[str, ...]:
 
 
 def return_changes(
-    directory: str, original: str, *, privileged: bool, go_on: Callable[[], bool] = lambda: True
+    directory: str,
+    original: str,
+    *,
+    privileged: bool,
+    go_on: Callable[[], bool] = lambda: True,
+    upper: str | None = None,
 ) -> None:
     """Copy a container's changes in a copied root file system back.
 
@@ -269,6 +284,7 @@ def return_changes(
         privileged: Whether the container ran as root of the node; if not, and with only one
             user, the copy has lost the owners of its files.
         go_on: Called now and then; returns whether there is time left.
+        upper: What was written on the node, brought here; None: it is in the staged bundle.
 
     Raises:
         StagingError: Changes are missing in the original.
@@ -278,7 +294,8 @@ def return_changes(
         owners = privileged or has_several(msgspec.json.decode(Path(config).read_bytes()))
     except OSError as error:
         raise StagingError(f"copying changes back from {directory}: {error.strerror}") from error
-    copied, upper = os.path.join(directory, ROOTFS), os.path.join(directory, OVERLAY, UPPER)
+    copied = os.path.join(directory, ROOTFS)
+    upper = upper or os.path.join(directory, OVERLAY, UPPER)
     if os.path.isdir(upper):
         mark = opaque(users=not privileged)
         bring_difference_back(
@@ -308,6 +325,9 @@ def clean(directory: str, submitted: str) -> None:
     there = os.listdir(directory)
     goes_back = submitted and _CONFIG in there and _FINAL not in there
     if goes_back and os.path.isdir(copied) and not os.path.islink(copied):
+        if os.path.isfile(place := os.path.join(directory, OVERLAY, PLACE)):
+            where = os.fsdecode(read_regular(place))
+            log.warning("%s: what the container wrote was on its node, in %s", directory, where)
         return_changes(directory, os.path.realpath(submitted), privileged=real_id("uid") == 0)
     stage_out(directory)
 

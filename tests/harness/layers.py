@@ -20,6 +20,7 @@ from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.places import program
 from scrun.supervisor.staging import root, staged_bundle
+from scrun.supervisor.staging.on_node import SENT, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.staged_bundle import return_changes, stage_in
@@ -197,8 +198,19 @@ class Image:
         subprocess.run([*(ROOTLESS if self.rootless else AS_ROOT), whole], check=True)
 
     def end(self, staged: Staged) -> None:
-        """Bring back what was changed."""
-        return_changes(staged.bundle, staged.copied_from, privileged=not self.rootless)
+        """Bring back what was changed, from the node if it is there."""
+        upper = None
+        if staged.place:
+            archive, into = str(self._base / "written.tar"), self._base / "written"
+            said = ask(sending(staged.place, archive, rootless=self.rootless))
+            assert said.splitlines()[-1] == SENT, said
+            assert not os.path.exists(staged.place)
+            into.mkdir()
+            subprocess.run(unpacking(archive, str(into), owners=not self.rootless), check=True)
+            upper = str(into / "upper")
+        return_changes(
+            staged.bundle, staged.copied_from, privileged=not self.rootless, upper=upper
+        )
 
 
 def filled(folder: str, size: int) -> Facts:

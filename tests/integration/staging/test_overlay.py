@@ -146,12 +146,12 @@ def files(podman: Podman, container: str) -> list[str]:
     return sorted(kept)
 
 
-def as_with_runc(podman: Podman) -> None:
+def as_with_runc(podman: Podman, script: str = CHANGES) -> None:
     """Make the same changes with scrun and with runc, and compare what is there afterwards."""
-    podman.must(*RUN, "--name", "ours", "layers", "sh", "-c", CHANGES)
+    podman.must(*RUN, "--name", "ours", "layers", "sh", "-c", script)
     command = podman.command[: podman.command.index("--runtime")]
     runc = [*podman.prefix, *command, "--runtime", "runc"]
-    words = ("--name", "theirs", "--pids-limit", "0", "layers", "sh", "-c", CHANGES)
+    words = ("--name", "theirs", "--pids-limit", "0", "layers", "sh", "-c", script)
     done = run_program([*runc, *RUN, *words], env=podman.environment, cwd=podman.site.base)
     assert done.returncode == 0, done.stderr
     assert changes(podman, "ours") == changes(podman, "theirs")
@@ -303,6 +303,57 @@ def test_layers_that_the_nodes_do_not_see() -> None:
 def test_a_home_of_somebody_else(overlay: Podman) -> None:
     options = ("--rm", "--user", "1000:1000", "--userns", "keep-id")
     assert overlay.must(*RUN, *options, "busybox", "id", "-u") == "1000\n"
+
+
+# A scratch directory that no overlay can be written to
+
+
+@contextlib.contextmanager
+def network_scratch(user: User, settings: str = "") -> Iterator[Podman]:
+    """podman; staged bundles are on a file system that knows no owners and no marks, as NFS."""
+    site = Site("slurm", user)
+    disks = Path(os.environ["SLURM_CONF"]).parents[1] / "disks"
+    disk = disks / site.base.name
+    below = site.base / "below"
+    for folder in (disk, below):
+        folder.mkdir()
+        user.give(folder)
+    options = ("--chown-deny", "--chgrp-deny", "--xattr-none", "-o", "allow_other")
+    run_program(["bindfs", *options, str(below), str(disk)])
+    staging = f'[staging]\nscratch = "{disk}"\n'
+    log = f'[log]\nfile = "{site.base / LOG}"\n'
+    try:
+        with Podman(site, log + staging + settings, storage="overlay") as podman:
+            yield podman
+    finally:
+        site.close()
+        run_program(["umount", str(disk)])
+        disk.rmdir()
+
+
+def places(podman: Podman) -> list[Path]:
+    """What is left on the nodes, which have this machine's /tmp."""
+    found = Path("/tmp").glob("scrun-written-*")
+    return [path for path in found if path.stat().st_uid == podman.site.user.uid]
+
+
+def test_what_is_written_is_on_the_node() -> None:
+    """Of a container with one user: the others' files could not be staged there anyway."""
+    with network_scratch(ordinary()) as podman:
+        build(podman)
+        (podman.site.base / LOG).unlink()
+        as_with_runc(podman, CHANGES.replace("chown 33:44", "touch"))
+        assert MOUNTED in said(podman)
+        assert COPIED not in said(podman)
+        podman.must("start", "--attach", "ours")
+        podman.must(*RUN, "--rm", "layers", "sh", "-c", "echo x >/etc/x")
+        container = begin(podman, script=f"echo kept >/etc/kept; {STAYS}")
+        podman.must("kill", "--signal", "KILL", container)
+        podman.must("wait", container)
+        podman.must("start", container)
+        assert podman.must("exec", container, "cat", "/etc/kept") == "kept\n"
+        podman.must("rm", "--force", "--time", "0", container)
+        wait_while("places", lambda: places(podman), 10)
 
 
 # Root's engines

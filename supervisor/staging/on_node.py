@@ -1,0 +1,72 @@
+"""What a container writes, on its node, where no overlay can write to the staged bundle.
+
+That is so on NFS and most parallel file systems. Before the container runs, a script makes a
+private directory in the node's TMPDIR; afterwards another one sends what was written there as an
+archive beside the staged bundle. Only where all files belong to one user, or to root's containers:
+others could not be sent or removed by the job's user. Pure but for `remote`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from scrun.supervisor.staging.overlay_options import is_plain
+from scrun.supervisor.staging.survey import mount_of, read_mounts
+
+SENT = "sent"
+"""The last line if all was sent."""
+
+ROOTLESS = "unshare --user --map-root-user"
+
+# no overlay can be written to these
+_REMOTE = re.compile(
+    r"(nfs|cifs|smb|lustre|gpfs|beegfs|ceph|9p|afs|fuse|glusterfs|orangefs)", re.ASCII
+)
+_PLACE = re.compile(r"^place (/\S+)$", re.ASCII | re.MULTILINE)
+_MAKE = """\
+place=$(mktemp -d "${TMPDIR:-/tmp}/scrun-written-XXXXXXXXXX") && cp -a upper work trial "$place" &&
+echo "place $place" &&
+"""
+_REMOVE = "chmod -R u+rwX {0}; rm -rf {0}"
+_SEND = """\
+cd {0} && {1} tar --create --file {2}.part --format=posix --xattrs --xattrs-include='*' upper &&
+mv {2}.part {2} && echo {3} && cd / && {1} sh -c {4}
+"""
+
+
+def remote(directory: str) -> bool:
+    """Return whether a directory is on a file system that cannot have what an overlay writes."""
+    return bool(_REMOTE.match(mount_of(directory, read_mounts()).kind))
+
+
+def making() -> str:
+    """Return the words of a shell that make the directory; `$place` is its path."""
+    return _MAKE
+
+
+def place_in(answer: str) -> str:
+    """Return the directory that a node says it has made, or ""."""
+    found = _PLACE.search(answer)
+    return found[1] if found and is_plain(found[1]) else ""
+
+
+def removing(place: str, *, rootless: bool) -> str:
+    """Return a script that removes the directory."""
+    script = shlex.quote(_REMOVE.format(shlex.quote(place)))
+    return f"{ROOTLESS if rootless else ''} sh -c {script}"
+
+
+def sending(place: str, archive: str, *, rootless: bool) -> str:
+    """Return a script that sends what was written, and then removes the directory."""
+    before = ROOTLESS if rootless else ""
+    quoted = shlex.quote(place)
+    remove = shlex.quote(_REMOVE.format(quoted))
+    return _SEND.format(quoted, before, shlex.quote(archive), SENT, remove)
+
+
+def unpacking(archive: str, into: str, *, owners: bool) -> tuple[str, ...]:
+    """Return the command that unpacks what was sent."""
+    how = ("--same-owner", "--numeric-owner") if owners else ("--no-same-owner",)
+    words = ("tar", "--extract", "--file", archive, "--directory", into, "--preserve-permissions")
+    return (*words, *how, "--xattrs", "--xattrs-include=*")

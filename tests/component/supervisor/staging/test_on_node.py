@@ -1,0 +1,103 @@
+"""Staged bundles on file systems that no overlay can be written to: FUSE here, NFS at sites."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scrun.supervisor.staging import overlaid
+from scrun.supervisor.staging.on_node import removing
+from scrun.supervisor.staging.staged_bundle import clean, stage_out
+from tests.harness.layers import Image, ask, listing
+
+CHANGES = """
+echo new >etc/new; mkdir -p a/b; echo x >a/b/x; echo other >etc/passwd; chmod 4750 etc/hosts
+rm -r usr/share; mkdir usr/share; echo two >usr/share/two; ln -sf /bin/other bin/ash; mkfifo etc/f
+mv empty/old empty/moved; ln etc/new etc/twice; echo y >motd; touch bin/closed; chmod 0 bin/closed
+mkdir bin/dir; chmod 0 bin/dir
+"""
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Image]:
+    one = Image(tmp_path, monkeypatch)
+    (one.layers[2] / "empty/old").write_text("old")
+    below, scratch, node = (tmp_path / name for name in ("below", "scratch", "node"))
+    for folder in (below, scratch, node):
+        folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(node))
+    subprocess.run(["bindfs", "--xattr-none", below, scratch], check=True, timeout=10)
+    one.staged = scratch / "staged"
+    try:
+        yield one
+        stage_out(str(one.staged))
+        assert not one.staged.exists()
+        assert os.listdir(node) == [], "nothing is left on the node"
+    finally:
+        subprocess.run(["umount", scratch], check=True, timeout=10)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("rootless", [True, False])
+def test_what_is_written_comes_back(
+    image: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, rootless: bool, knows: bool
+) -> None:
+    """By the kind of the file system, or after an attempt."""
+    if not knows:
+        monkeypatch.setattr(overlaid, "remote", lambda _: False)
+    image.rootless = rootless
+    image.mounted()
+    subprocess.run(["cp", "-a", image.rootfs, tmp_path / "expected"], check=True)
+    subprocess.run(["/bin/sh", "-ec", CHANGES], cwd=tmp_path / "expected", check=True)
+    staged = image.stage()
+    assert staged.image == "layers", staged.notes
+    assert staged.place.startswith(f"{tmp_path}/node/scrun-written-")
+    image.run(CHANGES)
+    image.end(staged)
+    assert listing(image.rootfs) == listing(tmp_path / "expected")
+
+
+def test_nothing_changes_without_changes(image: Image) -> None:
+    image.mounted()
+    before = [(path, path.lstat().st_mtime_ns) for path in sorted(image.rootfs.rglob("*"))]
+    staged = image.stage()
+    image.run("ls -R . >/dev/null")
+    image.end(staged)
+    after = [(path, path.lstat().st_mtime_ns) for path in sorted(image.rootfs.rglob("*"))]
+    assert after == before
+
+
+def test_what_a_killed_supervisor_has_left(image: Image, caplog: pytest.LogCaptureFixture) -> None:
+    """The node is out of reach: its log says what is lost."""
+    image.mounted()
+    staged = image.stage()
+    image.run("echo x >etc/new; echo y >new")
+    caplog.set_level("WARNING")
+    clean(str(image.staged), str(image.rootfs))
+    assert f"was on its node, in {staged.place}" in caplog.text
+    assert not (image.rootfs / "etc/new").exists()
+    assert (image.rootfs / "new").read_text() == "y\n"
+    ask(removing(staged.place, rootless=True))
+
+
+def test_a_node_that_refuses_keeps_nothing(image: Image) -> None:
+    image.mounted()
+    image.node = lambda script: ask(script.replace("-t overlay", "-t none"))
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert "cannot be mounted on the node: mount:" in staged.notes[0]
+
+
+def test_layers_that_the_node_does_not_see(image: Image) -> None:
+    """The directory that was made for the first attempt is removed."""
+    image.with_store = True
+    image.recorded()
+    image.mounted()
+    image.hidden(image.store)
+    staged = image.stage()
+    assert staged.image == "store", staged.notes
+    image.run("echo x >etc/new")
+    image.end(staged)
+    assert (image.rootfs / "etc/new").read_text() == "x\n"
