@@ -151,11 +151,11 @@ def in_pods(faults: Sequence[Fault]) -> list[Fault]:
 def with_linger(faults: Sequence[Fault]) -> list[Fault]:
     """Return those of containers whose jobs wait for the next one.
 
-    One that ends may have passed its job on: another container would be hit.
+    One that ends may have passed its job and its shim on: another container would be hit.
     """
-    others = [fault for fault in faults if fault.target not in ("salloc", "job")]
-    jobs = [fault for fault in faults if fault not in others]
-    return others + _not_at((ENDING, DELETING), jobs)
+    others = [fault for fault in faults if fault.beside_it == NONE]
+    shared = [fault for fault in faults if fault not in others]
+    return others + _not_at((ENDING, DELETING), shared)
 
 
 def _not_at(moments: Sequence[Moment], faults: Sequence[Fault]) -> list[Fault]:

@@ -129,7 +129,8 @@ def test_what_has_passed_on_its_job_is_not_hit_by_it() -> None:
     moments = {fault.moments for fault in with_linger(find("job-cancel,salloc-kill"))}
     assert all(not {ENDING, DELETING} & {*one} for one in moments)
     assert with_linger(find("salloc", DELETING)) == []
-    assert with_linger(find("shim")) == find("shim")
+    assert with_linger(find("shim", ENDING)) == []
+    assert with_linger(find("client")) == find("client")
 
 
 def test_faults_by_their_names() -> None:
