@@ -54,6 +54,11 @@ class Task:
         self._name = name
 
     @property
+    def where(self) -> str:
+        """Which it is, for people."""
+        return f"task {self.rank.number} on {self.rank.node}"
+
+    @property
     def is_short_of_memory(self) -> bool:
         """Whether it may have ended for want of memory."""
         return self.id in self.rank.shim.short_of_memory

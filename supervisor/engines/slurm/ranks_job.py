@@ -29,7 +29,7 @@ from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.rank_task import Task, for_all
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
-from scrun.supervisor.engines.slurm.shim_config import container_config
+from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
 from scrun.supervisor.engines.slurm.shim_process import ShimProcess
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
@@ -133,6 +133,9 @@ class RanksJob(SlurmJob):
         """
         del call, console
         ranks = await self._ranks_step.ranks()
+        for rank in ranks:
+            if self._ranks_step.sites[rank.number] is not None:
+                check_pmi(self._options, rank.node)
         self._request.journal.write("info", f"job {self.id}: {self._ranks_step.what}")
         config = await container_config(ranks[0].shim, step, ranks[0].node)
         async with unwrapped() as nursery, self._connected(ranks, step) as shared:
@@ -197,7 +200,7 @@ class RanksJob(SlurmJob):
             for task in self._tasks:
                 nursery.start_soon(create, task)
         for task, error in failed:
-            where = f"task {task.rank.number} on {task.rank.node}: " * (len(self._tasks) > 1)
+            where = f"{task.where}: " * (len(self._tasks) > 1)
             raise NotMade(f"{where}{words_of(error)}", shown=False)
 
     async def _begin(self) -> None:
@@ -215,15 +218,14 @@ class RanksJob(SlurmJob):
     async def _how_it_ended(self, first: ShimProcess, shared: SharedStreams) -> Ending:
         """Wait for the ends of all tasks and for their output, and say how it ended."""
         step, salloc = self._ranks_step, self._held.state
-        lost = False
+        lost: list[Task] = []
         async with unwrapped() as nursery:
 
             async def wait(task: Task) -> None:
-                nonlocal lost
                 try:
                     await task.wait(self._killed)
                 except ShimLost:
-                    lost = True
+                    lost.append(task)
                     nursery.cancel_scope.cancel()
 
             for task in self._tasks:
@@ -240,7 +242,7 @@ class RanksJob(SlurmJob):
                 return ending
             if self._step.state.aborted and any(statuses):  # KillOnBadExit of slurm.conf(5)
                 return exited(128 + signal.SIGKILL)
-            return step.lost(salloc)
+            return step.lost(salloc, f"{lost[0].where}: ")
         with trio.move_on_after(_PATIENCE):  # the runtime's `start` may hang
             await first.started()
         for task in self._tasks:

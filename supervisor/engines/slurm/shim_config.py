@@ -2,11 +2,12 @@
 
 import os
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from scrun.core.errors import StagingError, described
+from scrun.core.errors import SettingsError, StagingError, described
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.local.environment import with_variables
@@ -44,6 +45,23 @@ async def container_config(shim: Shim, step: Step, node: str) -> dict[str, Any]:
         "env": with_variables(config["process"].get("env") or (), step.variables),
     }
     return config
+
+
+def check_pmi(options: Sequence[str], node: str) -> None:
+    """Refuse PMI where the commands of an oci.conf make the container: they pass no descriptor on.
+
+    Args:
+        options: Options of the step's srun.
+        node: Whose oci.conf it is.
+
+    Raises:
+        SettingsError: PMI is asked for.
+    """
+    if any(option.lower() == "--mpi=pmi2" for option in options):
+        raise SettingsError(
+            f"SCRUN_MPI_TYPE=pmi2: cannot work: the commands of the oci.conf on {node} do not "
+            "pass its descriptor on: leave it out and start the ranks with mpirun in the container"
+        )
 
 
 def _content(path: str) -> bytes:

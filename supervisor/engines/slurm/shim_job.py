@@ -23,7 +23,7 @@ from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.neighbours import Place
 from scrun.supervisor.engines.slurm.node import NodeCommands
-from scrun.supervisor.engines.slurm.shim_config import container_config
+from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_config
 from scrun.supervisor.engines.slurm.shim_process import ShimProcess
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer
@@ -113,6 +113,8 @@ class ShimJob(SlurmJob):
         """
         del call, console
         shim = await self._shim_step.shim()
+        if self._shim_step.site is not None:
+            check_pmi(self._options, self._node)
         self._place.id = shim.name("container")
         journal = self._request.journal
         journal.write("info", f"job {self.id}: {self._shim_step.what}")

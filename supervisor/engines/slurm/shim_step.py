@@ -160,17 +160,19 @@ class ShimStep:
                 return seen
         return exited(code)
 
-    def lost(self, salloc: JobState | None) -> Ending:
+    def lost(self, salloc: JobState | None, where: str = "") -> Ending:
         """Return the ending of a container whose shim has gone without a word. `leave` first.
 
         Args:
             salloc: As for `ending`.
+            where: Which shim, if it has several.
         """
         ended = step_exit(self.step.state, self._status)
         seen = ending_of_step(self.step.state, ended, salloc)
         if seen.reason == "out-of-memory":
             return seen
-        return taken("scrun-failure", f"the step of the container's shim ended: {self.reason}")
+        text = f"the step of the container's shim ended: {where}{self.reason}"
+        return taken("scrun-failure", text)
 
     async def run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
         """Run the step until it ends or is to be left.

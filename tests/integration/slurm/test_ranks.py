@@ -3,6 +3,7 @@
 What does not depend on the launch is in test_nodes.py.
 """
 
+import contextlib
 import hashlib
 import os
 import random
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeSite
-from tests.harness import cluster
+from tests.harness import cluster, users
 from tests.harness.life import Life
 from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import Site, several_lives
@@ -34,13 +35,18 @@ LABELS = {"SCRUN_LABELIO": "1"}
 CLIENT = Path(__file__).parents[2] / "data" / "pmi2.py"
 
 
+@pytest.fixture(scope="module")
+def _site() -> Iterator[Site]:
+    with contextlib.closing(Site("slurm", users.ordinary(), settings=SHIM)) as made:
+        yield made
+
+
 @pytest.fixture
-def site(make_site: MakeSite) -> Iterator[Site]:
-    made = make_site("slurm-user", settings=SHIM)
-    before = directories(made)
-    yield made
-    made.settle(20)
-    wait_while("shims' directories", lambda: [d for d in directories(made) if d not in before])
+def site(_site: Site) -> Iterator[Site]:
+    before = directories(_site)
+    yield _site
+    _site.clear()
+    wait_while("shims' directories", lambda: [d for d in directories(_site) if d not in before])
 
 
 def by_srun(site: Site, *words: str) -> list[str]:
@@ -232,7 +238,7 @@ def test_a_shim_is_killed(site: Site) -> None:
     life = site.shell("echo up; sleep 600", environment=TWO).created().start().says("up", times=2)
     signal_quietly(shims_of(life)[1], signal.SIGKILL)
     assert life.wait(40) == 125
-    assert "the step of the container's shim ended" in life.errors()
+    assert "the step of the container's shim ended: task 1 on node2: " in life.errors()
     life.delete()
     several_lives(site)  # the next shim removes what the killed one has left
 

@@ -280,3 +280,13 @@ def test_several_tasks(make: MakeShimSite, shared: Path) -> None:
     assert sorted(name.split(".")[-1] for name in created) == ["0", "1"]
     assert called(shared).count("delete") == 2
     site.settle()
+
+
+@pytest.mark.parametrize("tasks", ["1", "2"])
+def test_mpi_that_its_commands_do_not_pass_on(
+    make: MakeShimSite, shared: Path, tasks: str
+) -> None:
+    site = make(logging(shared, "run"))
+    asked = {"SCRUN_MPI_TYPE": "pmi2", "SCRUN_JOB_NUM_NODES": tasks}
+    said = site.life("true", environment=asked).refused()
+    assert "SCRUN_MPI_TYPE=pmi2: cannot work: the commands of the oci.conf on node1 do not" in said
