@@ -79,6 +79,7 @@ _CREATE: tuple[Option, ...] = (
 )
 
 OF_IMAGES: tuple[Option, ...] = (
+    ("all-env", "", None, USED, ONCE, "Image: pass on all variables that it does not set"),
     ("cpus-per-task", "c", "N", USED, ONCE, "Image: processors for each task"),
     ("entrypoint", "", "COMMAND", USED, ONCE, "Image: instead of its own entrypoint"),
     ("env", "e", "NAME=VALUE", USED, MANY, "Image: set a variable, or pass yours on"),
@@ -352,6 +353,11 @@ COMMANDS: dict[str, Command] = {
         "List the engines and stagers that are installed",
         (),
         (("format", "f", "table|json", USED, ONCE, "How to print them (default: table)"),),
+    ),
+    "shims": (
+        "Print the directory of a srun and sbatch with pyxis' options",
+        ("<pyxis>", "[argument...]"),
+        (),
     ),
     "version": ("Show the version", (), ()),
     "help": ("Show help, for all or for one command", ("[command]",), ()),

@@ -23,7 +23,7 @@ from scrun.images.leases import Lease, lease_of
 from scrun.images.store import Entry, Store
 from scrun.images.tags import digest_of_words
 from scrun.oci.ids import check_id
-from scrun.pull.container import Wishes, config_of, mount_of, variables, words_of
+from scrun.pull.container import Wishes, all_variables, config_of, mount_of, variables, words_of
 from scrun.pull.copy import copy_of
 from scrun.pull.get import Request, get
 from scrun.pull.interrupts import Interrupted, interruptible
@@ -107,6 +107,7 @@ def _wishes(parsed: Parsed, command: "tuple[str, ...]") -> Wishes:
         entrypoint=() if parsed.count("no-entrypoint") else words_of(entrypoint)
         if entrypoint is not None else None,
         env=variables(parsed.texts("env"), os.environ),
+        below=all_variables(os.environ) if parsed.count("all-env") else (),
         cwd=_absolute(parsed.text("workdir") or ""),
         mounts=tuple(map(mount_of, parsed.texts("mount"))),
         home=_home() if parsed.count("home") else "",

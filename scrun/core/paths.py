@@ -29,6 +29,9 @@ BUILDS = "@build-"
 BUILDAH = b"buildah-"
 """Begins the name of the process in which buildah calls the runtime."""
 
+SHIMS = "/scrun/shims/pyxis"
+"""Ends the directory of `scrun shims pyxis`, whose srun calls scrun: scrun must not call it."""
+
 _LINKS = 40
 _NOBODY = 65534
 """The owner shown for files of users whom a user namespace does not map (user_namespaces(7))."""

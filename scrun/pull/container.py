@@ -23,6 +23,7 @@ _OF_THE_NODE = ("/etc/hosts", "/etc/resolv.conf")
 _NAMESPACES = ("pid", "mount")
 _LEFT_OUT = ("/dev/mqueue", "/dev/shm")  # need a namespace of their own
 _WRITABLE = ("/run", "/tmp", "/var/tmp")  # also of a container that is read-only, as with podman
+_OF_THE_CALLER = ("_", "HOME", "OLDPWD", "PATH", "PWD", "SHLVL", "TMPDIR")
 _FLAGS = (
     "ro", "rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "shared", "rshared",
     "nosuid", "nodev", "noexec",
@@ -36,6 +37,7 @@ class Wishes(msgspec.Struct, frozen=True):
         command: Instead of the image's command.
         entrypoint: Instead of the image's entrypoint; None: the image's.
         env: `NAME=VALUE`.
+        below: Variables that the image may set otherwise, `NAME=VALUE`.
         cwd: The working directory; "" for the image's.
         mounts: Entries of config.json.
         home: The home directory to mount; "": none.
@@ -47,6 +49,7 @@ class Wishes(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] | None = None
     env: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
     cwd: str = ""
     mounts: tuple[dict[str, Any], ...] = ()
     home: str = ""
@@ -112,6 +115,17 @@ def variables(given: Sequence[str], environment: Mapping[str, str]) -> tuple[str
     return tuple(found)
 
 
+def all_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the caller's variables, but for those that belong to this machine or to Slurm."""
+    return tuple(
+        f"{name}={value}"
+        for name, value in environment.items()
+        if name.isidentifier()
+        and name not in _OF_THE_CALLER
+        and not name.startswith(("SLURM_", "SCRUN_", "PYXIS_", "XDG_"))
+    )
+
+
 def config_of(defaults: Defaults, wishes: Wishes, spec: dict[str, Any]) -> dict[str, Any]:
     """Make the config.json.
 
@@ -129,7 +143,9 @@ def config_of(defaults: Defaults, wishes: Wishes, spec: dict[str, Any]) -> dict[
     if not (args := [*entrypoint, *command]):
         raise UsageError("the image names no command: write one after it")
     process["args"] = args
-    process["env"] = _merged(process["env"], defaults.env, _added(wishes), wishes.env)
+    process["env"] = _merged(
+        process["env"], wishes.below, defaults.env, _added(wishes), wishes.env
+    )
     process["cwd"] = wishes.cwd or defaults.cwd or "/"
     process["user"] = _user(defaults, wishes.user)
     process["terminal"] = wishes.terminal

@@ -168,6 +168,9 @@ def test_all_of_the_table_slurm(built: Path) -> None:
 def test_nothing_that_scrun_does_not_have(built: Path) -> None:
     known = {f"--{option[0]}" for _, option in every_option()}
     known |= {request.option for request in requests.TABLE.values()}
+    # of srun, and of pyxis
+    known |= {"--error", "--export", "--input", "--output", "--container-image"}
+    known |= {"--container-mounts", "--container-name"}
     # of podman and docker
     known |= {"--annotation", "--network", "--rm", "--runtime", "--cpus", "--memory", "--gpus"}
     for page in PAGES:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from scrun.core.errors import EngineUnavailable
-from scrun.core.paths import real_id
+from scrun.core.paths import SHIMS, real_id
 from scrun.settings.oci_conf.parse import OciConf
 from scrun.supervisor.children.processes import SYSTEM_PATH, ChildEnv, own_program
 
@@ -131,7 +131,8 @@ def find_tools(directory: str | None, conf: str | None, environment: Mapping[str
     Raises:
         EngineUnavailable: One of them is missing.
     """
-    path = directory or os.pathsep.join([environment.get("PATH", ""), SYSTEM_PATH])
+    folders = [*environment.get("PATH", "").split(os.pathsep), SYSTEM_PATH]
+    path = directory or os.pathsep.join(each for each in folders if not each.endswith(SHIMS))
     found = {name: _find(name, path) for name in ("salloc", "srun", "scancel")}
     if missing := [name for name, tool in found.items() if tool is None]:
         where = directory or "PATH"

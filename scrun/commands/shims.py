@@ -1,0 +1,206 @@
+"""scrun shims: programs to put before Slurm's in PATH, which take pyxis' options as well.
+
+`scrun shims pyxis` writes them and prints their directory. Each is a script for sh that becomes
+Slurm's own program unless there is something of pyxis' on the command line; else it calls `scrun
+shims pyxis srun ARGUMENT…`, which becomes `run IMAGE`.
+
+Errors: UsageError; else those of `run IMAGE` and of Slurm's program.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+
+from scrun.cli.parse import Parsed
+from scrun.core.errors import SettingsError, UsageError
+from scrun.core.output import say
+from scrun.core.paths import SHIMS, replaceable
+from scrun.pull.pyxis import (
+    HELP,
+    Call,
+    batch_options,
+    batch_script,
+    container_options,
+    exported,
+    options_of,
+    requests_of,
+    streams_of,
+    understand,
+)
+
+_TOOLS = ("srun", "sbatch")
+_SCRIPT = """\
+#!/bin/sh
+# written by `scrun shims pyxis`: Slurm's own program, or scrun where there are options of pyxis
+tool=${0##*/} here=${0%%/*} ours=${PYXIS_CONTAINER_IMAGE-}${PYXIS_CONTAINER_NAME-}
+for word do
+	case $word in
+	--container-id*) ;;
+	--container-*|--no-container-*|--help|-h) ours=yes ;;
+	*)
+		[ $tool = srun ] || ! [ -f "$word" ] ||
+			! grep -q '^#SBATCH.* --.*container-' "$word" || ours=yes
+		;;
+	esac
+done
+[ -z "$ours" ] || exec %s shims pyxis $tool "$@"
+old=$IFS IFS=:
+for folder in $PATH; do
+	IFS=$old
+	[ "$folder" = "$here" ] || ! [ -x "$folder/$tool" ] || exec "$folder/$tool" "$@"
+done
+echo "$tool: not found behind $here in PATH" >&2
+exit 127
+"""
+
+
+def run(parsed: Parsed, argv: "list[str]") -> int:
+    """Print the directory, or be one of the programs in it.
+
+    Raises:
+        ScrunError: See above.
+        OSError: Likewise.
+    """
+    kind, *arguments = parsed.operands
+    if kind != "pyxis":
+        raise UsageError(f"unknown shims {kind!r}: there are pyxis: see 'scrun shims --help'")
+    if not arguments:
+        say(f"{_write(parsed)}\n".encode())
+        return 0
+    tool, *words = arguments
+    if tool not in _TOOLS:
+        raise UsageError(f"unknown program {tool!r}: use {' or '.join(_TOOLS)}")
+    if any(word in ("--help", "-h") for word in words[:1]):
+        done = subprocess.run([_real(tool), *words], check=False)
+        say(HELP.encode())
+        return done.returncode
+    call = understand(words, os.environ, batch=tool == "sbatch")
+    return _batch(call, words, parsed) if tool == "sbatch" else _srun(call, words, parsed)
+
+
+def _directory() -> str:
+    home = os.environ.get("HOME") or os.path.expanduser("~")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
+    return cache + SHIMS
+
+
+def _write(parsed: Parsed) -> str:
+    """Write the programs if they are not there as they should be."""
+    directory = _directory()
+    if reason := replaceable(directory):
+        raise SettingsError(f"{reason}; set XDG_CACHE_HOME to a directory of your own")
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    content = (_SCRIPT % shlex.join(_scrun(parsed))).encode()
+    for tool in _TOOLS:
+        path = os.path.join(directory, tool)
+        try:
+            with open(path, "rb") as file:
+                if file.read() == content:
+                    continue
+        except FileNotFoundError:
+            pass
+        temporary = f"{path}.{os.getpid()}"
+        with open(temporary, "wb") as file:
+            os.fchmod(file.fileno(), 0o755)
+            file.write(content)
+        os.rename(temporary, path)
+    return directory
+
+
+def _scrun(parsed: Parsed) -> "list[str]":
+    """Return the words that call scrun with the same global options."""
+    own = os.path.abspath(sys.argv[0])
+    given = [f"--{name}={value}" for name, value in parsed.options.items() if name != "help"]
+    return [own, *given]
+
+
+def _real(tool: str) -> str:
+    """Find Slurm's program, which is behind the one that called this."""
+    shims = os.path.realpath(_directory())
+    for folder in os.environ.get("PATH", "").split(":"):
+        path = os.path.join(folder or ".", tool)
+        if os.path.realpath(folder) != shims and os.access(path, os.X_OK):
+            return path
+    raise UsageError(f"{tool}: not found in PATH: is Slurm installed here?")
+
+
+def _srun(call: Call, words: "list[str]", parsed: Parsed) -> int:
+    if not call.container:
+        os.execv(path := _real("srun"), [path, *words])
+    os.environ.update(requests_of(call.others, os.environ))
+    options, image = _run_options(call)
+    for number, path in sorted(streams_of(call.others).items()):
+        flags = os.O_RDONLY if not number else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        fd = os.open(path, flags | os.O_CLOEXEC, 0o666) if path else os.dup(1)
+        os.dup2(fd, number)
+        os.close(fd)
+    name, _, how = call.container.get("container-name", "").partition(":")
+    if name and how in ("", "auto", "exec") and (how == "exec" or _is_running(name, parsed)):
+        line = ["exec", name, *call.command]
+    else:
+        if how == "create":
+            _forget(name, parsed)
+        line = ["run", *options, image, *call.command]
+    line = [*_scrun(parsed), *line]
+    os.execv(line[0], line)
+    raise AssertionError("unreachable")
+
+
+def _run_options(call: Call) -> "tuple[list[str], str]":
+    options, image = options_of(call.container, (os.getuid(), os.getgid()))
+    everything, besides = exported(call.others)
+    if not everything:
+        options.remove("--all-env")
+    for variable in besides:
+        options += ["--env", variable]
+    return options, image
+
+
+def _is_running(name: str, parsed: Parsed) -> bool:
+    from scrun.client.ask import record_root
+    from scrun.core.paths import has_record
+
+    return has_record(f"{record_root(parsed)}/{name}")
+
+
+def _forget(name: str, parsed: Parsed) -> None:
+    from scrun.client.images import open_store
+
+    open_store(parsed).store.names().remove(name)
+
+
+def _batch(call: Call, words: "list[str]", parsed: Parsed) -> int:
+    script = ""
+    unreadable: OSError | None = None
+    if call.command:
+        try:
+            with open(call.command[0], encoding="utf-8", errors="surrogateescape") as file:
+                script = file.read()
+        except OSError as error:
+            unreadable = error
+    within = batch_options(script)
+    container = {**container_options(within, {}), **call.container}
+    wrapped = next((word.value for word in call.others if word.name == "wrap"), None)
+    if not container:
+        os.execv(path := _real("sbatch"), [path, *words])
+    if wrapped is not None:
+        script, call = f"#!/bin/sh\n{wrapped}\n", Call(container, call.others, ["wrap"])
+    elif unreadable:
+        raise unreadable
+    elif not call.command:
+        raise UsageError("sbatch: --container-image needs a script, or --wrap")
+    call = Call(container, [word for word in call.others if word.name != "wrap"], call.command)
+    options, image = options_of(call.container, (os.getuid(), os.getgid()))
+    name, *arguments = call.command
+    run_words = [*_scrun(parsed), "run", *options, image]
+    content = batch_script(script, name, run_words, arguments)
+    others = [part for word in call.others for part in word.words]
+    if not any(word.name == "job-name" for word in [*call.others, *within]):
+        others += ["--job-name", os.path.basename(name)]
+    done = subprocess.run(
+        [_real("sbatch"), *others],
+        input=content.encode(errors="surrogateescape"),
+        check=False,
+    )
+    return done.returncode

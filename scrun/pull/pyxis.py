@@ -1,0 +1,320 @@
+"""Turns pyxis' options of srun and sbatch into options of `scrun run`.
+
+pyxis is a SPANK plugin that an administrator has to install; here its options work for any user.
+Its own defaults are kept: the container's user is the caller, whose variables it has below those
+of the image, and the image's entrypoint does not run.
+"""
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from scrun.core.errors import UsageError
+from scrun.pull.slurm_words import Word, read
+from scrun.settings.slurm.requests import TABLE
+
+_CONTAINER = (
+    "container-image", "container-mounts", "container-workdir", "container-name", "container-save",
+    "container-mount-home", "no-container-mount-home", "container-remap-root",
+    "no-container-remap-root", "container-entrypoint", "no-container-entrypoint",
+    "container-entrypoint-log", "container-writable", "container-readonly", "container-env",
+)  # fmt: skip
+_EITHER = (
+    ("container-mount-home", "no-container-mount-home"),
+    ("container-remap-root", "no-container-remap-root"),
+    ("container-entrypoint", "no-container-entrypoint"),
+    ("container-writable", "container-readonly"),
+)
+_VARIABLE = "PYXIS_"
+# options of srun that mean nothing for a container, or what is done anyway
+_WITHOUT = frozenset(
+    (
+        "disable-status", "kill-on-bad-exit", "pty", "quiet", "verbose", "wait", "propagate",
+        "no-kill", "preserve-env", "quit-on-interrupt",
+    )
+)  # fmt: skip
+_BY_OPTION = {request.option.removeprefix("--"): name for name, request in TABLE.items()}
+_BY_OPTION |= {"chdir": "SCRUN_WORKING_DIR", "switches": "SCRUN_REQ_SWITCH"}
+_NAMED = ("auto", "create", "exec", "no_exec")
+_INTERPRETERS = ("sh", "bash", "dash", "ksh", "zsh", "python", "python3")
+
+HELP = """
+Options provided by scrun, as those of pyxis:
+      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH
+                              [pyxis] run in a container of an image of a
+                              registry, or of a squashfs file
+      --container-mounts=SRC:DST[:FLAGS][,SRC:DST...]
+                              [pyxis] mount files and directories; FLAGS are
+                              joined by plus signs
+      --container-workdir=PATH
+                              [pyxis] working directory in the container
+      --container-name=NAME   [pyxis] keep its files under a name, and use those
+                              that are there
+      --container-save=PATH   [pyxis] write its files to a squashfs file
+      --container-mount-home  [pyxis] mount the home directory
+      --no-container-mount-home
+                              [pyxis] do not (default)
+      --container-remap-root  [pyxis] be root in the container
+      --no-container-remap-root
+                              [pyxis] do not (default)
+      --container-entrypoint  [pyxis] run the image's entrypoint
+      --no-container-entrypoint
+                              [pyxis] do not (default)
+      --container-entrypoint-log
+                              [pyxis] show its output (always)
+      --container-writable    [pyxis] its files can be written (default)
+      --container-readonly    [pyxis] they cannot
+      --container-env=NAME[,NAME...]
+                              [pyxis] yours count more than the image's
+"""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call of srun or sbatch.
+
+    Attributes:
+        container: pyxis' options, by name.
+        others: The other options.
+        command: The command, or the script, with its arguments.
+    """
+
+    container: dict[str, str]
+    others: list[Word]
+    command: list[str]
+
+
+def understand(
+    arguments: Sequence[str], environment: Mapping[str, str], *, batch: bool = False
+) -> Call:
+    """Read a command line.
+
+    Args:
+        arguments: It, without the program.
+        environment: pyxis reads its options from there, too: PYXIS_CONTAINER_IMAGE.
+        batch: Whether it is one of sbatch.
+
+    Raises:
+        UsageError: Options contradict each other, or lack a value.
+    """
+    words, command = read(arguments, batch=batch)
+    return Call(
+        container_options(words, environment),
+        [word for word in words if word.name not in _CONTAINER],
+        command,
+    )
+
+
+def container_options(words: Sequence[Word], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return pyxis' options among others, and those of the environment.
+
+    Raises:
+        UsageError: See `understand`.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        if word.name not in _CONTAINER:
+            continue
+        if word.name in found and found[word.name] != (word.value or ""):
+            raise UsageError(f"--{word.name} is given twice")
+        found[word.name] = word.value or ""
+    for one, other in _EITHER:
+        if one in found and other in found:
+            raise UsageError(f"--{one} does not go with --{other}")
+    for name in _CONTAINER:
+        value = environment.get(_VARIABLE + name.upper().replace("-", "_"))
+        opposite = next((set(pair) - {name} for pair in _EITHER if name in pair), set())
+        if value is None or name in found or opposite & found.keys() or name.startswith("no-"):
+            continue
+        if opposite or name == "container-entrypoint-log":
+            if value.lower() in ("1", "yes", "true", "on"):
+                found[name] = ""
+        else:
+            found[name] = value
+    return found
+
+
+def image_of(text: str) -> str:
+    """Return an image in enroot's form, `[USER@][REGISTRY#]IMAGE[:TAG]` or a path, as for `run`.
+
+    enroot's `dockerd://` and `podman://` are images of their engines on this machine.
+    """
+    if text.startswith(("/", "./", "../")) or text.endswith((".sqsh", ".sqfs")):
+        return text if "/" in text else f"./{text}"
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "docker", text
+    if scheme == "podman":
+        return f"containers-storage:{rest}"
+    if scheme != "docker":
+        raise UsageError(f"--container-image={text}: {scheme}:// is not known: use docker://")
+    head, number, name = rest.rpartition("#")
+    if number:
+        registry = head.rpartition("@")[2]  # the user is that of `podman login`
+        return f"docker://{registry}/{name}"
+    _, at, name = rest.partition("@")
+    if at and not name.startswith("sha256:"):
+        rest = name
+    return f"docker://{rest}"
+
+
+def options_of(container: Mapping[str, str], ids: tuple[int, int]) -> tuple[list[str], str]:
+    """Return the options of `scrun run`, and its image.
+
+    Args:
+        container: pyxis' options.
+        ids: The caller's uid and gid.
+
+    Raises:
+        UsageError: There is neither an image nor a name.
+    """
+    name, colon, how = container.get("container-name", "").partition(":")
+    if colon and how not in _NAMED:
+        raise UsageError(f"--container-name={name}:{how}: {how!r} is none of {', '.join(_NAMED)}")
+    image = image_of(container["container-image"]) if container.get("container-image") else ""
+    if not image:
+        if not name:
+            raise UsageError("--container-image is missing: name an image")
+        image = f"name:{name}"
+    words = ["--all-env"]
+    if "container-remap-root" in container:
+        words += ["--user", "0:0"]
+    else:
+        words += ["--user", "{}:{}".format(*ids)]
+    if "container-entrypoint" not in container:
+        words.append("--no-entrypoint")
+    if name:
+        words += ["--writable", "--name", name]
+    elif "container-readonly" in container:
+        words.append("--read-only")
+    if "container-mount-home" in container:
+        words.append("--home")
+    for mount in filter(None, container.get("container-mounts", "").split(",")):
+        words += ["--mount", mount]
+    for variable in filter(None, container.get("container-env", "").split(",")):
+        words += ["--env", variable]
+    for option, ours in (("container-workdir", "--workdir"), ("container-save", "--save")):
+        if value := container.get(option):
+            words += [ours, value]
+    return words, image
+
+
+def requests_of(others: Sequence[Word], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that request what options of srun do.
+
+    Within a job a step without `-N` and `-n` has as many nodes and tasks as the job.
+
+    Raises:
+        UsageError: There is no such request.
+    """
+    found: dict[str, str] = {}
+    for word in others:
+        if word.name in _WITHOUT or word.name in _STREAMS or word.name == "export":
+            continue
+        if word.name == "jobid":
+            found["SLURM_JOB_ID"] = word.value or ""
+        elif variable := _BY_OPTION.get(word.name):
+            found[variable] = "yes" if word.value is None else word.value
+        else:
+            option = word.words[0].partition("=")[0]
+            raise UsageError(f"srun {option}: does not go with --container-image: leave it out")
+    if "SLURM_JOB_ID" in environment and not {"SCRUN_JOB_NUM_NODES", "SCRUN_NTASKS"} & set(found):
+        for variable, of_job in (
+            ("SCRUN_JOB_NUM_NODES", "SLURM_JOB_NUM_NODES"),
+            ("SCRUN_NTASKS", "SLURM_NTASKS"),
+        ):
+            if value := environment.get(of_job):
+                found[variable] = value
+    return found
+
+
+_STREAMS = {"input": 0, "output": 1, "error": 2}
+
+
+def streams_of(others: Sequence[Word]) -> dict[int, str]:
+    """Return the files for standard input, output and error.
+
+    Raises:
+        UsageError: A name has a pattern.
+    """
+    found: dict[int, str] = {}
+    for word in others:
+        if word.name in _STREAMS and word.value:
+            if "%" in word.value:
+                raise UsageError(
+                    f"srun --{word.name}={word.value}: patterns are not possible here"
+                )
+            number = _STREAMS[word.name]
+            found[number] = "/dev/null" if word.value == "none" else word.value
+    if 1 in found and 2 not in found:
+        found[2] = ""
+    return found
+
+
+def exported(others: Sequence[Word]) -> "tuple[bool, list[str]]":
+    """Return whether all variables are passed on, and which besides, by `--export`."""
+    value = next((word.value for word in reversed(others) if word.name == "export"), None)
+    if value is None:
+        return True, []
+    names = [name for name in value.split(",") if name]
+    everything = "ALL" in names
+    return everything, [name for name in names if name not in ("ALL", "NONE", "NIL")]
+
+
+def batch_options(script: str) -> list[Word]:
+    """Return the options in a batch script: its lines `#SBATCH` before the first command.
+
+    Raises:
+        UsageError: A line cannot be read.
+    """
+    found: list[Word] = []
+    for line in script.splitlines()[1:]:
+        if line.startswith("#SBATCH"):
+            found += _in_line(line)
+        elif line.strip() and not line.startswith("#"):
+            break
+    return found
+
+
+def _in_line(line: str) -> list[Word]:
+    """Read a line `#SBATCH`; a comment at its end has a number sign that begins a word."""
+    try:
+        words = shlex.split(line.removeprefix("#SBATCH"))
+    except ValueError as error:
+        raise UsageError(f"{line}: {error}") from None
+    end = next((at for at, word in enumerate(words) if word.startswith("#")), len(words))
+    return read(words[:end], batch=True)[0]
+
+
+def batch_script(script: str, name: str, run: Sequence[str], arguments: Sequence[str]) -> str:
+    """Return a script that runs another one in a container.
+
+    Args:
+        script: The script.
+        name: Its name.
+        run: The words of `scrun run` up to the image.
+        arguments: Those of the script.
+
+    Raises:
+        UsageError: Its interpreter is another one than a shell or Python.
+    """
+    first, _, _ = script.partition("\n")
+    if not first.startswith("#!"):
+        raise UsageError(f"{name}: is no script: its first line has to begin with #!")
+    interpreter = first.removeprefix("#!").split()
+    if interpreter and os.path.basename(interpreter[0]) == "env":
+        interpreter = interpreter[1:]
+    if not interpreter or os.path.basename(interpreter[0]) not in _INTERPRETERS:
+        raise UsageError(f"{name}: {first}: cannot run in a container: use sh, bash or python3")
+    kept = []
+    for line in script.splitlines()[1:]:
+        if line.startswith("#SBATCH"):
+            words = _in_line(line)
+            others = [part for word in words if word.name not in _CONTAINER for part in word.words]
+            if others:
+                kept.append(f"#SBATCH {shlex.join(others)}")
+    call = shlex.join([*run, *interpreter, "-c", script, name, *arguments])
+    # a step of the batch script has its node only, and one task
+    alone = "export SCRUN_JOB_NUM_NODES=1 SCRUN_NTASKS=1 SCRUN_JOB_NODELIST=$SLURMD_NODENAME"
+    return "\n".join(["#!/bin/sh", *kept, alone, f"exec {call}", ""])
