@@ -29,6 +29,8 @@ _KILLED = 128 + signal.SIGKILL
 _ENDING = 2.0  # for processes that got SIGKILL
 _DELETING = 10.0
 _WORDS = 1 << 16
+# crun 1.8 says it before it does anything, and hardly ever: a second call is safe
+_BEFORE_MAIN = b"Failed to re-execute libcrun"
 
 
 class Containers:
@@ -135,7 +137,9 @@ class Containers:
         else:
             raise Refused(f"{target.id} has ended")
 
-    def _simply(self, target: "Target", command: "list[str]", reply: "Reply") -> None:
+    def _simply(
+        self, target: "Target", command: "list[str]", reply: "Reply", again: bool = False
+    ) -> None:
         """Run a command of the runtime's for a container, and answer with its success."""
         remove_file(os.path.join(target.place, "words"))
         words = os.open(
@@ -145,7 +149,9 @@ class Containers:
         def done(status: int) -> None:
             said = os.pread(words, _WORDS, 0)
             os.close(words)
-            if status:
+            if status and _BEFORE_MAIN in said and not again:
+                self._simply(target, command, reply, again=True)
+            elif status:
                 text, log = read_log(target.place, said)
                 text = text or f"the OCI runtime ended with status {exit_status(status)}"
                 reply({"error": text, "log": log})

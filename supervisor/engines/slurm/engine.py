@@ -60,6 +60,13 @@ _ANSWER = 10.0
 
 Launch = Literal["auto", "container", "shim"]
 
+HAS_OCI_CONF = """\
+conf=${SLURM_CONF:-/etc/slurm/slurm.conf}
+[ -e "${conf%/*}/oci.conf" ] || echo none
+echo .
+"""
+"""Says `none` on a node without an oci.conf: slurmd tells its steps where slurm.conf is."""
+
 _AUTO_WITH_OCI_CONF: Launch = "container"
 """What `auto` means where there is an oci.conf. A shim runs its commands as well."""
 
@@ -227,11 +234,13 @@ class SlurmEngine:
                     if not reason:
                         yield shim_job
                         return
+            by_slurm = SlurmJob(*parts, step_options)
             if reason:
+                await self._check_nodes(by_slurm, reason)
                 request.journal.write("info", f"{reason}: launched by srun --container")
                 layout_for(by_srun)
                 check_mpi(wanted, version.release)
-            yield SlurmJob(*parts, step_options)
+            yield by_slurm
 
         if job_id := environment.get("SLURM_JOB_ID"):  # called within a job: use that one
             theirs = {key: text for key, text in environment.items() if key.startswith("SLURM_")}
@@ -280,6 +289,24 @@ class SlurmEngine:
                 raise
             return str(error)
         return ""
+
+    async def _check_nodes(self, job: SlurmJob, reason: str) -> None:
+        """Check that srun --container would make a container.
+
+        Without an oci.conf slurmstepd of 22.05 runs the program on the node itself.
+
+        Args:
+            job: The job.
+            reason: Why it has no shim.
+
+        Raises:
+            EngineError: The nodes have no oci.conf.
+        """
+        if self._confs.is_here:
+            return
+        answer = await job.ask(HAS_OCI_CONF)
+        if not answer or "none" in answer:
+            raise EngineError(f"{reason}; srun --container would need an oci.conf on the nodes")
 
     def _direct(self) -> Direct:
         """Return how shims may connect to us, by slurm.conf(5): SrunPortRange and TLSType."""

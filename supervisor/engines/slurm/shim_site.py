@@ -47,6 +47,11 @@ class SiteConfs:
         self._here = conf
         self._known = {} if here is None or conf is None else {zlib.crc32(here): conf}
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine has one."""
+        return self._here is not None
+
     async def of_node(self, hello: Hello, shim: Shim) -> "NodeSite | None":
         """Return what counts on a shim's node: its own oci.conf, else that of this machine.
 

@@ -282,20 +282,32 @@ def test_no_python_on_a_node(site: Site) -> None:
     assert "the shims could not be started: there is no Python on this node" in life.refused()
 
 
-def test_no_connection(site: Site) -> None:
-    """Then srun makes the container, if it can, and the log says why."""
+def unreached(site: Site) -> dict[str, str]:
+    """Variables by which no shim of two tasks can connect."""
     fails = "def fails(*_): raise OSError(113, 'No route to host')"
     code = f"import _socket, sys\n{fails}\n_socket.getaddrinfo = fails; exec(sys.argv[-1])"
     python = f'exec {sys.executable} -ISc "{code}" "$@"'
-    environment = {**TWO, **with_programs(site, python3=python)}
-    life = site.shell("echo up", environment=environment).created()
+    return {**TWO, **with_programs(site, python3=python)}
+
+
+def test_no_connection(site: Site) -> None:
+    """Without an oci.conf Slurm would run it, and in no container."""
+    said = site.shell("echo up", environment=unreached(site)).refused()
+    assert "no connection to the submit host: 127.0.0.1:" in said
+    assert "No route to host; srun --container would need an oci.conf on the nodes" in said
+
+
+@pytest.mark.oci_conf
+def test_no_connection_but_an_oci_conf(make_site: MakeSite) -> None:
+    """Then srun makes the container, and the log says why."""
+    site = make_site("slurm-user", settings=SHIM, site_commands=True)
+    life = site.shell("echo up", environment=unreached(site)).created()
     log = site.must("logs", "--messages", life.id)
     assert "no connection to the submit host: 127.0.0.1:" in log
     assert "No route to host: launched by srun --container" in log
     assert life.state()["annotations"]["org.scrun.launch"] == "container"
-    if os.environ.get("SLURM_CLUSTER_OCI_CONF") != "no":
-        assert life.start().wait() == 0
-        assert life.output() == "up\nup\n"
+    assert life.start().wait() == 0
+    assert life.output() == "up\nup\n"
     life.delete()
 
 

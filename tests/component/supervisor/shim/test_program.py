@@ -228,6 +228,26 @@ def test_delete_stops_a_create_that_hangs(make_shim: MakeShim, tmp_path: Path) -
     assert set(os.listdir(shim.hello["directory"])) == {"lock"}
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_start_that_fails_before_it_begins(
+    make_shim: MakeShim, tmp_path: Path, times: int
+) -> None:
+    """crun 1.8 sometimes cannot copy itself to memory: it is called once more."""
+    said = "Failed to re-execute libcrun via memory file descriptor"
+    seen = tmp_path / "seen"
+    script = f"""\
+case $8 in
+create) sleep 1000 & echo $! >"${{12}}" ;;
+start) echo x >>{seen}; [ $(wc -l <{seen}) -gt {times} ] || {{ echo "{said}" >&2; exit 1; }} ;;
+esac
+"""
+    shim = make_shim(env=fake(tmp_path / "bin", script))
+    reply = shim.call("create", id="a", name="n", config={}, streams={})
+    assert "error" not in reply
+    assert shim.call("start", id="a").get("error") == (said if times == 2 else None)
+    assert seen.read_text() == "x\nx\n"
+
+
 def test_end_with_a_create_that_hangs(make_shim: MakeShim, tmp_path: Path) -> None:
     env = fake(tmp_path / "bin", "[ $8 = create ] || exit 0\nsetsid sleep 3456789 & wait")
     shim = make_shim(env=env)

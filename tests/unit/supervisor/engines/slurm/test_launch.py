@@ -1,11 +1,15 @@
 """What decides how containers are launched, and how a shim may reach us."""
 
+import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from scrun.core.errors import EngineError
 from scrun.settings.file.load import RuntimeSettings
-from scrun.supervisor.engines.slurm.engine import Launch, SlurmEngine
+from scrun.supervisor.engines.slurm.engine import HAS_OCI_CONF, Launch, SlurmEngine
+from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.tools import Tools
 
@@ -36,6 +40,43 @@ def test_where_a_shim_may_connect(tmp_path: Path, text: str, direct: Direct) -> 
     conf = tmp_path / "slurm.conf"
     conf.write_text(f"ClusterName=c\n{text}")
     assert engine(conf)._direct() == direct
+
+
+class Node:
+    """A job whose node has an oci.conf, or none."""
+
+    def __init__(self, answer: str) -> None:
+        self.answer = answer
+        self.scripts: list[str] = []
+
+    async def ask(self, script: str) -> str:
+        self.scripts.append(script)
+        return self.answer
+
+
+async def test_without_a_shim_there_has_to_be_an_oci_conf(tmp_path: Path) -> None:
+    """Else slurmstepd would run the program without a container; the shim's words say why."""
+    conf = tmp_path / "slurm.conf"
+    conf.write_text("ClusterName=c\n")
+    has, has_not = Node(".\n"), Node(".\nnone\n.\n")
+    await engine(conf)._check_nodes(cast("SlurmJob", has), "no Python")
+    assert has.scripts == [HAS_OCI_CONF]
+    with pytest.raises(EngineError, match=r"^no Python; srun --container would need an oci\.conf"):
+        await engine(conf)._check_nodes(cast("SlurmJob", has_not), "no Python")
+    (tmp_path / "oci.conf").write_text(OCI_CONF)
+    await engine(conf)._check_nodes(cast("SlurmJob", has_not), "no Python")
+    assert len(has_not.scripts) == 1
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_how_a_node_is_asked_for_one(tmp_path: Path, there: bool) -> None:
+    if there:
+        (tmp_path / "oci.conf").touch(mode=0o000)
+    environment = {"SLURM_CONF": f"{tmp_path}/slurm.conf"}
+    done = subprocess.run(
+        ["/bin/sh", "-c", HAS_OCI_CONF], env=environment, check=True, capture_output=True
+    )
+    assert done.stdout == (b".\n" if there else b"none\n.\n")
 
 
 @pytest.mark.parametrize(
