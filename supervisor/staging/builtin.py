@@ -25,9 +25,10 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.id_maps import cache_of, with_ids
 from scrun.supervisor.staging.image_store import images_for
+from scrun.supervisor.staging.layout import OVERLAY, UPPER
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.on_node import SENT, removing, sending, unpacking
-from scrun.supervisor.staging.overlaid import OVERLAY, UPPER, Overlays
+from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import owner_of
 from scrun.supervisor.staging.staged_bundle import (

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scrun.supervisor.staging.overlaid import LaidOut, Rootfs, lay_out
+from scrun.supervisor.staging.layout import Rootfs
+from scrun.supervisor.staging.overlaid import LaidOut, lay_out
 from scrun.supervisor.staging.overlay_options import Unusable, is_plain
 from scrun.supervisor.staging.survey import MountPoint
 
 if TYPE_CHECKING:
-    from scrun.supervisor.staging.overlaid import Overlays
+    from scrun.supervisor.staging.layout import Rootfs
+from scrun.supervisor.staging.overlaid import Overlays
 
 
 def lay_out_image(

@@ -28,17 +28,10 @@ from scrun.supervisor.core.private import make_private, not_ours
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.image_root import lay_out_image
+from scrun.supervisor.staging.layout import OVERLAY, PLACE, ROOTFS, UPPER, Rootfs
 from scrun.supervisor.staging.mapped import remove_mapped
 from scrun.supervisor.staging.mounts import FILES
-from scrun.supervisor.staging.overlaid import (
-    OVERLAY,
-    PLACE,
-    ROOTFS,
-    UPPER,
-    LaidOut,
-    Rootfs,
-    lay_out,
-)
+from scrun.supervisor.staging.overlaid import LaidOut, lay_out
 from scrun.supervisor.staging.overlay_options import Unusable, opaque
 from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from scrun.supervisor.staging.policy import fit

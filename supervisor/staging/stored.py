@@ -132,6 +132,8 @@ class StoredLayers:
                 self._use(store, number, key)
 
     def _use(self, store: Store, number: int, key: str) -> bool:
+        if store.find(key) is None:  # whoever makes it has the lock
+            return False
         try:
             entry = store.lease(key, self._images.lease)
         except OSError as error:

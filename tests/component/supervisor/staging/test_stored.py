@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from scrun.images.locks import locked
 from scrun.images.store import Store
 from scrun.supervisor.staging.digests import contents
 from scrun.supervisor.staging.staged_bundle import stage_out
 from tests.harness.bundle import snapshot
 from tests.harness.layers import Image, filled, listing
+from tests.harness.wait import wait_until
 
 
 @pytest.fixture
@@ -419,6 +421,23 @@ def test_leased_copies_stay(image: Image) -> None:
     assert len(trees(image)) == 2
 
 
+def test_many_layers(image: Image) -> None:
+    """The second attempt has the short names of the first."""
+    image.staged = image.staged.with_name("c" * 100)
+    for number in range(40):
+        layer = image.store / f"layer{number}" / "diff"
+        (layer / "usr").mkdir(parents=True)
+        (layer / "usr" / str(number)).write_text("x")
+        image.layers.insert(1, layer)
+    shutil.rmtree(image.store.parent / "overlay-layers")
+    image.recorded()
+    image.mounted()
+    image.hidden(image.store)
+    staged = image.stage()
+    assert staged.image == "store", staged.notes
+    image.run("test $(ls usr | wc -l) = 41")
+
+
 def test_two_at_once_make_one_copy(image: Image, tmp_path: Path) -> None:
     """Each in a directory of its own, for the same image."""
     image.mounted()
@@ -434,6 +453,27 @@ def test_two_at_once_make_one_copy(image: Image, tmp_path: Path) -> None:
     assert len(trees(image)) == 2
     for one in images:
         stage_out(str(one.staged))
+
+
+def test_who_waits_sees_how_far_it_is(image: Image) -> None:
+    image.mounted()
+    image.hidden(image.store)
+    store = Store(str(image.images))
+    assert image.another("first").stage().image == "store"
+    key = next(entry.key for entry in store.entries())
+    store.remove(key)
+    for lease in store.users(key):
+        store.give_back(key, lease)
+    assert not store.remove(key)
+    with locked(str(image.images / "locks" / key)) as lock:
+        lock.say("0.5 of 2.0 GiB")
+        thread = threading.Thread(target=image.stage)
+        thread.start()
+        wait_until("it waits", lambda: "image: 0.5 of 2.0 GiB" in image.said)
+        assert image.copied == []
+    thread.join()
+    assert len(image.copied) == 1
+    stage_out(str(image.staged.with_name("first")))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,0 +1,255 @@
+"""Writes the part of a staged bundle that a node mounts as overlays.
+
+::
+
+    rootfs/NAME             where the node mounts the directory NAME of the root directory;
+                            the files and links of that are here as copies
+    overlay/l/N             links to the layers: short names in the options of the mounts
+    overlay/mine/N          a copy of a layer that no image has, such as the container's own
+    overlay/own/            copies of what the container's one user could not use
+    overlay/upper/NAME      what the container writes
+    overlay/work/NAME       the kernel's own
+    overlay/place           has the name of the node's directory for these two, if they are there
+    overlay/trial/          for an attempt to mount, on the node
+
+Everything here blocks: call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import stat
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from scrun.core.trees import everything_below
+from scrun.oci.userns import has_several
+from scrun.supervisor.core.files import write
+from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
+from scrun.supervisor.staging.foreign import foreign_in
+from scrun.supervisor.staging.node_trial import TRIAL, Trial
+from scrun.supervisor.staging.overlay_options import Unusable, opaque, options_of
+from scrun.supervisor.staging.read_only import make_mount_points
+from scrun.supervisor.staging.short_link import folder_of
+from scrun.supervisor.staging.strangers import copy_foreign
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from scrun.supervisor.staging.layers import TopLevel
+    from scrun.supervisor.staging.overlay_options import Overlay
+    from scrun.supervisor.staging.stored import StoredLayers
+    from scrun.supervisor.staging.survey import MountPoint
+
+ROOTFS = "rootfs"
+OVERLAY = "overlay"
+UPPER = "upper"
+PLACE = "place"
+_SMALL = (1 << 20, 200)  # bytes and entries
+
+
+class Rootfs(msgspec.Struct, frozen=True):
+    """A root file system that an engine has mounted.
+
+    Attributes:
+        path: Its path, without links.
+        mount: What is mounted there.
+        config: The config.json that will run.
+        rootless: Whether the container has rights in a user namespace only.
+    """
+
+    path: str
+    mount: MountPoint
+    config: dict[str, Any]
+    rootless: bool
+
+
+def is_read_only(config: Mapping[str, Any]) -> bool:
+    """Return whether config.json asks for a read-only root file system."""
+    return bool((config.get("root") or {}).get("readonly"))
+
+
+@contextlib.contextmanager
+def _opened(folder: str) -> Iterator[int]:
+    fd = os.open(folder, OPEN)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class Layout:
+    """The files of one staged bundle.
+
+    Attributes:
+        options: The options of each mount, by the name in the root directory.
+        from_store: Whether there are copies of the store among the layers.
+    """
+
+    def __init__(
+        self,
+        rootfs: Rootfs,
+        directory: str,
+        overlay: Overlay,
+        top: TopLevel,
+        stored: StoredLayers | None,
+    ) -> None:
+        self.options: dict[str, list[str]] = {}
+        self._rootfs = rootfs
+        self._bundle = directory
+        self._staged = os.path.join(directory, ROOTFS)
+        self._directory = os.path.join(directory, OVERLAY)
+        self._overlay = overlay
+        self._stored = stored
+        there = stored.there if stored else {}
+        self.from_store = bool(there)
+        self._layers = [there.get(number, layer) for number, layer in enumerate(overlay.layers)]
+        self._top = top
+        self._owners = not rootfs.rootless or has_several(rootfs.config)
+        self._hidden = {
+            posixpath.normpath(mount["destination"].lstrip("/"))
+            for mount in rootfs.config.get("mounts") or []
+        }
+
+    def _path(self, *names: str) -> str:
+        return os.path.join(self._directory, *names)
+
+    def write(self, cache: str, unseen: frozenset[int], *, marks: bool) -> None:
+        """Write everything, and decide on the options.
+
+        Args:
+            cache: The file for what is known of layers.
+            unseen: The numbers of layers that the node cannot use.
+            marks: Whether the kernel has to mark here what the container deletes.
+        """
+        os.mkdir(self._directory, 0o700)
+        for name in ("l", "mine", "own", UPPER, "work", *TRIAL):
+            os.mkdir(self._path(name), 0o700)
+        if marks:
+            self._try_attributes()
+        if 0 not in unseen:
+            self._copy_own_layer()
+        self._copy_layers(unseen)
+        for number, layer in enumerate(self._layers):
+            os.symlink(layer, self._path("l", str(number)))
+        short = folder_of(self._path("l"), self._bundle, len(self._layers))
+        whole = self._copy_strangers(cache)
+        os.mkdir(self._staged, 0o700)
+        for name, numbers in self._top.directories.items():
+            below = [] if name in whole else [f"{short}/{number}" for number in numbers]
+            self._directory_of_root(name, [self._path("own"), *below])
+        self._others()
+        self._dress(self._staged, self._rootfs.path)
+        if is_read_only(self._rootfs.config):
+            mounts = self._rootfs.config.get("mounts") or []
+            upper = self._path(UPPER)
+            make_mount_points(mounts, self._rootfs.path, upper, owners=self._owners)
+
+    def _try_attributes(self) -> None:
+        """Raise Unusable if deletions of whole directories could not be marked."""
+        name = "user.scrun" if self._rootfs.rootless else "trusted.scrun"
+        try:
+            os.setxattr(self._path("own"), name, b"y")
+        except OSError as error:
+            where = f"extended attributes in {self._directory}"
+            raise Unusable(f"need {where}: {error.strerror}") from error
+
+    def _copy_own_layer(self) -> None:
+        """Copy the container's own layer if it is small: it may be where the nodes do not look.
+
+        Images can be in a store that all machines share, and containers on a local disk.
+        """
+        mark = opaque(users=self._overlay.users)
+        copied = self._path("mine", "0")
+        os.mkdir(copied, 0o700)
+        with contextlib.suppress(Unusable, PermissionError):  # else it is mounted as it is
+            with _opened(self._layers[0]) as source, _opened(copied) as target:
+                copy_all(source, target, Room(*_SMALL), owners=self._owners, opaque=mark)
+            self._layers[0] = copied
+
+    def _copy_layers(self, unseen: frozenset[int]) -> None:
+        """Copy what the node cannot use and no image has: its own layer, and small ones."""
+        there = self._stored.there if self._stored else {}
+        for number in sorted(unseen.difference(there)):
+            layer = self._overlay.layers[number]
+            if self._stored is None or (number and not _is_small(layer)):
+                raise Unusable(f"are only on this machine, and no record has a digest of {layer}")
+            copied = self._path("mine", str(number))
+            os.mkdir(copied, 0o700)
+            self._stored.copy(number, copied)
+            self._layers[number] = copied
+
+    def _copy_strangers(self, cache: str) -> frozenset[str]:
+        """Copy what the one user cannot use; return what was copied as a whole."""
+        if self._owners:
+            return frozenset()
+        ours = os.path.join(self._directory, "")
+        there = self._stored.there.values() if self._stored else ()  # with one owner, too
+        layers = [one for one in self._layers if one not in there and not one.startswith(ours)]
+        changes = self._overlay.layers[0] in layers
+        return copy_foreign(
+            foreign_in(layers, cache, changes=changes), self._rootfs.path, self._path("own")
+        )
+
+    def _directory_of_root(self, name: str, layers: list[str]) -> None:
+        mount_point, upper = os.path.join(self._staged, name), self._path(UPPER, name)
+        for path in (mount_point, upper, self._path("work", name)):
+            os.mkdir(path, 0o700)
+        for path in (mount_point, upper):  # the upper's are those of the mounted directory
+            self._dress(path, os.path.join(self._rootfs.path, name))
+        paths = [os.path.join(layer, name) for layer in layers]
+        if self._top.directories[name] and name not in self._hidden:
+            self.options[name] = options_of(
+                [path for path in paths if os.path.isdir(path)],
+                upper,
+                self._path("work", name),
+                users=self._rootfs.rootless,
+            )
+
+    def _dress(self, path: str, like: str) -> None:
+        status = os.lstat(like)
+        if self._owners:
+            os.chown(path, status.st_uid, status.st_gid)
+        os.chmod(path, stat.S_IMODE(status.st_mode))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def _others(self) -> None:
+        """Copy the files and links of the root directory."""
+        room = Room()
+        with _opened(self._rootfs.path) as source, _opened(self._staged) as target:
+            for name in map(os.fsencode, self._top.others):
+                room.take(copy_entry(source, target, name, room=room.left, owners=self._owners))
+
+    def put(self, place: str) -> None:
+        """Have what is written in a directory of the node."""
+        if not place:
+            raise Unusable("cannot be mounted on the node: it made no directory")
+        write(self._path(PLACE), place.encode())
+        here = os.path.join(self._directory, "")
+        for words in self.options.values():
+            for number, word in enumerate(words):
+                name, _, path = word.partition("=")
+                if name in ("upperdir", "workdir"):
+                    words[number] = f"{name}={place}/{path.removeprefix(here)}"
+
+    def trial(self, *, on_node: bool) -> Trial:
+        """Return how the node tries the mount with the most layers."""
+        lower = max(self.options.values(), key=lambda words: len(words[0]), default=[""])[0]
+        rootless = self._rootfs.rootless
+        store = self._stored.folder if self._stored else None
+        return Trial(
+            self._directory, lower, self._layers, rootless=rootless, store=store, on_node=on_node
+        )
+
+
+def _is_small(layer: str) -> bool:
+    size, entries = _SMALL
+    for status in everything_below(layer):
+        size -= status.st_size if stat.S_ISREG(status.st_mode) else 0
+        entries -= 1
+        if size < 0 or entries < 0:
+            return False
+    return True
