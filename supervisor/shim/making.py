@@ -125,6 +125,7 @@ class Making:
         variables: "Mapping[str, str]",
     ) -> None:
         process["env"] = merged(process.get("env") or [], {**os.environ, **variables})
+        self._runtime.fit(process)
         if "terminal" in streams and streams.get("rows") and streams.get("columns"):
             size = {"height": streams["rows"], "width": streams["columns"]}
             process["consoleSize"] = size

@@ -75,6 +75,17 @@ class Runtime:
             own = "--cgroup-manager=disabled"
         return [self.path, own, "--root", self._root]
 
+    def fit(self, process: "dict[str, Any]") -> None:
+        """Leave out a group that a process has anyway: an ordinary user's runc adds none at all.
+
+        Args:
+            process: The specification's `process`.
+        """
+        user = process.get("user") or {}
+        if os.path.basename(self.path) == "runc" and os.geteuid() and user.get("additionalGids"):
+            own = user.get("gid", 0)
+            user["additionalGids"] = [group for group in user["additionalGids"] if group != own]
+
     def separate(self, config: "dict[str, Any]", name: str) -> None:
         """Change a config.json so that runc makes a cgroup that no other container has.
 

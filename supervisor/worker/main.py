@@ -42,7 +42,8 @@ from typing import TYPE_CHECKING
 
 from scrun.core.paths import read_trusted
 from scrun.protocol.wire import frame
-from scrun.supervisor.worker.constants import ERRORS, OF_JOBS, SUCCESS, USUAL
+from scrun.supervisor.worker.constants import OF_JOBS, SUCCESS, USUAL
+from scrun.supervisor.worker.error_numbers import ERRORS
 from scrun.supervisor.worker.modules import advice
 from scrun.supervisor.worker.runtime import LuaRuntime, Value
 from scrun.supervisor.worker.times import minutes

@@ -17,6 +17,8 @@ LAST_OUTPUT = 2.0
 """Seconds to wait for streams that a process keeps open after the end of the first one."""
 
 _PATIENCE = 10.0
+_ROOT_IS_MISSING = "no user mapping found"  # runc's
+_INSTEAD = "runc makes no container without a user 0; install crun on the nodes"
 
 
 class ShimSession:
@@ -96,4 +98,5 @@ class ShimSession:
 def words_of(error: ShimError) -> str:
     """Return why a call failed: in the runtime's words, if its log has any."""
     words, _ = read_log(error.log.encode(errors="replace"))
-    return words or str(error)
+    said = words or str(error)
+    return f"{said.rstrip('.')}: {_INSTEAD}" if _ROOT_IS_MISSING in said else said

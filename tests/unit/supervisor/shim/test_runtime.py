@@ -83,6 +83,25 @@ def test_cgroups_are_nobody_elses(
     assert config == {"linux": found}
 
 
+@pytest.mark.parametrize(
+    ("uid", "runtime", "groups", "left"),
+    [
+        (1000, "runc", [7, 5, 7], [5]),
+        (1000, "runc", [], []),
+        (1000, "crun", [7], [7]),
+        (0, "runc", [7], [7]),
+    ],
+)
+def test_a_group_that_it_has_anyway(
+    monkeypatch: pytest.MonkeyPatch, uid: int, runtime: str, groups: list[int], left: list[int]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    process = {"user": {"uid": 7, "gid": 7, "additionalGids": groups}}
+    Runtime(f"/usr/bin/{runtime}", "/d").fit(process)
+    assert process["user"]["additionalGids"] == left
+    Runtime(f"/usr/bin/{runtime}", "/d").fit({})
+
+
 def test_path_comes_first(tmp_path: Path) -> None:
     for folder, name, mode in (("a", "runc", 0o755), ("b", "runc", 0o755), ("a", "crun", 0o644)):
         (tmp_path / folder).mkdir(exist_ok=True)
