@@ -65,7 +65,7 @@ def test_prune_by_age(registry: Registry) -> None:
     assert "is no time" in registry.site.fails("image", "prune", "--unused-for", "soon")
 
 
-@TWO
+@HERE
 def test_import(registry: Registry) -> None:
     archive = image_archive(registry.site)
     assert image(registry, "import", f"docker-archive:{archive}", "work") == "name:work\n"

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import cluster
 from tests.harness.program import run_program
 from tests.harness.registry import SAYS, Registry
+from tests.harness.wait import wait_while
 
 pytestmark = [
     pytest.mark.covers("scrun shims"),
@@ -174,7 +176,7 @@ def test_sbatch(registry: Registry, how: str) -> None:
         f"#!/bin/sh\n{in_script}#SBATCH -o batch.out\n\necho $1 'in it'\n"
         "test -e /usr/bin/srun && echo outside; echo end\n"
     )
-    words = ["-W", f"--job-name={site.base.name}"]
+    words = [f"--job-name={site.base.name}"]
     variables = {"PYXIS_CONTAINER_IMAGE": image} if how == "variable" else {}
     if how in ("option", "wrap"):
         words.append(f"--container-image={image}")
@@ -184,6 +186,8 @@ def test_sbatch(registry: Registry, how: str) -> None:
         words += [str(script), "one"]
     done = call(registry, "sbatch", *words, **variables)
     assert done.returncode == 0, done.stderr
+    # sbatch --wait looks every ten seconds
+    wait_while("the job", lambda: cluster.jobs(site.user, site.base.name), 60)
     said = (site.base / "b" / "batch.out").read_text().splitlines()
     assert [line for line in said if not line.startswith("scrun: ")] == ["one in it", "end"]
 

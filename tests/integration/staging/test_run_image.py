@@ -51,7 +51,7 @@ def test_what_is_written_is_gone(registry: Registry) -> None:
     assert "new" not in said
 
 
-@TWO
+@SLURM
 def test_what_has_a_name_is_kept(registry: Registry) -> None:
     words = ("--writable", "--name", "work")
     run(registry, *words, box(registry), "sh", "-c", "echo kept >/tmp/a; rm /bin/tac")
@@ -63,7 +63,7 @@ def test_what_has_a_name_is_kept(registry: Registry) -> None:
     assert "name:other: there is no root file system" in registry.site.fails("run", "name:other")
 
 
-@TWO
+@SLURM
 def test_what_is_saved_is_an_image(registry: Registry) -> None:
     file = registry.site.base / "b" / "saved.sqsh"
     run(registry, f"--save={file}", box(registry), "sh", "-c", "echo saved >/tmp/a")
@@ -80,7 +80,7 @@ def test_a_directory_is_not_changed(registry: Registry) -> None:
     assert sorted(path.name for path in site.rootfs.rglob("*")) == before
 
 
-@TWO
+@HERE
 @pytest.mark.parametrize("kind", ["oci", "oci-archive", "docker-archive", "sqfs"])
 def test_transports(registry: Registry, kind: str) -> None:
     """Files and directories: a second run unpacks nothing, a changed file is another image."""
@@ -116,7 +116,7 @@ def test_the_storage_of_podman(registry: Registry) -> None:
     assert run(registry, f"containers-storage:{where}") == SAID
 
 
-@TWO
+@SLURM
 def test_options_for_the_program(registry: Registry) -> None:
     show = ("sh", "-c", 'echo $A,$B,$C,$HOME; pwd; id -u; echo "$@"', "sh")
     registry.site.environment["B"] = "mine"
@@ -138,7 +138,7 @@ def test_entrypoints(registry: Registry) -> None:
     assert run(registry, "--entrypoint", '["echo", "c"]', image, "d") == "c d\n"
 
 
-@TWO
+@SLURM
 def test_mounts(registry: Registry) -> None:
     site = registry.site
     (place := site.base / "b" / "data").mkdir()
@@ -193,7 +193,7 @@ def test_requests_for_the_job(registry: Registry) -> None:
     assert "no-such" in site.fails("run", "-p", "no-such", box(registry))
 
 
-@TWO
+@HERE
 def test_a_tag_is_looked_up_again(registry: Registry) -> None:
     """Within `fresh` seconds it means what it meant; where nobody answers, likewise."""
     site = registry.site
