@@ -1,5 +1,6 @@
 """A registry of images on the loopback, and images in it."""
 
+import base64
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from tests.harness.daemons import program
 from tests.harness.image import image_archive
-from tests.harness.program import run_program
+from tests.harness.program import output_of, run_program
 from tests.harness.site import Site
 from tests.harness.wait import wait_until
 
@@ -32,7 +33,13 @@ class Registry:
         store: Where scrun keeps images.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, password: str = "") -> None:
+        """Prepare it.
+
+        Args:
+            site: Its user's.
+            password: That of its only user, `me`; without one it serves everybody.
+        """
         self.site = site
         self._base = Path(tempfile.mkdtemp(prefix="registry-"))  # it is not the site's process
         self._base.chmod(0o755)
@@ -43,6 +50,11 @@ class Registry:
         self.layout = self._base / "layout"
         storage = {"filesystem": {"rootdirectory": str(self._base / "d")}}
         own = {"version": 0.1, "storage": storage, "http": {"addr": self.name}}
+        if password:
+            known = self._base / "htpasswd"
+            salted = ["perl", "-e", "print crypt($ARGV[0], '$2b$05$' . 'a' x 22)", password]
+            known.write_text(f"me:{output_of(salted)}\n")
+            own["auth"] = {"htpasswd": {"realm": "test", "path": str(known)}}
         (self._base / "config.yml").write_text(json.dumps(own))
         home = site.base / "h"
         configuration = home / ".config" / "containers"
@@ -67,6 +79,13 @@ class Registry:
                 argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         wait_until("the registry", lambda: self._log().count("listening on") > before)
+
+    def login(self, password: str) -> None:
+        """Do what `podman login` does."""
+        auths = {self.name: {"auth": base64.b64encode(f"me:{password}".encode()).decode()}}
+        path = Path(self.site.environment["HOME"], ".config", "containers", "auth.json")
+        path.write_text(json.dumps({"auths": auths}))
+        self.site.user.give(path)
 
     def stop(self) -> None:
         """End it."""

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import MakeSite
 from tests.harness import cluster
 from tests.harness.image import image_archive
 from tests.harness.program import run_program
-from tests.harness.registry import SAID, SAYS, Registry, as_user, box, images, run, skopeo
+from tests.harness.registry import SAID, SAYS, SET, Registry, as_user, box, images, run, skopeo
 from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
 
@@ -303,6 +304,20 @@ def test_what_a_registry_does_not_have(registry: Registry) -> None:
     assert "nothing:1: skopeo cannot find it: " in told
     assert "manifest unknown" in told or "name unknown" in told
     assert images(registry) == []
+
+
+def test_a_registry_with_logins(make_site: MakeSite) -> None:
+    registry = Registry(make_site("local-user"), "secret")
+    registry.start()
+    try:
+        told = registry.site.fails("run", box(registry))
+        assert "box:1: skopeo cannot find it: " in told
+        assert "authentication required" in told or "unauthorized" in told
+        registry.login("secret")
+        registry.push("box:1", *SET)
+        assert run(registry, box(registry)) == SAID
+    finally:
+        registry.close()
 
 
 @HERE
