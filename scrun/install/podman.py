@@ -26,7 +26,7 @@ WITHOUT_COPIES = ("overlay", "vfs")
 """The storage drivers whose root file systems the nodes of a cluster can use, if they see them."""
 STORAGE = (
     'a container\'s root file system is copied at each start on Slurm; set driver = "overlay" in '
-    "storage.conf, with its graphroot on a file system that the nodes share"
+    "storage.conf"
 )
 """The effect of other drivers, and the remedy."""
 
