@@ -297,20 +297,6 @@ def test_no_connection(site: Site) -> None:
     assert "No route to host; srun --container would need an oci.conf on the nodes" in said
 
 
-@pytest.mark.oci_conf
-def test_no_connection_but_an_oci_conf(make_site: MakeSite) -> None:
-    """Then srun makes the container, and the log says why."""
-    site = make_site("slurm-user", settings=SHIM, site_commands=True)
-    life = site.shell("echo up", environment=unreached(site)).created()
-    log = site.must("logs", "--messages", life.id)
-    assert "no connection to the submit host: 127.0.0.1:" in log
-    assert "No route to host: launched by srun --container" in log
-    assert life.state()["annotations"]["org.scrun.launch"] == "container"
-    assert life.start().wait() == 0
-    assert life.output() == "up\nup\n"
-    life.delete()
-
-
 def test_a_runtime_hangs_in_create(site: Site) -> None:
     mark = site.base / "b" / "hangs"
     hangs = f": >{mark}; exec sleep 4567890"

@@ -20,6 +20,7 @@ from tests.harness import cluster
 from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import Site, several_lives
 from tests.harness.wait import wait_until, wait_while
+from tests.integration.slurm.test_ranks import unreached
 
 EXAMPLES = CHECKOUT / "docs" / "examples" / "oci.conf"
 SHIM = 'idle_timeout = 20\n[slurm]\nlaunch = "shim"\n'
@@ -290,3 +291,17 @@ def test_mpi_that_its_commands_do_not_pass_on(
     asked = {"SCRUN_MPI_TYPE": "pmi2", "SCRUN_JOB_NUM_NODES": tasks}
     said = site.life("true", environment=asked).refused()
     assert "SCRUN_MPI_TYPE=pmi2: cannot work: the commands of the oci.conf on node1 do not" in said
+
+
+@pytest.mark.oci_conf
+def test_several_tasks_that_cannot_connect(make_site: MakeSite) -> None:
+    """Then srun makes the container, and the log says why."""
+    site = make_site("slurm-user", settings=SHIM, site_commands=True)
+    life = site.shell("echo up", environment=unreached(site)).created()
+    log = site.must("logs", "--messages", life.id)
+    assert "no connection to the submit host: 127.0.0.1:" in log
+    assert "No route to host: launched by srun --container" in log
+    assert life.state()["annotations"]["org.scrun.launch"] == "container"
+    assert life.start().wait() == 0
+    assert life.output() == "up\nup\n"
+    life.delete()
