@@ -71,7 +71,7 @@ class Podman(Client):
         storage: str = "vfs",
     ) -> None:
         self.site = site
-        self._more_settings = settings
+        self.settings = settings
         self._runtime_dir = site.base / "x"
         self._runtime_dir.mkdir(mode=0o700)
         site.user.give(self._runtime_dir)
@@ -124,7 +124,7 @@ class Podman(Client):
         root = self._runtime_dir / "scrun"
         text = f'engine = "slurm"\nroot = "{root}"\nidle_timeout = 20\n'
         text += f"create_timeout = {self.site.create_timeout}\n"
-        text += f'[slurm]\nconf = "{cluster.slurm_conf()}"\n{self._more_settings}'
+        text += f'[slurm]\nconf = "{cluster.slurm_conf()}"\n{self.settings}'
         self._before = self._settings.read_bytes() if self._settings.exists() else None
         for directory in (self._settings.parents[1], self._settings.parent):
             if not directory.exists():

@@ -5,6 +5,7 @@ The nodes mount the same layers, or get copies.
 
 import contextlib
 import io
+import json
 import os
 import tarfile
 from collections.abc import Iterator
@@ -29,6 +30,12 @@ MOUNTED = "root: the node mounts the layers of "
 STORED = "root: the node mounts copies of the layers of "
 COPIED = "root: copied "
 LOG = Path("l/log")
+
+
+def way(record: Path) -> str:
+    """What `state` says of a container's root file system."""
+    annotations: dict[str, str] = json.loads((record / "state.json").read_text())["annotations"]
+    return annotations["org.scrun.image"]
 
 
 @pytest.fixture(scope="module", params=["mount", "copy"])
@@ -93,6 +100,9 @@ def test_it_is_there_when_it_starts_again(overlay: Podman) -> None:
 def test_a_container_that_is_killed_keeps_what_it_wrote(overlay: Podman) -> None:
     script = "echo kept >/etc/made; echo up; exec sleep 600"
     overlay.must(*RUN, "--detach", "--name", "one", "busybox", "sh", "-c", script)
+    (record,) = (overlay.site.base / "x" / "scrun").glob("[0-9a-f]*")
+    how = "layers" if 'overlay = "mount"' in overlay.settings else "copy"
+    assert way(record) == how
     overlay.must("stop", "--time", "0", "one")
     overlay.must("start", "one")
     assert overlay.must("exec", "one", "cat", "/etc/made") == "kept\n"
@@ -371,6 +381,7 @@ def test_docker() -> None:
         wait_until("it is up", lambda: docker.must("logs", container))
         log = (docker.records / container / "log").read_text()
         assert MOUNTED in log, log
+        assert way(docker.records / container) == "layers"
         docker.must("exec", container, "sh", "-c", "echo x >/etc/x; rm /bin/tac")
         docker.must("stop", container)
         assert {"A /etc/x", "D /bin/tac"} <= set(docker.must("diff", container).splitlines())
@@ -408,6 +419,7 @@ def test_docker_with_its_storage_on_a_local_disk() -> None:
             wait_until("it is up", lambda: docker.must("logs", container))  # noqa: B023
             log = (docker.records / container / "log").read_text()
             assert STORED in log, log
+            assert way(docker.records / container) == "store"
             docker.must("exec", container, "sh", "-c", "echo x >/etc/x; rm /bin/tac")
             docker.must("stop", container)
             lines = set(docker.must("diff", container).splitlines())
