@@ -77,6 +77,7 @@ class Image:
         self.images = base / "images"
         self.with_store = False
         self.container = "c"
+        self.ended = False
         self.limit = 0
         self.also: list[str] = []
         self.copied: list[str] = []
@@ -153,7 +154,7 @@ class Image:
         )
         images = None
         if self.with_store:
-            copier = Copier(self._copy, self.said.append, lambda: None)
+            copier = Copier(self._copy, self.said.append, self.wait)
             lease = lease_of(str(self._base), self.container)
             images = Images(str(self.images), lease, copier, self.limit, self.also)
         overlays = Overlays(remember, str(self.cache), images)
@@ -168,6 +169,11 @@ class Image:
         if done.returncode:
             kind = Full if done.returncode == NO_ROOM else Unusable
             raise kind(done.stderr.splitlines()[-1])
+
+    def wait(self) -> None:
+        """Called while another one copies; raises when its container has been ended."""
+        if self.ended:
+            raise KeyboardInterrupt
 
     def hidden(self, *folders: Path) -> None:
         """Hide directories from the node."""

@@ -471,12 +471,17 @@ def test_who_waits_sees_how_far_it_is(image: Image) -> None:
         thread.start()
         wait_until("it waits", lambda: "image: 0.5 of 2.0 GiB" in image.said)
         assert image.copied == []
+        ended = image.another("ended")
+        ended.ended = True
+        with pytest.raises(KeyboardInterrupt):  # it does not wait any longer
+            ended.stage()
+        assert not ended.staged.exists()
     thread.join()
     assert len(image.copied) == 1
     stage_out(str(image.staged.with_name("first")))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_copy_that_is_killed(image: Image, seed: int, tmp_path: Path) -> None:
     """At a random moment, with all that works for it: nothing is left, and nothing broken used."""
     for number in range(300):
