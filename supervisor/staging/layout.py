@@ -30,7 +30,7 @@ from scrun.oci.userns import has_several
 from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import foreign_in
-from scrun.supervisor.staging.node_trial import TRIAL, Trial
+from scrun.supervisor.staging.node_trial import TRIAL, Refused, Trial
 from scrun.supervisor.staging.overlay_options import Unusable, opaque, options_of
 from scrun.supervisor.staging.read_only import make_mount_points
 from scrun.supervisor.staging.short_link import folder_of
@@ -149,13 +149,13 @@ class Layout:
             make_mount_points(mounts, self._rootfs.path, upper, owners=self._owners)
 
     def _try_attributes(self) -> None:
-        """Raise Unusable if deletions of whole directories could not be marked."""
+        """Raise Refused if deletions of whole directories could not be marked."""
         name = "user.scrun" if self._rootfs.rootless else "trusted.scrun"
         try:
             os.setxattr(self._path("own"), name, b"y")
         except OSError as error:
             where = f"extended attributes in {self._directory}"
-            raise Unusable(f"need {where}: {error.strerror}") from error
+            raise Refused(f"need {where}: {error.strerror}") from error
 
     def _copy_own_layer(self) -> None:
         """Copy the container's own layer if it is small: it may be where the nodes do not look.

@@ -48,6 +48,10 @@ class Unseen(Unusable):
         self.store = store
 
 
+class Refused(Unusable):
+    """What is written cannot be in the staged bundle; or nothing can be mounted at all."""
+
+
 class Trial:
     """A script for a node, and what to make of its answer.
 
@@ -98,7 +102,8 @@ class Trial:
 
         Raises:
             Unseen: The node has other layers.
-            Unusable: It does not see the staged bundle, or could not mount them.
+            Refused: It could not mount them.
+            Unusable: It does not see the staged bundle.
         """
         lines = answer.splitlines()  # a site's prolog may write before
         seen = {found[1]: found for found in map(_SEEN.fullmatch, lines) if found}
@@ -117,4 +122,4 @@ class Trial:
                 why, missing, store=store and int(seen[self._store or ""][2]) == self._store_is
             )
         if _MOUNTED not in lines:
-            raise Unusable(why)
+            raise Refused(why)

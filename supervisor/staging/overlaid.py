@@ -20,7 +20,7 @@ from scrun.core.trees import remove_tree
 from scrun.oci.userns import has_several
 from scrun.supervisor.staging.layers import overlay_of, top_level
 from scrun.supervisor.staging.layout import OVERLAY, ROOTFS, Layout, is_read_only
-from scrun.supervisor.staging.node_trial import Unseen
+from scrun.supervisor.staging.node_trial import Refused, Unseen
 from scrun.supervisor.staging.on_node import place_in, remote, removing
 from scrun.supervisor.staging.overlay_options import Unusable, is_plain, mount_of_layers
 from scrun.supervisor.staging.short_link import remove_link
@@ -132,7 +132,7 @@ def _laid_out(
             if not error.store:
                 raise Unusable(f"{error}; nor is the store of images, {stored.path}") from error
             unseen = error.layers
-        except Unusable:
+        except Refused:
             _give_up(overlays, place, rootfs)
             if on_node or not may_be_on_node:
                 raise
