@@ -388,6 +388,7 @@ def test_doctor_names_the_command(
 
 
 @pytest.mark.covers("oci.conf EnvExclude")
+@pytest.mark.oci_conf
 @pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 def test_variables_that_the_nodes_leave_out(site: Site) -> None:
     """oci.conf(5): EnvExclude, which slurmstepd has since 23.02."""
