@@ -1,10 +1,8 @@
 """Requests to the supervisor of a running container, for commands that are called seldom."""
 
 from scrun.cli.parse import Parsed
-from scrun.client.ask import ask
-from scrun.client.find import explain_unserved
+from scrun.client.ask import converse
 from scrun.core.output import say
-from scrun.protocol import wire
 
 
 def ask_supervisor(parsed: Parsed, directory: str, fields: "list[bytes]") -> int:
@@ -35,7 +33,6 @@ def fetch_answer(directory: str, fields: "list[bytes]") -> "tuple[int, bytes]":
         UnknownContainer: There is no such container.
         StateError: Nobody serves it any more.
     """
-    try:
-        return ask(directory, "supervisor", fields)
-    except wire.NOBODY:
-        raise explain_unserved(directory) from None
+    from scrun.client.successor import connect_served
+
+    return converse(lambda: connect_served(directory), fields)

@@ -1,9 +1,10 @@
 """Operations on a container that no supervisor serves.
 
-Either there is no such container, or its supervisor died. The supervisor's death ended the job
-and the anchor (see docs/design.md), so only a record is left: the container is *stopped*. `state`
-is answered from the record; for `delete` another supervisor cancels the job by its id, if there is
-still one, and removes the rest.
+Either there is no such container, or its supervisor died. A container that lives is about to be
+adopted (docs/decisions/adoption.md): `state` is answered from its record, and the other operations
+wait for the successor. Otherwise the supervisor's death ended the job and the anchor, so only a
+record is left: the container is *stopped*. `state` is answered from the record; for `delete`
+another supervisor cancels the job by its id, if there is still one, and removes the rest.
 """
 
 from scrun.cli.parse import Parsed
@@ -34,6 +35,19 @@ def run(parsed: Parsed, directory: str) -> int:
         if parsed.command == "delete" and parsed.options.get("force"):
             return 0
         raise UnknownContainer(f"container {container} does not exist")
+    if _is_on_its_way(directory):
+        if parsed.command == "state":
+            from scrun.model.record import living_state, read_record
+
+            say(living_state(read_record(directory)))
+            return 0
+        from scrun.client.successor import wait_for_successor
+
+        if sock := wait_for_successor(directory):
+            from scrun.client.ask import forward
+
+            sock.close()
+            return forward(parsed)
     if parsed.command == "delete":
         return _delete(parsed, root, container)
     # takes 25 ms: not for unknown containers, which engines ask about when they clean up
@@ -51,6 +65,15 @@ def run(parsed: Parsed, directory: str) -> int:
 
         raise StateError(not_running(container))
     return 0
+
+
+def _is_on_its_way(directory: str) -> bool:
+    from scrun.model.adoption import is_on_its_way
+
+    try:
+        return is_on_its_way(directory)
+    except ScrunError:  # a damaged record, which `delete --force` removes
+        return False
 
 
 def tidy_up(parsed: Parsed, root: str) -> None:

@@ -34,16 +34,12 @@ def run(parsed: Parsed, argv: "list[str]") -> int:
     """
     del argv
     from scrun.client.find import resolve_id
+    from scrun.client.successor import connect_served
 
     root = record_root(parsed)
     container = resolve_id(parsed, root)
     directory = os.path.join(root, container)
-    try:
-        sock = wire.connect_supervisor(directory, "supervisor")
-    except wire.NOBODY:
-        from scrun.client.find import explain_unserved
-
-        raise explain_unserved(directory) from None
+    sock = connect_served(directory)
     wire.send(sock, [b"attach", os.fsencode(container)])
     first = sock.recv(1)
     if first != b"\0":

@@ -171,12 +171,9 @@ def _connect(directory: str) -> _socket.socket:
         UnknownContainer: There is no such container.
         StateError: Nobody serves it.
     """
-    try:
-        return wire.connect_supervisor(directory, "supervisor")
-    except wire.NOBODY:
-        from scrun.client.find import explain_unserved
+    from scrun.client.successor import connect_served
 
-        raise explain_unserved(directory) from None
+    return connect_served(directory)
 
 
 def _answer(sock: _socket.socket, container: str) -> "tuple[int, bytes]":

@@ -88,13 +88,18 @@ def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:
 def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None:
     """Return the row for a record; None when it is gone."""
     from scrun.core.errors import StateError
+    from scrun.model.adoption import is_on_its_way
     from scrun.model.record import read_record
 
     try:
         owner = user_name(os.stat(directory).st_uid, "#{}")  # as runc has it
         record = read_record(directory)
         state = _state(record)
-        if record.is_unfinished and not _is_served(directory, served):
+        if (
+            record.is_unfinished
+            and not _is_served(directory, served)
+            and not is_on_its_way(directory)
+        ):
             # it may just have ended, and its supervisor after it
             record = read_record(directory)
             state = _state(record, lost=record.status != "stopped")

@@ -210,6 +210,14 @@ def stopped_state(record: Record) -> bytes:
     )
 
 
+def living_state(record: Record) -> bytes:
+    """Render the answer to `state` for a container whose supervisor has died, and which lives."""
+    return render_state(
+        record.oci_version, record.id, record.status, record.pid, record.bundle,
+        record.annotations,
+    )  # fmt: skip
+
+
 def of_the_lost(record: Record) -> dict[str, str]:
     """Return the annotations of a container that nobody serves any more; it waits for no job."""
     known = {name: text for name, text in record.annotations.items() if name not in OF_WAITING}

@@ -32,6 +32,8 @@ Requests, with their fields::
     tidy   []                          starts to clean up after dead supervisors
     jobs   []                          the jobs that wait for their next container, as JSON
     release [JOB]                      releases one of them, or all: JOB is ""; replies with ids
+    adopt  []                          what a dead supervisor has left (`scrun.client.hand_over`),
+                                       with a descriptor
     borrow [REQUEST]                   of another supervisor (`supervisor.containers.lending`)
 """
 

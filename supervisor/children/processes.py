@@ -135,6 +135,11 @@ class Child:
             status = await self.wait()
         return status
 
+    @property
+    def pidfd(self) -> int:
+        """Its pidfd."""
+        return self._pidfd
+
     def close(self) -> None:
         """Close the pidfd."""
         os.close(self._pidfd)

@@ -70,14 +70,36 @@ class Output:
 
 
 @asynccontextmanager
-async def messages(receive: Callable[[str], None]) -> AsyncIterator[int]:
+async def messages(
+    receive: Callable[[str], None], hold: Callable[[int], None] | None = None
+) -> AsyncIterator[int]:
     """Yield a descriptor for a child's standard error; call `receive` with each line.
 
     On exit, all lines written so far have been received; grandchildren that keep the descriptor
     open are not waited for.
+
+    Args:
+        receive: Called with each line.
+        hold: Called with the other end, which a successor may go on to read.
     """
     readable, writable = os.pipe()
+    if hold is not None:
+        hold(readable)
+    async with received(readable, receive):
+        try:
+            yield writable
+        finally:
+            os.close(writable)
 
+
+@asynccontextmanager
+async def received(readable: int, receive: Callable[[str], None]) -> AsyncIterator[None]:
+    """Call `receive` with each line of a pipe while the block runs; see `messages`.
+
+    Args:
+        readable: The pipe; owned from now on.
+        receive: Called with each line.
+    """
     drained = trio.Event()
 
     async def pump() -> None:
@@ -92,9 +114,8 @@ async def messages(receive: Callable[[str], None]) -> AsyncIterator[int]:
     async with unwrapped() as nursery:
         nursery.start_soon(pump)
         try:
-            yield writable
+            yield
         finally:
-            os.close(writable)
             with trio.move_on_after(_DRAIN, shield=True):
                 await drained.wait()
             for scope in scopes:

@@ -34,6 +34,10 @@ class Anchor:
         self._fd = fd
         self._stream = trio.lowlevel.FdStream(fd)
 
+    def fileno(self) -> int:
+        """Return our end."""
+        return self._fd
+
     @property
     def alive(self) -> bool:
         """Whether it lives, so that its pid is still its own."""

@@ -133,6 +133,19 @@ class Caller:
             os.close(self._locks.pop())
 
 
+class NoCaller(Caller):
+    """A `create` that has ended long ago."""
+
+    def __init__(self, anchor: int) -> None:
+        """Know the anchor's pid only."""
+        self.anchor_known = trio.Event()
+        self.anchor_known.set()
+        self.anchor = anchor
+        self.gone = trio.Event()
+        self.gone.set()
+        self._locks = []
+
+
 async def hang_up(connection: trio.socket.SocketType) -> None:
     """Shut down a connection after the peer has read all of its answer.
 

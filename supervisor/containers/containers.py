@@ -2,16 +2,20 @@
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 import trio
 
-from scrun.core.errors import StateError, SupervisorLost, UnknownContainer
+from scrun.core.errors import ScrunError, StateError, SupervisorLost, UnknownContainer
 from scrun.core.paths import BUILDS, COMMON, has_record
+from scrun.model.adoption import is_on_its_way
 from scrun.model.record import Record, read_record
 from scrun.model.states import taken
-from scrun.oci.ids import check_id
+from scrun.oci.ids import check_id, is_id
 from scrun.supervisor.containers import orphans
+from scrun.supervisor.containers.adopted import AdoptedContainer
+from scrun.supervisor.containers.adoption import adopt
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
@@ -28,16 +32,26 @@ from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.kept import KeepsJobs, WaitingJob
+from scrun.supervisor.core.deposits import Deposits, find
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
+from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.plugins.registry import Plugins
 
+_ARRIVING = 60.0
+_PAUSE = 0.05
+
 
 class Containers:
-    """The containers of one supervisor, by id."""
+    """The containers of one supervisor, by id.
+
+    Attributes:
+        deposits: What they need to outlive it.
+    """
 
     def __init__(
         self,
@@ -68,6 +82,7 @@ class Containers:
         self._pods = Pods(nursery, keep, partial(borrow, root, name))
         self._known: dict[str, Container] = {}
         self._stopping = False
+        self.deposits = Deposits()
         self._successor = Successor(root, name, self._engines, self._stagers, changed)
 
     @property
@@ -172,6 +187,18 @@ class Containers:
             if container.alive:
                 container.abandon()
 
+    async def arrival(self, container: str) -> None:
+        """Wait for a container that is about to be adopted; return at once for others."""
+        directory = os.path.join(self._root, container)
+        with trio.move_on_after(_ARRIVING), suppress(ScrunError, OSError):
+            while is_id(container) and container not in self._known:
+                if not await in_thread(is_on_its_way, directory):
+                    return
+                await trio.sleep(_PAUSE)
+        known = self._known.get(container)
+        if isinstance(known, AdoptedContainer):
+            await known.there.wait()
+
     def find(self, container: str) -> Container | Record:
         """Find a container; if its supervisor died, only its record.
 
@@ -252,7 +279,7 @@ class Containers:
             create_request,
             engine,
             self._stagers,
-            Ledger(directory, record, journal, lock),
+            Ledger(directory, record, journal, lock, self.deposits.new(record.id)),
             Anchor(anchor),
             Stdio(stdio, terminal=create_request.console is not None),
             self._pods,
@@ -262,6 +289,37 @@ class Containers:
         self._known[create_request.id] = container
         self._nursery.start_soon(self._run, container)
         return container
+
+    async def adopt(self, held: int) -> None:
+        """Adopt what a dead supervisor has left.
+
+        Args:
+            held: The receiving end of its deposits.
+        """
+        for found in find(held):
+            known = self._known.get(found.container)
+            if self._stopping or (known is not None and known.alive):
+                found.close()
+                continue
+            try:
+                container = await adopt(
+                    found,
+                    self._root,
+                    self._name,
+                    self._engines,
+                    self._stagers,
+                    self._pods,
+                    self.deposits,
+                )
+            except Exception as error:  # it ends, and is cleaned up like others
+                fault(f"container {found.container}: it is not adopted", error)
+                container = None
+            if container is None:
+                self._nursery.start_soon(self._successor.later)
+                continue
+            log.info("container %s: adopted", container.id)
+            self._known[container.id] = container
+            self._nursery.start_soon(self._run, container)
 
     async def _run(self, container: Container) -> None:
         what = f"container {container.id}"

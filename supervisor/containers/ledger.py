@@ -14,6 +14,7 @@ from scrun.supervisor.containers.records import make_record
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import Job, SaysLaunch
 from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.core.deposits import OWN, Deposit, no_deposit
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 
@@ -47,9 +48,17 @@ class Ledger:
         record: The current record.
         directory: Its directory.
         journal: The container's.
+        deposit: Keeps what it needs to outlive us.
     """
 
-    def __init__(self, directory: str, record: Record, journal: Journal, lock: int) -> None:
+    def __init__(
+        self,
+        directory: str,
+        record: Record,
+        journal: Journal,
+        lock: int,
+        deposit: Deposit | None = None,
+    ) -> None:
         """Take over a record that is on disk already.
 
         Args:
@@ -57,12 +66,19 @@ class Ledger:
             record: The record.
             journal: For write errors, and for what the job waits for.
             lock: The descriptor that holds its lock; closed by `close`.
+            deposit: Keeps what the container needs to outlive us; None: nothing does.
         """
+        self.deposit = deposit or no_deposit()
         self.record = record
         self._lock = lock
         self.directory = directory
         self.journal = journal
         self._made = os.lstat(directory)
+
+    @property
+    def lock(self) -> int:
+        """The descriptor that holds its lock."""
+        return self._lock
 
     @property
     def is_there(self) -> bool:
@@ -89,6 +105,7 @@ class Ledger:
         if self.is_there:
             return
         lock = make_record(self.directory, socket, self.record)
+        self.deposit.hold({f"{OWN}lock": lock})
         self.close()
         self._lock, self._made = lock, os.lstat(self.directory)
 

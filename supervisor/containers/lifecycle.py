@@ -232,23 +232,23 @@ class Lifecycle(Phases):
         self._ledger.note(moved=None)
 
     def _request(self, bundle: Bundle) -> JobRequest:
-        config = bundle.config
-        by_flags = self._create_request.settings.slurm.engine_flags
+        config, create_request = bundle.config, self._create_request
         return JobRequest(
             container=self.id,
-            child_env=self._create_request.child_env,
-            directory=self._create_request.directory,
+            child_env=create_request.child_env,
+            directory=create_request.directory,
             record=self._directory,
             journal=self._journal,
             on_job_id=self._job_is_known,
             on_lost=self.end,
             ending=lambda: self._ending,
             config_requests=read_requests(config.annotations, config.process.env),
-            flags=read_flags(config, resources=by_flags),
+            flags=read_flags(config, resources=create_request.settings.slurm.engine_flags),
             on_waiting=self._job_waits,
             on_suspended=self._job_suspended,
             on_deferred_release=self._job_stays,
             reusable=self._has_ended_by_itself,
+            deposit=self._deposit,
         )
 
     async def _stage_and_run(self, stager: Stager, bundle: Bundle, job: Job, stack: Stack) -> None:
@@ -314,12 +314,8 @@ class Lifecycle(Phases):
         back the container's changes.
         """
         self._creation.making = True
-        engines = (
-            job.below_engine
-            and self._create_request.is_create
-            and staged.moved is None
-            and not staged.copied_from
-        )
+        unchanged = staged.moved is None and not staged.copied_from
+        engines = job.below_engine and self._create_request.is_create and unchanged
         call, console = self._caller.call, self._create_request.console
         async with job.created(step, call, console) if engines else job.created(step) as process:
             self._first_process = process
@@ -327,18 +323,23 @@ class Lifecycle(Phases):
                 await self._replace_anchor(process)
             else:
                 self._begin_to_show(staged.view)
-            try:
-                async with unwrapped() as nursery:
-                    nursery.start_soon(self._end_unless_started, process)
-                    await self._creation.be_created()
-                    await self._begin(process)
-                    ending = await process.ended()
-                    nursery.cancel_scope.cancel()
-            finally:
-                self._begun.set()
+                self._keep(staged)
+            ending = await self._wait_and_run(process)
             if staged.final:  # the runtime forgets it meanwhile
                 self._ending = self._ending or ending
                 await self._report_end()
+        return ending
+
+    async def _wait_and_run(self, process: FirstProcess) -> Ending:
+        try:
+            async with unwrapped() as nursery:
+                nursery.start_soon(self._end_unless_started, process)
+                await self._creation.be_created()
+                await self._begin(process)
+                ending = await process.ended()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._begun.set()
         return ending
 
     async def _replace_anchor(self, process: FirstProcess) -> None:

@@ -46,6 +46,8 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
     except FileNotFoundError:  # another supervisor has removed it
         return True
     try:
+        with contextlib.suppress(ScrunError):
+            _note(directory, read_record(directory), supervisor=myself())
         await undo(directory, engines, stagers, deleting=True)
         await in_thread(remove_record, directory, socket)
     finally:

@@ -4,8 +4,10 @@ Every end is the same: `end` cancels the tree of `supervisor.containers.lifecycl
 reason; the levels clean up in order. The first reason counts.
 """
 
+import os
 from collections.abc import Mapping
 
+import msgspec
 import trio
 
 from scrun.core.errors import (
@@ -42,6 +44,8 @@ from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.engine import FirstProcess, Job
 from scrun.supervisor.contracts.running import RunningContainer
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.core.deposits import OWN
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault
@@ -89,6 +93,7 @@ class Phases:
             caller: Its `create`, as long as that waits.
         """
         self.id = create_request.id
+        self._deposit = ledger.deposit
         self.phase = Phase.CREATING
         self.anchor_known = caller.anchor_known
         self.queued = trio.Event()
@@ -170,9 +175,35 @@ class Phases:
             self._stdio.keep_error_only()
         if phase is Phase.STOPPING:
             annotations = {ENDING_SINCE: now()}
+        self._deposit.note(phase=phase.name)
         self._ledger.note(status=self.status, pid=self.pid, annotations=annotations)
         self._journal.write("verbose", f"it is {phase.name.lower()}")
         return True
+
+    def _keep(self, staged: Staged) -> None:
+        """Keep from now on what it needs to outlive us: it is made."""
+        deposit, request = self._deposit, self._create_request
+        if self._stdio.is_captured:
+            deposit.give_up("its output is captured")
+        if "job" not in deposit.facts:
+            deposit.give_up("its job is not of its own")
+        if "target" not in deposit.facts:
+            deposit.give_up("it was not made by one shim")
+        if not deposit.why_not:
+            memory = os.memfd_create("scrun-request", os.MFD_CLOEXEC)
+            try:
+                with open(memory, "wb", closefd=False) as file:
+                    file.write(request.content)
+                own = {"request": memory, "anchor": self._anchor.fileno()}
+                own |= {"lock": self._ledger.lock, "stderr": self._stdio.fds[2]}
+                kept = {f"{OWN}{name}": fd for name, fd in own.items()}
+                deposit.hold(kept, phase=Phase.CREATED.name, staged=msgspec.to_builtins(staged))
+                deposit.begin()
+            finally:
+                os.close(memory)
+        if deposit.why_not:
+            text = f"it would not outlive the supervisor: {deposit.why_not}"
+            self._journal.write("verbose", text)
 
     def _runs(self) -> None:
         self.become(Phase.RUNNING)
@@ -207,6 +238,7 @@ class Phases:
             self._ending = ending
             if ending.text:
                 self._journal.write("info", ending.text)
+            self._deposit.note(ending=msgspec.to_builtins(ending))
         if self._running is None and self.phase in (Phase.CREATED, Phase.WAITING):
             self._finish(self._ending)  # nothing of it runs that would have to end first
         else:
@@ -310,5 +342,6 @@ class Phases:
             self._anchor.end(ending.status)
         self._caller.release()
         self.become(Phase.STOPPED, annotations)
+        self._deposit.end()
         self.exit_status = ending.status if ending.status >= 0 else LOST
         self.ended.set()

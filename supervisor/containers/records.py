@@ -52,7 +52,7 @@ def _make(root: str, socket: str, record: Record) -> int:
     try:
         lock = own(made)
         assert lock is not None  # nobody else knows its name
-        os.symlink(os.path.join("..", socket), os.path.join(made, "supervisor"))
+        link(made, socket)
         write_record(made, record)
         os.rename(made, os.path.join(root, record.id))
     except BaseException:
@@ -62,6 +62,15 @@ def _make(root: str, socket: str, record: Record) -> int:
             _discard(root, os.path.basename(made))
         raise
     return lock
+
+
+def link(directory: str, socket: str) -> None:
+    """Make a record lead to a supervisor's socket."""
+    temporary = os.path.join(directory, ".supervisor")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    os.symlink(os.path.join("..", socket), temporary)
+    os.rename(temporary, os.path.join(directory, "supervisor"))
 
 
 def remove_record(directory: str, socket: str) -> None:

@@ -16,14 +16,11 @@ from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.kept import Borrow, Keep
 from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.core.deposits import Deposit, no_deposit
 from scrun.supervisor.log.journal import Journal
 
 
-def _ignore_waiting(waiting: Waiting | None) -> None:
-    """Ignore it."""
-
-
-def _ignore_suspended(suspended: bool) -> None:
+def _ignore_news(news: object) -> None:
     """Ignore it."""
 
 
@@ -73,6 +70,7 @@ class JobRequest(msgspec.Struct, frozen=True):
         keep, borrow: See `supervisor.contracts.kept`; None where jobs serve one container.
         beside: What this engine gave to the first member of the container's pod; the job itself
             is named by the environment.
+        deposit: Keeps what it needs to outlive us; names of what is the job's begin with JOB.
         joins: The containers of its pod whose namespaces its config.json names, by the directory
             that it names them by: /proc/PID/ns, of their anchor.
     """
@@ -87,8 +85,8 @@ class JobRequest(msgspec.Struct, frozen=True):
     ending: Callable[[], Ending | None] = _unknown_ending
     config_requests: Mapping[str, str] = {}
     flags: Flags = NO_FLAGS
-    on_waiting: Callable[[Waiting | None], None] = _ignore_waiting
-    on_suspended: Callable[[bool], None] = _ignore_suspended
+    on_waiting: Callable[[Waiting | None], None] = _ignore_news
+    on_suspended: Callable[[bool], None] = _ignore_news
     on_deferred_release: Callable[[], None] = _ignore
     plugin_options: Sequence[str] = ()
     plugin_variables: Mapping[str, str] = {}
@@ -97,6 +95,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     keep: Keep | None = None
     borrow: Borrow | None = None
     beside: "Job | None" = None
+    deposit: Deposit = msgspec.field(default_factory=no_deposit)
     joins: Mapping[str, str] = {}
 
 

@@ -53,6 +53,18 @@ def own(directory: str, name: str = LOCK) -> int | None:
     return None
 
 
+def is_owned(directory: str) -> bool:
+    """Tell whether somebody works on a record, or has left it to a successor."""
+    try:
+        lock = own(directory)
+    except OSError:
+        return False
+    if lock is None:
+        return True
+    os.close(lock)
+    return False
+
+
 async def take_over(directory: str, patience: float = _PATIENCE) -> int:
     """Become the owner of a record whose supervisor does not answer.
 

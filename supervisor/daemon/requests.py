@@ -39,6 +39,11 @@ DESCRIPTORS = 4
 
 _RELEASING = 20.0
 
+_OF_A_CONTAINER = (
+    *(b"state", b"start", b"kill", b"delete", b"pause", b"resume"),
+    *(b"ps", b"events", b"update", b"follow", b"attach"),
+)
+
 DONE = b"\0"
 """The first byte of an answer, the exit status, on success."""
 
@@ -91,6 +96,7 @@ class ClientRequest:
             b"jobs": (0, self._jobs),
             b"release": (1, self._release),
             b"borrow": (1, self._borrow),
+            b"adopt": (0, self._adopt),
         }
         try:
             count, handler = handlers.get(self._operation, (0, self._unknown))
@@ -98,6 +104,8 @@ class ClientRequest:
                 raise UsageError(
                     "the request has too few fields: does it come from another scrun?"
                 )
+            if self._operation in _OF_A_CONTAINER:
+                await self._containers.arrival(self._id)
             return await handler()
         except ScrunError as error:
             return bytes([error.exit_code]) + str(error).encode(errors="replace")
@@ -172,6 +180,12 @@ class ClientRequest:
         self._containers.look_for_leftovers()
         return DONE
 
+    async def _adopt(self) -> bytes:
+        if len(self._fds) != 1:
+            raise UsageError("adopt: the request lacks a descriptor")
+        await self._containers.adopt(self._fds[0])
+        return DONE
+
     async def _jobs(self) -> bytes:
         return DONE + msgspec.json.encode(self._containers.waiting_jobs())
 
@@ -236,6 +250,7 @@ class ClientRequest:
         """Answer when the program runs; from then on it needs its anchor, not the caller."""
         call = read_command_line(self._arguments, "exec", "shell")
         self._check_descriptors()
+        await self._containers.arrival(call.parsed.id or "")
         container = self._containers.live(call.parsed.id or "", "exec")
         *stdio, anchor = self._fds
         options = ("tty", "console-socket")  # docker gives only the socket

@@ -36,8 +36,9 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
         raise SettingsError.of_root(root, f"{name}: {error.strerror}") from error
     remove_half_made(root, name)
     settings = own_settings()
+    lingers = idle is None
     idle = settings.idle_timeout if idle is None else idle
-    server = Server(root, name, listener, idle, settings.stop_timeout)
+    server = Server(root, name, listener, idle, settings.stop_timeout, lingers=lingers)
     trio.run(_serve, server, starter)
     finish(_LAST_WORDS)
 

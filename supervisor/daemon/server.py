@@ -19,6 +19,7 @@ from scrun.supervisor.children.processes import end_children, keep_descriptors_f
 from scrun.supervisor.containers.caller import hang_up, send
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.core.threads import in_thread, own_threads
+from scrun.supervisor.daemon.keeper import Keeper
 from scrun.supervisor.daemon.listening import listen_again, watch_removals
 from scrun.supervisor.daemon.requests import DESCRIPTORS, ClientRequest
 from scrun.supervisor.log.supervisor_log import fault, log
@@ -46,6 +47,8 @@ class Server:
         listener: socket.socket,
         idle_timeout: float,
         stop_timeout: float,
+        *,
+        lingers: bool = True,
     ) -> None:
         """Prepare to serve.
 
@@ -55,6 +58,7 @@ class Server:
             listener: The socket, listening.
             idle_timeout: Seconds without a container after which the supervisor ends.
             stop_timeout: Seconds that `stop` may take.
+            lingers: Whether a successor may stay without a container for a while.
         """
         self._root = root
         self._name = name
@@ -63,6 +67,7 @@ class Server:
         self._listener = trio.socket.from_stdlib_socket(listener)
         self._idle_timeout = idle_timeout
         self._stop_timeout = stop_timeout
+        self._lingers = lingers
         self._busy = 0
         self._called = False
         self._below_buildah = False
@@ -81,12 +86,16 @@ class Server:
             self._nursery.start_soon(self._accept, self._listener)
             self._nursery.start_soon(self._watch_root)
             self._nursery.start_soon(self._containers.release_leftovers)
+            deposits = self._containers.deposits
+            self._keeper = Keeper(self._root, self._name, deposits, lingers=self._lingers)
+            self._nursery.start_soon(self._keeper.run)
             if (buildah := _parent_if_buildah()) is not None:
                 self._below_buildah = True
                 self._nursery.start_soon(self._go_if_waited_for, buildah)
             serving()
             await self._wait_until_idle()
             self._nursery.cancel_scope.cancel()
+        self._containers.deposits.close()
 
     async def stop(self) -> None:
         """End all containers, then stop serving.
@@ -114,6 +123,7 @@ class Server:
         """
         self._containers.abandon()
         end_children()
+        self._keeper.dismiss()
         self._unlink()
         os._exit(0)
 

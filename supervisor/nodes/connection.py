@@ -32,7 +32,9 @@ from scrun.supervisor.shim.frames import (
     frame,
 )
 
-_HELLO = HEADER.pack(EVENT, 0, 0)[:5]
+BEGINS_WITH = HEADER.pack(EVENT, 0, 0)[:5]
+"""How the first frame of a shim begins, an event."""
+
 _LAST_DATA = 1.0
 _DIAL_PATIENCE = 2.0
 _DIAL_ANSWERS = 30.0
@@ -41,7 +43,7 @@ _WORDS_BEFORE = 500
 _unreached = Unreached()
 
 
-class _Awaited:
+class Awaited:
     """Something that comes once, a reply or a status, or never will."""
 
     def __init__(self) -> None:
@@ -50,6 +52,7 @@ class _Awaited:
         self.known = trio.Event()
 
     def set(self, value: object) -> None:
+        """Note that it has come."""
         self.value = value
         self.came = True
         self.known.set()
@@ -74,11 +77,11 @@ class Shim:
         self._nursery = nursery
         self._journal = journal
         self._direct = False
-        self._hello: _Awaited = _Awaited()
+        self._hello: Awaited = Awaited()
         self._last_call = 0
         self._last_target = 0
-        self._calls: dict[int, _Awaited] = {}
-        self._targets: dict[str, _Awaited] = {}
+        self._calls: dict[int, Awaited] = {}
+        self._targets: dict[str, Awaited] = {}
         self._container_of: dict[str, str] = {}
         self._table = StreamTable(control)
 
@@ -113,7 +116,7 @@ class Shim:
         begins = verb in ("create", "exec")
         number, waiting = self._send(verb, fields)
         if begins:
-            self._targets[target] = _Awaited()
+            self._targets[target] = Awaited()
             self._container_of[target] = str(fields.get("container", target))
         try:
             reply: dict[str, Any] = await self._coming(waiting)
@@ -140,7 +143,7 @@ class Shim:
         number, _ = self._send(verb, fields)
         del self._calls[number]
 
-    def _send(self, verb: str, fields: Mapping[str, object]) -> tuple[int, _Awaited]:
+    def _send(self, verb: str, fields: Mapping[str, object]) -> tuple[int, Awaited]:
         try:
             payload = msgspec.json.encode({**fields, "call": self._last_call + 1, "verb": verb})
         except UnicodeEncodeError as error:
@@ -148,7 +151,7 @@ class Shim:
         if len(payload) > LONGEST:
             raise ShimError(f"{verb}: {len(payload)} bytes are more than a shim takes")
         self._last_call += 1
-        waiting = self._calls[self._last_call] = _Awaited()
+        waiting = self._calls[self._last_call] = Awaited()
         if not self.lost.is_set():
             self._table.link.put(frame(CALL, 0, payload))
         return self._last_call, waiting
@@ -162,10 +165,10 @@ class Shim:
         Raises:
             ShimLost: The shim has gone before.
         """
-        status: int = await self._coming(self._targets.setdefault(target, _Awaited()))
+        status: int = await self._coming(self._targets.setdefault(target, Awaited()))
         return status
 
-    async def _coming(self, awaited: _Awaited) -> Any:  # noqa: ANN401 (JSON)
+    async def _coming(self, awaited: Awaited) -> Any:  # noqa: ANN401 (JSON)
         if not self.lost.is_set():
             await awaited.known.wait()
         if not awaited.came:
@@ -240,7 +243,7 @@ class Shim:
 
     async def _use(self, link: Link) -> None:
         self._direct = True
-        self._table.link = link
+        self._table.use(link)
         self._nursery.start_soon(self._run_direct, link)
 
     async def _run_direct(self, link: Link) -> None:
@@ -305,10 +308,13 @@ class Shim:
             ended = decoded(payload, Ended)
             if not os.WIFEXITED(ended.status) and not os.WIFSIGNALED(ended.status):
                 raise BrokenFrame(f"{ended.status} is no status of an end")
-            if ended.memory:
-                self.short_of_memory.add(ended.target)
-            if ended.target in self._targets:
-                self._targets[ended.target].set(ended.status)
+            self._take_ended(ended.target, ended.status, ended.memory)
+
+    def _take_ended(self, target: str, status: int, memory: bool) -> None:
+        if memory:
+            self.short_of_memory.add(target)
+        if target in self._targets:
+            self._targets[target].set(status)
 
 
 def _ignore(number: int) -> None:
@@ -324,7 +330,7 @@ async def connected(to_srun: int, from_srun: int, journal: Journal) -> AsyncIter
         from_srun: The pipe from its standard output; likewise.
         journal: Where messages go.
     """
-    control = Link(from_srun, to_srun, _HELLO)
+    control = Link(from_srun, to_srun, BEGINS_WITH)
     async with unwrapped() as nursery:
         shim = Shim(control, nursery, journal)
         nursery.start_soon(shim.run_control)

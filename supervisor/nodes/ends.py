@@ -42,6 +42,19 @@ class Source(Protocol):
 class Sink(Protocol):
     """What is written to."""
 
+    @property
+    def pending(self) -> bool:
+        """Whether bytes that it took are not on yet: then `flush` waits for that."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until all is written.
+
+        Raises:
+            Gone: It cannot be written any more.
+        """
+        ...
+
     def try_write(self, data: memoryview) -> int:
         """Write what fits without waiting; return the number of bytes.
 
@@ -99,7 +112,7 @@ def sink(fd: int, child_env: ChildEnv) -> AbstractAsyncContextManager[Sink]:
 @asynccontextmanager
 async def _end(
     fd: int, mode: int, cat: Cat, child_env: ChildEnv
-) -> AsyncIterator["_Pipe | _Socket | RegularFile | _Nothing"]:
+) -> AsyncIterator["Pipe | _Socket | RegularFile | _Nothing"]:
     """Open a descriptor for one of both."""
     if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE not in (mode, os.O_RDWR):
         yield _Nothing()
@@ -119,7 +132,7 @@ async def _end(
 @asynccontextmanager
 async def _again(
     fd: int, mode: int, cat: Cat, child_env: ChildEnv
-) -> AsyncIterator["_Pipe | _Nothing"]:
+) -> AsyncIterator["Pipe | _Nothing"]:
     """Open a pipe or a device anew, or have a `cat` copy if we may not."""
     try:
         again = _open_again(fd, mode)
@@ -130,7 +143,7 @@ async def _again(
             yield _Nothing()
             return
     else:
-        own = _Pipe(again)
+        own = Pipe(again)
         try:
             yield own
         finally:
@@ -138,14 +151,23 @@ async def _again(
         return
     async with cat(fd, child_env) as pipe:
         os.set_blocking(pipe, False)
-        yield _Pipe(pipe)
+        yield Pipe(pipe)
 
 
 def _open_again(fd: int, mode: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", mode | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
-class _Nothing:
+class Unbuffered:
+    """What keeps nothing of what it took."""
+
+    pending = False
+
+    async def flush(self) -> None:
+        """Do nothing."""
+
+
+class _Nothing(Unbuffered):
     """What cannot be read, or written."""
 
     async def read_into(self, room: memoryview) -> int:
@@ -159,11 +181,15 @@ class _Nothing:
         raise Gone
 
 
-class _Ready:
-    """What can be waited for."""
+class _Ready(Unbuffered):
+    """What can be waited for.
+
+    Attributes:
+        fd: Its descriptor.
+    """
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
+        self.fd = self._fd = fd
 
     def _read(self, room: memoryview) -> int:
         raise NotImplementedError
@@ -196,7 +222,7 @@ class _Ready:
         return count
 
 
-class _Pipe(_Ready):
+class Pipe(_Ready):
     """A pipe or a device, by an open file description of our own that does not block.
 
     A pipe that carries much is made larger: its reader and we wake each other less often then, and
@@ -213,12 +239,13 @@ class _Pipe(_Ready):
     def close(self) -> None:
         """Close it."""
         os.close(self._fd)
-        _Pipe._large -= self._is_large
+        Pipe._large -= self._is_large
 
-    def _count(self, count: int) -> int:
+    def count(self, count: int) -> int:
+        """Count bytes, and enlarge it if they are many."""
         if self._until_large is not None:
             self._until_large -= count
-            if self._until_large < 0 and _Pipe._large < _MOST_LARGE:
+            if self._until_large < 0 and Pipe._large < _MOST_LARGE:
                 self._enlarge()
         return count
 
@@ -228,15 +255,15 @@ class _Pipe(_Ready):
             if fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ) < _LARGE:
                 fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _LARGE)
                 self._is_large = True
-                _Pipe._large += 1
+                Pipe._large += 1
         except OSError:  # a device; the user has too much in pipes
             pass
 
     def _read(self, room: memoryview) -> int:
-        return self._count(os.readv(self._fd, [room]))
+        return self.count(os.readv(self._fd, [room]))
 
     def _write(self, data: memoryview) -> int:
-        return self._count(os.write(self._fd, data))
+        return self.count(os.write(self._fd, data))
 
 
 class _Socket(_Ready):

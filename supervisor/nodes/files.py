@@ -2,7 +2,7 @@
 
 import errno
 import os
-from typing import Self
+from typing import Protocol, Self
 
 import trio
 
@@ -18,11 +18,25 @@ def gone(error: OSError) -> Gone:
     return Gone("" if error.errno in (errno.EPIPE, errno.ECONNRESET) else str(error.strerror))
 
 
+class Offsets(Protocol):
+    """Notes writes for a successor (`supervisor.nodes.exact`)."""
+
+    def begin(self, count: int, offset: int) -> None:
+        """Note that so many bytes are about to be put."""
+        ...
+
+    def put(self, count: int) -> None:
+        """Note that so many were put."""
+        ...
+
+
 class RegularFile:
     """A regular file, read and written in threads; a block that is left abandons one that hangs.
 
     The offset stays one for all who share the file.
     """
+
+    pending = False
 
     def __init__(self, fd: int) -> None:
         """Take a descriptor over; it is closed when the block is left.
@@ -37,6 +51,10 @@ class RegularFile:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it; if a thread hangs in it, that does."""
         if not self._abandoned:
             self._kept.close()
 
@@ -50,18 +68,35 @@ class RegularFile:
             self._abandoned = True
             raise
 
+    @property
+    def fd(self) -> int:
+        """The descriptor."""
+        return self._kept.fd
+
+    @property
+    def offset(self) -> int:
+        """Where the next byte goes."""
+        return os.lseek(self._kept.fd, 0, os.SEEK_CUR)
+
     def try_write(self, data: memoryview) -> int:
         """Write nothing: that may take long."""
         return 0
 
-    async def write(self, data: memoryview) -> int:
+    async def flush(self) -> None:
+        """Do nothing: nothing waits."""
+
+    async def write(self, data: memoryview, offsets: Offsets | None = None) -> int:
         """Write at least a part, and return the number of bytes.
+
+        Args:
+            data: The bytes.
+            offsets: Notes the write.
 
         Raises:
             Gone: It cannot be written.
         """
         try:
-            return await in_thread(_write, self._kept, data, abandon=True)
+            return await in_thread(_write, self._kept, data, offsets, abandon=True)
         except OSError as error:
             raise gone(error) from None
         except trio.Cancelled:
@@ -88,5 +123,10 @@ def _read(kept: _Kept, room: memoryview) -> int:
     return os.readv(kept.fd, [room])
 
 
-def _write(kept: _Kept, data: memoryview) -> int:
-    return os.write(kept.fd, data)
+def _write(kept: _Kept, data: memoryview, offsets: Offsets | None) -> int:
+    if offsets is not None:
+        offsets.begin(len(data), os.lseek(kept.fd, 0, os.SEEK_CUR))
+    written = os.write(kept.fd, data)
+    if offsets is not None:
+        offsets.put(written)
+    return written

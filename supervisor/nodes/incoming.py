@@ -21,6 +21,7 @@ class Incoming:
 
     Attributes:
         number: Its number.
+        link: Over which it goes.
         opened: Set when the caller's descriptor is not needed any more.
         over: Set when all of it has been written, or its reader has gone.
         first_errors: The first bytes of a standard error.
@@ -39,7 +40,7 @@ class Incoming:
         self.opened = trio.Event()
         self.over = trio.Event()
         self.first_errors = bytearray()
-        self._link = link
+        self.link = link
         self._name = name
         self._failed = failed
         self._sink: Sink | None = None
@@ -53,7 +54,7 @@ class Incoming:
     @property
     def full(self) -> bool:
         """Whether its reader makes it wait."""
-        return bool(self._waiting)
+        return bool(self._waiting) or (self._sink is not None and self._sink.pending)
 
     def take(self, data: memoryview) -> None:
         """Write data, or keep a copy.
@@ -76,6 +77,8 @@ class Incoming:
                 return
             self._count(count)
             data = data[count:]
+            if not data and self._sink.pending:
+                self._tell()
         if data:
             self._keep(data)
 
@@ -102,12 +105,12 @@ class Incoming:
         if self._written >= _CREDIT_AT:
             self._window += self._written
             count, self._written = self._written, 0
-            self._link.put(frame(CREDIT, self.number, CREDIT_BYTES.pack(count)))
+            self.link.put(frame(CREDIT, self.number, CREDIT_BYTES.pack(count)))
 
     def _lose_reader(self, error: Gone) -> None:
         self._gone = True
         self._waiting.clear()
-        self._link.put(frame(CLOSED, self.number))
+        self.link.put(frame(CLOSED, self.number))
         if str(error):
             self._failed(f"{self._name}: {error}")
         self._tell()
@@ -126,7 +129,7 @@ class Incoming:
         finally:
             if not self._ended and not self._gone:
                 self._gone = True
-                self._link.put(frame(CLOSED, self.number))
+                self.link.put(frame(CLOSED, self.number))
         self.over.set()
         self._tell()
 
@@ -135,6 +138,8 @@ class Incoming:
             while True:
                 if self._waiting:
                     await self._write_first(found)
+                elif found.pending:
+                    await found.flush()
                 elif self._ended or self._gone:
                     return
                 else:

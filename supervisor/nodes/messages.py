@@ -51,6 +51,22 @@ class Ended(msgspec.Struct, frozen=True):
     memory: bool = False
 
 
+class Target(msgspec.Struct, frozen=True):
+    """What became of a container while there was no supervisor, see `supervisor.shim`."""
+
+    started: bool
+    ended: tuple[int, bool] | None = None
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """That a shim goes on with another supervisor, see `supervisor.shim`."""
+
+    token: str
+    error: str | None = None
+    times: int = 1
+    targets: Mapping[str, Target] = {}
+
+
 class Reply(msgspec.Struct, frozen=True):
     """The reply to a call, as far as it is always the same, see `supervisor.shim`."""
 

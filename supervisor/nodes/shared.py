@@ -11,7 +11,7 @@ import trio
 
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
-from scrun.supervisor.nodes.ends import Sink, Source, is_null, sink, source
+from scrun.supervisor.nodes.ends import Sink, Source, Unbuffered, is_null, sink, source
 from scrun.supervisor.nodes.files import Gone
 from scrun.supervisor.nodes.link import buffer
 
@@ -189,7 +189,7 @@ class _Output:
                 rest = rest[await self._sink.write(rest) :]
 
 
-class _Writer:
+class _Writer(Unbuffered):
     """A task's end of an output."""
 
     def __init__(self, output: _Output, task: int) -> None:

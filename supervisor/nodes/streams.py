@@ -6,7 +6,7 @@ were written onwards. So memory is bounded, and a reader that stops stops the co
 
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Protocol, Self
@@ -54,9 +54,10 @@ class ContainerStreams:
         journal: Journal,
         tell: Callable[..., None],
         ends: Ends | None = None,
+        fields: Mapping[str, int] | None = None,
     ) -> None:
-        """See `Shim.streams`."""
-        self.fields: dict[str, int] = {}
+        """See `Shim.streams`; those with `fields` were begun by another supervisor."""
+        self.fields: dict[str, int] = {**(fields or {})}
         self._table = table
         self._stdio = stdio
         self._terminal = stdio[0] if terminal else None
@@ -66,6 +67,8 @@ class ContainerStreams:
         self._ends = ends
         self._incoming: list[Incoming] = []
         self._running: AbstractAsyncContextManager[None] | None = None
+        if fields is not None:
+            return
         if terminal:
             self.fields = {"terminal": table.number(), **self.resized_fields()}
         else:

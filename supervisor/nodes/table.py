@@ -35,6 +35,16 @@ class StreamTable:
         self._last += 1
         return self._last
 
+    def use(self, link: Link) -> None:
+        """Use another connection from now on, for the streams that there are, too."""
+        self.link = link
+        for incoming in self.incoming.values():
+            incoming.link = link
+
+    def begin_at(self, number: int) -> None:
+        """Use higher numbers than another supervisor has."""
+        self._last = number
+
     def forget(self, number: int) -> None:
         """Forget a stream; frames of it are dropped from now on."""
         self.outgoing.pop(number, None)

@@ -36,7 +36,7 @@ there is an oci.conf, no runtime is looked for. `ended`:
 process here for want of memory and this may be why a container has ended}`; it comes after the
 reply to the target's `create` or `exec`, and all END frames of its output follow or precede it.
 `signal`: `{"number": n}`: Slurm sent the step SIGHUP, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2; what
-becomes of it is the supervisor's to decide.
+becomes of it is the supervisor's to decide. `resumed`: the answer to `resume`.
 
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.
@@ -48,6 +48,14 @@ twice.
              mixes what they say. They connect to where Slurm's variables say that srun is, and go
              on there with `hello`, which has their "rank", SLURM_PROCID. There is no reply; one
              that cannot connect says why on standard error and exits with 1
+    resume   token; addresses, secret, patience: as for `dial`; targets: the ids that the caller
+             knows, others are deleted; written: how many bytes of each stream it has written
+             onwards, by its number. This call comes over srun, after `dial`, from the successor of
+             a supervisor that has died. No REPLY, but an EVENT: over srun {"token", "error"}; else
+             as the first frame over the new direct connection, which takes the place of the last,
+             {"token", "times": how often it was, "targets": by id {"started": bool, "ended":
+             [wait status, memory] or null}}. What was not written is sent again, and the END.
+             Numbers of calls begin anew
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;
              streams; joins: the ids of the containers whose namespaces it enters, by the type
              that `linux.namespaces` has of these, without a path; variables: what its programs
@@ -96,10 +104,11 @@ has ended, if its first process is not left to the shim. A terminal is made by t
 `proof(secret, b"shim", both)`, the supervisor `proof(secret, b"supervisor", both)`; `both` is the
 shim's bytes and the supervisor's. Frames follow.
 
-**Ends.** When its standard input ends or fails, or the direct connection breaks, the shim kills
-and deletes what it made, removes its directory and exits. Signals do not end it: before a job
-ends, Slurm sends SIGTERM to all processes, and containers have until KillWait (slurm.conf(5)) is
-over. It exits with the status of its last container (128+n for a signal), for Slurm's accounting.
-Its directory is locked while it lives; a shim that starts removes directories of the user's that
-nobody has locked, and deletes the containers in them.
+**Ends.** When its standard input ends or fails, the shim kills and deletes what it made, removes
+its directory and exits. When the direct connection breaks it waits for that, for SIGTERM or for
+`resume`, ten minutes at most; after `gather` it does not wait. Otherwise signals do not end it:
+before a job ends, Slurm sends SIGTERM to all processes, and containers have until KillWait
+(slurm.conf(5)) is over. It exits with the status of its last container (128+n for a signal), for
+Slurm's accounting. Its directory is locked while it lives; a shim that starts removes directories
+of the user's that nobody has locked, and deletes the containers in them.
 """

@@ -194,6 +194,11 @@ class Stdio:
             end.close()
         self.release()
 
+    def let_go(self) -> None:
+        """Keep nothing that was sent: the container or exec is forgotten."""
+        for source in self._sources:
+            source.let_go()
+
     def release(self) -> None:
         """Close the terminal; what its programs wrote is still carried."""
         for fd in (self._master, self._input):

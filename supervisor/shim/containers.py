@@ -120,15 +120,19 @@ class Containers:
             self.last_status = exit_status(status)
             short = self._memory.was_short() and self.last_status == _KILLED
         target.stdio.release()
+        target.ended = (status, short)
         self._tell_ended(target.id, status, short)
         target.changed()
 
     def start(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Have the runtime start a container's program."""
         target = self.get(call["id"])
-        if target.site is None:
+        if target.started:  # its supervisor died before it knew
+            reply({})
+        elif target.site is None:
             words = ("start", "--", target.name)
-            self._simply(target, self._runtime.command(target.place, *words), reply)
+            command = self._runtime.command(target.place, *words)
+            self._simply(target, command, lambda answer: _started(target, answer, reply))
         elif not target.site.runs:
             self._simply(target, target.site.command("start"), reply)
         elif target.site.waits:
@@ -258,6 +262,7 @@ class Containers:
     def _gone(self, target: "Target", doomed: "list[Target]", words: str = "") -> None:
         for one in doomed:
             one.let_go()
+            one.stdio.let_go()
             if one.site is not None:
                 one.site.remove()
             remove_tree(one.place)
@@ -293,3 +298,8 @@ def _ignore(_: object) -> None:
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def _started(target: "Target", answer: "dict[str, Any]", reply: "Reply") -> None:
+    target.started = "error" not in answer
+    reply(answer)

@@ -151,10 +151,25 @@ class Link:
         for kind, stream, payload in self._reader.feed(data):
             self._received(kind, stream, payload)
 
+    def leave(self) -> None:
+        """Close it without a word: another one takes its place, or will."""
+        if not self.broken:
+            self.broken = "it was left"
+            self._empty()
+        for fd in {self._source, self._sink} - {-1}:
+            os.close(fd)
+        self._source = self._sink = -1
+
     def _fail(self, reason: str) -> None:
         self.broken = reason
+        self._empty()
+        self._ended()
+
+    def _empty(self) -> None:
         self._queue.clear()
         self._queued = 0
         self._loop.forget(self._source)
         self._loop.forget(self._sink)
-        self._ended()
+        waiting, self._short = self._short, []
+        for call in waiting:
+            call()

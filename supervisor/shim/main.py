@@ -7,7 +7,7 @@ import sys
 
 from .children import TOLD, Children, become_subreaper
 from .files import Directory, make_directory, others, remove_left
-from .frames import CALL, EVENT, KNOWN_RUNTIME, REPLY, UNREACHED, BrokenFrame
+from .frames import CALL, EVENT, KNOWN_RUNTIME, REPLY, UNREACHED
 from .hello import hello, hosts, oci_conf
 from .link import Link
 from .loop import Loop
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _AFTER_HELLO = ("ctypes", "enum", "termios")
 _HIGH = 10
 _TRYING = 5.0
+_ALONE = 600.0  # seconds, as the keeper tries
 _KILLING = 2.0
 _DELETING = 5.0
 
@@ -56,6 +57,8 @@ class Shim:
         self._over = ""
         self._link = Link(self._loop, source, sink, self._received, self._broken, lines=True)
         self._direct: Link | None = None
+        self._supervisors = 0  # after the first
+        self._alone: object | None = None
         self._directory: Directory | None = None
         self._runtime = Runtime("", "")
         self._conf = ("", 0)
@@ -162,25 +165,34 @@ class Shim:
     def _signalled(self, number: int) -> None:
         if number == signal.SIGCHLD:
             self._children.reap()
+        elif self._alone is not None and number == signal.SIGTERM:
+            self._broken()  # the job ends, and nobody is there to decide anything
         else:
             self._tell(EVENT, event="signal", number=number)
 
     def _broken(self) -> None:
         self._over = self._over or "the supervisor has gone"
 
+    def _direct_broken(self) -> None:
+        """Wait for another supervisor (`resume`), or for the end of srun."""
+        self._alone = self._loop.after(_ALONE, self._broken)
+
     def _tell_ended(self, target: str, status: int, memory: bool) -> None:
         self._tell(EVENT, event="ended", target=target, status=status, memory=memory)
 
     def _tell(self, kind: int, **fields: object) -> None:
+        self._say(self._link if self._direct is None else self._direct, kind, fields)
+
+    def _say(self, link: Link, kind: int, fields: "dict[str, Any]") -> None:
         import json  # with re, enum and more: they take longer than all of hello
 
-        link = self._link if self._direct is None else self._direct
         link.send(kind, 0, json.dumps(fields).encode())
 
     def _received(self, kind: int, stream: int, payload: bytes) -> None:
-        """Take a frame that came over srun."""
+        """Take a frame that came over srun; after `dial` only `resume` does."""
         if self._direct is not None:
-            raise BrokenFrame("a frame came over srun")
+            self._resume(kind, payload)
+            return
         self._carried(kind, stream, payload)
 
     def _carried(self, kind: int, stream: int, payload: bytes) -> None:
@@ -198,9 +210,11 @@ class Shim:
     def _call(self, call: "dict[str, Any]") -> None:
         """Do what the supervisor asks; whatever is wrong with that is its answer."""
         number = call["call"]
+        supervisor = self._supervisors
 
         def reply(answer: "dict[str, Any]") -> None:
-            self._tell(REPLY, call=number, **answer)
+            if supervisor == self._supervisors:  # else nobody waits for it, or for another one
+                self._tell(REPLY, call=number, **answer)
 
         verb = call.get("verb")
         try:
@@ -230,7 +244,7 @@ class Shim:
             sys.stderr.write(f"{UNREACHED}: {error}\n")
             self._over = UNREACHED
             return
-        self._use(fd)
+        self._use(fd, lasts=False)
         assert self._direct is not None
         assert self._directory is not None
         rank = int(os.environ.get("SLURM_PROCID", "0"))
@@ -238,18 +252,47 @@ class Shim:
         self._direct.send(EVENT, 0, said)
 
     def _dial(self, call: "dict[str, Any]") -> int:
-        from .dial import dial
-
         if self._direct is not None:
             raise ValueError("there is a direct connection already")
+        return self._dial_to(call)
+
+    def _dial_to(self, call: "dict[str, Any]") -> int:
+        from .dial import dial
+
         sock = dial(call["addresses"], bytes.fromhex(call["secret"]), call["patience"])
         return sock.detach()
 
-    def _use(self, fd: int) -> None:
+    def _use(self, fd: int, lasts: bool = True) -> None:
         assert self._streams is not None
-        self._direct = Link(self._loop, fd, fd, self._carried, self._broken)
+        broken = self._direct_broken if lasts else self._broken
+        self._direct = Link(self._loop, fd, fd, self._carried, broken)
         self._direct.listen()
         self._streams.link = self._direct
+
+    def _resume(self, kind: int, payload: bytes) -> None:
+        """Go on for the successor of a supervisor that has died."""
+        from .resume import forget_others, resume_call, state_of
+
+        call = resume_call(kind, payload)
+        assert self._direct is not None
+        assert self._streams is not None
+        assert self._containers is not None
+        self._supervisors += 1
+        self._direct.leave()
+        answer = {"event": "resumed", "token": call["token"], "times": self._supervisors}
+        try:
+            sock = self._dial_to(call)
+        except Exception as error:
+            # the last connection stays in its place, closed, so that the next try comes over srun
+            self._say(self._link, EVENT, {**answer, "error": str(error)})
+            return
+        if self._alone is not None:
+            self._loop.cancel(self._alone)
+            self._alone = None
+        self._use(sock)
+        forget_others(self._containers, call["targets"])
+        self._tell(EVENT, **answer, targets=state_of(self._containers))
+        self._streams.resume(call["written"])
 
     def _end(self) -> None:
         """Kill and delete what was made, and remove the directory."""

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from _collections import deque  # collections itself takes longer
 
 from .frames import (
     CLOSED,
@@ -17,7 +18,7 @@ from .loop import READ, WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Mapping
 
     from .link import Link
     from .loop import Loop
@@ -55,6 +56,15 @@ class Streams:
     def forget_source(self, number: int) -> None:
         """Forget what has ended."""
         self._sources.pop(number, None)
+
+    def resume(self, written: "Mapping[str, int]") -> None:
+        """Begin again over another connection: the last one may have lost frames.
+
+        Args:
+            written: How many bytes of each source the supervisor has written onwards.
+        """
+        for number, source in list(self._sources.items()):
+            source.resume(int(written.get(str(number), 0)))
 
     def forget_sink(self, number: int) -> None:
         """Forget what has ended."""
@@ -95,7 +105,10 @@ class Source:
         self._streams, self._number, self._fd = streams, number, fd
         self._terminal = terminal
         self._window = WINDOW
-        self._begun = self._deaf = False
+        self._begun = self._deaf = self._over = False
+        self._wanted = True
+        self._kept: deque[bytes] = deque()  # sent, and not known to be written onwards
+        self._acknowledged = 0
         os.set_blocking(fd, False)
 
     def begin(self) -> None:
@@ -104,25 +117,60 @@ class Source:
         self._watch()
 
     def credit(self, count: int) -> None:
-        """Be allowed to send more."""
+        """Be allowed to send more: so much was written onwards."""
         self._window += count
+        self._forget(count)
         self._watch()
+
+    def _forget(self, count: int) -> None:
+        self._acknowledged += count
+        while count and self._kept:
+            first = self._kept.popleft()
+            if count < len(first):
+                self._kept.appendleft(first[count:])
+                return
+            count -= len(first)
+
+    def resume(self, written: int) -> None:
+        """Send again what was not written onwards."""
+        more = written - self._acknowledged
+        if more > 0:
+            self._window += more
+            self._forget(more)
+        if not self._deaf:
+            for piece in self._kept:
+                self._streams.link.send(DATA, self._number, piece)
+        if self._over:
+            self._streams.link.send(END, self._number)
+        self._watch()
+
+    def let_go(self) -> None:
+        """Forget it as soon as it has ended: nobody will ask for it again."""
+        self._kept.clear()
+        self._wanted = False
+        if self._over:
+            self._streams.forget_source(self._number)
 
     def closed(self) -> None:
         """Send no more: nobody reads it. A terminal has to be read, or its programs stop."""
+        self._kept.clear()
         if self._terminal:
             self._deaf = True
             self._watch()
         else:
+            self._deaf = True
             self._end()
 
     def close(self) -> None:
         """End without a word."""
+        self._stop()
+        self._streams.forget_source(self._number)
+
+    def _stop(self) -> None:
         if self._fd >= 0:
             self._streams.loop.forget(self._fd)
             os.close(self._fd)
             self._fd = -1
-        self._streams.forget_source(self._number)
         if self._terminal:
             self._streams.close_sink(self._number)
 
@@ -153,12 +201,18 @@ class Source:
         if self._deaf:
             return
         self._window -= len(data)
+        if self._wanted:
+            self._kept.append(data)
         self._streams.link.send(DATA, self._number, data)
         if self._window <= 0 or self._streams.link.is_long:
             self._watch()
 
     def _end(self) -> None:
-        self.close()
+        """Tell the end; what was not acknowledged may have to be sent again (`resume`)."""
+        self._over = True
+        self._stop()
+        if not self._wanted:
+            self._streams.forget_source(self._number)
         self._streams.link.send(END, self._number)
 
 

@@ -27,6 +27,8 @@ class Target:
         pid: Its first process; 0 before it is there and after it has been reaped.
         running: The runtime's processes at work for it.
         doomed: Whether it is being deleted.
+        started: Whether the runtime has started a container's program.
+        ended: How it ended, as `_tell_ended` has it; None before.
         changes: To be called when a process of it or of the runtime has ended.
     """
 
@@ -46,7 +48,8 @@ class Target:
         self.pid = 0
         self.running: set[int] = set()
         self.doomed = False
-        self.made = False
+        self.made = self.started = False
+        self.ended: tuple[int, bool] | None = None
         self.changes: list[Callable[[], None]] = []
         self._mounts = ""
         self._held = -1

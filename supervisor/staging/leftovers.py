@@ -9,6 +9,7 @@ import os
 from scrun.core.errors import StagingError
 from scrun.model.identity import is_dead
 from scrun.supervisor.core.names import learn
+from scrun.supervisor.core.ownership import is_owned
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.staging.owner import beginning, read_owner, scratch_of
 from scrun.supervisor.staging.staged_bundle import clean
@@ -32,6 +33,8 @@ def remove_leftovers(scratch: str, root: str) -> None:
     for path in (os.path.join(directory, name) for name in names):
         owner = read_owner(path)
         if owner is None or not is_dead(owner.supervisor):
+            continue
+        if is_owned(os.path.join(owner.root, owner.id)):  # a successor of its has it
             continue
         log.warning("%s: of container %s, whose supervisor is dead: removed", path, owner.id)
         try:

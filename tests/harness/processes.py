@@ -27,6 +27,11 @@ class Process:
         return any(os.path.basename(argument) == "supervisor" for argument in program)
 
     @property
+    def is_keeper(self) -> bool:
+        """Whether this is the keeper of a supervisor."""
+        return "scrun-keeper" in self.argv
+
+    @property
     def has_shim(self) -> bool:
         """Whether this is a shim, or the srun that brings one to its node."""
         return any("scrun.supervisor.shim" in word for word in self.argv)

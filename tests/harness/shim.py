@@ -58,6 +58,7 @@ class Shim:
         rootfs: The root file system of `create`.
         user: Whose it is.
         env: What was added to its environment.
+        resumed: The answers to `resume`.
         short_of_memory: The targets that may have ended for want of memory.
     """
 
@@ -93,6 +94,7 @@ class Shim:
         self.closed: set[int] = set()
         self.allowed: dict[int, int] = defaultdict(lambda: WINDOW)
         self.signals: list[int] = []
+        self.resumed: list[dict[str, Any]] = []
         self.short_of_memory: set[str] = set()
         self.generous = True
         self._last_stream = 0
@@ -103,6 +105,12 @@ class Shim:
         """Carry streams over this connection."""
         self._readers[fd] = Reader()
         self.direct = fd
+
+    def die(self) -> None:
+        """Close the direct connection, as a supervisor does that dies."""
+        os.close(self.direct)
+        del self._readers[self.direct]
+        self.direct = -1
 
     def send(self, kind: int, stream: int = 0, payload: bytes = b"") -> None:
         """Send a frame."""
@@ -264,6 +272,8 @@ class Shim:
             self._hello = message
         elif event == "signal":
             self.signals.append(message["number"])
+        elif event == "resumed":
+            self.resumed.append(message)
         else:
             assert event == "ended"
             assert message["target"] not in self._ended, "told twice"

@@ -235,7 +235,7 @@ class Site:
         found = [
             f"{process} of a COMPLETING job" if ending & {*process.environment} else str(process)
             for process in self.processes()
-            if not process.is_supervisor and process.pid != os.getpid()
+            if not (process.is_supervisor or process.is_keeper) and process.pid != os.getpid()
         ]
         if self.root.exists():
             found += [entry.name for entry in self.root.iterdir() if entry.name[0] != "@"]

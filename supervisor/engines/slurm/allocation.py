@@ -32,6 +32,7 @@ from scrun.model.waiting import Waiting, in_vain_line
 from scrun.supervisor.children.processes import Child, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import JobRequest
+from scrun.supervisor.core.deposits import JOB
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.grammar import is_chatter
@@ -51,7 +52,7 @@ _CANCELLER = 'read -r _; exec "$@"'
 _IN_DIRECTORY = 'cd -- "$0" 2>/dev/null; exec "$@"'
 _LAST_WORDS = 0.1
 _FIRST_WORDS = 5.0
-_LAST_BREATH = 3.0
+LAST_BREATH = 3.0
 _NOT_KNOWN = 1  # the job's exit status when the container's is unknown
 
 
@@ -85,7 +86,7 @@ class AllocationRequest(msgspec.Struct, frozen=True):
     deadline: float
 
 
-class _Allocation:
+class Allocation:
     """The conversation with one salloc."""
 
     def __init__(self, tools: Tools, request: JobRequest) -> None:
@@ -99,6 +100,7 @@ class _Allocation:
         self._child_env = tools.child_env(request.child_env)
 
     def feed(self, line: str) -> None:
+        """Take a line that salloc has said."""
         state = self.state
         state.feed(line)
         self._request.journal.write("debug" if is_chatter(line) else "info", line)
@@ -268,7 +270,7 @@ async def allocated(
     Raises:
         AllocationRefused: Slurm gave no job; with its reason.
     """
-    allocation = _Allocation(tools, request)
+    allocation = Allocation(tools, request)
     ours, theirs = socket.socketpair()
     command = ["/bin/sh", "-c", _IN_DIRECTORY, salloc_request.directory, tools.salloc]
     # with -v it reports that the job is suspended
@@ -277,10 +279,14 @@ async def allocated(
     environment: dict[str, str] | None = None
     began = time.time()
     salloc: Child | None = None
+
+    def hold(said: int) -> None:
+        request.deposit.hold({f"{JOB}salloc_said": said})
+
     try:
         with line, theirs:
             async with (
-                messages(allocation.feed) as stderr,
+                messages(allocation.feed, hold) as stderr,
                 child(
                     command,
                     lean(tools.child_env(request.child_env)),
@@ -290,6 +296,8 @@ async def allocated(
                 ) as salloc,
             ):
                 theirs.close()
+                kept = {f"{JOB}line": line.fileno(), f"{JOB}salloc": salloc.pidfd}
+                request.deposit.hold(kept, salloc=salloc.pid, salloc_began=began)
                 try:
                     async with unwrapped() as pending:
                         waiting = pending.cancel_scope
@@ -301,6 +309,7 @@ async def allocated(
                         pending.cancel_scope.cancel()
                     if environment is not None:
                         held = allocation.granted(environment)
+                        request.deposit.note(job=held.job_id, environment=environment)
                         async with unwrapped() as watching:
                             watching.start_soon(allocation.watch, salloc)
                             try:
@@ -309,13 +318,14 @@ async def allocated(
                                 watching.cancel_scope.cancel()
                 finally:
                     gone = False
+                    request.deposit.drop(JOB)
                     if environment is None:
                         gone = await allocation.give_up(salloc, line)
                     else:
-                        _send_status(line, request.ending())
+                        send_status(line, request.ending())
                     line.close()  # the keepalive ends, and salloc relinquishes the job
                     with trio.move_on_after(
-                        _LAST_BREATH if gone else salloc_request.deadline, shield=True
+                        LAST_BREATH if gone else salloc_request.deadline, shield=True
                     ):
                         await salloc.wait()
     finally:
@@ -327,7 +337,7 @@ async def allocated(
         raise AllocationRefused(f"no job for container {request.container}: {reason}", kind)
 
 
-def _send_status(line: trio.socket.SocketType, ending: Ending | None) -> None:
+def send_status(line: trio.socket.SocketType | socket.socket, ending: Ending | None) -> None:
     """Send the keepalive its exit status."""
     status = _NOT_KNOWN if ending is None else ending.status
     with contextlib.suppress(OSError):  # the keepalive may have ended with the job

@@ -29,7 +29,9 @@ from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
 from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.core.deposits import Found
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.slurm.adopted import AdoptedShim, AdoptedShimJob, taken_over
 from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, allocated
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.job import SlurmJob
@@ -259,6 +261,25 @@ class SlurmEngine:
             filling = partial(layout_of_own_job, wanted, loan.held.environment)
             async with job(loan, filling) as loan.use:
                 yield loan.use
+
+    @asynccontextmanager
+    async def adopted(self, request: JobRequest, found: Found) -> AsyncIterator[AdoptedShimJob]:
+        """See `supervisor.contracts.engine.Adopts`."""
+        version = await self.version(request.child_env)
+        what_it_does = features(version)
+        one = OneNode(what_it_does.tasks_per_node, f"{version.major}.{version.minor:02}")
+        wanted, _ = self._wanted(request)
+        direct = await in_thread(self._direct)
+        async with taken_over(self._tools, request, found, self._release_timeout) as held:
+            layout = layout_of_own_job(wanted, held.environment, one)
+            shim = AdoptedShim(self._tools, request, held, layout, [], direct, {}, self._confs)
+            shim.found = found
+            async with shim.opened():
+                job = AdoptedShimJob(
+                    self._tools, what_it_does, self._commands, request, held, layout, [], shim
+                )
+                job.found = found
+                yield job
 
     def _allocated(
         self, salloc_request: AllocationRequest, request: JobRequest

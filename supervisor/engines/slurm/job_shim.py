@@ -63,6 +63,7 @@ class JobShim:
         self._tools = tools
         self.journal = request.journal
         self.is_kept = False
+        self._deposit = request.deposit
         nodes = held.environment.get("SLURM_JOB_NODELIST", "")
         self._node = "" if set(nodes) & set(",[") else nodes
         self._direct = direct
@@ -119,8 +120,11 @@ class JobShim:
             self._begin(self._nursery)
         return self._steps[-1]
 
+    def _new_step(self, srun: SrunStep) -> ShimStep:
+        return ShimStep(srun, self.journal, self._direct, self._confs, self._node, self._deposit)
+
     def _begin(self, nursery: trio.Nursery) -> None:
         srun = SrunStep(self._tools, self._child_env, self.journal)
-        step = ShimStep(srun, self.journal, self._direct, self._confs, self._node)
+        step = self._new_step(srun)
         self._steps = [older for older in self._steps if not older.is_over] + [step]
         nursery.start_soon(step.run, self._words, self._variables)

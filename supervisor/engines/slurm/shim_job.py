@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
+import msgspec
 import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
@@ -29,9 +30,10 @@ from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer
 from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
+from scrun.supervisor.nodes.lasting import LastingEnds
 from scrun.supervisor.nodes.streams import ContainerStreams
 
-_PATIENCE = 10.0
+PATIENCE = 10.0
 _NEWS_OF_THE_JOB = 2.0
 
 
@@ -119,12 +121,21 @@ class ShimJob(SlurmJob):
         journal = self._request.journal
         journal.write("info", f"job {self.id}: {self._shim_step.what}")
         async with unwrapped() as nursery:
-            streams = shim.streams(step.stdio, step.terminal, self._child_env, journal)
+            deposit = self._request.deposit
+            lasting = LastingEnds(step.stdio, self._child_env, deposit)
+            ends = None if step.terminal else lasting
+            streams = shim.streams(step.stdio, step.terminal, self._child_env, journal, ends)
+            if step.terminal:
+                deposit.give_up("it has a terminal")
             async with streams:
                 await self._create(shim, step, streams)
+                deposit.note(
+                    target=self._place.id, streams=streams.fields, step=self._step.state.step_id,
+                    hello=msgspec.to_builtins(self._shim_step.hello),
+                )  # fmt: skip
                 first = self._first = ShimProcess(
                     lambda: self._begin(shim),
-                    lambda first: self._how_it_ended(first, shim, streams),
+                    lambda first: self.how_it_ended(first, shim, streams),
                 )
                 self._place.is_made(first.begun)
                 self._streams = streams if step.terminal else None
@@ -133,7 +144,7 @@ class ShimJob(SlurmJob):
                     yield first
                 finally:
                     self._place.is_over()
-                    with trio.move_on_after(_PATIENCE, shield=True):
+                    with trio.move_on_after(PATIENCE, shield=True):
                         await self._delete(shim)
                         await first.ended()
                     nursery.cancel_scope.cancel()
@@ -153,7 +164,7 @@ class ShimJob(SlurmJob):
             )  # fmt: skip
         except ShimError as error:
             self._shim_step.doubt_runtime()
-            with trio.move_on_after(_PATIENCE, shield=True):
+            with trio.move_on_after(PATIENCE, shield=True):
                 await self._delete(shim)
             raise NotMade(words_of(error), shown=False) from None
 
@@ -182,19 +193,20 @@ class ShimJob(SlurmJob):
             text = f"the container could not be started: {words_of(error)}"
             raise EngineError(shortened(text)) from None
 
-    async def _how_it_ended(
+    async def how_it_ended(
         self, first: ShimProcess, shim: Shim, streams: ContainerStreams
     ) -> Ending:
         """Wait for the container's end and for its output, and say how it ended."""
         try:
             status = await shim.ended(self._place.id)
             await self._finished(streams)
+            self._request.deposit.note(status=status)
         except ShimLost:
             await self._shim_step.leave()
             if self._killed.is_set():
                 return killed(signal.SIGKILL)
             return await self._job_ended() or self._shim_step.lost(self.shims.salloc)
-        with trio.move_on_after(_PATIENCE):  # the runtime's `start` may hang
+        with trio.move_on_after(PATIENCE):  # the runtime's `start` may hang
             await first.started()
         if self._site is not None and (ending := self._site.not_run(exit_code(status), streams)):
             return ending
@@ -261,7 +273,7 @@ class ShimJob(SlurmJob):
             return
         shim = await self._shim_step.shim()
         self._killed.set()
-        with trio.move_on_after(_PATIENCE):
+        with trio.move_on_after(PATIENCE):
             await shim.call("signal", id=self._place.id, number=int(signal.SIGKILL), all=True)
             return
         if not self.shims.neighbours.are_none(self._place):

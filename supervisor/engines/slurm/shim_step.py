@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import trio
 from scrun.core.errors import EngineError, SettingsError
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.core.deposits import JOB, Deposit, no_deposit
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
@@ -51,6 +53,7 @@ class ShimStep:
         step: The run of srun.
         hello: What the shim said first.
         site: The oci.conf whose commands it runs, if there is one.
+        deposit: Keeps what it needs to outlive us.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class ShimStep:
         direct: Direct,
         confs: SiteConfs,
         place: str = "",
+        deposit: Deposit | None = None,
     ) -> None:
         """Create it; `run` runs it.
 
@@ -69,7 +73,9 @@ class ShimStep:
             direct: Whether and how the shim may connect to us.
             confs: Where the oci.conf comes from whose commands it runs.
             place: The name of its node, if that is known.
+            deposit: Keeps what it needs to outlive us; None: nothing does.
         """
+        self.deposit = deposit or no_deposit()
         self._place = place
         self.step = step
         self.hello: Hello | None = None
@@ -130,6 +136,7 @@ class ShimStep:
 
     async def leave(self) -> None:
         """End the shim and all that it made, and wait for the end of srun, for a while."""
+        self.deposit.drop(JOB)  # else srun sees no end of its input
         self._leaving.set()
         with trio.move_on_after(_WAY_OUT):
             await self._over.wait()
@@ -204,14 +211,20 @@ class ShimStep:
         from_srun, stdout = os.pipe()  # `connected` owns our ends
         # else srun may die of what the shim says last, and slurmstepd kills it before it is done
         kept = os.dup(from_srun)
-        async with messages(self._take_words) as error, unwrapped() as nursery:
+        self.deposit.hold({f"{JOB}to_srun": to_srun, f"{JOB}from_srun": from_srun})
+
+        def hold(words: int) -> None:
+            self.deposit.hold({f"{JOB}words": words})
+
+        async with messages(self._take_words, hold) as error, unwrapped() as nursery:
             nursery.start_soon(self._connect, to_srun, from_srun, ended)
             streams = Streams((stdin, stdout, error), terminal=False, listen=False)
             try:
                 with self._scope:
                     self._status = await self.step.run(
-                        options, boot_command(), streams, _nothing, {**variables, **code}
-                    )
+                        options, boot_command(), streams, _nothing, {**variables, **code},
+                        self.deposit,
+                    )  # fmt: skip
             finally:
                 ended.set()
                 os.close(stdin)
@@ -232,7 +245,7 @@ class ShimStep:
         try:
             async with (
                 until(self._leaving.wait),
-                connected(to_srun, from_srun, self._journal) as shim,
+                self._connected(to_srun, from_srun) as shim,
             ):
                 await self._get_ready(shim)
                 self._known.set()
@@ -249,18 +262,25 @@ class ShimStep:
                 return
         self._known.set()
 
+    def _connected(self, to_srun: int, from_srun: int) -> AbstractAsyncContextManager[Shim]:
+        return connected(to_srun, from_srun, self._journal)
+
     async def _get_ready(self, shim: Shim) -> None:
         self.hello = await shim.hello()
         if self._place and self.hello.runtime:
             _runtimes[self._place] = self.hello.runtime
         if self._direct.allowed:
-            await shim.dial(self._direct.ports)
+            if not await shim.dial(self._direct.ports):
+                self.deposit.give_up("its streams go over srun")
         else:
+            self.deposit.give_up("its streams go over srun")
             self._journal.write("info", f"{self.node}: streams go over srun: Slurm encrypts them")
         try:
             self.site = await self._site_on(self.hello, shim)
         except (SettingsError, ShimError) as error:
             raise self._refused(str(error)) from None
+        if self.site is not None:
+            self.deposit.give_up("commands of an oci.conf make it")
         needs_no_sources(self.hello)
         self._shim = shim
 

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 import trio
@@ -10,8 +11,16 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import Level
 from scrun.supervisor.children.processes import Child, ChildEnv, child
-from scrun.supervisor.children.pumps import can_be_opened_again, cat_to, messages, tee
+from scrun.supervisor.children.pumps import (
+    can_be_opened_again,
+    cat_to,
+    messages,
+    received,
+    tee,
+)
+from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.children.terminal import give_a_size
+from scrun.supervisor.core.deposits import JOB, Deposit, Found
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.cancel import signal_step
 from scrun.supervisor.engines.slurm.job_state import StepState
@@ -95,6 +104,7 @@ class SrunStep:
         streams: Streams,
         running: Callable[[], None],
         variables: Mapping[str, str] | None = None,
+        deposit: Deposit | None = None,
     ) -> int:
         """Run srun to its end.
 
@@ -104,21 +114,18 @@ class SrunStep:
             streams: The streams.
             running: Called when its tasks run.
             variables: More of srun's environment.
+            deposit: Keeps what srun needs to outlive us; without one it ends with us.
 
         Returns:
             srun's exit status; `state` has those of the tasks.
         """
-        state = self.state
 
-        def feed(line: str) -> None:
-            level: Level = "error" if state.feed(line) else "debug"
-            self._journal.write(level, line)
-            if state.started and not self._started.is_set():
-                self._started.set()
-                running()
-            self.on_message()
+        def hold(said: int) -> None:
+            if deposit is not None:
+                deposit.hold({f"{JOB}srun_said": said})
 
-        async with messages(feed) as own, self._standard_error(streams) as error:
+        feed = partial(self._feed, running)
+        async with messages(feed, hold) as own, self._standard_error(streams) as error:
             words = [*self._tools.srun, "-v", *options]
             if streams.terminal:
                 words.append("--pty")
@@ -136,8 +143,11 @@ class SrunStep:
                 stderr=own,
                 pass_fds=() if error is None else (error,),
                 grace=_STEP_ENDS,
+                dies_with_us=deposit is None,
             ) as srun:
                 self._srun = srun
+                if deposit is not None:
+                    deposit.hold({f"{JOB}srun": srun.pidfd}, srun=srun.pid)
                 async with unwrapped() as nursery:
                     if streams.terminal:
                         nursery.start_soon(self._tell_the_size, streams.far_terminal)
@@ -145,6 +155,29 @@ class SrunStep:
                     nursery.cancel_scope.cancel()
         self._started.set()  # nobody has to wait for it any more
         return status
+
+    def _feed(self, running: Callable[[], None], line: str) -> None:
+        level: Level = "error" if self.state.feed(line) else "debug"
+        self._journal.write(level, line)
+        if self.state.started and not self._started.is_set():
+            self._started.set()
+            running()
+        self.on_message()
+
+    async def run_on(self, found: Found) -> int:
+        """Wait for the end of an srun that another supervisor has started.
+
+        Returns:
+            1: nobody tells us its exit status.
+        """
+        self.state.step_id = str(found.facts.get("step", ""))
+        self._started.set()
+        pidfd, said = found.take(f"{JOB}srun"), found.take(f"{JOB}srun_said")
+        async with (
+            received(said, partial(self._feed, _nothing)),
+            stranger(found.facts["srun"], pidfd, "srun", grace=_STEP_ENDS) as self._srun,
+        ):
+            return await self._srun.wait()
 
     @asynccontextmanager
     async def _standard_error(self, streams: Streams) -> AsyncIterator[int | None]:

@@ -20,6 +20,7 @@ from scrun.settings.file.load import Level, Log
 from scrun.supervisor.children.processes import output_of
 from scrun.supervisor.contracts.engine import JobRequest
 from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
+from scrun.supervisor.core.deposits import no_deposit
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.kept_shim import KeptShim
@@ -79,6 +80,7 @@ class WarmJobs:
             async with allocate(request) as held:
                 yield Loan(held)
             return
+        request.deposit.give_up("its job may be kept for the next container")
         kept = await self._take(needs)
         if kept is None:
             async with borrowed_job(request, self._tools, needs) as loan:
@@ -297,6 +299,7 @@ class _Kept:
             on_lost=self._on_lost,
             on_suspended=self._on_suspended,
             ending=self._how_it_ended,
+            deposit=no_deposit(),
         )
         with contextlib.closing(journal):
             async with self._allocate(request) as self._held, unwrapped() as nursery:

@@ -89,7 +89,8 @@ def look(testbeds: list[Testbed], jobs: list[str], forgotten: set[str]) -> Left:
     for process in processes():
         base = next((base for base in bases if process.mentions(base)), None)
         pause = process.argv[0] == "catatonit"  # holds podman's user namespace, until it is told
-        ours = base is not None and not process.is_supervisor and not pause
+        stays = process.is_supervisor or process.is_keeper or pause
+        ours = base is not None and not stays
         if ours or any(_is_of_a_shim(process, testbed) for testbed in testbeds):
             add("processes", str(process))
     for pid in children_of(os.getpid()):

@@ -42,7 +42,7 @@ def signals(
             moments=moments,
             seen=text,
             ends=frozenset(ends.get(name, ())),
-            surely=f"{target}-{name}" != "srun-INT" and target != "worker",
+            surely=f"{target}-{name}" not in _UNSURE and target != "worker",
             refuses=name != "STOP",
             **more,  # type: ignore[arg-type]
         )
@@ -50,6 +50,7 @@ def signals(
     ]
 
 
+_UNSURE = ("srun-INT", "supervisor-KILL")
 _ANY = {*range(1, 256)}  # what podman ends with when it has lost its conmon: but never 0
 _HEARING = tuple(kind for kind in KINDS if kind != "stubborn")
 LATER = "nothing, but for the time in which it was stopped"
@@ -73,7 +74,8 @@ PROCESSES: tuple[Fault, ...] = (
         "supervisor",
         ALL,
         {
-            "KILL": "status 125; `state` says that the supervisor was lost; `delete` tidies up. "
+            "KILL": "nothing, if a shim has made the container: another supervisor adopts it. "
+            "Else status 125; `state` says that the supervisor was lost; `delete` tidies up. "
             "A `create` that it was asked for is refused",
             "TERM": "status 125; `state` says that the supervisor was told to stop",
             "INT": "as TERM",

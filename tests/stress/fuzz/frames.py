@@ -24,7 +24,7 @@ from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.contracts.create_request import read_command_line
 from scrun.supervisor.daemon.requests import ClientRequest
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.connection import Shim, _Awaited
+from scrun.supervisor.nodes.connection import Awaited, Shim
 from scrun.supervisor.nodes.incoming import Incoming
 from scrun.supervisor.nodes.link import Link
 from scrun.supervisor.nodes.outgoing import Outgoing
@@ -165,7 +165,7 @@ def shim(data: bytes) -> None:
     """What a shim sends, over srun: its first reply and event, and a stream, are waited for."""
     found = Shim(cast("Link", _Sent()), cast("trio.Nursery", None), cast("Journal", _Sent()))
     _, reply = found._send("script", {})
-    ended = found._targets["c"] = _Awaited()
+    ended = found._targets["c"] = Awaited()
     output = found._table.incoming[1] = Incoming(cast("Link", _Sent()), 1, "stdout", print)
     typed = found._table.outgoing[2] = Outgoing(cast("Link", _Sent()), 2)
     frames = Frames(found._dispatch)

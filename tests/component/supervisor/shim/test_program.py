@@ -11,6 +11,7 @@ import stat
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -347,10 +348,84 @@ def test_a_direct_connection(plain: Shim) -> None:
     assert "already" in plain.answer(dial(plain))["error"]
     assert SECRET.hex().encode() not in Path(f"/proc/{plain.process.pid}/environ").read_bytes()
     plain.run("b", "sleep", "1000")
-    os.close(plain.direct)
-    del plain._readers[plain.direct]
-    plain.direct = -1
-    assert plain.wait() == (137, "")
+    plain.die()
+    time.sleep(0.5)
+    assert plain.process.poll() is None, "only srun's end is the supervisor's"
+    assert plain.close() == (137, "")
+
+
+def connect(shim: Shim) -> None:
+    """Have a shim use a direct connection."""
+    with listening() as sock:
+        call = dial(shim, sock)
+        connection, _ = sock.accept()
+        assert prove(connection, SECRET)
+        assert shim.answer(call) == {}
+    shim.use_direct(connection.detach())
+
+
+def resume(shim: Shim, targets: list[str], written: dict[int, int]) -> dict[str, Any]:
+    """Be another supervisor, which knows these containers and has written so many bytes."""
+    count = len(shim.resumed)
+    with listening() as sock:
+        addresses = [["127.0.0.1", sock.getsockname()[1]]]
+        shim.ask(
+            "resume", token="t", addresses=addresses, secret=SECRET.hex(), patience=1.5,
+            targets=targets, written=written,
+        )  # fmt: skip
+        connection, _ = sock.accept()
+        assert prove(connection, SECRET)
+    shim.use_direct(connection.detach())
+    shim.until("its answer", lambda: len(shim.resumed) > count)
+    return shim.resumed[-1]
+
+
+def test_another_supervisor_gets_what_was_not_written(plain: Shim) -> None:
+    connect(plain)
+    plain.generous = False
+    streams = plain.streams("stdout")
+    plain.run("a", "sh", "-c", "echo hello; sleep 1; echo bye; exit 3", streams=streams)
+    plain.run("b", "sleep", "1000")
+    stdout = streams["stdout"]
+    plain.until("hello", lambda: plain.output[stdout] == b"hello\n")
+    plain.die()
+    time.sleep(2)
+    for times, written in enumerate((2, 0, 6), start=1):
+        plain.output[stdout].clear()
+        plain.finished.clear()
+        answer = resume(plain, ["a"], {stdout: max(2, written)})
+        assert answer["times"] == times
+        assert answer["targets"]["a"] == {"started": True, "ended": [3 << 8, False]}
+        assert plain.finish(stdout) == b"hello\nbye\n"[max(2, written) :]
+        plain.die()
+
+    def knows_b() -> bool:
+        plain.finished.clear()
+        there = "b" in resume(plain, ["a"], {stdout: 10})["targets"]
+        plain.die()
+        return there
+
+    wait_while("what nobody knows", knows_b)
+    plain.finished.clear()
+    resume(plain, ["a"], {stdout: 10})
+    assert plain.call("delete", id="a") == {}
+    assert plain.close() == (137, "")  # as the last container, which was deleted
+
+
+def test_another_supervisor_that_cannot_be_reached(plain: Shim) -> None:
+    connect(plain)
+    plain.run("a", "sleep", "1000")
+    plain.die()
+    with listening() as sock:
+        addresses = [["127.0.0.1", sock.getsockname()[1]]]
+    plain.ask(
+        "resume", token="t", addresses=addresses, secret=SECRET.hex(), patience=0.5,
+        targets=["a"], written={},
+    )  # fmt: skip
+    plain.until("its answer", lambda: plain.resumed)
+    assert "refused" in plain.resumed[0]["error"]
+    assert resume(plain, ["a"], {})["targets"]["a"] == {"started": True, "ended": None}
+    assert plain.close() == (137, "")
 
 
 def gather(shim: Shim, sock: socket.socket) -> int:

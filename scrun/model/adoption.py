@@ -1,0 +1,37 @@
+"""Tells whether a container lives whose supervisor has died."""
+
+import fcntl
+import os
+
+from scrun.model.identity import is_dead
+from scrun.model.record import read_record
+
+
+def is_on_its_way(directory: str) -> bool:
+    """Tell whether a container will be adopted by a successor of its supervisor.
+
+    What the supervisor has left holds the record's lock, and the record names one that is dead.
+
+    Args:
+        directory: The container's record.
+
+    Raises:
+        StateError: The record cannot be read.
+        OSError: Likewise.
+    """
+    try:
+        lock = os.open(f"{directory}/lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass
+    else:
+        return False
+    finally:
+        os.close(lock)
+    record = read_record(directory)
+    if record.status == "stopped" or record.supervisor is None:
+        return False
+    return is_dead(record.supervisor)

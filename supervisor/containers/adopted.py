@@ -1,0 +1,161 @@
+"""A container that another supervisor has made, which has died.
+
+::
+
+    container                   record, log, anchor
+    └── sessions                programs of `exec`
+        └── allocation          the job, taken over
+            └── staging         undone when it is left, as after a dead supervisor
+                └── step        the container, which has run all the time
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+
+from scrun.core.errors import BundleError
+from scrun.model.states import Ending, Phase
+from scrun.oci.config import Bundle, load_bundle
+from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.caller import NoCaller
+from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.containers.pods import Pods
+from scrun.supervisor.containers.stdio import Stdio
+from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts, ResumedProcess
+from scrun.supervisor.contracts.create_request import CreateRequest
+from scrun.supervisor.contracts.engine import Engine
+from scrun.supervisor.contracts.running import RunningContainer
+from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.stager import Leftover
+from scrun.supervisor.core.deposits import OWN, Found
+from scrun.supervisor.core.threads import look
+from scrun.supervisor.plugins.choose_stager import Stagers
+
+_READING = 30.0
+
+
+class AdoptedContainer(Container):
+    """See the module.
+
+    Attributes:
+        there: Set when it can be worked with, or has ended.
+    """
+
+    def __init__(
+        self,
+        create_request: CreateRequest,
+        engine: Engine,
+        stagers: Stagers,
+        ledger: Ledger,
+        pods: Pods,
+        found: Found,
+    ) -> None:
+        """Go on where the other was; nothing runs yet.
+
+        Args:
+            create_request: The request.
+            engine: Where it runs.
+            stagers: Clean up what was staged.
+            ledger: Its record.
+            pods: The jobs of others.
+            found: What the other has left; its descriptors are owned from now on.
+        """
+        stdio = Stdio([-1, -1, found.take(f"{OWN}stderr")], terminal=False)
+        anchor, caller = Anchor(found.take(f"{OWN}anchor")), NoCaller(ledger.record.pid)
+        super().__init__(create_request, engine, stagers, ledger, anchor, stdio, pods, caller)
+        self._found = found
+        self.there = trio.Event()
+        self.phase = Phase[found.facts["phase"]]
+        self.paused = ledger.record.status == "paused"
+        self.queued.set()
+        self.settled.set()
+        self._start_was_asked = self.phase is Phase.STARTING
+
+    async def kill(self, number: int) -> None:
+        """See `Phases`."""
+        await self.there.wait()
+        await super().kill(number)
+
+    async def start(self) -> Callable[[], None]:
+        """See `Container`; the other may have been killed before it answered."""
+        if self._start_was_asked:
+            self._start_was_asked = False
+            await self._begun.wait()
+            if self._not_started is not None:
+                raise self._not_started
+            return lambda: None
+        return await super().start()
+
+    async def run(self) -> None:
+        """See `Lifecycle`."""
+        try:
+            await super().run()
+        finally:
+            self.there.set()
+            self._found.close()
+
+    async def _run_in_job(self) -> None:
+        request = self._create_request
+        bundle = await look(
+            request.bundle, load_bundle, request.bundle, request.config_file,
+            failure=BundleError, patience=_READING,
+        )  # fmt: skip
+        assert isinstance(self._engine, Adopts)
+        job_request = msgspec.structs.replace(self._request(bundle), on_job_id=self._is_known)
+        async with (
+            self._beside.open(),
+            self._engine.adopted(job_request, self._found) as job,
+            self._staged(),
+        ):
+            self._job = job
+            try:
+                await self._go_on(job, bundle)
+            finally:
+                if self._ending is not None:
+                    await self._mark_out_of_memory()
+                    self._finish(self._ending)
+                self._beside.end()
+
+    def _is_known(self, job_id: str, owned: bool) -> None:
+        """Do nothing: the record has the job."""
+
+    async def _go_on(self, job: AdoptedJob, bundle: Bundle) -> None:
+        staged = msgspec.convert(self._found.facts["staged"], Staged)
+        async with job.resumed() as process:
+            self._running = RunningContainer(job, bundle, staged, self._journal, self._beside)
+            self._first_process = process
+            self.there.set()
+            self._journal.write("info", "its supervisor has died, and this one goes on")
+            try:
+                ending = await self._run_on(process)
+            finally:
+                self._begun.set()
+        self._ending = self._ending or ending
+        self.become(Phase.STOPPING)
+
+    async def _run_on(self, process: ResumedProcess) -> Ending:
+        if self.phase is Phase.CREATED:
+            return await self._wait_and_run(process)
+        if self.phase is Phase.STARTING:
+            if process.is_started:
+                self._runs()
+            else:
+                await self._begin(process)
+        self._not_started = None
+        self._begun.set()
+        return await process.ended()
+
+    @asynccontextmanager
+    async def _staged(self) -> AsyncIterator[None]:
+        """Undo the staging at the end."""
+        try:
+            yield
+        finally:
+            request, ledger = self._create_request, self._ledger
+            left = Leftover(ledger.record, self._directory, request.settings, request.child_env)
+            with trio.CancelScope(shield=True):
+                await self._stagers.undo(left)
+            ledger.note(moved=None, staged="", stager="")

@@ -1,0 +1,41 @@
+"""The interface of engines whose containers outlive their supervisor; optional."""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, runtime_checkable
+
+from scrun.supervisor.contracts.engine import FirstProcess, Job, JobRequest
+from scrun.supervisor.core.deposits import Found
+
+
+class ResumedProcess(FirstProcess, Protocol):
+    """The first process of a container that another supervisor has made.
+
+    Attributes:
+        is_started: Whether its program was started.
+    """
+
+    is_started: bool
+
+
+class AdoptedJob(Job, Protocol):
+    """A job whose container another supervisor has made, which has died."""
+
+    def resumed(self) -> AbstractAsyncContextManager["ResumedProcess"]:
+        """Go on with its container, which is ended when the block is left."""
+        ...
+
+
+@runtime_checkable
+class Adopts(Protocol):
+    """An engine whose containers outlive the supervisor; optional."""
+
+    def adopted(
+        self, request: JobRequest, found: Found
+    ) -> AbstractAsyncContextManager[AdoptedJob]:
+        """Hold a job that another supervisor has held; release it when the block is left.
+
+        Args:
+            request: The request for the job, as the other has made it.
+            found: What the other has left; its descriptors of the job are owned from now on.
+        """
+        ...

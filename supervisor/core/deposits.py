@@ -1,0 +1,306 @@
+"""What containers need to live, where it outlives the supervisor.
+
+A descriptor in a message that nobody has received stays open in the kernel, for as long as the
+socket does that the message waits in (unix(7), SCM_RIGHTS). So each container has a socket with
+one message: a description and the descriptors beside it. Another message replaces it. The
+receiving ends of all these sockets wait in a further one, whose receiving end the keeper inherits
+(`supervisor.daemon.keeper`), a process that reads nothing. When the supervisor is killed, nothing
+sees an end of file, and the successor finds what there was, without taking it out: if it is killed
+as well, the next one finds the same.
+"""
+
+import array
+import os
+import resource
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import trio
+
+JOB = "job."
+"""Begins the names of what belongs to a container's job: it goes when that is given back."""
+
+OWN = "own."
+"""Begins the names of what belongs to the container alone."""
+
+_MOST = 250  # descriptors of a message (SCM_MAX_FD is 253)
+_SINGLE = 64
+_LONGEST = 1 << 18
+_PEEK_OFFSET = 42  # SO_PEEK_OFF: reads message after message, and leaves them there
+
+
+class Found(msgspec.Struct):
+    """What a supervisor has left for a container.
+
+    Attributes:
+        container: Its id.
+        facts: What it noted.
+        fds: The descriptors, by their names; they belong to whoever asks.
+    """
+
+    container: str
+    facts: dict[str, Any]
+    fds: dict[str, int]
+
+    def take(self, name: str) -> int:
+        """Return a descriptor, which belongs to the caller from now on."""
+        return self.fds.pop(name)
+
+    def close(self) -> None:
+        """Close the descriptors that nobody has taken."""
+        while self.fds:
+            os.close(self.fds.popitem()[1])
+
+
+class _Message(msgspec.Struct):
+    container: str
+    number: int
+    facts: dict[str, Any]
+    names: list[str]
+
+
+class Deposit:
+    """What one container needs to live. Nothing is kept before `begin`, nor after `give_up`.
+
+    Attributes:
+        facts: What a successor has to know, for JSON.
+    """
+
+    def __init__(self, container: str, begun: Callable[["Deposit"], None]) -> None:
+        """Use `Deposits.new`."""
+        self.facts: dict[str, Any] = {}
+        self._container = container
+        self._tell_begun = begun
+        self._names: list[str] = []
+        self._early: dict[str, int] = {}  # before `begin`: they belong to others
+        self._number = 0
+        self._ends: tuple[socket.socket, socket.socket] | None = None
+        self._given_up = ""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the container can outlive the supervisor."""
+        return self._ends is not None
+
+    @property
+    def why_not(self) -> str:
+        """Why it cannot, or ""."""
+        return self._given_up
+
+    @property
+    def held(self) -> int:
+        """The receiving end."""
+        assert self._ends is not None
+        return self._ends[1].fileno()
+
+    def begin(self) -> None:
+        """Keep what is there, from now on, unless something stands against it."""
+        if self._given_up or self._ends is not None:
+            return
+        try:
+            self._ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._commit(self._early)
+            if self._ends is not None:
+                self._tell_begun(self)
+        except OSError as error:
+            self.give_up(str(error.strerror))
+
+    def note(self, **facts: object) -> None:
+        """Note more facts."""
+        self.facts.update(facts)
+        self._commit({})
+
+    def hold(self, fds: Mapping[str, int], **facts: object) -> None:
+        """Keep duplicates of more descriptors, and note facts; before `begin` they stay open."""
+        self.facts.update(facts)
+        if self._ends is None and not self._given_up:
+            self._early.update(fds)
+        self._commit(fds)
+
+    def drop(self, *beginnings: str) -> None:
+        """Let descriptors go: those whose names begin so. Then they can have an end of file."""
+        for name in [name for name in self._early if name.startswith(beginnings)]:
+            del self._early[name]
+        if any(name.startswith(beginnings) for name in self._names):
+            self._commit({}, beginnings)
+
+    def give_up(self, why: str) -> None:
+        """Keep nothing: the container ends with the supervisor."""
+        self._given_up = self._given_up or why
+        self.end()
+
+    def end(self) -> None:
+        """Keep nothing any more."""
+        self._given_up = self._given_up or "it has ended"
+        self._early.clear()
+        ends, self._ends = self._ends, None
+        if ends is not None:
+            if self._number:
+                _drop_first(ends[1])
+            for end in ends:
+                end.close()
+
+    def _commit(self, more: Mapping[str, int], without: tuple[str, ...] = ()) -> None:
+        """Replace the message: the descriptors are those of the last one, and some more."""
+        if self._ends is None:
+            return
+        fds: list[int] = []
+        try:
+            if self._number:
+                ((_, fds),) = _peeked(self.held)
+            held = {**dict(zip(self._names, fds, strict=True)), **more}
+            if without:
+                held = {name: fd for name, fd in held.items() if not name.startswith(without)}
+            message = _Message(self._container, self._number + 1, self.facts, [*held])
+            put_in(self._ends[0], msgspec.json.encode(message), [*held.values()])
+        except (OSError, ValueError, TypeError) as error:
+            self.give_up(getattr(error, "strerror", None) or str(error))
+            return
+        finally:
+            for fd in fds:
+                os.close(fd)
+        if self._number:
+            _drop_first(self._ends[1])
+        self._number += 1
+        self._names = [*held]
+
+
+def no_deposit() -> Deposit:
+    """Return one that keeps nothing."""
+    deposit = Deposit("", lambda _: None)
+    deposit.give_up("nothing of it is kept")
+    return deposit
+
+
+class Deposits:
+    """The deposits of all containers of a supervisor.
+
+    Attributes:
+        needed: Set when there is one.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.needed = trio.Event()
+        self._ends: tuple[socket.socket, socket.socket] | None = None
+        self._messages = 0
+        self._kept: dict[str, Deposit] = {}
+
+    @property
+    def held(self) -> int:
+        """The receiving end, for the keeper."""
+        return self._open()[1].fileno()
+
+    def _open(self) -> tuple[socket.socket, socket.socket]:
+        if self._ends is None:
+            self._ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return self._ends
+
+    def close(self) -> None:
+        """Let all go."""
+        if self._ends is not None:
+            for end in self._ends:
+                end.close()
+            self._ends = None
+
+    def new(self, container: str) -> Deposit:
+        """Return a deposit for a container."""
+        return Deposit(container, self._begun)
+
+    def _begun(self, deposit: Deposit) -> None:
+        self.needed.set()
+        self._kept[deposit._container] = deposit
+        put_in(self._open()[0], b"-", [deposit.held])
+        self._messages += 1
+        if self._messages > _SINGLE:
+            self._put_together()
+
+    def _put_together(self) -> None:
+        """Use few messages: a socket takes some hundreds."""
+        self._kept = {name: one for name, one in self._kept.items() if one.is_kept}
+        fds = [deposit.held for deposit in self._kept.values()]
+        older, self._messages = self._messages, 0
+        for at in range(0, len(fds), _MOST):
+            put_in(self._open()[0], b"-", fds[at : at + _MOST])
+            self._messages += 1
+        for _ in range(older):
+            _drop_first(self._open()[1])
+
+
+def put_in(sock: socket.socket, content: bytes, fds: list[int]) -> None:
+    """Put a message with descriptors into a socket.
+
+    Raises:
+        OSError: It does not fit; or too many descriptors of the user's are on their way, as many
+            as our limit of open files.
+    """
+    beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    for attempt in range(2):
+        try:
+            sock.sendmsg([content], beside, socket.MSG_DONTWAIT)
+            return
+        except OSError:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if attempt or soft == hard:
+                raise
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _drop_first(sock: socket.socket) -> None:
+    """Take the first message out; without room for them, its descriptors are closed."""
+    sock.recv(1, socket.MSG_DONTWAIT)
+
+
+def find(held: int) -> list[Found]:
+    """Find what a dead supervisor has left; it stays there, too.
+
+    Args:
+        held: The receiving end of its `Deposits`.
+
+    Raises:
+        OSError: We are out of descriptors.
+    """
+    newest: dict[str, tuple[_Message, list[int]]] = {}
+    for _, inner in _peeked(held):
+        for fd in inner:
+            with socket.socket(fileno=fd) as one:
+                for content, fds in _peeked(one.fileno()):
+                    message = msgspec.json.decode(content, type=_Message)
+                    known = newest.get(message.container)
+                    if known is None or known[0].number < message.number:
+                        newest[message.container] = message, fds
+                        fds = known[1] if known else []
+                    for older in fds:
+                        os.close(older)
+    return [
+        Found(message.container, message.facts, dict(zip(message.names, fds, strict=True)))
+        for message, fds in newest.values()
+    ]
+
+
+def _peeked(held: int) -> list[tuple[bytes, list[int]]]:
+    """Return all messages of a socket, and duplicates of their descriptors."""
+    found = []
+    space = socket.CMSG_SPACE((_MOST + 3) * 4)
+    flags = socket.MSG_PEEK | socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+    with socket.socket(fileno=os.dup(held)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, _PEEK_OFFSET, 0)
+        while True:
+            try:
+                content, ancillary, got, _ = sock.recvmsg(_LONGEST, space, flags)
+            except BlockingIOError:
+                break
+            if not content:
+                break
+            fds = array.array("i")
+            for level, kind, data in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    fds.frombytes(data[: len(data) - len(data) % 4])
+            if got & socket.MSG_CTRUNC:
+                for fd in fds:
+                    os.close(fd)
+                raise OSError(24, "Too many open files")
+            found.append((content, [*fds]))
+    return found

@@ -1,0 +1,77 @@
+"""The keeper: a process that holds what containers need to live, and calls a successor.
+
+It is a shell that reads from a pipe of the supervisor's. At its end of file, when the supervisor
+has died, it becomes an interpreter that starts another supervisor and hands over to that what the
+dead one has left (`scrun.client.hand_over`). Until then it only has a descriptor of the socket in
+which all that waits (`supervisor.core.deposits`). If the keeper dies, the supervisor starts
+another one; if both die at once, all ends with them.
+"""
+
+import os
+import sys
+
+import trio
+
+from scrun.core.paths import packages
+from scrun.supervisor.children.processes import ChildEnv, child
+from scrun.supervisor.core.deposits import Deposits
+from scrun.supervisor.log.supervisor_log import log
+
+_SCRIPT = 'read -r word; [ "$word" = end ] || exec "$@"'
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from scrun.client.hand_over import hand_over; hand_over(*sys.argv[2:])"
+)
+_PAUSE = 1.0
+
+
+class Keeper:
+    """The keeper of one supervisor."""
+
+    def __init__(self, root: str, name: str, deposits: Deposits, *, lingers: bool) -> None:
+        """Prepare.
+
+        Args:
+            root: The directory of the records.
+            name: The name of the supervisor.
+            deposits: What it holds.
+            lingers: Whether the supervisor stays when it has nothing to do.
+        """
+        python = [sys.executable, "-I", *(["-S"] if sys.flags.no_site else []), "-c", _PROGRAM]
+        words = [packages(), root, name, str(deposits.held), "1" if lingers else ""]
+        self._command = ["/bin/sh", "-c", _SCRIPT, "scrun-keeper", *python, *words]
+        self._deposits = deposits
+        self._line = -1
+
+    async def run(self) -> None:
+        """Have one as soon as it is needed, and until this is cancelled."""
+        await self._deposits.needed.wait()
+        while True:
+            ours, theirs = -1, -1
+            try:
+                theirs, ours = os.pipe()
+                self._line = ours
+                async with child(
+                    self._command,
+                    ChildEnv(dict(os.environ)),
+                    stdin=theirs,
+                    pass_fds=(self._deposits.held,),
+                    dies_with_us=False,
+                ) as keeper:
+                    os.close(theirs)
+                    theirs = -1
+                    await keeper.wait()
+                log.warning("the keeper has ended: another one takes its place")
+            except OSError as error:
+                log.warning("the keeper cannot be started: %s", error)
+            finally:
+                self._line = -1
+                for fd in (ours, theirs):
+                    if fd >= 0:
+                        os.close(fd)
+            await trio.sleep(_PAUSE)
+
+    def dismiss(self) -> None:
+        """Have it end without a successor: we exit at once."""
+        if self._line >= 0:
+            os.write(self._line, b"end\n")

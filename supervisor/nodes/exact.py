@@ -1,0 +1,246 @@
+"""Writes output so that a successor knows exactly which bytes were written.
+
+Between a write and a note of it, a supervisor can be killed. So bytes go into a pipe of ours
+first, and from there by splice(2), which moves them: what was put in, less what is left there, was
+written. Only the number of bytes put in has to be noted, in shared memory. That pipe is empty
+before more is put in: we note how much that will be, put it in, and note that it is there. So what
+is in the pipe tells how far one came who was killed in between.
+
+A regular file cannot be waited for, and has an offset, which tells the same.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+import termios
+from collections.abc import Callable
+
+import trio
+
+from scrun.supervisor.nodes.ends import Pipe
+from scrun.supervisor.nodes.files import RegularFile, gone
+
+_SIZE = 1 << 16
+_NOBLOCK = 2  # SPLICE_F_NONBLOCK
+
+Hold = Callable[[dict[str, int]], None]
+"""Keeps descriptors where a successor finds them, by their names."""
+
+
+class Count:
+    """How many bytes of a stream were written, in memory that outlives us.
+
+    Attributes:
+        fd: The memory.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        """Begin, or go on where somebody was killed.
+
+        Args:
+            fd: The memory; None for a new one. It is owned from now on.
+
+        Raises:
+            OSError: There is none.
+        """
+        if fd is None:
+            fd = os.memfd_create("scrun-count", os.MFD_CLOEXEC)
+            os.ftruncate(fd, mmap.PAGESIZE)
+        self.fd = fd
+        self._words = memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
+
+    @property
+    def done(self) -> int:
+        """The bytes of which it is known that they were put."""
+        return self._words[0]
+
+    @property
+    def undecided(self) -> int:
+        """How many more somebody was about to put who was killed."""
+        return self._words[1] - self._words[0]
+
+    @property
+    def offset(self) -> int:
+        """The file's offset before the last write."""
+        return self._words[2]
+
+    def begin(self, count: int, offset: int = 0) -> None:
+        """Note that so many bytes are about to be put."""
+        self._words[2] = offset
+        self._words[1] = self._words[0] + count
+
+    def put(self, count: int) -> None:
+        """Note that so many were put."""
+        self._words[0] += count
+        self._words[1] = self._words[0]
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self.fd)
+
+
+class ExactPipe:
+    """A pipe that is written exactly (see `supervisor.nodes.ends.Sink`).
+
+    Attributes:
+        plain: The pipe.
+    """
+
+    def __init__(
+        self,
+        plain: Pipe,
+        hold: Hold,
+        count: Count | None = None,
+        pipe: int = -1,
+    ) -> None:
+        """Begin, or go on where somebody was killed.
+
+        Args:
+            plain: What is written to; it belongs to somebody else.
+            hold: Keeps the descriptors; called before the first byte.
+            count: What the other has noted; owned from now on.
+            pipe: The other's pipe; likewise.
+        """
+        self.plain = plain
+        self._fd = plain.fd
+        self._hold = hold
+        self._count = count
+        self._pipe = pipe
+        self._room = _SIZE
+        if count is not None:
+            if count.undecided:  # and the pipe was empty before
+                count.put(self._left)
+            self._look_at_room()
+
+    @property
+    def written(self) -> int:
+        """The bytes that are in our pipe, or on."""
+        return self._count.done if self._count is not None else 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether some of them are not on yet."""
+        return self._pipe >= 0 and self._left > 0
+
+    def close(self) -> None:
+        """Close what is ours."""
+        if self._count is not None:
+            self._count.close()
+            os.close(self._pipe)
+            self._count, self._pipe = None, -1
+
+    @property
+    def _left(self) -> int:
+        return int(struct.unpack("i", fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(4)))[0])
+
+    def _begin(self) -> Count:
+        readable, writable = os.pipe()
+        try:  # one descriptor for both of its ends
+            flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
+            self._pipe = os.open(f"/proc/self/fd/{readable}", flags)
+        finally:
+            os.close(readable)
+            os.close(writable)
+        self._count = Count()
+        self._look_at_room()
+        self._hold({"count": self._count.fd, "pipe": self._pipe})
+        return self._count
+
+    def _look_at_room(self) -> None:
+        self._room = fcntl.fcntl(self._pipe, fcntl.F_GETPIPE_SZ)
+
+    def _move_on(self) -> bool:
+        """Move bytes on; return whether none is left."""
+        try:
+            while self.pending:
+                os.splice(self._pipe, self._fd, self._room, flags=_NOBLOCK)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise gone(error) from None
+        return True
+
+    def try_write(self, data: memoryview) -> int:
+        """Write what fits without waiting; return the number of bytes.
+
+        Raises:
+            Gone: It cannot be written any more.
+        """
+        count = self._count or self._begin()
+        taken = 0
+        while data and self._move_on():
+            piece = data[: self._room]
+            count.begin(len(piece))
+            done = os.write(self._pipe, piece)
+            count.put(done)
+            self.plain.count(done)
+            taken += done
+            data = data[done:]
+        if taken:
+            self._move_on()
+        return taken
+
+    async def write(self, data: memoryview) -> int:
+        """Write at least a part, and return the number of bytes.
+
+        Raises:
+            Gone: It cannot be written any more.
+        """
+        await trio.lowlevel.checkpoint()
+        while not (count := self.try_write(data)):
+            await trio.lowlevel.wait_writable(self._fd)
+        return count
+
+    async def flush(self) -> None:
+        """Wait until all is written.
+
+        Raises:
+            Gone: It cannot be written any more.
+        """
+        while not self._move_on():
+            await trio.lowlevel.wait_writable(self._fd)
+
+
+class ExactFile:
+    """A regular file that is written exactly, unless others write to it at the same time.
+
+    Attributes:
+        plain: The file.
+    """
+
+    pending = False
+
+    def __init__(self, file: RegularFile, hold: Hold, count: Count | None = None) -> None:
+        """See `ExactPipe`."""
+        self.plain = self._file = file
+        self._hold = hold
+        self._count = count
+        if count is not None and count.undecided:
+            moved = file.offset - count.offset
+            count.put(max(0, min(moved, count.undecided)))
+
+    @property
+    def written(self) -> int:
+        """The bytes that were written."""
+        return self._count.done if self._count is not None else 0
+
+    def close(self) -> None:
+        """Close what is ours."""
+        if self._count is not None:
+            self._count.close()
+            self._count = None
+
+    def try_write(self, data: memoryview) -> int:
+        """Write nothing: that may take long."""
+        return 0
+
+    async def write(self, data: memoryview) -> int:
+        """See `RegularFile.write`."""
+        if self._count is None:
+            self._count = Count()
+            self._hold({"count": self._count.fd})
+        return await self._file.write(data, self._count)
+
+    async def flush(self) -> None:
+        """Do nothing: nothing waits."""

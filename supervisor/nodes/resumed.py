@@ -1,0 +1,155 @@
+"""A shim whose supervisor has died, and which goes on with this one."""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.connection import BEGINS_WITH, Awaited, Shim
+from scrun.supervisor.nodes.dialing import Listener
+from scrun.supervisor.nodes.lasting import ResumedEnds
+from scrun.supervisor.nodes.link import Link
+from scrun.supervisor.nodes.listening import addresses
+from scrun.supervisor.nodes.messages import Hello, Resumed, ShimError, ShimLost, decoded
+from scrun.supervisor.nodes.streams import ContainerStreams
+from scrun.supervisor.shim.frames import CALL, frame
+
+_DIAL_PATIENCE = 2.0
+_NO_STDIO = (-1, -1, -1)
+_STREAMS = 1_000_000  # more than a supervisor has numbers for
+
+
+class ResumedShim(Shim):
+    """See the module."""
+
+    def __init__(self, control: Link, nursery: trio.Nursery, journal: Journal) -> None:
+        """Use `reconnected`."""
+        super().__init__(control, nursery, journal)
+        self._token = os.urandom(16).hex()
+        self._resumed = Awaited()
+        self._times = 0
+
+    def name(self, kind: str) -> str:
+        """See `Shim`."""
+        self._last_target += 1
+        return f"{kind}-{self._times}.{self._last_target}"
+
+    def resumed_streams(
+        self,
+        fields: Mapping[str, int],
+        child_env: ChildEnv,
+        journal: Journal,
+        ends: ResumedEnds,
+    ) -> ContainerStreams:
+        """Prepare the streams of a container that the other had; before `resume`.
+
+        Args:
+            fields: `ContainerStreams.fields`, of the other; without those that are over.
+            child_env: For child processes.
+            journal: Where messages go.
+            ends: What the other has left.
+        """
+        return ContainerStreams(
+            self._table, _NO_STDIO, False, child_env, journal, self.tell, ends, fields
+        )
+
+    async def resume(
+        self, hello: Hello, target: str, written: Mapping[int, int], ports: str | None
+    ) -> bool:
+        """Have it connect to us, and send what was not written.
+
+        Args:
+            hello: What it said to the other.
+            target: Its container.
+            written: How many bytes of each stream were written.
+            ports: See `dial`.
+
+        Returns:
+            Whether the container was started.
+
+        Raises:
+            ShimError: It cannot connect to us.
+            ShimLost: It has gone.
+            NotReached: No port is free.
+            OSError: Sockets cannot be made.
+        """
+        self._hello.set(hello)
+        self._targets[target] = Awaited()
+        self._container_of[target] = target
+        secret = os.urandom(32)
+        async with (
+            Listener(ports, secret, self._journal).listening() as listener,
+            unwrapped() as nursery,
+        ):
+
+            @nursery.start_soon
+            async def connect() -> None:
+                fd = await listener.connected()
+                await self._use(Link(fd, fd))
+
+            call = {
+                "call": 0,
+                "verb": "resume",
+                "token": self._token,
+                "addresses": await addresses(hello.environment, listener.port),
+                "secret": secret.hex(),
+                "patience": _DIAL_PATIENCE,
+                "targets": [target],
+                "written": {str(number): count for number, count in written.items()},
+            }
+            self._control.put(frame(CALL, 0, msgspec.json.encode(call)))
+            resumed: Resumed = await self._coming(self._resumed)
+            if resumed.error is not None:
+                raise ShimError(f"cannot connect to this machine: {resumed.error}")
+            nursery.cancel_scope.cancel()
+        return self._take(resumed, target)
+
+    def _take(self, resumed: Resumed, target: str) -> bool:
+        self._times = resumed.times
+        self._table.begin_at(resumed.times * _STREAMS)
+        found = resumed.targets.get(target)
+        if found is None:
+            raise ShimLost("the shim has forgotten the container")
+        if found.ended is not None:
+            self._take_ended(target, *found.ended)
+        return found.started
+
+    def _take_event(self, event: str, payload: memoryview) -> None:
+        if event != "resumed":
+            super()._take_event(event, payload)
+            return
+        resumed = decoded(payload, Resumed)
+        if resumed.token == self._token:  # else it was for one that was killed as well
+            self._resumed.set(resumed)
+
+    def _dispatch_control(self, kind: int, stream: int, payload: memoryview) -> None:
+        if not self._direct:  # a late word for the other does not matter
+            self._dispatch(kind, stream, payload)
+
+    def _lose(self, reason: str) -> None:
+        super()._lose(reason)
+        self._resumed.known.set()
+
+
+@asynccontextmanager
+async def reconnected(
+    to_srun: int, from_srun: int, journal: Journal
+) -> AsyncIterator[ResumedShim]:
+    """Carry frames to and from a shim that another has started; see `connected`.
+
+    What is first read may be the rest of something that the other has begun to read.
+    """
+    control = Link(from_srun, to_srun, BEGINS_WITH)
+    async with unwrapped() as nursery:
+        shim = ResumedShim(control, nursery, journal)
+        nursery.start_soon(shim.run_control)
+        try:
+            yield shim
+        finally:
+            shim.left()
+            nursery.cancel_scope.cancel()

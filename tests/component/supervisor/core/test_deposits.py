@@ -1,0 +1,120 @@
+"""What containers need to live outlives the process that has put it away."""
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from scrun.supervisor.core.deposits import Deposits, Found, find, no_deposit
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    readable, writable = os.pipe()
+    os.set_blocking(readable, False)
+    yield readable, writable
+    os.close(readable)
+
+
+def at_end(readable: int) -> bool:
+    try:
+        return os.read(readable, 100) == b""
+    except BlockingIOError:
+        return False
+
+
+def only(found: list[Found]) -> Found:
+    [one] = found
+    return one
+
+
+def in_a_child(work: Callable[[], None]) -> None:
+    """Run something in a process that is killed then."""
+    pid = os.fork()
+    if pid == 0:
+        work()
+        os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.usefixtures("no_descriptor_stays")
+def test_it_is_found_after_a_kill_and_again() -> None:
+    deposits = Deposits()
+    held = deposits.held
+    readable, writable = os.pipe()
+    os.set_blocking(readable, False)
+
+    def put_away() -> None:
+        deposit = deposits.new("c1")
+        deposit.hold({"own.pipe": writable}, a=1)
+        deposit.begin()
+        deposit.note(b=[2])
+
+    in_a_child(put_away)
+    os.close(writable)
+    assert not at_end(readable)
+    for _ in range(2):
+        found = only(find(held))
+        assert (found.container, found.facts) == ("c1", {"a": 1, "b": [2]})
+        os.write(found.fds["own.pipe"], b"x")
+        found.close()
+        assert os.read(readable, 10) == b"x"
+        assert not at_end(readable)
+    deposits.close()
+    assert at_end(readable)
+    os.close(readable)
+
+
+def test_what_is_dropped_has_an_end_of_file(pipe: tuple[int, int]) -> None:
+    readable, writable = pipe
+    deposits = Deposits()
+    deposit = deposits.new("c1")
+    deposit.begin()
+    deposit.hold({"job.a": writable, "own.b": readable})
+    os.close(writable)
+    assert not at_end(readable)
+    deposit.drop("job.")
+    assert at_end(readable)
+    found = only(find(deposits.held))
+    assert [*found.fds] == ["own.b"]
+    found.close()
+    deposit.end()
+    assert find(deposits.held) == []
+    deposits.close()
+
+
+def test_what_was_given_up_is_not_kept(pipe: tuple[int, int]) -> None:
+    readable, writable = pipe
+    deposits = Deposits()
+    deposit = deposits.new("c1")
+    deposit.hold({"a": writable})
+    deposit.give_up("because")
+    deposit.begin()
+    assert not deposit.is_kept
+    assert deposit.why_not == "because"
+    assert find(deposits.held) == []
+    os.close(writable)
+    assert at_end(readable)
+    assert not no_deposit().is_kept
+    deposits.close()
+
+
+def test_hundreds() -> None:
+    """A socket takes some hundred messages; these become fewer."""
+    deposits = Deposits()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit[1], limit[1]))
+    try:
+        kept = [deposits.new(f"c{number}") for number in range(400)]
+        for deposit in kept:
+            deposit.begin()
+        for deposit in kept[::2]:
+            deposit.end()
+        found = sorted(one.container for one in find(deposits.held))
+        assert found == sorted(f"c{number}" for number in range(1, 400, 2))
+        for deposit in kept:
+            deposit.end()
+        deposits.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
