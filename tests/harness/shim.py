@@ -78,7 +78,8 @@ class Shim:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **env},
+            # an oci.conf beside the cluster's slurm.conf would count
+            env={**os.environ, "SLURM_CONF": "/nowhere/slurm.conf", **env},
             bufsize=0,
         )
         assert self.process.stdin is not None

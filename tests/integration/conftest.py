@@ -11,11 +11,14 @@ from tests.harness.wait import wait_while
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs an oci.conf, on a cluster without one (`tools/test --launch shim`)."""
+    """Leave out what needs the other launch (`tools/test --launch shim`)."""
+    by_shim = os.environ.get("SCRUN_TEST_LAUNCH") == "shim"
+    marks = [] if by_shim else ["by_shim"]
     if os.environ.get("SLURM_CLUSTER_OCI_CONF") == "no":
-        left_out = [item for item in items if item.get_closest_marker("oci_conf")]
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+        marks.append("oci_conf")
+    left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="module")

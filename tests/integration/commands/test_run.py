@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import shlex
 import signal
 import subprocess
@@ -422,20 +423,29 @@ def test_a_supervisor_that_dies(make_site: Any) -> None:
     """What was written is there still, and nobody waits for more."""
     site = make_site("local-user")
     at = At(site)
-    bundle = site.bundle_of("sh", "-c", "echo out; exec sleep 600")
+    bundle = site.bundle_of(
+        "sh", "-c", "trap 'echo seen' USR1; echo out; sleep 600 & while :; do wait; done"
+    )
     assert at.type("run", "--detach", "--bundle", bundle, "one").wait(30) == 0
     wait_until("its output", lambda: site.must("logs", "one") == "out\n")
     follower = site.popen("logs", "--follow", "one")
     viewer = site.popen("attach", "--no-stdin", "one")
     assert follower.stdout is not None
+    assert viewer.stdout is not None
     assert follower.stdout.readline() == b"out\n"
+
+    def attached() -> bool:
+        site.must("kill", "one", "USR1")
+        return bool(select.select([viewer.stdout], [], [], 0.5)[0])
+
+    wait_until("the viewer", attached)
     [supervisor] = site.supervisors()
     os.kill(supervisor, signal.SIGKILL)
     assert follower.wait(30) == 0
     assert viewer.wait(30) == 125
     for process in (follower, viewer):
         process.communicate()
-    assert site.must("logs", "--follow", "one") == "out\n"
+    assert set(site.must("logs", "--follow", "one").split()) == {"out", "seen"}
     for command in ("attach", "pause", "resume"):
         assert "its supervisor is gone" in site.fails(command, "one")
     site.must("delete", "one")

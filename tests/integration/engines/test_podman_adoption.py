@@ -1,6 +1,5 @@
 """podman does not notice that a supervisor dies: another one adopts its containers."""
 
-import os
 import signal
 from collections.abc import Iterator
 
@@ -10,9 +9,7 @@ from tests.harness.podman import RUN, Podman, rootless_podman
 from tests.harness.processes import signal_quietly
 from tests.harness.wait import wait_until
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("SCRUN_TEST_LAUNCH") != "shim", reason="a container of a shim is adopted"
-)
+pytestmark = pytest.mark.by_shim
 
 _COUNTS = "trap 'exit 7' TERM; n=0; while :; do echo $n; n=$((n+1)); sleep 0.02; done"
 

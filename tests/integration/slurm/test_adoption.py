@@ -16,9 +16,7 @@ from tests.harness.processes import signal_quietly
 from tests.harness.site import Site
 from tests.harness.wait import wait_until, wait_while
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("SCRUN_TEST_LAUNCH") != "shim", reason="a container of a shim is adopted"
-)
+pytestmark = pytest.mark.by_shim
 
 _COUNT = "n=0; while [ $n -lt {} ]; do echo $n; n=$((n+1)); done; exit 7"
 _UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"

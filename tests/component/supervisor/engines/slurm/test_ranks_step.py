@@ -11,6 +11,7 @@ import trio
 
 from scrun.core.errors import EngineError
 from scrun.settings.file.load import RuntimeSettings
+from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.engines.slurm.job_state import StepState
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
 from scrun.supervisor.engines.slurm.shim_site import SiteConfs
@@ -41,9 +42,10 @@ class Srun:
         streams: Streams,
         running: Callable[[], None],
         variables: Mapping[str, str],
+        deposit: Deposit,
     ) -> int:
         """Give the call to the tasks, and end with the input or when the test says so."""
-        del options, program, running, variables
+        del options, program, running, variables, deposit
         self.runs += 1
         stdin, _, self._error = streams.fds
         os.set_blocking(stdin, False)
