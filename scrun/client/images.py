@@ -7,7 +7,7 @@ import sys
 from scrun.cli.parse import Parsed
 from scrun.client.progress import clear, show
 from scrun.core.paths import packages
-from scrun.core.trees import remove_tree
+from scrun.core.trees import remove_whoever_owns_it
 from scrun.images.place import path_for
 from scrun.images.store import Store
 from scrun.protocol.progress import LIVE
@@ -54,13 +54,11 @@ def discard(path: str) -> None:
         StagingError: See `scrun.core.trees.remove`.
         OSError: Likewise.
     """
-    try:
-        remove_tree(path)
-    except PermissionError:
-        if os.geteuid() == 0:
-            raise
-        site = ["-S"] if sys.flags.no_site else []
-        words = [sys.executable, "-I", *site, "-c", _REMOVE, packages(), path]
-        subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
-        if os.path.lexists(path):
-            raise
+    remove_whoever_owns_it(path, _remove_mapped)
+
+
+def _remove_mapped(path: str) -> None:
+    """Have a process of its own do what only the supervisor's code can."""
+    site = ["-S"] if sys.flags.no_site else []
+    words = [sys.executable, "-I", *site, "-c", _REMOVE, packages(), path]
+    subprocess.run(words, stdin=subprocess.DEVNULL, check=False)

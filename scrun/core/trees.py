@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scrun.core.errors import StagingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
@@ -54,6 +54,27 @@ def remove_tree(path: str) -> None:
         remove(parent, name, os.fstat(parent).st_dev)
     finally:
         os.close(parent)
+
+
+def remove_whoever_owns_it(path: str, as_their_owner: Callable[[str], None]) -> None:
+    """Remove a tree, some files of which may belong to subordinate ids.
+
+    Args:
+        path: The tree.
+        as_their_owner: Removes what only those ids can.
+
+    Raises:
+        StagingError: See `remove`.
+        OSError: Likewise.
+    """
+    try:
+        remove_tree(path)
+    except PermissionError:
+        if os.geteuid() == 0:
+            raise
+        as_their_owner(path)
+        if os.path.lexists(path):
+            raise
 
 
 def remove(parent: int, name: str, device: int) -> None:

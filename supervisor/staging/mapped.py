@@ -1,11 +1,10 @@
 """Runs commands as root of a user namespace with the user's subordinate ids."""
 
 import contextlib
-import os
 import subprocess
 from collections.abc import Sequence
 
-from scrun.core.trees import remove_tree
+from scrun.core import trees
 from scrun.oci.userns import BothIds, Ids
 from scrun.supervisor.children.processes import own_program
 from scrun.supervisor.staging.id_maps import lent_to_caller
@@ -34,20 +33,8 @@ def remove_mapped(path: str) -> None:
 
 
 def remove_whoever_owns_it(path: str) -> None:
-    """Remove a tree, some files of which may belong to subordinate ids.
-
-    Raises:
-        StagingError: See `scrun.core.trees.remove`.
-        OSError: Likewise.
-    """
-    try:
-        remove_tree(path)
-    except PermissionError:
-        if os.geteuid() == 0:
-            raise
-        remove_mapped(path)
-        if os.path.lexists(path):
-            raise
+    """See `scrun.core.trees.remove_whoever_owns_it`."""
+    trees.remove_whoever_owns_it(path, remove_mapped)
 
 
 def why_no_owners(directory: str) -> str:

@@ -20,7 +20,7 @@ from scrun.supervisor.engines.slurm.allocation import (
     send_status,
 )
 from scrun.supervisor.engines.slurm.job_shim import JobShim
-from scrun.supervisor.engines.slurm.shim_job import PATIENCE, ShimJob
+from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_process import ShimProcess
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
@@ -142,11 +142,11 @@ class AdoptedShimJob(ShimJob):
             EngineError: There is no shim.
         """
         request, facts = self._request, self.found.facts
-        place, step = self._place, self._shim_step
+        step = self._shim_step
         shim = await step.shim()
         assert isinstance(shim, ResumedShim)
         assert isinstance(step, AdoptedStep)
-        place.id = facts["target"]
+        self._place.id = facts["target"]
         request.deposit.note(
             **{name: facts[name] for name in ("target", "streams", "step", "hello")}
         )
@@ -168,16 +168,8 @@ class AdoptedShimJob(ShimJob):
                 if first.is_started:
                     first.begun.set()
                 self._first = first
-                place.is_made(first.begun)
-                nursery.start_soon(first.watch)
-                try:
+                async with self._watched(first, shim, nursery):
                     yield first
-                finally:
-                    place.is_over()
-                    with trio.move_on_after(PATIENCE, shield=True):
-                        await self._delete(shim)
-                        await first.ended()
-                    nursery.cancel_scope.cancel()
 
     async def _reconnect(
         self, shim: ResumedShim, step: AdoptedStep, written: Mapping[int, int]

@@ -18,7 +18,7 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
 from scrun.supervisor.engines.slurm.inspect import inspect
-from scrun.supervisor.engines.slurm.job_ending import query_ending
+from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.remote import in_directory, run_on_nodes
@@ -29,7 +29,6 @@ from scrun.supervisor.engines.slurm.tools import Tools, of_the_job
 from scrun.supervisor.engines.slurm.update import set_time_limit
 
 _ANSWER = 1 << 20
-_NEWS_OF_THE_JOB = 2.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 _HALF_A_TERMINAL = (
@@ -113,11 +112,9 @@ class SlurmJob:
             options, self._command(step), streams, step.running, variables
         )
         ended = step_exit(state, status)
-        if state.aborted and not self._step.asked_to_kill:
-            # salloc reports whether the job ended with the step, and then this is cancelled.
-            await trio.sleep(_NEWS_OF_THE_JOB)
-            if ending := await query_ending(self._tools, self._child_env, self.id):
-                return ending  # salloc may not learn of it
+        lost = state.aborted and not self._step.asked_to_kill
+        if lost and (ending := await ended_meanwhile(self._tools, self._child_env, self.id)):
+            return ending  # salloc may not learn of it
         if ended.status == 1 and state.runtime_status is not None:
             # the runtime's message is on the container's own standard error
             return not_run(state.runtime_status)

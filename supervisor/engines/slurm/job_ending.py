@@ -17,8 +17,8 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.grammar import parse_line
 from scrun.supervisor.engines.slurm.tools import Tools
 
-# Less than the time that the end of a step waits for news of its job (`job.py`).
-_ANSWER = 1.5
+_NEWS_OF_THE_JOB = 2.0
+_ANSWER = 1.5  # less than that
 _ACCOUNTING_LAGS = 0.3
 
 # squeue(1), JOB STATE CODES and JOB REASON CODES. While the nodes clean up, the state is only
@@ -80,6 +80,15 @@ def parse_sacct(answer: str, job_id: str, now: float) -> Ending | None:
         who = user_name(int(cancelled[1]), "user {}")
         return taken("cancelled", f"job {job_id} was cancelled by {who}")
     return parse_squeue(answer, job_id, now)
+
+
+async def ended_meanwhile(tools: Tools, child_env: ChildEnv, job_id: str) -> Ending | None:
+    """Return how a job ended whose step was ended, if it did and nobody else learns of it.
+
+    salloc reports whether it ended with the step, and then this is cancelled.
+    """
+    await trio.sleep(_NEWS_OF_THE_JOB)
+    return await query_ending(tools, child_env, job_id)
 
 
 async def query_ending(tools: Tools, child_env: ChildEnv, job_id: str) -> Ending | None:

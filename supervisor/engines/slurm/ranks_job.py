@@ -24,7 +24,7 @@ from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory
 from scrun.supervisor.engines.slurm.job import SlurmJob, variables_of_job
-from scrun.supervisor.engines.slurm.job_ending import query_ending
+from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.rank_task import Task, for_all
@@ -40,7 +40,6 @@ from scrun.supervisor.nodes.messages import ShimError, ShimLost
 from scrun.supervisor.nodes.shared import SharedStreams
 
 _PATIENCE = 10.0
-_NEWS_OF_THE_JOB = 2.0
 
 
 class RanksJob(SlurmJob):
@@ -238,7 +237,7 @@ class RanksJob(SlurmJob):
             await step.leave()
             if self._killed.is_set():
                 return killed(signal.SIGKILL)
-            if ending := await self._job_ended():
+            if ending := await ended_meanwhile(self._tools, self._child_env, self.id):
                 return ending
             if self._step.state.aborted and any(statuses):  # KillOnBadExit of slurm.conf(5)
                 return exited(128 + signal.SIGKILL)
@@ -254,14 +253,9 @@ class RanksJob(SlurmJob):
         if os.WIFSIGNALED(highest) and not self._killed.is_set():
             await step.leave()  # then Slurm has said what it killed, and why
         aborted = self._step.state.aborted and not self._killed.is_set()
-        if aborted and (ending := await self._job_ended()):
+        if aborted and (ending := await ended_meanwhile(self._tools, self._child_env, self.id)):
             return ending
         return step.ending(salloc, highest)
-
-    async def _job_ended(self) -> Ending | None:
-        """Return how the job ended, if it did and nobody else learns of it."""
-        await trio.sleep(_NEWS_OF_THE_JOB)
-        return await query_ending(self._tools, self._child_env, self.id)
 
     def _alive(self) -> list[Task]:
         """Return the tasks that run.

@@ -19,7 +19,7 @@ from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.exits import exit_code, out_of_memory
 from scrun.supervisor.engines.slurm.job import SlurmJob
-from scrun.supervisor.engines.slurm.job_ending import query_ending
+from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.job_shim import JobShim
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.neighbours import Place
@@ -33,8 +33,7 @@ from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.lasting import LastingEnds
 from scrun.supervisor.nodes.streams import ContainerStreams
 
-PATIENCE = 10.0
-_NEWS_OF_THE_JOB = 2.0
+_PATIENCE = 10.0
 
 
 class ShimJob(SlurmJob):
@@ -137,17 +136,25 @@ class ShimJob(SlurmJob):
                     lambda: self._begin(shim),
                     lambda first: self.how_it_ended(first, shim, streams),
                 )
-                self._place.is_made(first.begun)
                 self._streams = streams if step.terminal else None
-                nursery.start_soon(first.watch)
-                try:
+                async with self._watched(first, shim, nursery):
                     yield first
-                finally:
-                    self._place.is_over()
-                    with trio.move_on_after(PATIENCE, shield=True):
-                        await self._delete(shim)
-                        await first.ended()
-                    nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _watched(
+        self, first: ShimProcess, shim: Shim, nursery: trio.Nursery
+    ) -> AsyncIterator[None]:
+        """Learn how the container ends; then have it deleted, and cancel the nursery."""
+        self._place.is_made(first.begun)
+        nursery.start_soon(first.watch)
+        try:
+            yield
+        finally:
+            self._place.is_over()
+            with trio.move_on_after(_PATIENCE, shield=True):
+                await self._delete(shim)
+                await first.ended()
+            nursery.cancel_scope.cancel()
 
     async def _create(self, shim: Shim, step: Step, streams: ContainerStreams) -> None:
         place = self._place
@@ -164,7 +171,7 @@ class ShimJob(SlurmJob):
             )  # fmt: skip
         except ShimError as error:
             self._shim_step.doubt_runtime()
-            with trio.move_on_after(PATIENCE, shield=True):
+            with trio.move_on_after(_PATIENCE, shield=True):
                 await self._delete(shim)
             raise NotMade(words_of(error), shown=False) from None
 
@@ -205,8 +212,10 @@ class ShimJob(SlurmJob):
             await self._shim_step.leave()
             if self._killed.is_set():
                 return killed(signal.SIGKILL)
-            return await self._job_ended() or self._shim_step.lost(self.shims.salloc)
-        with trio.move_on_after(PATIENCE):  # the runtime's `start` may hang
+            return await ended_meanwhile(
+                self._tools, self._child_env, self.id
+            ) or self._shim_step.lost(self.shims.salloc)
+        with trio.move_on_after(_PATIENCE):  # the runtime's `start` may hang
             await first.started()
         if self._site is not None and (ending := self._site.not_run(exit_code(status), streams)):
             return ending
@@ -216,7 +225,7 @@ class ShimJob(SlurmJob):
         if os.WIFSIGNALED(status) and alone and not self._killed.is_set():
             await self._shim_step.leave()  # then Slurm has said what it killed, and why
         aborted = self._step.state.aborted and not self._killed.is_set()
-        if aborted and (ending := await self._job_ended()):
+        if aborted and (ending := await ended_meanwhile(self._tools, self._child_env, self.id)):
             return ending
         return self._shim_step.ending(self.shims.salloc, status)
 
@@ -224,14 +233,6 @@ class ShimJob(SlurmJob):
         """Wait for the output's reader, as long as nobody kills the container."""
         async with until(self._killed.wait, LAST_OUTPUT):
             await streams.finished(LAST_OUTPUT)
-
-    async def _job_ended(self) -> Ending | None:
-        """Return how the job ended, if it did and nobody else learns of it.
-
-        salloc reports whether it ended with the step, and then this is cancelled.
-        """
-        await trio.sleep(_NEWS_OF_THE_JOB)
-        return await query_ending(self._tools, self._child_env, self.id)
 
     async def _running(self) -> tuple[str, dict[str, list[int]]]:
         await self._alive()
@@ -273,7 +274,7 @@ class ShimJob(SlurmJob):
             return
         shim = await self._shim_step.shim()
         self._killed.set()
-        with trio.move_on_after(PATIENCE):
+        with trio.move_on_after(_PATIENCE):
             await shim.call("signal", id=self._place.id, number=int(signal.SIGKILL), all=True)
             return
         if not self.shims.neighbours.are_none(self._place):
