@@ -35,19 +35,16 @@ def run(parsed: Parsed, directory: str) -> int:
         if parsed.command == "delete" and parsed.options.get("force"):
             return 0
         raise UnknownContainer(f"container {container} does not exist")
-    if _is_on_its_way(directory):
-        if parsed.command == "state":
-            from scrun.model.record import living_state, read_record
+    if parsed.command == "state" and (living := _living_state(directory)):
+        say(living)
+        return 0
+    from scrun.client.successor import wait_for_successor
 
-            say(living_state(read_record(directory)))
-            return 0
-        from scrun.client.successor import wait_for_successor
+    if sock := wait_for_successor(directory):
+        from scrun.client.ask import forward
 
-        if sock := wait_for_successor(directory):
-            from scrun.client.ask import forward
-
-            sock.close()
-            return forward(parsed)
+        sock.close()
+        return forward(parsed)
     if parsed.command == "delete":
         return _delete(parsed, root, container)
     # takes 25 ms: not for unknown containers, which engines ask about when they clean up
@@ -67,13 +64,16 @@ def run(parsed: Parsed, directory: str) -> int:
     return 0
 
 
-def _is_on_its_way(directory: str) -> bool:
-    from scrun.model.adoption import is_on_its_way
+def _living_state(directory: str) -> bytes:
+    """Return the answer to `state` for a container that is about to be adopted; else nothing."""
+    from scrun.model.adoption import held_record
+    from scrun.model.record import living_state
 
     try:
-        return is_on_its_way(directory)
+        record = held_record(directory)
     except ScrunError:  # a damaged record, which `delete --force` removes
-        return False
+        return b""
+    return b"" if record is None else living_state(record)
 
 
 def tidy_up(parsed: Parsed, root: str) -> None:

@@ -4,10 +4,12 @@ import _socket
 import time
 
 from scrun.core.errors import ScrunError
-from scrun.model.adoption import is_on_its_way
+from scrun.model.adoption import held_record
+from scrun.model.identity import is_dead
 from scrun.protocol import wire
 
 _PATIENCE = 60.0
+_DYING = 2.0
 _PAUSE = 0.05
 
 
@@ -20,18 +22,33 @@ def wait_for_successor(directory: str) -> "_socket.socket | None":
     Raises:
         OSError: There may be one, which cannot be reached.
     """
-    end = time.monotonic() + _PATIENCE
-    while time.monotonic() < end:
+    begun = time.monotonic()
+    may_come = True
+    while True:
         try:
             return wire.connect_supervisor(directory, "supervisor")
         except wire.NOBODY:
-            try:
-                if not is_on_its_way(directory):
-                    return None
-            except (ScrunError, OSError):
+            if not may_come:
                 return None
+        # after a "no" we connect once more: it may just have been adopted
+        may_come = time.monotonic() - begun < _patience(directory)
+        if may_come:
             time.sleep(_PAUSE)
-    return None
+
+
+def _patience(directory: str) -> float:
+    """Return how long a successor may take, in seconds; 0 if there will be none.
+
+    A process that is being killed closes its socket before it is dead. A supervisor that has
+    adopted the container listens already.
+    """
+    try:
+        record = held_record(directory)
+    except (ScrunError, OSError):
+        return 0
+    if record is None or record.supervisor is None:
+        return 0
+    return _PATIENCE if is_dead(record.supervisor) else _DYING
 
 
 def connect_served(directory: str) -> _socket.socket:

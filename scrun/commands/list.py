@@ -88,7 +88,7 @@ def rows(root: str, ids: list[str], lost: list[str] | None = None) -> list[Row]:
 def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None:
     """Return the row for a record; None when it is gone."""
     from scrun.core.errors import StateError
-    from scrun.model.adoption import is_on_its_way
+    from scrun.model.adoption import held_record
     from scrun.model.record import read_record
 
     try:
@@ -98,7 +98,8 @@ def _row(directory: str, served: dict[str, bool], lost: list[str]) -> Row | None
         if (
             record.is_unfinished
             and not _is_served(directory, served)
-            and not is_on_its_way(directory)
+            and held_record(directory) is None
+            and not _is_served(directory, {})  # adopted, or ended, a moment ago
         ):
             # it may just have ended, and its supervisor after it
             record = read_record(directory)

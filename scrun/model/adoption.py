@@ -4,7 +4,35 @@ import fcntl
 import os
 
 from scrun.model.identity import is_dead
-from scrun.model.record import read_record
+from scrun.model.record import Record, read_record
+
+
+def held_record(directory: str) -> Record | None:
+    """Return the record of a container that may live; None if it is nobody's, or stopped.
+
+    Its lock is held: by its supervisor, or by what that has left when it died.
+
+    Args:
+        directory: The container's record.
+
+    Raises:
+        StateError: The record cannot be read.
+        OSError: Likewise.
+    """
+    try:
+        lock = os.open(f"{directory}/lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass
+    else:
+        return None
+    finally:
+        os.close(lock)
+    record = read_record(directory)
+    return None if record.status == "stopped" or record.supervisor is None else record
 
 
 def is_on_its_way(directory: str) -> bool:
@@ -19,19 +47,5 @@ def is_on_its_way(directory: str) -> bool:
         StateError: The record cannot be read.
         OSError: Likewise.
     """
-    try:
-        lock = os.open(f"{directory}/lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pass
-    else:
-        return False
-    finally:
-        os.close(lock)
-    record = read_record(directory)
-    if record.status == "stopped" or record.supervisor is None:
-        return False
-    return is_dead(record.supervisor)
+    record = held_record(directory)
+    return record is not None and record.supervisor is not None and is_dead(record.supervisor)

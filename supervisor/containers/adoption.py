@@ -81,8 +81,8 @@ async def adopt(
         deposit.hold(found.fds, **found.facts)
         deposit.begin()
         ledger = Ledger(directory, record, journal, found.take(f"{OWN}lock"), deposit)
+        link(directory, name)  # first: who reads that its supervisor lives connects to it
         ledger.note(supervisor=myself())
-        link(directory, name)
         os.close(found.take(f"{OWN}request"))
         stack.pop_all()
     return AdoptedContainer(create_request, engine, stagers, ledger, pods, found)
