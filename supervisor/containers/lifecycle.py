@@ -276,6 +276,7 @@ class Lifecycle(Phases):
                     program_is_known=isinstance(self._program, Found),
                     running=self._runs,
                     submitted=bundle.path,
+                    tasks=staged.tasks,
                 )
                 if isinstance(job, CreatesFirst) and self._can_create_first(stack):
                     ending = await self._create_and_run(job, step, staged)

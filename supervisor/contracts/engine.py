@@ -15,6 +15,7 @@ from scrun.model.waiting import Waiting
 from scrun.settings.slurm.engine_flags import NO_FLAGS, Flags
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.contracts.kept import Borrow, Keep
+from scrun.supervisor.contracts.staged import OfTask
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.deposits import Deposit, no_deposit
 from scrun.supervisor.log.journal import Journal
@@ -59,8 +60,7 @@ class JobRequest(msgspec.Struct, frozen=True):
             the wait is over, if it was called before.
         on_suspended: Called with True when somebody other than the container's user suspends the
             job's processes, and with False when they resume.
-        on_deferred_release: Called when the container has ended, if `Engine.release` has to wait
-            until the container is deleted.
+        on_deferred_release: Called at the container's end, if `Engine.release` waits for `delete`.
         plugin_options: Options of Slurm's own plugins, for the tool that requests the job.
         plugin_variables: Variables by which they reach its steps. `Step.variables` has them, too,
             which is late for a step that begins before the container is ready.
@@ -114,6 +114,7 @@ class Step(msgspec.Struct, frozen=True):
         running: Called when the engine knows that the task runs.
         variables: Added to its environment, config.json's `process.env`; None removes one.
         submitted: The bundle as its caller knows it, which may be another directory.
+        tasks: What is each task's own; empty: they have all the same.
     """
 
     bundle: str
@@ -125,6 +126,7 @@ class Step(msgspec.Struct, frozen=True):
     running: Callable[[], None]
     variables: Mapping[str, str | None] = {}
     submitted: str = ""
+    tasks: Sequence[OfTask] = ()
 
 
 class Program(msgspec.Struct, frozen=True):

@@ -1,24 +1,29 @@
 """What a job on other machines can do for a stager."""
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
-class OnANode(Protocol):
+class OnNodes(Protocol):
     """A job on other machines; optional."""
 
     @property
-    def is_single(self) -> bool:
-        """Whether its container is one task on one node."""
+    def separate_tasks(self) -> int:
+        """How many tasks can have mounts of their own; 0: all have the same, on several nodes."""
         ...
 
-    async def ask(self, script: str) -> str:
-        """Run a shell script on all nodes of the job, before the container runs.
+    async def ask(self, script: Callable[[int], str]) -> list[str]:
+        """Run a shell script for each of these tasks on its node, before the container runs.
+
+        Args:
+            script: Returns the script for a task. If all have the same mounts, the one for task 0
+                is run on each node.
 
         Returns:
-            Its standard output and error.
+            Their standard output and error.
 
         Raises:
-            EngineError: It could not be run.
+            EngineError: One could not be run.
         """
         ...

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from scrun.model.record import Moved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+OVERLAY = "overlay"
+"""The directory of a staged bundle that has what a node mounts as overlays."""
 
 Image = Literal["", "layers", "store", "copy"]
 """Where a container's root file system is from: the submitted one, mounts of the engine's layers,
@@ -52,6 +58,48 @@ class View(msgspec.Struct, frozen=True):
     places: tuple[ShownMount, ...] = ()
 
 
+class OfTask(msgspec.Struct, frozen=True):
+    """What is a task's own, of a container of several tasks.
+
+    Attributes:
+        place: The directory with what it writes, instead of `overlay` of the staged bundle.
+        last: A script for its node when it has ended, or was never made; "": none.
+    """
+
+    place: str
+    last: str = ""
+
+
+def config_of_task(config: Mapping[str, Any], bundle: str, own: OfTask) -> dict[str, Any]:
+    """Return the config.json of one task: no two overlays can have the same upper directory."""
+    before = f"{bundle}/{OVERLAY}/"
+    mounts = [
+        {**mount, "options": with_place(mount["options"], before, own.place)}
+        if mount.get("type") == "overlay"
+        else mount
+        for mount in config.get("mounts") or []
+    ]
+    return {**config, "mounts": mounts}
+
+
+def with_place(options: Iterable[str], before: str, place: str) -> list[str]:
+    """Return the options of an overlay with another directory for what is written.
+
+    Args:
+        options: Its options.
+        before: How the directories that it has begin.
+        place: The other directory.
+    """
+    found = []
+    for word in options:
+        name, _, path = word.partition("=")
+        if name in ("upperdir", "workdir") and path.startswith(before):
+            found.append(f"{name}={place}/{path.removeprefix(before)}")
+        else:
+            found.append(word)
+    return found
+
+
 class Staged(msgspec.Struct, frozen=True):
     """A staged bundle.
 
@@ -65,6 +113,7 @@ class Staged(msgspec.Struct, frozen=True):
             are not wanted.
         image: Where its root file system is from.
         place: The directory on its node with what it writes; "": it is in the staged bundle.
+        tasks: What is each task's own, of a container of several; empty: they have all the same.
         view: What to show engines of the container's files; None if this machine does not know
             where they are.
         missed: The engine's options that have no effect, for its user.
@@ -79,6 +128,7 @@ class Staged(msgspec.Struct, frozen=True):
     copied_from: str = ""
     image: Image = ""
     place: str = ""
+    tasks: tuple[OfTask, ...] = ()
     view: View | None = None
     missed: tuple[str, ...] = ()
     final: bool = False

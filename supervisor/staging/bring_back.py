@@ -11,7 +11,7 @@ only files, directories, links and FIFOs. Everything here blocks: call it in a w
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -72,7 +72,7 @@ def bring_back(
 
 
 def bring_difference_back(
-    upper: str,
+    uppers: Sequence[str],
     rootfs: str,
     original: str,
     since: int,
@@ -84,8 +84,9 @@ def bring_difference_back(
     """Make in a directory the changes that a container has made in an overlay of it.
 
     Args:
-        upper: Has the difference of each directory of the root directory, by its name.
-        rootfs: The container's root directory; what is not in `upper` is there as a whole.
+        uppers: Each has the difference of each directory of the root directory, by its name. Of
+            what several have changed, the last one's counts.
+        rootfs: The container's root directory; what is not in `uppers` is there as a whole.
         original: The directory that was the overlay's lower part.
         since: See `bring_back`; for what is in `rootfs`.
         opaque: The extended attribute of directories that hide what was there.
@@ -96,15 +97,16 @@ def bring_difference_back(
         StagingError: Changes are missing in the original.
     """
     try:
-        mounted = os.listdir(upper)
+        mounted = os.listdir(uppers[0])
         level = Level(rootfs, original)
         try:
             whole = _Work(since, owners, os.fstat(level.target).st_dev, go_on)
             _root(level, whole, frozenset(mounted))
         finally:
             level.close()
-        for name in mounted:
-            _mounted(os.path.join(upper, name), os.path.join(original, name), whole, opaque)
+        for upper in uppers:
+            for name in mounted:
+                _mounted(os.path.join(upper, name), os.path.join(original, name), whole, opaque)
     except (OSError, RecursionError) as error:
         raise StagingError(
             f"not all of the container's changes are in {original}: {error}"

@@ -18,16 +18,16 @@ from scrun.supervisor.children.processes import child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
-from scrun.supervisor.contracts.node import OnANode
+from scrun.supervisor.contracts.node import OnNodes
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.id_maps import cache_of, with_ids
 from scrun.supervisor.staging.image_store import images_for
-from scrun.supervisor.staging.layout import OVERLAY, UPPER
+from scrun.supervisor.staging.layout import UPPER
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
-from scrun.supervisor.staging.on_node import SENT, removing, sending, unpacking
+from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import owner_of
@@ -91,10 +91,13 @@ class BuiltIn:
         overlays = None
         if settings.overlay == "mount":
             cache = cache_of(request.child_env.environment, "layers.json")
-            if isinstance(job, OnANode) and job.is_single:
+            if isinstance(job, OnNodes):
                 images = await in_thread(images_for, self._all_settings, request, abandon=True)
                 overlays = Overlays(
-                    lambda script: trio.from_thread.run(_ask, job, script), cache, images
+                    lambda script: trio.from_thread.run(_ask, job, script),
+                    cache,
+                    images,
+                    tasks=job.separate_tasks,
                 )
             elif not target.elsewhere:
                 overlays = Overlays(_ask_here, cache, keeps=False)
@@ -123,9 +126,12 @@ class BuiltIn:
                 )
             finally:
                 privileged = not target.rootless
-                if done.place and isinstance(job, OnANode):
+                if done.place and isinstance(job, OnNodes):
                     with trio.CancelScope(shield=True):
                         await self._bring_from_node(job, done, privileged=privileged)
+                elif any(task.last for task in done.tasks) and isinstance(job, OnNodes):
+                    with trio.CancelScope(shield=True):
+                        await self._bring_from_nodes(job, done, privileged=privileged)
                 elif done.copied_from:
                     await self._return_changes(done, privileged=privileged)
         finally:
@@ -133,7 +139,7 @@ class BuiltIn:
             with trio.move_on_after(_CLEAN_UP, shield=True):
                 await in_thread(stage_out, directory, abandon=True)
 
-    async def _bring_from_node(self, job: OnANode, done: Staged, *, privileged: bool) -> None:
+    async def _bring_from_node(self, job: OnNodes, done: Staged, *, privileged: bool) -> None:
         """Bring back what was written on the node, as a whole; then nothing is left there.
 
         Raises:
@@ -141,30 +147,59 @@ class BuiltIn:
         """
         if not done.copied_from:
             with contextlib.suppress(EngineError), trio.move_on_after(_ANSWER):
-                await job.ask(removing(done.place, rootless=not privileged))
+                await job.ask(lambda _: removing([done.place], rootless=not privileged))
             return
-        archive = os.path.join(done.bundle, OVERLAY, "written.tar")
+        archive = archive_of(done.bundle, 0)
         said = "no answer"
         with contextlib.suppress(EngineError), trio.move_on_after(self._settings.timeout):
-            said = await job.ask(sending(done.place, archive, rootless=not privileged))
+            [said] = await job.ask(lambda _: sending(done.place, archive, rootless=not privileged))
         lines = said.split("\n")
         if SENT not in lines:
             lost = f"not all of the container's changes are in {done.copied_from}"
             why = next(filter(None, lines), "no answer")
             raise StagingError(f"{lost}: they are in {done.place} on its node: {why}")
+        await self._apply(done, [archive], privileged=privileged)
+
+    async def _bring_from_nodes(self, job: OnNodes, done: Staged, *, privileged: bool) -> None:
+        """Bring back what the tasks have sent at their ends; of each all, or nothing.
+
+        Raises:
+            StagingError: Some is missing; or see `return_changes`.
+        """
+        # of tasks that were never made; the others' shims have gone
+        with contextlib.suppress(EngineError), trio.move_on_after(_ANSWER):
+            await job.ask(lambda task: done.tasks[task].last)
+        if not done.copied_from:
+            return
+        archives = [archive_of(done.bundle, task) for task in range(len(done.tasks))]
+        there = await in_thread(lambda: [path for path in archives if os.path.exists(path)])
+        if there:
+            await self._apply(done, there, privileged=privileged)
+        if there != archives:
+            lost = f"not all of the container's changes are in {done.copied_from}"
+            pairs = zip(archives, done.tasks, strict=True)
+            places = ", ".join(task.place for path, task in pairs if path not in there)
+            raise StagingError(f"{lost}: they are in {places} on its nodes, if they still exist")
+
+    async def _apply(self, done: Staged, archives: Sequence[str], *, privileged: bool) -> None:
+        """Unpack what came from the nodes, and copy the changes back."""
         into = await in_thread(
             functools.partial(tempfile.mkdtemp, prefix="scrun-", dir="/var/tmp")
         )
         try:
-            command = unpacking(archive, into, owners=privileged)
-            await carry_out(command, self._request, "unpacking the container's changes")
-            upper = os.path.join(into, UPPER)
-            await self._return_changes(done, privileged=privileged, upper=upper)
+            uppers = []
+            for number, archive in enumerate(archives):
+                folder = os.path.join(into, str(number))
+                await in_thread(os.mkdir, folder, 0o700)
+                command = unpacking(archive, folder, owners=privileged)
+                await carry_out(command, self._request, "unpacking the container's changes")
+                uppers.append(os.path.join(folder, UPPER))
+            await self._return_changes(done, privileged=privileged, uppers=uppers)
         finally:
             await in_thread(remove_whoever_owns_it, into)
 
     async def _return_changes(
-        self, done: Staged, *, privileged: bool, upper: str | None = None
+        self, done: Staged, *, privileged: bool, uppers: Sequence[str] = ()
     ) -> None:
         """Copy changes back, even on errors, unless stage-out is skipped."""
         enough = threading.Event()
@@ -183,27 +218,27 @@ class BuiltIn:
                         done.copied_from,
                         privileged=privileged,
                         go_on=lambda: not enough.is_set(),
-                        upper=upper,
+                        uppers=uppers,
                     )
                 )
                 nursery.cancel_scope.cancel()
 
 
-async def _ask(job: OnANode, script: str) -> str:
-    """Run a script on a container's node.
+async def _ask(job: OnNodes, script: str) -> list[str]:
+    """Run a script on a container's nodes.
 
     Raises:
         Unusable: There is no answer.
     """
     try:
         with trio.fail_after(_ANSWER):
-            return await job.ask(script)
+            return await job.ask(lambda _: script)
     except (EngineError, trio.TooSlowError) as error:
         why = str(error) or f"no answer in {_ANSWER:g} s"
         raise Unusable(f"may not be on the node, which cannot be asked: {why}") from error
 
 
-def _ask_here(script: str) -> str:
+def _ask_here(script: str) -> list[str]:
     """Run a script on this machine.
 
     Raises:
@@ -221,7 +256,7 @@ def _ask_here(script: str) -> str:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise Unusable(f"cannot be mounted: {error}") from error
-    return done.stdout.decode(errors="replace")
+    return [done.stdout.decode(errors="replace")]
 
 
 async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> None:

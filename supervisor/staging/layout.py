@@ -9,7 +9,8 @@
     overlay/own/            copies of what the container's one user could not use
     overlay/upper/NAME      what the container writes
     overlay/work/NAME       the kernel's own
-    overlay/place           has the name of the node's directory for these two, if they are there
+    overlay/task-N/         has these two for a task, if there are several
+    overlay/place           has the nodes' directories for these two, if they are there
     overlay/trial/          for an attempt to mount, on the node
 
 Everything here blocks: call it in a worker thread.
@@ -27,6 +28,7 @@ import msgspec
 
 from scrun.core.trees import everything_below
 from scrun.oci.userns import has_several
+from scrun.supervisor.contracts.staged import OVERLAY, with_place
 from scrun.supervisor.core.files import write
 from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import foreign_in
@@ -37,7 +39,7 @@ from scrun.supervisor.staging.short_link import folder_of
 from scrun.supervisor.staging.strangers import copy_foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from scrun.supervisor.staging.layers import TopLevel
     from scrun.supervisor.staging.overlay_options import Overlay
@@ -45,9 +47,9 @@ if TYPE_CHECKING:
     from scrun.supervisor.staging.survey import MountPoint
 
 ROOTFS = "rootfs"
-OVERLAY = "overlay"
 UPPER = "upper"
 PLACE = "place"
+_TASK = "task-"
 _SMALL = (1 << 20, 200)  # bytes and entries
 
 
@@ -59,12 +61,14 @@ class Rootfs(msgspec.Struct, frozen=True):
         mount: What is mounted there.
         config: The config.json that will run.
         rootless: Whether the container has rights in a user namespace only.
+        tasks: How many tasks have one of their own.
     """
 
     path: str
     mount: MountPoint
     config: dict[str, Any]
     rootless: bool
+    tasks: int = 1
 
 
 def is_read_only(config: Mapping[str, Any]) -> bool:
@@ -108,6 +112,8 @@ class Layout:
         self.from_store = bool(there)
         self._layers = [there.get(number, layer) for number, layer in enumerate(overlay.layers)]
         self._top = top
+        self._read_only = is_read_only(rootfs.config)
+        self._written: list[str] = []
         self._owners = not rootfs.rootless or has_several(rootfs.config)
         self._hidden = {
             posixpath.normpath(mount["destination"].lstrip("/"))
@@ -117,18 +123,20 @@ class Layout:
     def _path(self, *names: str) -> str:
         return os.path.join(self._directory, *names)
 
-    def write(self, cache: str, unseen: frozenset[int], *, marks: bool) -> None:
+    def write(self, cache: str, unseen: frozenset[int], *, on_node: bool) -> None:
         """Write everything, and decide on the options.
 
         Args:
             cache: The file for what is known of layers.
             unseen: The numbers of layers that the node cannot use.
-            marks: Whether the kernel has to mark here what the container deletes.
+            on_node: Whether what the container writes will be on its nodes; if not, the kernel has
+                to mark here what it deletes.
         """
         os.mkdir(self._directory, 0o700)
-        for name in ("l", "mine", "own", UPPER, "work", *TRIAL):
+        for name in ("l", "mine", "own", *TRIAL):
             os.mkdir(self._path(name), 0o700)
-        if marks:
+        self._make_written(on_node=on_node)
+        if not (on_node or self._read_only):
             self._try_attributes()
         if 0 not in unseen:
             self._copy_own_layer()
@@ -143,10 +151,22 @@ class Layout:
             self._directory_of_root(name, [self._path("own"), *below])
         self._others()
         self._dress(self._staged, self._rootfs.path)
-        if is_read_only(self._rootfs.config):
+        if self._read_only:
             mounts = self._rootfs.config.get("mounts") or []
             upper = self._path(UPPER)
             make_mount_points(mounts, self._rootfs.path, upper, owners=self._owners)
+
+    def _make_written(self, *, on_node: bool) -> None:
+        """Make the directories for what is written: of each task, or one to be copied there."""
+        if not (self._read_only or on_node or self._rootfs.tasks == 1):
+            self._written = [f"{_TASK}{number}" for number in range(self._rootfs.tasks)]
+            for folder in self._written:
+                for name in ("", UPPER, "work"):
+                    os.mkdir(self._path(folder, name), 0o700)
+            return
+        self._written = [""]
+        for name in (UPPER, "work"):
+            os.mkdir(self._path(name), 0o700)
 
     def _try_attributes(self) -> None:
         """Raise Refused if deletions of whole directories could not be marked."""
@@ -195,17 +215,22 @@ class Layout:
         )
 
     def _directory_of_root(self, name: str, layers: list[str]) -> None:
-        mount_point, upper = os.path.join(self._staged, name), self._path(UPPER, name)
-        for path in (mount_point, upper, self._path("work", name)):
+        mount_point = os.path.join(self._staged, name)
+        uppers = [self._path(folder, UPPER, name) for folder in self._written]
+        works = [self._path(folder, "work", name) for folder in self._written]
+        for path in (mount_point, *uppers, *works):
             os.mkdir(path, 0o700)
-        for path in (mount_point, upper):  # the upper's are those of the mounted directory
+        for path in (mount_point, *uppers):  # the upper's are those of the mounted directory
             self._dress(path, os.path.join(self._rootfs.path, name))
         paths = [os.path.join(layer, name) for layer in layers]
+        written: tuple[str, str] | None = self._path(UPPER, name), self._path("work", name)
+        if self._read_only:
+            paths.insert(0, self._path(UPPER, name))
+            written = None
         if self._top.directories[name] and name not in self._hidden:
             self.options[name] = options_of(
                 [path for path in paths if os.path.isdir(path)],
-                upper,
-                self._path("work", name),
+                written,
                 users=self._rootfs.rootless,
             )
 
@@ -223,17 +248,20 @@ class Layout:
             for name in map(os.fsencode, self._top.others):
                 room.take(copy_entry(source, target, name, room=room.left, owners=self._owners))
 
-    def put(self, place: str) -> None:
-        """Have what is written in a directory of the node."""
-        if not place:
+    def put(self, places: Sequence[str]) -> None:
+        """Have what is written in directories of the nodes, one for each task."""
+        if not all(places):
             raise Unusable("cannot be mounted on the node: it made no directory")
-        write(self._path(PLACE), place.encode())
+        write(self._path(PLACE), "\n".join(places).encode())
         here = os.path.join(self._directory, "")
-        for words in self.options.values():
-            for number, word in enumerate(words):
-                name, _, path = word.partition("=")
-                if name in ("upperdir", "workdir"):
-                    words[number] = f"{name}={place}/{path.removeprefix(here)}"
+        if len(places) == 1:  # no engine gives each task its own
+            for name, words in self.options.items():
+                self.options[name] = with_place(words, here, places[0])
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The directories in the staged bundle with what the tasks write, if they are several."""
+        return tuple(map(self._path, filter(None, self._written)))
 
     def trial(self, *, on_node: bool) -> Trial:
         """Return how the node tries the mount with the most layers."""
@@ -241,8 +269,24 @@ class Layout:
         rootless = self._rootfs.rootless
         store = self._stored.folder if self._stored else None
         return Trial(
-            self._directory, lower, self._layers, rootless=rootless, store=store, on_node=on_node
-        )
+            self._directory, lower, self._layers, rootless=rootless, store=store,
+            read_only=self._read_only, on_node=on_node, several=self._rootfs.tasks > 1,
+        )  # fmt: skip
+
+
+def uppers_in(overlay: str) -> list[str]:
+    """Return the directories of a staged bundle that have what the tasks have written."""
+    tasks = [name for name in _listed(overlay) if name.startswith(_TASK)]
+    tasks.sort(key=lambda name: int(name.removeprefix(_TASK)))
+    found = [os.path.join(overlay, name, UPPER) for name in ("", *tasks)]
+    return [path for path in found if os.path.isdir(path)]
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
 
 
 def _is_small(layer: str) -> bool:

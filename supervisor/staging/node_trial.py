@@ -23,11 +23,14 @@ export LIBMOUNT_FORCE_MOUNT2=always
 cd %s && {
 stat -L -c '%%n %%i %%Y' . %s %s
 %s
-%s /bin/sh -c 'mount -t overlay overlay -o "$1" "$2"' sh %s"$place"%s"$place"%s trial/rootfs &&
+%s /bin/sh -c 'mount -t overlay overlay -o "$1" "$2"' sh %s trial/rootfs &&
 echo %s || { [ "$place" = . ] || rm -rf "$place"; }
 }
 """
 _HERE = "place=."
+_EACH = """\
+place=$(mktemp -d trial/each-XXXXXXXXXX) && mkdir -p "$place/trial/upper" "$place/trial/work" &&
+"""
 _COMPLAINT = re.compile(r"(mount|unshare|stat|(/bin/)?sh): ")
 _SEEN = re.compile(r"(\S+) ([0-9]+) ([0-9-]+)", re.ASCII)
 _ROOTLESS = f"{ROOTLESS} --mount"
@@ -67,7 +70,9 @@ class Trial:
         *,
         rootless: bool,
         store: str | None = None,
+        read_only: bool = False,
         on_node: bool = False,
+        several: bool = False,
     ) -> None:
         """Write the script; reads the layers' inodes here.
 
@@ -77,18 +82,22 @@ class Trial:
             layers: The layers.
             rootless: Whether the container has rights in a user namespace only.
             store: The store of images, if there is one.
+            read_only: Whether nothing can be written.
             on_node: Whether what is written shall be in a directory of the node.
+            several: Whether several try it at once.
         """
-        last = ["/trial/work", *marks(users=rootless)]
+        options = shlex.quote(",".join([lower, *marks(users=rootless)]))
+        where = _HERE
+        if not read_only:
+            options += ',upperdir="$place"/trial/upper,workdir="$place"/trial/work'
+            where = making() if on_node else _EACH if several else _HERE
         self.script = _TRY % (
             shlex.quote(directory),
             shlex.quote(store) if store else "",
             " ".join(f"l/{number}" for number in range(len(layers))),
-            making() if on_node else _HERE,
+            where,
             _ROOTLESS if rootless else _AS_ROOT,
-            shlex.quote(f"{lower},upperdir="),
-            shlex.quote("/trial/upper,workdir="),
-            shlex.quote(",".join(last)),
+            options,
             _MOUNTED,
         )
         self._store = store
@@ -97,14 +106,31 @@ class Trial:
         found = map(os.stat, layers)
         self._layers = [(status.st_ino, status.st_mtime_ns // 10**9) for status in found]
 
-    def judge(self, answer: str) -> None:
-        """Look at what the script printed.
+    def judge(self, answers: Sequence[str]) -> None:
+        """Look at what the script printed on each node.
 
         Raises:
-            Unseen: The node has other layers.
-            Refused: It could not mount them.
-            Unusable: It does not see the staged bundle.
+            Unseen: A node has other layers.
+            Refused: One could not mount them.
+            Unusable: One does not see the staged bundle.
         """
+        unseen: list[Unseen] = []
+        refused: list[Refused] = []
+        for answer in answers:
+            try:
+                self._judge(answer)
+            except Unseen as error:
+                unseen.append(error)
+            except Refused as error:
+                refused.append(error)
+        if unseen:
+            layers = frozenset[int]().union(*(error.layers for error in unseen))
+            store = all(error.store for error in unseen)
+            raise Unseen(str(unseen[0]), layers, store=store)
+        if refused:
+            raise refused[0]
+
+    def _judge(self, answer: str) -> None:
         lines = answer.splitlines()  # a site's prolog may write before
         seen = {found[1]: found for found in map(_SEEN.fullmatch, lines) if found}
         said = next(filter(_COMPLAINT.match, lines), "")

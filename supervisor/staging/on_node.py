@@ -8,11 +8,17 @@ others could not be sent or removed by the job's user. Pure but for `remote`.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+from typing import TYPE_CHECKING
 
+from scrun.supervisor.contracts.staged import OVERLAY
 from scrun.supervisor.staging.overlay_options import is_plain
 from scrun.supervisor.staging.survey import mount_of, read_mounts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SENT = "sent"
 """The last line if all was sent."""
@@ -25,7 +31,8 @@ _REMOTE = re.compile(
 )
 _PLACE = re.compile(r"^place (/\S+)$", re.ASCII | re.MULTILINE)
 _MAKE = """\
-place=$(mktemp -d "${TMPDIR:-/tmp}/scrun-written-XXXXXXXXXX") && cp -a upper work trial "$place" &&
+place=$(mktemp -d "${TMPDIR:-/tmp}/scrun-written-XXXXXXXXXX") &&
+cp -a upper work trial "$place" &&
 echo "place $place" &&
 """
 _REMOVE = "chmod -R u+rwX {0}; rm -rf {0}"
@@ -51,9 +58,9 @@ def place_in(answer: str) -> str:
     return found[1] if found and is_plain(found[1]) else ""
 
 
-def removing(place: str, *, rootless: bool) -> str:
-    """Return a script that removes the directory."""
-    script = shlex.quote(_REMOVE.format(shlex.quote(place)))
+def removing(places: Sequence[str], *, rootless: bool) -> str:
+    """Return a script that removes the directories, as far as they are on the node."""
+    script = shlex.quote(_REMOVE.format(shlex.join(places)))
     return f"{ROOTLESS if rootless else ''} sh -c {script}"
 
 
@@ -63,6 +70,11 @@ def sending(place: str, archive: str, *, rootless: bool) -> str:
     quoted = shlex.quote(place)
     remove = shlex.quote(_REMOVE.format(quoted))
     return _SEND.format(quoted, before, shlex.quote(archive), SENT, remove)
+
+
+def archive_of(directory: str, task: int) -> str:
+    """Return the path of the archive beside a staged bundle's layers; it is complete if there."""
+    return os.path.join(directory, OVERLAY, f"written-{task}.tar")
 
 
 def unpacking(archive: str, into: str, *, owners: bool) -> tuple[str, ...]:

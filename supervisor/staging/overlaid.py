@@ -18,16 +18,17 @@ import msgspec
 from scrun.core.errors import described
 from scrun.core.trees import remove_tree
 from scrun.oci.userns import has_several
+from scrun.supervisor.contracts.staged import OVERLAY, OfTask
 from scrun.supervisor.staging.layers import overlay_of, top_level
-from scrun.supervisor.staging.layout import OVERLAY, ROOTFS, Layout, is_read_only
+from scrun.supervisor.staging.layout import ROOTFS, Layout, is_read_only
 from scrun.supervisor.staging.node_trial import Refused, Unseen
-from scrun.supervisor.staging.on_node import place_in, remote, removing
+from scrun.supervisor.staging.on_node import archive_of, place_in, remote, removing, sending
 from scrun.supervisor.staging.overlay_options import Unusable, is_plain, mount_of_layers
 from scrun.supervisor.staging.short_link import remove_link
 from scrun.supervisor.staging.stored import StoredLayers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from scrun.supervisor.staging.layout import Rootfs
     from scrun.supervisor.staging.overlay_options import Overlay
@@ -38,16 +39,18 @@ class Overlays(msgspec.Struct, frozen=True):
     """How a container's node is asked about overlays.
 
     Attributes:
-        ask: Runs a script there, and returns what it printed.
+        ask: Runs a script there, and returns what it printed: for each task, or on each node.
         cache: The file for what is known of layers.
         images: The store for layers that the node does not see.
         keeps: Whether it may have a directory for what is written.
+        tasks: How many tasks the container has, with mounts of their own; 0: all have the same.
     """
 
-    ask: Callable[[str], str]
+    ask: Callable[[str], list[str]]
     cache: str
     images: Images | None = None
     keeps: bool = True
+    tasks: int = 1
 
 
 class LaidOut(msgspec.Struct, frozen=True):
@@ -55,11 +58,13 @@ class LaidOut(msgspec.Struct, frozen=True):
 
     Attributes:
         stored: Whether it mounts copies of the layers.
-        place: The directory on the node with what the container writes; "": the staged bundle.
+        places: The directories with what the tasks write, if that is not `overlay` itself.
+        on_node: Whether those are on the nodes.
     """
 
     stored: bool
-    place: str = ""
+    places: tuple[str, ...] = ()
+    on_node: bool = False
 
 
 def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> LaidOut:
@@ -80,12 +85,18 @@ def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> LaidOut:
         raise Unusable(f"cannot be mounted in {directory!a}")
     if not rootfs.rootless and _has_users(rootfs.config):
         raise Unusable("cannot be mounted by a container with users of its own")
+    if not overlays.tasks and not is_read_only(rootfs.config):
+        raise Unusable(
+            "cannot be mounted by several tasks of srun --container, which have the "
+            "same mounts: two overlays cannot write to one directory"
+        )
+    rootfs = msgspec.structs.replace(rootfs, tasks=max(1, overlays.tasks))
     overlay = overlay_of(rootfs.mount, rootfs.path)
     if overlay.users != rootfs.rootless and not overlay.why_not:
         why_not = "have marks of deletions that the node does not read"
         overlay = msgspec.structs.replace(overlay, why_not=why_not)
     try:
-        layout, place = _laid_out(rootfs, directory, overlay, overlays)
+        layout, laid_out = _laid_out(rootfs, directory, overlay, overlays)
     except OSError as error:
         raise Unusable(f"cannot be laid out: {described(error)}") from error
     read_only = ["ro"] if is_read_only(rootfs.config) else []
@@ -93,13 +104,39 @@ def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> LaidOut:
         mount_of_layers(name, [*read_only, *words]) for name, words in layout.options.items()
     ]
     rootfs.config["mounts"] = mounts + (rootfs.config.get("mounts") or [])
-    return LaidOut(layout.from_store, place)
+    return laid_out
+
+
+def written_at(
+    laid: LaidOut | None, directory: str, *, rootless: bool, final: bool
+) -> tuple[str, tuple[OfTask, ...]]:
+    """Return where on its node a container writes, or what is the own of each of its tasks.
+
+    Args:
+        laid: How its node mounts it; None: it is copied.
+        directory: The staged bundle.
+        rootless: Whether it has rights in a user namespace only.
+        final: Whether nothing comes back.
+    """
+    if laid is None or not laid.places:
+        return "", ()
+    if len(laid.places) == 1:
+        return laid.places[0], ()
+    tasks = []
+    for number, place in enumerate(laid.places):
+        last = ""
+        if laid.on_node and final:
+            last = removing([place], rootless=rootless)
+        elif laid.on_node:
+            last = sending(place, archive_of(directory, number), rootless=rootless)
+        tasks.append(OfTask(place, last))
+    return "", tuple(tasks)
 
 
 def _laid_out(
     rootfs: Rootfs, directory: str, overlay: Overlay, overlays: Overlays
-) -> tuple[Layout, str]:
-    """Lay out a staged bundle that the node can mount; return the place for what is written."""
+) -> tuple[Layout, LaidOut]:
+    """Lay out a staged bundle that the node can mount."""
     top = top_level(rootfs.path, overlay)
     owners = not rootfs.rootless or has_several(rootfs.config)
     stored = None
@@ -108,7 +145,9 @@ def _laid_out(
     unseen: frozenset[int] = frozenset()
     if overlay.why_not:
         unseen = frozenset(range(len(overlay.layers)))
-    may_be_on_node = overlays.keeps and (not rootfs.rootless or not owners)
+    may_be_on_node = (
+        overlays.keeps and (not rootfs.rootless or not owners) and not is_read_only(rootfs.config)
+    )
     on_node = may_be_on_node and remote(os.path.realpath(directory))
     while True:
         if unseen:
@@ -116,40 +155,41 @@ def _laid_out(
                 raise Unusable(overlay.why_not)
             stored.make(unseen)
         layout = Layout(rootfs, directory, overlay, top, stored)
-        place = ""
+        places: tuple[str, ...] = ()
         try:
-            layout.write(overlays.cache, unseen, marks=not on_node)
+            layout.write(overlays.cache, unseen, on_node=on_node)
             trial = layout.trial(on_node=on_node)
-            answer = overlays.ask(trial.script)
-            place = place_in(answer)
-            trial.judge(answer)
+            answers = overlays.ask(trial.script)
+            places = tuple(map(place_in, answers))
+            trial.judge(answers)
             if on_node:
-                layout.put(place)
+                layout.put(places)
         except Unseen as error:
-            _give_up(overlays, place, rootfs)
+            _give_up(overlays, places, rootfs)
             if unseen or stored is None:
                 raise
             if not error.store:
                 raise Unusable(f"{error}; nor is the store of images, {stored.path}") from error
             unseen = error.layers
         except Refused:
-            _give_up(overlays, place, rootfs)
+            _give_up(overlays, places, rootfs)
             if on_node or not may_be_on_node:
                 raise
             on_node = True  # perhaps the staged bundle cannot have what is written
         else:
-            return layout, place
+            made = places if on_node else layout.places
+            return layout, LaidOut(layout.from_store, made, on_node)
         remove_link(directory)
         for name in (OVERLAY, ROOTFS):
             if os.path.lexists(path := os.path.join(directory, name)):
                 remove_tree(path)
 
 
-def _give_up(overlays: Overlays, place: str, rootfs: Rootfs) -> None:
-    """Remove what the node has made."""
-    if place:
+def _give_up(overlays: Overlays, places: Sequence[str], rootfs: Rootfs) -> None:
+    """Remove what the nodes have made."""
+    if made := [place for place in places if place]:
         with contextlib.suppress(Unusable):
-            overlays.ask(removing(place, rootless=rootfs.rootless))
+            overlays.ask(removing(made, rootless=rootfs.rootless))
 
 
 def _has_users(config: Mapping[str, Any]) -> bool:

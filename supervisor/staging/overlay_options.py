@@ -102,19 +102,21 @@ def is_plain(path: str) -> bool:
     return bool(_PLAIN_PATH.fullmatch(path))
 
 
-def options_of(lower: Sequence[str], upper: str, work: str, *, users: bool) -> list[str]:
+def options_of(lower: Sequence[str], written: tuple[str, str] | None, *, users: bool) -> list[str]:
     """Return the options for an overlay of plain paths.
 
     Args:
         lower: The directories below, the upmost first.
-        upper: What is written to.
-        work: The kernel's own, on the same file system.
+        written: What is written to, and the kernel's own on the same file system; None: nothing
+            can be written.
         users: Whether the mounting process has rights in a user namespace only.
 
     Raises:
         Unusable: They are too long.
     """
-    words = [f"lowerdir={':'.join(lower)}", f"upperdir={upper}", f"workdir={work}"]
+    words = [f"lowerdir={':'.join(lower)}"]
+    if written is not None:
+        words += [f"upperdir={written[0]}", f"workdir={written[1]}"]
     words += marks(users=users)
     if len(",".join(words)) > LONGEST:
         raise Unusable(f"are too many: {len(lower)}, with long paths")

@@ -22,16 +22,16 @@ from scrun.images.place import image_of
 from scrun.images.store import EMPTY
 from scrun.model.identity import is_dead
 from scrun.oci.userns import has_several
-from scrun.supervisor.contracts.staged import MOUNTED, Image, Staged
+from scrun.supervisor.contracts.staged import MOUNTED, OVERLAY, Image, Staged
 from scrun.supervisor.core.files import copy, mebibytes, write
 from scrun.supervisor.core.private import make_private, not_ours
 from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.staging.bring_back import bring_back, bring_difference_back
 from scrun.supervisor.staging.image_root import lay_out_image
-from scrun.supervisor.staging.layout import OVERLAY, PLACE, ROOTFS, UPPER, Rootfs
+from scrun.supervisor.staging.layout import PLACE, ROOTFS, Rootfs, uppers_in
 from scrun.supervisor.staging.mapped import remove_mapped
 from scrun.supervisor.staging.mounts import FILES
-from scrun.supervisor.staging.overlaid import LaidOut, lay_out
+from scrun.supervisor.staging.overlaid import LaidOut, lay_out, written_at
 from scrun.supervisor.staging.overlay_options import Unusable, opaque
 from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
 from scrun.supervisor.staging.policy import fit
@@ -154,7 +154,8 @@ def _fill(
     # runc refuses a path with a link ("invalid rootfs: not an absolute path, or a symlink")
     mounted = rootfs = os.path.realpath(os.path.join(bundle, root["path"]))
     staged_rootfs = os.path.join(directory, ROOTFS)
-    why_copied, copied_from, place = None, "", ""
+    why_copied, copied_from = None, ""
+    laid: LaidOut | None = None
     if target.elsewhere:
         rootfs, why_copied = rootfs_for_nodes(rootfs, os.path.realpath(bundle), target)
     own = (facts := image_of(bundle, root["path"])) is not None and not facts.writable
@@ -184,7 +185,7 @@ def _fill(
         laid, said = _overlaid(plan.config, rootfs, directory, target, overlays, empty)
         notes.append(said)
         if laid is not None:
-            image, place, copied_from = "store" if laid.stored else "layers", laid.place, rootfs
+            image, copied_from = "store" if laid.stored else "layers", rootfs
     if image == "copy":
         owners = not target.rootless or has_several(plan.config)
         execute(_copy_command(rootfs, staged_rootfs, owners=owners))
@@ -198,6 +199,7 @@ def _fill(
     if own or root.get("readonly") or _is_removed_at_its_end(config):
         copied_from = ""
         write(os.path.join(directory, _FINAL), b"")
+    place, tasks = written_at(laid, directory, rootless=target.rootless, final=not copied_from)
     # what the node's overlay has is not seen here, not even by mounting the same directories
     view = view_of(plan.config, rootfs, directory, elsewhere=target.elsewhere)
     return Staged(
@@ -207,6 +209,7 @@ def _fill(
         copied_from=copied_from,
         image=image,
         place=place,
+        tasks=tasks,
         view=None if image in MOUNTED else view,
         missed=plan.missed,
         final=not copied_from,
@@ -267,7 +270,7 @@ def return_changes(
     *,
     privileged: bool,
     go_on: Callable[[], bool] = lambda: True,
-    upper: str | None = None,
+    uppers: Sequence[str] = (),
 ) -> None:
     """Copy a container's changes in a copied root file system back.
 
@@ -277,7 +280,7 @@ def return_changes(
         privileged: Whether the container ran as root of the node; if not, and with only one
             user, the copy has lost the owners of its files.
         go_on: Called now and then; returns whether there is time left.
-        upper: What was written on the node, brought here; None: it is in the staged bundle.
+        uppers: What was written on the nodes, brought here; empty: it is in the staged bundle.
 
     Raises:
         StagingError: Changes are missing in the original.
@@ -288,11 +291,10 @@ def return_changes(
     except OSError as error:
         raise StagingError(f"copying changes back from {directory}: {error.strerror}") from error
     copied = os.path.join(directory, ROOTFS)
-    upper = upper or os.path.join(directory, OVERLAY, UPPER)
-    if os.path.isdir(upper):
+    if uppers := uppers or uppers_in(os.path.join(directory, OVERLAY)):
         mark = opaque(users=not privileged)
         bring_difference_back(
-            upper, copied, original, since, opaque=mark, owners=owners, go_on=go_on
+            uppers, copied, original, since, opaque=mark, owners=owners, go_on=go_on
         )
     else:
         bring_back(copied, original, since, owners=owners, go_on=go_on)
@@ -319,7 +321,7 @@ def clean(directory: str, submitted: str) -> None:
     goes_back = submitted and _CONFIG in there and _FINAL not in there
     if goes_back and os.path.isdir(copied) and not os.path.islink(copied):
         if os.path.isfile(place := os.path.join(directory, OVERLAY, PLACE)):
-            where = os.fsdecode(read_regular(place))
+            where = os.fsdecode(read_regular(place)).replace("\n", ", ")
             log.warning("%s: what the container wrote was on its node, in %s", directory, where)
         return_changes(directory, os.path.realpath(submitted), privileged=real_id("uid") == 0)
     stage_out(directory)

@@ -16,11 +16,11 @@ import pytest
 
 from scrun.images.leases import lease_of
 from scrun.images.store import Facts
-from scrun.supervisor.contracts.staged import Staged
+from scrun.supervisor.contracts.staged import OfTask, Staged, config_of_task
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.places import program
 from scrun.supervisor.staging import root, staged_bundle
-from scrun.supervisor.staging.on_node import SENT, sending, unpacking
+from scrun.supervisor.staging.on_node import SENT, archive_of, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.staged_bundle import return_changes, stage_in
@@ -83,6 +83,7 @@ class Image:
         self.copied: list[str] = []
         self.said: list[str] = []
         self.rootless = True
+        self.tasks = 1
         self.more_options = ""
         self._base = base
         self._monkeypatch = monkeypatch
@@ -140,9 +141,9 @@ class Image:
     def stage(self) -> Staged:
         """Stage the bundle."""
 
-        def remember(script: str) -> str:
+        def remember(script: str) -> list[str]:
             self.asked.append(script)
-            return self.node(script)
+            return [self.node(script) for _ in range(self.tasks or 2)]
 
         target = Target(
             elsewhere=True,
@@ -157,7 +158,7 @@ class Image:
             copier = Copier(self._copy, self.said.append, self.wait)
             lease = lease_of(str(self._base), self.container)
             images = Images(str(self.images), lease, copier, self.limit, self.also)
-        overlays = Overlays(remember, str(self.cache), images)
+        overlays = Overlays(remember, str(self.cache), images, tasks=self.tasks)
         return stage_in(self.config, str(self._base), str(self.staged), target, overlays=overlays)
 
     def _copy(self, words: Sequence[str], tell: Callable[[int], None]) -> None:
@@ -190,10 +191,12 @@ class Image:
         folder.mkdir()
         (folder / "layers.json").write_text(json.dumps(layers))
 
-    def run(self, script: str) -> None:
-        """Run a script in the root directory of the container."""
+    def run(self, script: str, own: OfTask | None = None) -> None:
+        """Run a script in the root directory of the container, or of a task of it."""
         time.sleep(0.02)  # the grain of the kernel's file times is some milliseconds
         config = json.loads((self.staged / "config.json").read_bytes())
+        if own is not None:
+            config = config_of_task(config, str(self.staged), own)
         mount = ("mount", "-t", "overlay", "overlay", "-o")
         mounts = [
             shlex.join((*mount, ",".join(each["options"]), f"rootfs{each['destination']}"))
@@ -205,18 +208,25 @@ class Image:
 
     def end(self, staged: Staged) -> None:
         """Bring back what was changed, from the node if it is there."""
-        upper = None
-        if staged.place:
-            archive, into = str(self._base / "written.tar"), self._base / "written"
-            said = ask(sending(staged.place, archive, rootless=self.rootless))
+        uppers = []
+        places = [staged.place] if staged.place else []
+        scripts = [sending(place, self._archive(0), rootless=self.rootless) for place in places]
+        places += [task.place for task in staged.tasks if task.last]
+        scripts += [task.last for task in staged.tasks if task.last]
+        for number, (place, script) in enumerate(zip(places, scripts, strict=True)):
+            said = ask(script)
             assert said.splitlines()[-1] == SENT, said
-            assert not os.path.exists(staged.place)
-            into.mkdir()
-            subprocess.run(unpacking(archive, str(into), owners=not self.rootless), check=True)
-            upper = str(into / "upper")
+            assert not os.path.exists(place)
+            (into := self._base / f"written-{number}").mkdir()
+            command = unpacking(self._archive(number), str(into), owners=not self.rootless)
+            subprocess.run(command, check=True)
+            uppers.append(str(into / "upper"))
         return_changes(
-            staged.bundle, staged.copied_from, privileged=not self.rootless, upper=upper
+            staged.bundle, staged.copied_from, privileged=not self.rootless, uppers=uppers
         )
+
+    def _archive(self, task: int) -> str:
+        return archive_of(str(self.staged), task)
 
 
 def filled(folder: str, size: int) -> Facts:

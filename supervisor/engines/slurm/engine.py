@@ -325,8 +325,8 @@ class SlurmEngine:
         """
         if self._confs.is_here:
             return
-        answer = await job.ask(HAS_OCI_CONF)
-        if not answer or "none" in answer:
+        answers = await job.ask(lambda _: HAS_OCI_CONF)
+        if any("none" in answer for answer in answers):
             raise EngineError(f"{reason}; srun --container would need an oci.conf on the nodes")
 
     def _direct(self) -> Direct:

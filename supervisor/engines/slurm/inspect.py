@@ -2,6 +2,7 @@
 
 import base64
 import re
+import shlex
 from collections import deque
 from collections.abc import Mapping, Sequence
 
@@ -108,6 +109,18 @@ def _command(scripts: Mapping[str, Sequence[str]]) -> list[str]:
     """
     pairs = [(node, script) for node, all_of_it in scripts.items() for script in all_of_it]
     return ["/bin/sh", "-c", _SCRIPT, "sh", *(word for pair in pairs for word in pair)]
+
+
+_LABELLED = """\
+{ echo "begin $SLURMD_NODENAME"
+  { /bin/sh -c %s 2>&1; echo "status $?"; } | base64
+  echo end; } | sed "s/^/$SLURM_PROCID: /"
+"""
+
+
+def labelled(script: str) -> str:
+    """Return a script for all tasks of a step, whose output `read_answers` can tell apart."""
+    return _LABELLED % shlex.quote(script)
 
 
 def read_answers(lines: Sequence[str]) -> list[NodeAnswer]:

@@ -17,7 +17,7 @@ from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.allocation import Held
 from scrun.supervisor.engines.slurm.exits import ending_of_step, step_exit
-from scrun.supervisor.engines.slurm.inspect import inspect
+from scrun.supervisor.engines.slurm.inspect import inspect, labelled, read_answers
 from scrun.supervisor.engines.slurm.job_ending import ended_meanwhile
 from scrun.supervisor.engines.slurm.layout import Layout
 from scrun.supervisor.engines.slurm.node import NodeCommands
@@ -252,14 +252,17 @@ class SlurmJob:
         )  # fmt: skip
 
     @property
-    def is_single(self) -> bool:
-        """Whether the container is one task, on the only node of the job."""
-        variables = self.environment
-        nodes = variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES")
-        return self._layout.tasks == 1 and nodes == "1"
+    def separate_tasks(self) -> int:
+        """See `supervisor.contracts.node.OnNodes`; slurmstepd gives all tasks the same mounts."""
+        return int(self._layout.tasks == 1 and self._nodes == "1")
 
-    async def ask(self, script: str) -> str:
-        """See `supervisor.contracts.node.OnANode`; this is a step of its own."""
+    @property
+    def _nodes(self) -> str:
+        variables = self.environment
+        return variables.get("SLURM_JOB_NUM_NODES") or variables.get("SLURM_NNODES") or "1"
+
+    async def ask(self, script: Callable[[int], str]) -> list[str]:
+        """See `supervisor.contracts.node.OnNodes`; this is a step of its own."""
         readable, writable = os.pipe()
         async with trio.lowlevel.FdStream(readable) as stream, unwrapped() as nursery:
             answer = bytearray()
@@ -270,10 +273,15 @@ class SlurmJob:
 
             nursery.start_soon(read)
             try:
-                await self.command(script, writable)
+                await self.command(labelled(script(0)), writable)
             finally:
                 os.close(writable)
-        return answer.decode(errors="replace")
+        text = answer.decode(errors="replace")
+        found = [one.text for one in read_answers(text.splitlines())]
+        if str(len(found)) != self._nodes:
+            said = next(filter(None, text.splitlines()), "nothing")
+            raise EngineError(f"job {self.id}: not all of its nodes answered, but: {said}")
+        return found
 
     def resized(self) -> None:
         """Tell srun that the terminal has a new size."""

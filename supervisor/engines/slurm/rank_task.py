@@ -1,8 +1,9 @@
 """A task of a container, with a shim of its own."""
 
+import contextlib
 import signal
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -16,6 +17,9 @@ from scrun.supervisor.nodes.gathering import Rank
 from scrun.supervisor.nodes.messages import ShimLost
 from scrun.supervisor.nodes.streams import ContainerStreams
 
+_LONGEST = 600.0
+_T = TypeVar("_T")
+
 
 class Task:
     """A task of the container.
@@ -27,6 +31,7 @@ class Task:
         site: What an oci.conf has run for it, if there is one, and it is created.
         status: Its wait status, when it has ended and its output is written.
         is_kept: Whether its shim is needed after its end.
+        last: A script for its node at its end; "": none.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class Task:
         self.id = rank.shim.name("container")
         self.status: int | None = None
         self.is_kept = False
+        self.last = ""
         self._name = name
 
     @property
@@ -130,6 +136,7 @@ class Task:
         if self.streams is not None:
             async with until(killed.wait, LAST_OUTPUT):
                 await self.streams.finished(LAST_OUTPUT)
+        await self._say_last()
         self.status = status
         if not self.is_kept:
             self.rank.dismiss()
@@ -137,13 +144,20 @@ class Task:
     async def delete(self) -> None:
         """End what is left of it; the rest is the end of the step."""
         if self.status is None:
-            try:
+            with contextlib.suppress(EngineError):
                 await self.rank.shim.call("delete", id=self.id)
-            except EngineError:
-                pass
+                await self._say_last()
+
+    async def _say_last(self) -> None:
+        """Run its last script, while there is a shim on its node."""
+        script, self.last = self.last, ""
+        if script:
+            # whoever gave it looks at what it has done
+            with contextlib.suppress(EngineError), trio.move_on_after(_LONGEST):
+                await self.rank.shim.call("script", script=script)
 
 
-async def for_all(tasks: Sequence[Task], do: Callable[[Task], Awaitable[object]]) -> None:
+async def for_all(tasks: Sequence[_T], do: Callable[[_T], Awaitable[object]]) -> None:
     """Do something for several tasks at once.
 
     Raises:
@@ -151,7 +165,7 @@ async def for_all(tasks: Sequence[Task], do: Callable[[Task], Awaitable[object]]
     """
     errors: list[EngineError] = []
 
-    async def one(task: Task) -> None:
+    async def one(task: _T) -> None:
         try:
             await do(task)
         except EngineError as error:

@@ -19,6 +19,7 @@ from scrun.model.states import Ending, exited, killed
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.staged import config_of_task
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
@@ -139,7 +140,7 @@ class RanksJob(SlurmJob):
         config = await container_config(ranks[0].shim, step, ranks[0].node)
         async with unwrapped() as nursery, self._connected(ranks, step) as shared:
             try:
-                await self._create_all(config)
+                await self._create_all(config, step)
                 first = self._first = ShimProcess(
                     self._begin, lambda first: self._how_it_ended(first, shared)
                 )
@@ -180,7 +181,7 @@ class RanksJob(SlurmJob):
                 self._tasks.append(Task(rank, streams, self._request.container, by_site))
             yield shared
 
-    async def _create_all(self, config: dict[str, Any]) -> None:
+    async def _create_all(self, config: dict[str, Any], step: Step) -> None:
         """Have each runtime create its container.
 
         Raises:
@@ -190,8 +191,13 @@ class RanksJob(SlurmJob):
         async with unwrapped() as nursery:
 
             async def create(task: Task) -> None:
+                own = config
+                if step.tasks:
+                    of_task = step.tasks[task.rank.number]
+                    own = config_of_task(config, step.bundle, of_task)
+                    task.last = of_task.last
                 try:
-                    await task.create(config)
+                    await task.create(own)
                 except ShimError as error:
                     failed.append((task, error))
                     nursery.cancel_scope.cancel()
@@ -342,6 +348,23 @@ class RanksJob(SlurmJob):
 
         await for_all(tasks, ask)
         return [answers[task.rank.number] for task in tasks]
+
+    @property
+    def separate_tasks(self) -> int:
+        """See `supervisor.contracts.node.OnNodes`."""
+        return self._layout.tasks
+
+    async def ask(self, script: Callable[[int], str]) -> list[str]:
+        """See `supervisor.contracts.node.OnNodes`; each task's shim does it."""
+        answers: dict[int, str] = {}
+
+        async def ask_one(rank: Rank) -> None:
+            reply = await rank.shim.call("script", script=script(rank.number))
+            answers[rank.number] = reply["text"]
+
+        ranks = await self._ranks_step.ranks()
+        await for_all(ranks, ask_one)
+        return [answers[rank.number] for rank in ranks]
 
     def resized(self) -> None:
         """Pass on a new size of the terminal, which is the first task's."""

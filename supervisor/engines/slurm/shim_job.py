@@ -319,15 +319,15 @@ class ShimJob(SlurmJob):
         return [NodeAnswer(self._node, reply["status"], reply["text"])]
 
     @property
-    def is_single(self) -> bool:
-        """Whether the container is one task; a shim has no other."""
-        return True
+    def separate_tasks(self) -> int:
+        """See `supervisor.contracts.node.OnNodes`; a shim has one."""
+        return 1
 
-    async def ask(self, script: str) -> str:
-        """See `supervisor.contracts.node.OnANode`; the shim does it, on its node."""
+    async def ask(self, script: Callable[[int], str]) -> list[str]:
+        """See `supervisor.contracts.node.OnNodes`; the shim does it, on its node."""
         shim = await self._shim_step.shim()
-        reply = await shim.call("script", script=script)
-        return str(reply["text"])
+        reply = await shim.call("script", script=script(0))
+        return [str(reply["text"])]
 
     def resized(self) -> None:
         """Pass on a new size of the terminal."""

@@ -260,6 +260,44 @@ def test_one_user(how: str) -> None:
         site.close()
 
 
+# Several tasks
+
+
+TASKS = ("--env", "SCRUN_JOB_NUM_NODES=2", "--env", "SCRUN_NTASKS=2")
+# slurmstepd of 22.05 does not tell a container which task it is
+EACH = "me=${SLURM_PROCID:-7}; echo $me >>/etc/made; echo >/srv/$me; cat /etc/made"
+
+
+def launch(record: Path) -> str:
+    annotations: dict[str, str] = json.loads((record / "state.json").read_text())["annotations"]
+    return annotations["org.scrun.launch"]
+
+
+def test_each_task_writes_for_itself(mounted: Podman) -> None:
+    """What comes back is in the order of the tasks; srun --container's have one copy."""
+    words = ("--detach", "--name", "one", *TASKS, "busybox", "sh", "-c")
+    mounted.must(*RUN, *words, f"mkdir -p /srv; {EACH}; exec sleep 600")
+    wait_until("both are up", lambda: len(mounted.must("logs", "one").split()) >= 2)
+    (record,) = (mounted.site.base / "x" / "scrun").glob("[0-9a-f]*")
+    by_shim = launch(record) == "shim"
+    assert way(record) == ("layers" if by_shim else "copy"), said(mounted)
+    mounted.must("stop", "--time", "1", "one")
+    if not by_shim:
+        assert "two overlays cannot write to one directory" in said(mounted)
+        return
+    assert sorted(mounted.must("logs", "one").split()) == ["0", "1"]
+    assert {"A /srv/0", "A /srv/1", "A /etc/made", "C /etc"} <= changes(mounted, "one")
+    assert COPIED not in said(mounted)
+
+
+def test_several_tasks_read_the_same(mounted: Podman) -> None:
+    script = "touch /etc/x 2>/dev/null || echo yes"
+    options = ("--rm", "--read-only", *TASKS)
+    assert mounted.must(*RUN, *options, "busybox", "sh", "-c", script) == "yes\nyes\n"
+    assert MOUNTED in said(mounted)
+    assert COPIED not in said(mounted)
+
+
 # Layers that the nodes do not see
 
 HIDDEN = 'mount --bind "$0" "$1" && shift && exec "$@"'
@@ -339,6 +377,25 @@ def network_scratch(user: User, settings: str = "") -> Iterator[Podman]:
         site.close()
         run_program(["umount", str(disk)])
         disk.rmdir()
+
+
+def test_what_several_tasks_write_is_on_their_nodes() -> None:
+    """It is sent when a task ends; of one that is removed then, nothing is sent."""
+    with network_scratch(ordinary()) as podman:
+        (podman.site.base / LOG).unlink(missing_ok=True)
+        script = f"mkdir -p /srv; {EACH}; exit ${{SLURM_PROCID:-1}}"
+        options = ("--name", "one", *TASKS, "busybox", "sh", "-c")
+        assert podman.run(*RUN, *options, script).returncode == 1
+        by_shim = MOUNTED in said(podman)
+        if by_shim:
+            assert {"A /srv/0", "A /srv/1", "A /etc/made"} <= changes(podman, "one")
+            assert COPIED not in said(podman)
+        else:
+            assert "two overlays cannot write to one directory" in said(podman)
+        podman.must(*RUN, "--rm", *TASKS, "busybox", "sh", "-c", "echo >/etc/made")
+        missing = podman.run(*RUN, "--rm", *TASKS, "busybox", "/bin/none")
+        assert missing.returncode == 127
+        wait_while("places", lambda: places(podman), 10)
 
 
 def places(podman: Podman) -> list[Path]:

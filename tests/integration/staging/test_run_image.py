@@ -1,5 +1,6 @@
 """scrun run IMAGE: an image from anywhere, a container of it, and what is kept of that."""
 
+import json
 import os
 import shutil
 import signal
@@ -50,6 +51,21 @@ def test_what_is_written_is_gone(registry: Registry) -> None:
     assert "/bin/tac" in said
     assert "no\n" not in said
     assert "new" not in said
+
+
+@SLURM
+def test_on_two_nodes(registry: Registry) -> None:
+    """Where tasks have mounts of their own, nothing is copied."""
+    words = ("-N", "2", "--detach", "--name", "two", box(registry), "sh", "-c")
+    run(registry, *words, "echo x >/etc/of-$SLURM_PROCID; ls /etc/of-*; sleep 600")
+    wait_until("both are up", lambda: registry.site.must("logs", "two").count("of-") >= 2)
+    state = json.loads(registry.site.must("state", "two"))["annotations"]
+    by_shim = state["org.scrun.launch"] == "shim"
+    assert state["org.scrun.image"] == ("layers" if by_shim else "copy")
+    if by_shim:
+        lines = sorted(registry.site.must("logs", "two").split())
+        assert lines == ["/etc/of-0", "/etc/of-1"]
+    registry.site.must("delete", "--force", "two")
 
 
 @SLURM

@@ -79,7 +79,7 @@ def test_what_a_killed_supervisor_has_left(image: Image, caplog: pytest.LogCaptu
     assert f"was on its node, in {staged.place}" in caplog.text
     assert not (image.rootfs / "etc/new").exists()
     assert (image.rootfs / "new").read_text() == "y\n"
-    ask(removing(staged.place, rootless=True))
+    ask(removing([staged.place], rootless=True))
 
 
 def test_a_node_that_refuses_keeps_nothing(image: Image) -> None:
@@ -101,3 +101,33 @@ def test_layers_that_the_node_does_not_see(image: Image) -> None:
     image.run("echo x >etc/new")
     image.end(staged)
     assert (image.rootfs / "etc/new").read_text() == "x\n"
+
+
+def test_of_several_tasks_each_has_a_directory(image: Image, tmp_path: Path) -> None:
+    image.tasks = 2
+    image.mounted()
+    staged = image.stage()
+    assert staged.image == "layers", staged.notes
+    assert not staged.place
+    assert len({task.place for task in staged.tasks}) == 2
+    for number, task in enumerate(staged.tasks):
+        assert task.place.startswith(f"{tmp_path}/node/scrun-written-")
+        image.run(f"echo {number} >etc/new; echo {number} >usr/of-{number}", task)
+    image.end(staged)
+    assert (image.rootfs / "etc/new").read_text() == "1\n"
+    assert sorted(path.name for path in (image.rootfs / "usr").glob("of-*")) == ["of-0", "of-1"]
+
+
+def test_of_several_tasks_nothing_is_left_of_an_attempt(image: Image) -> None:
+    image.tasks = 2
+    image.mounted()
+    image.node = lambda script: ask(script.replace("-t overlay", "-t none"))
+    assert image.stage().image == "copy"
+
+
+def test_a_read_only_one_needs_no_directory(image: Image) -> None:
+    image.config["root"]["readonly"] = True
+    image.mounted()
+    staged = image.stage()
+    assert (staged.image, staged.place, staged.tasks) == ("layers", "", ())
+    image.run("cat etc/passwd; ! touch etc/new")

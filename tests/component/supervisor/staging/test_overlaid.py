@@ -333,3 +333,70 @@ def test_a_layer_is_gone(image: Image) -> None:
     staged = image.stage()
     assert "are not all here" in staged.notes[0]
     assert not staged.overlaid
+
+
+# Several tasks
+
+
+def test_each_task_writes_to_a_directory_of_its_own(image: Image) -> None:
+    """What comes back is in the order of the tasks: the last one's counts."""
+    image.tasks = 3
+    image.mounted()
+    staged = image.stage()
+    assert staged.image == "layers", staged.notes
+    assert [Path(task.place).name for task in staged.tasks] == ["task-0", "task-1", "task-2"]
+    for number, task in enumerate(staged.tasks):
+        image.run(f"test ! -e etc/new; echo {number} >etc/new; echo {number} >bin/{number}", task)
+    image.run("rm etc/passwd; rm -r usr/share/doc", staged.tasks[0])
+    image.run("echo back >etc/passwd; mkdir empty/b", staged.tasks[1])
+    image.end(staged)
+    found = listing(image.rootfs)
+    assert {name for name in found if name.startswith("bin/")} == {
+        "bin/sh", "bin/ash", "bin/0", "bin/1", "bin/2",
+    }  # fmt: skip
+    assert (image.rootfs / "etc/new").read_text() == "2\n"
+    assert (image.rootfs / "etc/passwd").read_text() == "back\n"
+    assert not (image.rootfs / "usr/share/doc").exists()
+    assert (image.rootfs / "empty/b").is_dir()
+
+
+def test_a_killed_supervisor_leaves_the_changes_of_all_tasks(image: Image) -> None:
+    image.tasks = 11
+    image.mounted()
+    staged = image.stage()
+    for number in (10, 2, 0):
+        image.run(f"echo {number} >etc/new; echo >bin/{number}", staged.tasks[number])
+    clean(str(image.staged), str(image.rootfs))
+    assert (image.rootfs / "etc/new").read_text() == "10\n"
+    assert len(list((image.rootfs / "bin").iterdir())) == 5
+
+
+def test_one_node_of_several_does_not_see_the_layers(image: Image) -> None:
+    image.tasks = 2
+    image.mounted()
+    hide = f"mount -t tmpfs none {shlex.quote(str(image.store))}; "
+
+    def in_turn(script: str) -> str:
+        if len(image.asked) % 2 and not image.said:
+            image.said.append("asked")
+            return ask(script)
+        return ask(shlex.join([*AS_ROOT[:3], "-c", hide + script]))
+
+    image.node = in_turn
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert "cannot be mounted on the node: stat: " in staged.notes[0]
+
+
+def test_the_same_mounts_for_all_tasks_can_only_be_read(image: Image) -> None:
+    """As with srun --container."""
+    image.tasks = 0
+    image.mounted()
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert "two overlays cannot write to one directory" in staged.notes[0]
+    stage_out(str(image.staged))
+    image.config["root"]["readonly"] = True
+    staged = image.stage()
+    assert staged.image == "layers", staged.notes
+    image.run("cat etc/passwd; ! touch etc/new")

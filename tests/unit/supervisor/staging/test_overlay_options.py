@@ -1,7 +1,10 @@
 """The options of overlay mounts, as mountinfo has them and as mounts get them."""
 
+from typing import Any
+
 import pytest
 
+from scrun.supervisor.contracts.staged import OfTask, config_of_task, with_place
 from scrun.supervisor.staging.overlay_options import (
     LONGEST,
     Unusable,
@@ -70,7 +73,7 @@ def test_what_leaves_marks_in_a_container_s_own_layer(word: str) -> None:
 
 
 def test_written() -> None:
-    words = options_of(["/l/0/usr", "/l/1/usr"], "/u/usr", "/w/usr", users=True)
+    words = options_of(["/l/0/usr", "/l/1/usr"], ("/u/usr", "/w/usr"), users=True)
     assert words == [
         "lowerdir=/l/0/usr:/l/1/usr", "upperdir=/u/usr", "workdir=/w/usr", "userxattr",
     ]  # fmt: skip
@@ -78,15 +81,34 @@ def test_written() -> None:
         "destination": "/usr", "type": "overlay", "source": "overlay", "options": words,
     }  # fmt: skip
     assert parse(",".join(words)).layers == ("/u/usr", "/l/0/usr", "/l/1/usr")
-    roots = options_of(["/l/0/usr"], "/u/usr", "/w/usr", users=False)
+    roots = options_of(["/l/0/usr"], ("/u/usr", "/w/usr"), users=False)
     assert "userxattr" not in roots
     assert parse(",".join(roots)).users is False
+
+
+def test_nothing_can_be_written() -> None:
+    assert options_of(["/a", "/b"], None, users=True) == ["lowerdir=/a:/b", "userxattr"]
+
+
+def test_each_task_writes_elsewhere() -> None:
+    words = options_of(["/s/overlay/l/0"], ("/s/overlay/upper/a", "/s/overlay/work/a"), users=True)
+    own = ["upperdir=/t/upper/a", "workdir=/t/work/a"]
+    assert with_place(words, "/s/overlay/", "/t") == [words[0], *own, "userxattr"]
+    config: dict[str, Any] = {
+        "mounts": [{"type": "bind"}, mount_of_layers("a", words)],
+        "root": {},
+    }
+    found = config_of_task(config, "/s", OfTask("/t"))
+    assert found["mounts"][0] == {"type": "bind"}
+    assert found["mounts"][1]["options"][1:3] == own
+    assert config["mounts"][1]["options"] == words
+    assert config_of_task({"root": {}}, "/s", OfTask("/t")) == {"root": {}, "mounts": []}
 
 
 def test_more_than_the_kernel_takes() -> None:
     layers = [f"/l/{number}/usr" for number in range(LONGEST // 10)]
     with pytest.raises(Unusable, match="too many"):
-        options_of(layers, "/u", "/w", users=True)
+        options_of(layers, ("/u", "/w"), users=True)
 
 
 @pytest.mark.parametrize("path", ["/a:b", "/a,b", "/a b", "/a\\b", "/a\nb", "/a'b", "/ä", "/a$b"])

@@ -1,6 +1,7 @@
 """What decides how containers are launched, and how a shim may reach us."""
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -45,20 +46,20 @@ def test_where_a_shim_may_connect(tmp_path: Path, text: str, direct: Direct) -> 
 class Node:
     """A job whose node has an oci.conf, or none."""
 
-    def __init__(self, answer: str) -> None:
-        self.answer = answer
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
         self.scripts: list[str] = []
 
-    async def ask(self, script: str) -> str:
-        self.scripts.append(script)
-        return self.answer
+    async def ask(self, script: Callable[[int], str]) -> list[str]:
+        self.scripts.append(script(0))
+        return self.answers
 
 
 async def test_without_a_shim_there_has_to_be_an_oci_conf(tmp_path: Path) -> None:
     """Else slurmstepd would run the program without a container; the shim's words say why."""
     conf = tmp_path / "slurm.conf"
     conf.write_text("ClusterName=c\n")
-    has, has_not = Node(".\n"), Node(".\nnone\n.\n")
+    has, has_not = Node(".\n", ".\n"), Node(".\n", "none\n.\n")
     await engine(conf)._check_nodes(cast("SlurmJob", has), "no Python")
     assert has.scripts == [HAS_OCI_CONF]
     with pytest.raises(EngineError, match=r"^no Python; srun --container would need an oci\.conf"):
