@@ -214,6 +214,16 @@ COMMANDS: dict[str, Command] = {
         ("[job]",),
         (),
     ),
+    "supervisor": (
+        "List the supervisors, stop them, or have successors take over",
+        ("<list|stop|restart>", "[supervisor]..."),
+        (
+            ("all", "a", None, USED, ONCE, "Stop all of them"),
+            ("force", "", None, USED, ONCE, "Restart: end what no successor can take over"),
+            ("format", "f", "table|json", USED, ONCE, "How to list them (default: table)"),
+            ("time", "t", "TIME", USED, ONCE, "Stop: after this time at once, whatever is left"),
+        ),
+    ),
     "ps": (
         "List the processes in a container",
         (CONTAINER, "[ps-option...]"),

@@ -19,10 +19,12 @@ from scrun.supervisor.containers.adoption import adopt
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
+from scrun.supervisor.containers.leaving import Leaving
 from scrun.supervisor.containers.ledger import Ledger, first_record
 from scrun.supervisor.containers.lending import borrow, lend
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.records import (
+    link,
     make_record,
     remove_half_made,
     remove_of_the_dead,
@@ -51,6 +53,7 @@ class Containers:
 
     Attributes:
         deposits: What they need to outlive it.
+        leaving: What a successor can take over.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class Containers:
         keep = self._keep if name.startswith((COMMON, BUILDS)) else None
         self._pods = Pods(nursery, keep, partial(borrow, root, name))
         self._known: dict[str, Container] = {}
+        self.leaving = Leaving(self._known, changed)
         self._stopping = False
         self.deposits = Deposits()
         self._successor = Successor(root, name, self._engines, self._stagers, changed)
@@ -104,6 +108,22 @@ class Containers:
     def any(self) -> bool:
         """Whether there is any container, even a stopped one."""
         return bool(self._known)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it cleans up after dead supervisors."""
+        return self._successor.at_work
+
+    def be_called(self, name: str) -> None:
+        """Have the records lead to another name of our socket.
+
+        Raises:
+            OSError: They cannot.
+        """
+        for container in self._known.values():
+            if has_record(container.directory):
+                link(container.directory, name)
+        self._name = name
 
     def restore_records(self, name: str) -> None:
         """Make the records again after their root directory was removed.

@@ -205,6 +205,20 @@ class Phases:
             text = f"it would not outlive the supervisor: {deposit.why_not}"
             self._journal.write("verbose", text)
 
+    @property
+    def is_ours_alone(self) -> bool:
+        """Whether no other supervisor could ever take it over, and it is not being ended."""
+        return self.alive and not self.ending and bool(self._deposit.why_not)
+
+    @property
+    def why_it_stays(self) -> str:
+        """Why another supervisor cannot take it over now, or ""; "" as well if it has ended."""
+        if not self.alive or self._deposit.is_kept:
+            return ""
+        if self.is_ours_alone:
+            return self._deposit.why_not
+        return "it is being ended" if self.ending else f"it is {self.phase.name.lower()}"
+
     def _runs(self) -> None:
         self.become(Phase.RUNNING)
 

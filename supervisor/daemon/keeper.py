@@ -26,7 +26,11 @@ _PAUSE = 1.0
 
 
 class Keeper:
-    """The keeper of one supervisor."""
+    """The keeper of one supervisor.
+
+    Attributes:
+        line: Our end of its pipe, whose end of file calls a successor; -1 without a keeper.
+    """
 
     def __init__(self, root: str, name: str, deposits: Deposits, *, lingers: bool) -> None:
         """Prepare.
@@ -41,7 +45,7 @@ class Keeper:
         words = [packages(), root, name, str(deposits.held), "1" if lingers else ""]
         self._command = ["/bin/sh", "-c", _SCRIPT, "scrun-keeper", *python, *words]
         self._deposits = deposits
-        self._line = -1
+        self.line = -1
 
     async def run(self) -> None:
         """Have one as soon as it is needed, and until this is cancelled."""
@@ -50,7 +54,7 @@ class Keeper:
             ours, theirs = -1, -1
             try:
                 theirs, ours = os.pipe()
-                self._line = ours
+                self.line = ours
                 async with child(
                     self._command,
                     ChildEnv(dict(os.environ)),
@@ -65,7 +69,7 @@ class Keeper:
             except OSError as error:
                 log.warning("the keeper cannot be started: %s", error)
             finally:
-                self._line = -1
+                self.line = -1
                 for fd in (ours, theirs):
                     if fd >= 0:
                         os.close(fd)
@@ -73,5 +77,5 @@ class Keeper:
 
     def dismiss(self) -> None:
         """Have it end without a successor: we exit at once."""
-        if self._line >= 0:
-            os.write(self._line, b"end\n")
+        if self.line >= 0:
+            os.write(self.line, b"end\n")

@@ -29,6 +29,8 @@ from scrun.supervisor.contracts.create_request import (
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import look
+from scrun.supervisor.daemon.retirement import Retirement
+from scrun.supervisor.daemon.succession import Succession
 from scrun.supervisor.log.supervisor_log import fault
 from scrun.supervisor.sessions.inspection import processes, statistics
 from scrun.supervisor.sessions.operations import execute, pause
@@ -54,6 +56,8 @@ class ClientRequest:
     def __init__(
         self,
         containers: Containers,
+        retirement: Retirement,
+        succession: Succession,
         connection: trio.socket.SocketType,
         fields: list[bytes],
         fds: list[int],
@@ -63,12 +67,16 @@ class ClientRequest:
 
         Args:
             containers: Those of the supervisor.
+            retirement: The supervisor's.
+            succession: Likewise.
             connection: The caller's connection.
             fields: The request.
             fds: The descriptors beside it; those taken over are removed from the list.
             unread: What was received after it.
         """
         self._containers = containers
+        self._retirement = retirement
+        self._succession = succession
         self._connection = connection
         self._operation, *self._arguments = fields
         self._unread = unread
@@ -97,6 +105,9 @@ class ClientRequest:
             b"release": (1, self._release),
             b"borrow": (1, self._borrow),
             b"adopt": (0, self._adopt),
+            b"aside": (1, self._aside),
+            b"give": (0, self._give),
+            b"succeed": (0, self._succeed),
         }
         try:
             count, handler = handlers.get(self._operation, (0, self._unknown))
@@ -186,6 +197,18 @@ class ClientRequest:
         await self._containers.adopt(self._fds[0])
         return DONE
 
+    async def _aside(self) -> bytes:
+        staying = self._retirement.step_aside(force=bool(self._arguments[0]))
+        return DONE + msgspec.json.encode(staying)
+
+    async def _give(self) -> bytes:
+        await self._retirement.give(self._connection)
+        return b"\1the successor has gone"
+
+    async def _succeed(self) -> bytes:
+        self._succession.begin()
+        return DONE
+
     async def _jobs(self) -> bytes:
         return DONE + msgspec.json.encode(self._containers.waiting_jobs())
 
@@ -257,7 +280,8 @@ class ClientRequest:
         terminal = call.parsed.command == "shell" or any(map(call.parsed.options.get, options))
         self._fds.clear()  # they are the session's now
         streams = Stdio(stdio, terminal=terminal)
-        await execute(container, call, Anchor(anchor), streams)
+        counted = partial(self._containers.leaving.program, container.id)
+        await execute(container, call, Anchor(anchor), streams, counted)
         return DONE
 
     def _check_descriptors(self) -> None:
@@ -272,7 +296,8 @@ class ClientRequest:
         container = self._live("logs --follow")
         output = self._arguments[1] == b"output"
         followed = captured_output(container).output if output else container.log
-        await follow(followed, partial(send, self._connection))
+        with self._retirement.cut_off():
+            await follow(followed, partial(send, self._connection))
         return b""
 
     async def _attach(self) -> bytes:

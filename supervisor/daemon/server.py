@@ -5,15 +5,14 @@ import fcntl
 import os
 import signal
 import socket
-import struct
 from collections.abc import Callable
 from typing import NoReturn
 
 import trio
 
 from scrun.core.errors import ScrunError, StateError, UsageError
-from scrun.core.paths import BUILDAH, outer_id
-from scrun.protocol import wire
+from scrun.core.paths import BUILDAH
+from scrun.core.supervisors import parts
 from scrun.settings.file.load import Settings, load
 from scrun.supervisor.children.processes import end_children, keep_descriptors_free
 from scrun.supervisor.containers.caller import hang_up, send
@@ -21,17 +20,19 @@ from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.core.threads import in_thread, own_threads
 from scrun.supervisor.daemon.keeper import Keeper
 from scrun.supervisor.daemon.listening import listen_again, watch_removals
-from scrun.supervisor.daemon.requests import DESCRIPTORS, ClientRequest
+from scrun.supervisor.daemon.receiving import may_call, receive
+from scrun.supervisor.daemon.requests import ClientRequest
+from scrun.supervisor.daemon.retirement import Retirement
+from scrun.supervisor.daemon.succession import Succession
+from scrun.supervisor.log.files import finish
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.registry import plugins
 
 _REQUEST_DEADLINE = 10.0
-# Arguments and variables of a call take at most 6 MiB, each of them at least nine bytes
-_FIELDS = 1 << 20
 _ACCEPT_PAUSE = 0.1
-_NOBODY = 65534
 _FIRST_CALL = 10.0
 _LAST_ANSWERS = 5.0
+_LAST_WORDS = 2.0
 _BUILDAH_ENDS = 0.2
 _UNTIL_DELETE = 5.0
 _ROOT_INTERVAL = 5.0
@@ -89,6 +90,11 @@ class Server:
             deposits = self._containers.deposits
             self._keeper = Keeper(self._root, self._name, deposits, lingers=self._lingers)
             self._nursery.start_soon(self._keeper.run)
+            self._retirement = Retirement(self._containers, self._keeper, self)
+            self._succession = Succession(
+                self._root, self._name, self._containers.adopt, self._nursery
+            )
+            self._succession.begin()
             if (buildah := _parent_if_buildah()) is not None:
                 self._below_buildah = True
                 self._nursery.start_soon(self._go_if_waited_for, buildah)
@@ -109,7 +115,7 @@ class Server:
         if patience.cancelled_caught:
             self.exit_now()
         with trio.move_on_after(_LAST_ANSWERS):  # callers that wait for an end get their answer
-            while self._busy:
+            while self._busy > self._retirement.lasting:
                 await self._changed.wait()
         if not self._withdraw():
             self._unlink()
@@ -124,6 +130,37 @@ class Server:
         self._containers.abandon()
         end_children()
         self._keeper.dismiss()
+        self._unlink()
+        os._exit(0)
+
+    @property
+    def requests(self) -> int:
+        """See `Retires`."""
+        return self._busy
+
+    async def changed(self) -> None:
+        """See `Retires`."""
+        await self._changed.wait()
+
+    def step_aside(self) -> None:
+        """See `Retires`.
+
+        The old name goes last, so callers reach us by one or the other at any moment.
+        """
+        own = f"{self._name}-{os.getpid()}"
+        if parts(self._name)[2]:  # it has happened before
+            return
+        before, path = self._path, os.path.join(self._root, own)
+        with contextlib.suppress(FileExistsError):
+            os.link(before, path)
+        self._containers.be_called(own)
+        self._name, self._path = own, path
+        os.unlink(before)
+
+    def leave(self) -> NoReturn:
+        """See `Retires`."""
+        end_children()
+        finish(_LAST_WORDS)
         self._unlink()
         os._exit(0)
 
@@ -278,17 +315,26 @@ class Server:
         fds: list[int] = []
         try:
             with contextlib.ExitStack() as stack, connection:
-                if not _may_call(connection):
+                if not may_call(connection):
                     return
                 try:
                     with trio.fail_after(_REQUEST_DEADLINE):
-                        fields, unread = await _receive(connection, fds)
+                        fields, unread = await receive(connection, fds)
                 except StateError as error:
                     await send(connection, b"\1" + str(error).encode())
                     await hang_up(connection)
                     return
                 keep_descriptors_free(connection.fileno())
-                request = ClientRequest(self._containers, connection, fields, fds, unread)
+                await self._retirement.going_on.wait()
+                request = ClientRequest(
+                    self._containers,
+                    self._retirement,
+                    self._succession,
+                    connection,
+                    fields,
+                    fds,
+                    unread,
+                )
                 stack.callback(request.answered)
                 answer = await request.answer()
                 with contextlib.suppress(OSError):  # the caller is gone
@@ -312,52 +358,6 @@ def _parent_if_buildah() -> int | None:
         if file.read(len(BUILDAH)) == BUILDAH:
             return os.pidfd_open(parent)
     return None
-
-
-def _may_call(connection: trio.socket.SocketType) -> bool:
-    """Return whether the caller is this user, or root (unix(7), SO_PEERCRED)."""
-    size = struct.calcsize("3i")
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    _, uid, _ = map(int, struct.unpack("3i", credentials))
-    if uid == _NOBODY:  # in a user namespace, this stands for every unmapped user
-        return uid == os.geteuid() == outer_id("uid", uid)
-    return uid in (0, os.geteuid())
-
-
-async def _receive(
-    connection: trio.socket.SocketType, fds: list[int]
-) -> tuple[list[bytes], bytes]:
-    """Read one request, and the descriptors beside it into `fds`.
-
-    Returns:
-        Its fields; and what was received after it.
-
-    Raises:
-        UsageError: It is not a request.
-        StateError: The supervisor is out of descriptors.
-    """
-    space = socket.CMSG_SPACE(DESCRIPTORS * 4)
-    data = bytearray()
-    length = None
-    while length is None or len(data) < length:
-        part, ancillary, flags, _ = await connection.recvmsg(65536, space, socket.MSG_CMSG_CLOEXEC)
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                whole = len(content) // 4 * 4
-                fds.extend(struct.unpack(f"{whole // 4}i", content[:whole]))
-        if flags & socket.MSG_CTRUNC and len(fds) < DESCRIPTORS:
-            raise StateError("the supervisor is out of file descriptors: raise ulimit -n")
-        if not part or flags & socket.MSG_CTRUNC or len(fds) > DESCRIPTORS:
-            raise UsageError("this is not a request")
-        data += part
-        if length is None and len(data) >= 4:
-            length = 4 + int.from_bytes(data[:4], "big")
-            if length > wire.LIMIT:
-                raise UsageError("the request is too long")
-    request, unread = bytes(data[4:length]), bytes(data[length:])
-    if request.count(0) > _FIELDS:
-        raise UsageError("the request has too many fields")
-    return request.split(b"\0"), unread
 
 
 def own_settings() -> Settings:

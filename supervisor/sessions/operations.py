@@ -1,6 +1,7 @@
 """Operations on a running container besides signals: exec, pause, resume."""
 
-from functools import partial
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import trio
 
@@ -13,7 +14,13 @@ from scrun.supervisor.core.threads import look
 from scrun.supervisor.sessions.sessions import LiveSession, prepare
 
 
-async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio: Stdio) -> None:
+async def execute(
+    container: Container,
+    call: CommandLine,
+    anchor: Anchor,
+    stdio: Stdio,
+    counted: Callable[[], AbstractContextManager[None]],
+) -> None:
     """Run one more program in a container; returns as soon as it runs.
 
     Args:
@@ -21,6 +28,7 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
         call: The command line of `exec`.
         anchor: Gets the program's status; taken over.
         stdio: The program's descriptors; taken over.
+        counted: Entered while the program runs.
 
     Raises:
         StateError: The container does not run.
@@ -37,7 +45,12 @@ async def execute(container: Container, call: CommandLine, anchor: Anchor, stdio
             "the bundle", prepare, call, running.bundle, running.staged, stdio.terminal
         )
         session = LiveSession(f"exec {call.pid}", running.journal, anchor, stdio)
-        if not running.beside.begin(partial(session.run, running.job, prepared)):
+
+        async def run() -> None:
+            with counted():
+                await session.run(running.job, prepared)
+
+        if not running.beside.begin(run):
             raise StateError(f"container {container.id}: exec is not possible: it has ended")
     except BaseException:
         stdio.close()

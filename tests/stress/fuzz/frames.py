@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Iterable
-from typing import cast
+from typing import NoReturn, cast
 
 import trio
 
@@ -22,7 +22,10 @@ from scrun.protocol.attach import DATA, frame, take_frames
 from scrun.supervisor.containers.anchors import read_signals
 from scrun.supervisor.containers.containers import Containers
 from scrun.supervisor.contracts.create_request import read_command_line
+from scrun.supervisor.daemon.keeper import Keeper
 from scrun.supervisor.daemon.requests import ClientRequest
+from scrun.supervisor.daemon.retirement import Retirement
+from scrun.supervisor.daemon.succession import Succession
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Awaited, Shim
 from scrun.supervisor.nodes.incoming import Incoming
@@ -97,8 +100,30 @@ async def _answer(fields: list[bytes]) -> bytes:
     with ours, theirs:
         async with plugins() as loaded, trio.open_nursery() as nursery:
             containers = Containers(str(root), "@x", loaded, nursery, lambda: None)
-            return await ClientRequest(containers, ours, fields, []).answer()
+            keeper = Keeper(str(root), "@x", containers.deposits, lingers=False)
+            retirement = Retirement(containers, keeper, _Server())
+            succession = Succession(str(root), "@x", containers.adopt, nursery)
+            request = ClientRequest(containers, retirement, succession, ours, fields, [])
+            try:
+                return await request.answer()
+            finally:
+                containers.deposits.close()
     raise AssertionError
+
+
+class _Server:
+    """The server of a supervisor that nobody succeeds."""
+
+    requests = 1
+
+    async def changed(self) -> None:
+        raise OSError
+
+    def step_aside(self) -> None:
+        raise OSError
+
+    def leave(self) -> NoReturn:
+        raise AssertionError
 
 
 class _Socket:

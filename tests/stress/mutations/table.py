@@ -167,6 +167,7 @@ def _paths() -> Iterator[Mutation]:
 
 def _server() -> Iterator[Mutation]:
     server = _in("supervisor/daemon/server.py")
+    receiving = _in("supervisor/daemon/receiving.py")
     calls = "tests/component/supervisor/daemon/test_server.py::"
     yield server(
         "half-a-request-is-waited-for",
@@ -174,25 +175,25 @@ def _server() -> Iterator[Mutation]:
         "_REQUEST_DEADLINE = 3600.0",
         calls + "test_half_a_request_is_not_waited_for",
     )
-    yield server(
+    yield receiving(
         "everybody-may-call",
         "return uid in (0, os.geteuid())",
         "return True",
         calls + "test_another_user_gets_nothing",
     )
-    yield server(
+    yield receiving(
         "root-may-not-call",
         "return uid in (0, os.geteuid())",
         "return uid == os.geteuid()",
         calls + "test_root_may_call_everybody",
     )
-    yield server(
+    yield receiving(
         "a-request-of-any-length",
         "if length > wire.LIMIT:",
         "if False:",
         calls + "test_a_frame_that_is_too_long_is_not_waited_for",
     )
-    yield server(
+    yield receiving(
         "any-number-of-descriptors",
         "or len(fds) > DESCRIPTORS:",
         "or False:",

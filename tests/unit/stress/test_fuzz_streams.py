@@ -14,7 +14,7 @@ from scrun.core.errors import LONGEST, UsageError
 from scrun.protocol import wire
 from scrun.protocol.attach import frame, take_frames
 from scrun.supervisor.containers.anchors import read_signals
-from scrun.supervisor.daemon.server import _receive
+from scrun.supervisor.daemon.receiving import receive
 from scrun.supervisor.scripts.channel import Channel, Hangup
 from tests.harness.limits import limited
 from tests.harness.strategies import splits
@@ -49,7 +49,7 @@ async def _through(pieces: list[bytes], read: Read) -> object:
 async def _request(sock: socket.socket) -> object:
     with trio.socket.from_stdlib_socket(sock) as connection:
         try:
-            return await _receive(connection, [])
+            return await receive(connection, [])
         except UsageError as error:
             return str(error)
 

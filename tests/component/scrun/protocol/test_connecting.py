@@ -106,9 +106,9 @@ def test_errors_name_the_socket(tmp_path: Path) -> None:
 
 MAY_CALL = """
 import socket, sys, trio
-from scrun.supervisor.daemon.server import _may_call
+from scrun.supervisor.daemon.receiving import may_call
 async def main():
-    print(_may_call(trio.socket.from_stdlib_socket(socket.socketpair()[0])))
+    print(may_call(trio.socket.from_stdlib_socket(socket.socketpair()[0])))
 trio.run(main)
 """
 

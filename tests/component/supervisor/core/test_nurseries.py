@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import cast
 
@@ -263,6 +264,8 @@ async def test_an_exec_whose_container_ends_meanwhile_leaves_no_descriptor(
             anchor = Anchor(theirs.detach())
             call = CommandLine(parse(["exec", "c", "true"]), 1, "/", ChildEnv({}))
             with pytest.raises(StateError, match="exec is not possible: it has ended"):
-                await operations.execute(cast(Container, Ending()), call, anchor, stdio)
+                await operations.execute(
+                    cast(Container, Ending()), call, anchor, stdio, nullcontext
+                )
     assert len(os.listdir("/proc/self/fd")) == before
     journal.close()

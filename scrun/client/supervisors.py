@@ -1,0 +1,153 @@
+"""Finds the supervisors of a root directory, and looks at them from outside.
+
+That works with every version of them: it asks the kernel and reads the records.
+"""
+
+import os
+import struct
+import time
+
+from scrun.client.find import containers
+from scrun.core.errors import ScrunError, UsageError
+from scrun.core.supervisors import parts
+from scrun.protocol import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    from collections.abc import Sequence
+
+_SO_PEERCRED = 17
+_PATIENCE = 2
+
+
+class Supervisor:
+    """One that runs.
+
+    Attributes:
+        name: The name of its socket.
+        version: Its version, or "" if it is not in the name.
+        pid: Its pid; 0 if it is in a PID namespace that we do not see.
+        containers: The containers that it serves and that have not stopped.
+        memory: Its own memory in bytes (PSS, else RSS); None if that cannot be read.
+        since: When it started, in seconds since the epoch; None likewise.
+    """
+
+    def __init__(self, root: str, name: str, pid: int, served: "Sequence[str]") -> None:
+        """Look at it.
+
+        Args:
+            root: The root directory.
+            name: The name of its socket.
+            pid: Its pid, or 0.
+            served: See `containers`.
+        """
+        self.root, self.name, self.pid, self.containers = root, name, pid, served
+        self.version = parts(name)[1]
+        self.memory = _memory(pid)
+        self.since = _since(pid)
+
+    def __str__(self) -> str:
+        """How messages name it."""
+        return f"supervisor {self.pid or self.name}"
+
+    def pidfd(self) -> int:
+        """Return a descriptor of its process.
+
+        Raises:
+            ProcessLookupError: It has ended.
+        """
+        fd = os.pidfd_open(self.pid)
+        # the number is still its own, as the socket is
+        if (sock := _connected(self.root, self.name)) is None:
+            os.close(fd)
+            raise ProcessLookupError
+        sock.close()
+        return fd
+
+
+def supervisors(root: str) -> list[Supervisor]:
+    """Return the supervisors that listen in a root directory, sorted by name.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    found = []
+    served: dict[str, list[str]] | None = None
+    for name in sorted(_names(root)):
+        if (sock := _connected(root, name)) is not None:
+            pid = struct.unpack("3i", sock.getsockopt(1, _SO_PEERCRED, 12))[0]
+            sock.close()
+            served = _served(root) if served is None else served
+            found.append(Supervisor(root, name, pid, served.get(name, [])))
+    return found
+
+
+def chosen(found: "Sequence[Supervisor]", words: "Sequence[str]") -> list[Supervisor]:
+    """Return those that somebody names: by pid, or by how their name begins.
+
+    Raises:
+        UsageError: A word names none, or several.
+    """
+    result = []
+    for word in words:
+        named = [one for one in found if word in (str(one.pid), one.name)]
+        named = named or [one for one in found if one.name.startswith(word)]
+        if len(named) != 1:
+            what = "names several supervisors" if named else "is no supervisor that runs"
+            raise UsageError(f"{word}: {what}: see 'scrun supervisor list'")
+        result += named
+    return result
+
+
+def _names(root: str) -> list[str]:
+    try:
+        entries = os.listdir(root)
+    except FileNotFoundError:
+        return []
+    return [name for name in entries if name.startswith("@") and not name.endswith(".lock")]
+
+
+def _connected(root: str, name: str) -> "_socket.socket | None":
+    try:
+        return wire.connect_supervisor(root, name, _PATIENCE)
+    except OSError:
+        return None
+
+
+def _served(root: str) -> dict[str, list[str]]:
+    """Return the containers that have not stopped, by the names of their supervisors."""
+    from scrun.model.record import read_record
+
+    served: dict[str, list[str]] = {}
+    for container in containers(root):
+        directory = os.path.join(root, container)
+        try:
+            name = os.path.basename(os.readlink(os.path.join(directory, "supervisor")))
+            if read_record(directory).status != "stopped":
+                served.setdefault(name, []).append(container)
+        except (OSError, ScrunError):
+            continue
+    return served
+
+
+def _memory(pid: int) -> "int | None":
+    for file, key in (("smaps_rollup", "Pss:"), ("status", "VmRSS:")):
+        try:
+            with open(f"/proc/{pid}/{file}", encoding="ascii", errors="replace") as lines:
+                for line in lines:
+                    if line.startswith(key):
+                        return int(line.split()[1]) * 1024
+        except OSError:
+            continue
+    return None
+
+
+def _since(pid: int) -> "float | None":
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+    except OSError:
+        return None
+    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,174 @@
+"""A supervisor leaves its containers to a successor that is there already.
+
+That is what `scrun supervisor restart` and a newer version are about. The successor asks for them
+(`supervisor.daemon.succession`), and gets what a killed supervisor would have left
+(`supervisor.core.deposits`), at a moment when nothing would be lost by that: no request is being
+answered, no program of `exec` runs, and every container can be adopted. Until then we go on.
+
+The end of the keeper's pipe goes with it: the keeper does nothing until the successor has all in
+its own deposits, and hands over to another one if that is killed before.
+"""
+
+import array
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn, Protocol
+
+import trio
+
+from scrun.supervisor.containers.containers import Containers
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.daemon.keeper import Keeper
+
+_TAKEN = 10.0
+TAKEN = b"\1"
+"""What the successor answers."""
+
+
+class Retires(Protocol):
+    """The server that retires."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests are being answered."""
+        ...
+
+    async def changed(self) -> None:
+        """Wait until that, or a container, may have changed."""
+        ...
+
+    def step_aside(self) -> None:
+        """Serve under another name, so that a successor can have ours."""
+        ...
+
+    def leave(self) -> NoReturn:
+        """Exit, and leave the containers as they are."""
+        ...
+
+
+class Retirement:
+    """See the module.
+
+    Attributes:
+        lasting: How many requests may be cut off: successors that wait, and readers of a log.
+        going_on: Unset while the answer of one decides whether we end: nothing begins meanwhile.
+    """
+
+    def __init__(self, containers: Containers, keeper: Keeper, server: Retires) -> None:
+        """Prepare.
+
+        Args:
+            containers: Ours.
+            keeper: Its pipe goes to the successor.
+            server: Ours.
+        """
+        self.lasting = 0
+        self.going_on = trio.Event()
+        self.going_on.set()
+        self._containers = containers
+        self._keeper = keeper
+        self._server = server
+        self._by_force = False
+
+    def step_aside(self, *, force: bool) -> dict[str, str]:
+        """Give up our name.
+
+        Args:
+            force: Whether to end what holds us up.
+
+        Returns:
+            The containers that another supervisor cannot take over now, and why.
+
+        Raises:
+            OSError: It is not possible.
+        """
+        self._server.step_aside()
+        staying = self._containers.leaving.staying()
+        if force:
+            self._by_force = True
+            self._containers.leaving.end_unadoptable()
+        return staying
+
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """Have a request that we need not wait for."""
+        self.lasting += 1
+        try:
+            yield
+        finally:
+            self.lasting -= 1
+
+    async def give(self, connection: trio.socket.SocketType) -> None:
+        """Give the successor at the other end all that it needs, and exit.
+
+        Returns if it has gone.
+
+        Raises:
+            OSError: Likewise.
+        """
+        with self.cut_off():
+            while not self._may_go():
+                if not await self._may_go_later(connection):
+                    return
+            self.going_on = trio.Event()
+            try:
+                if await self._was_taken(connection):
+                    self._server.leave()
+            finally:
+                self.going_on.set()
+
+    def _may_go(self) -> bool:
+        containers = self._containers
+        return (
+            self.going_on.is_set()
+            and self._server.requests <= self.lasting
+            and not containers.is_at_work
+            and not containers.leaving.staying(with_programs=not self._by_force)
+        )
+
+    async def _may_go_later(self, connection: trio.socket.SocketType) -> bool:
+        """Wait for a change; return whether the successor still waits, too."""
+        waits = True
+        async with unwrapped() as nursery:
+
+            @nursery.start_soon
+            async def watch() -> None:
+                nonlocal waits
+                await trio.lowlevel.wait_readable(connection)  # it says nothing yet: its end
+                waits = False
+                nursery.cancel_scope.cancel()
+
+            await self._server.changed()
+            nursery.cancel_scope.cancel()
+        return waits
+
+    async def _was_taken(self, connection: trio.socket.SocketType) -> bool:
+        fds = [self._containers.deposits.held]
+        if self._keeper.line >= 0:
+            fds.append(self._keeper.line)
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
+        await connection.sendmsg([b"\0"], [rights])
+        with trio.move_on_after(_TAKEN):
+            return await connection.recv(1) == TAKEN
+        return False
+
+
+def received_fds(sock: socket.socket) -> list[int] | None:
+    """Receive what `Retirement.give` sends; None if there is nothing to come.
+
+    Raises:
+        OSError: The supervisor has gone.
+    """
+    space = socket.CMSG_SPACE(2 * 4)
+    answer, ancillary, _, _ = sock.recvmsg(1, space, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    if answer == b"\0" and fds:
+        return [*fds]
+    for fd in fds:
+        os.close(fd)
+    return None

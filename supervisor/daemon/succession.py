@@ -1,0 +1,103 @@
+"""Takes over from the supervisors before this one that still run.
+
+Those are an older version's, and one that has given its name away (`scrun supervisor restart`).
+Each of them gives up its containers when it can (`supervisor.daemon.retirement`), and exits.
+"""
+
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from scrun.core.supervisors import is_newer, parts
+from scrun.protocol import wire
+from scrun.supervisor.core.nurseries import bulkhead
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.daemon.retirement import TAKEN, received_fds
+from scrun.supervisor.log.supervisor_log import log
+
+
+class Succession:
+    """See the module."""
+
+    def __init__(
+        self,
+        root: str,
+        name: str,
+        adopt: Callable[[int], Awaitable[None]],
+        nursery: trio.Nursery,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            root: The directory of the records.
+            name: The name of this supervisor.
+            adopt: Adopts what another one has left.
+            nursery: Where we wait for the others.
+        """
+        self._root = root
+        self._name = name
+        self._adopt = adopt
+        self._nursery = nursery
+        self._asked: set[str] = set()
+
+    def begin(self) -> None:
+        """Ask all of them, in the background."""
+        for other in predecessors(self._root, self._name):
+            if other not in self._asked:
+                self._asked.add(other)
+                what = f"taking over from {other}"
+                self._nursery.start_soon(bulkhead, what, partial(self._ask, other))
+
+    async def _ask(self, other: str) -> None:
+        try:
+            sock = await in_thread(wire.connect_supervisor, self._root, other)
+        except OSError:  # it has ended
+            self._asked.discard(other)
+            return
+        with socket.socket(fileno=sock.detach()) as plain:
+            plain.setblocking(False)
+            try:
+                await self._take_over(plain)
+            except OSError:
+                pass  # it has ended by itself
+            finally:
+                self._asked.discard(other)
+
+    async def _take_over(self, sock: socket.socket) -> None:
+        sock.send(wire.frame([b"give"]))  # a few bytes: this does not block
+        await trio.lowlevel.wait_readable(sock)
+        fds = received_fds(sock)
+        if fds is None:
+            return  # an older version, which ends with its containers
+        try:
+            sock.send(TAKEN)
+            await trio.lowlevel.wait_readable(sock)
+            if sock.recv(1):
+                return
+            await self._adopt(fds[0])
+            for line in fds[1:]:
+                os.write(line, b"end\n")
+        finally:
+            for fd in fds:
+                os.close(fd)
+        log.info("has taken over")
+
+
+def predecessors(root: str, name: str) -> list[str]:
+    """Return the names of the supervisors from which this one takes over.
+
+    Args:
+        root: The directory of the records.
+        name: The name of this supervisor.
+    """
+    base, version, _ = parts(name)
+    found = []
+    for other in os.listdir(root):
+        its_base, its_version, is_aside = parts(other)
+        is_before = is_aside if its_version == version else is_newer(version, its_version)
+        if base and its_base == base and other != name and is_before:
+            found.append(other)
+    return sorted(found)
