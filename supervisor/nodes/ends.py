@@ -80,7 +80,7 @@ def is_null(fd: int) -> bool:
     return stat.S_ISCHR(seen.st_mode) and seen.st_rdev == _NULL
 
 
-async def _kind(fd: int) -> int:
+async def kind_of(fd: int) -> int:
     """Return the type of a file (inode(7)); that of a regular one may be asked from a server."""
     name = os.readlink(f"/proc/self/fd/{fd}")
     if name.startswith(("pipe:", "socket:", "/dev/")):
@@ -117,7 +117,7 @@ async def _end(
     if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE not in (mode, os.O_RDWR):
         yield _Nothing()
         return
-    kind = await _kind(fd)
+    kind = await kind_of(fd)
     if stat.S_ISSOCK(kind):
         with socket.socket(fileno=os.dup(fd)) as sock:
             yield _Socket(sock)
@@ -135,7 +135,7 @@ async def _again(
 ) -> AsyncIterator["Pipe | _Nothing"]:
     """Open a pipe or a device anew, or have a `cat` copy if we may not."""
     try:
-        again = _open_again(fd, mode)
+        again = open_again(fd, mode)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
@@ -154,7 +154,12 @@ async def _again(
         yield Pipe(pipe)
 
 
-def _open_again(fd: int, mode: int) -> int:
+def open_again(fd: int, mode: int) -> int:
+    """Open a pipe or a device anew, so that it does not block and its other users do not notice.
+
+    Raises:
+        OSError: We may not.
+    """
     return os.open(f"/proc/self/fd/{fd}", mode | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 

@@ -12,17 +12,14 @@ A regular file cannot be waited for, and has an offset, which tells the same.
 import fcntl
 import mmap
 import os
-import struct
-import termios
 from collections.abc import Callable
 
 import trio
 
-from scrun.supervisor.nodes.ends import Pipe
 from scrun.supervisor.nodes.files import RegularFile, gone
+from scrun.supervisor.nodes.movable import Movable, left_in, new_pipe
 
 _SIZE = 1 << 16
-_NOBLOCK = 2  # SPLICE_F_NONBLOCK
 
 Hold = Callable[[dict[str, int]], None]
 """Keeps descriptors where a successor finds them, by their names."""
@@ -33,22 +30,26 @@ class Count:
 
     Attributes:
         fd: The memory.
+        memory: What is behind the numbers.
     """
 
-    def __init__(self, fd: int | None = None) -> None:
+    def __init__(self, fd: int | None = None, more: int = 0) -> None:
         """Begin, or go on where somebody was killed.
 
         Args:
             fd: The memory; None for a new one. It is owned from now on.
+            more: How many bytes of memory it has besides.
 
         Raises:
             OSError: There is none.
         """
         if fd is None:
             fd = os.memfd_create("scrun-count", os.MFD_CLOEXEC)
-            os.ftruncate(fd, mmap.PAGESIZE)
+            os.ftruncate(fd, mmap.PAGESIZE + more)
         self.fd = fd
-        self._words = memoryview(mmap.mmap(fd, mmap.PAGESIZE)).cast("Q")
+        memory = memoryview(mmap.mmap(fd, mmap.PAGESIZE + more))
+        self.memory = memory[mmap.PAGESIZE :]
+        self._words = memory[: mmap.PAGESIZE].cast("Q")
 
     @property
     def done(self) -> int:
@@ -72,8 +73,8 @@ class Count:
 
     def put(self, count: int) -> None:
         """Note that so many were put."""
+        self._words[1] = self._words[0] + count  # first: who dies in between was still about to
         self._words[0] += count
-        self._words[1] = self._words[0]
 
     def close(self) -> None:
         """Close it."""
@@ -89,7 +90,7 @@ class ExactPipe:
 
     def __init__(
         self,
-        plain: Pipe,
+        plain: Movable,
         hold: Hold,
         count: Count | None = None,
         pipe: int = -1,
@@ -110,7 +111,7 @@ class ExactPipe:
         self._room = _SIZE
         if count is not None:
             if count.undecided:  # and the pipe was empty before
-                count.put(self._left)
+                count.put(left_in(pipe))
             self._look_at_room()
 
     @property
@@ -121,7 +122,7 @@ class ExactPipe:
     @property
     def pending(self) -> bool:
         """Whether some of them are not on yet."""
-        return self._pipe >= 0 and self._left > 0
+        return self._pipe >= 0 and left_in(self._pipe) > 0
 
     def close(self) -> None:
         """Close what is ours."""
@@ -130,18 +131,8 @@ class ExactPipe:
             os.close(self._pipe)
             self._count, self._pipe = None, -1
 
-    @property
-    def _left(self) -> int:
-        return int(struct.unpack("i", fcntl.ioctl(self._pipe, termios.FIONREAD, bytes(4)))[0])
-
     def _begin(self) -> Count:
-        readable, writable = os.pipe()
-        try:  # one descriptor for both of its ends
-            flags = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC
-            self._pipe = os.open(f"/proc/self/fd/{readable}", flags)
-        finally:
-            os.close(readable)
-            os.close(writable)
+        self._pipe = new_pipe()
         self._count = Count()
         self._look_at_room()
         self._hold({"count": self._count.fd, "pipe": self._pipe})
@@ -154,7 +145,7 @@ class ExactPipe:
         """Move bytes on; return whether none is left."""
         try:
             while self.pending:
-                os.splice(self._pipe, self._fd, self._room, flags=_NOBLOCK)
+                self.plain.move_from(self._pipe, self._room)
         except BlockingIOError:
             return False
         except OSError as error:

@@ -19,7 +19,7 @@ def gone(error: OSError) -> Gone:
 
 
 class Offsets(Protocol):
-    """Notes writes for a successor (`supervisor.nodes.exact`)."""
+    """Notes reads or writes for a successor (`supervisor.nodes.exact`)."""
 
     def begin(self, count: int, offset: int) -> None:
         """Note that so many bytes are about to be put."""
@@ -58,10 +58,15 @@ class RegularFile:
         if not self._abandoned:
             self._kept.close()
 
-    async def read_into(self, room: memoryview) -> int:
-        """Read; return the number of bytes, 0 at the end of file or after an error."""
+    async def read_into(self, room: memoryview, offsets: Offsets | None = None) -> int:
+        """Read; return the number of bytes, 0 at the end of file or after an error.
+
+        Args:
+            room: Where they go.
+            offsets: Notes the read.
+        """
         try:
-            return await in_thread(_read, self._kept, room, abandon=True)
+            return await in_thread(_read, self._kept, room, offsets, abandon=True)
         except OSError:  # a directory, a broken disk
             return 0
         except trio.Cancelled:
@@ -119,8 +124,13 @@ class _Kept:
         self.close()
 
 
-def _read(kept: _Kept, room: memoryview) -> int:
-    return os.readv(kept.fd, [room])
+def _read(kept: _Kept, room: memoryview, offsets: Offsets | None) -> int:
+    if offsets is not None:
+        offsets.begin(len(room), os.lseek(kept.fd, 0, os.SEEK_CUR))
+    read = os.readv(kept.fd, [room])
+    if offsets is not None:
+        offsets.put(read)
+    return read
 
 
 def _write(kept: _Kept, data: memoryview, offsets: Offsets | None) -> int:

@@ -1,6 +1,5 @@
-"""Output streams that a successor can go on with."""
+"""Streams of a container that a successor can go on with."""
 
-import fcntl
 import os
 import stat
 from collections.abc import AsyncIterator, Mapping
@@ -8,11 +7,19 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Protocol
 
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.nodes.ends import Pipe, Sink, Source, sink, source
+from scrun.supervisor.nodes.ends import Sink, Source, sink, source
 from scrun.supervisor.nodes.exact import Count, ExactFile, ExactPipe
+from scrun.supervisor.nodes.exact_source import PIPE, RING, ExactSource, Ring
 from scrun.supervisor.nodes.files import RegularFile
+from scrun.supervisor.nodes.movable import Movable, movable
 
-OUTPUTS = ("stdout", "stderr")
+_STANDARD = ("stdin", "stdout", "stderr")
+_OUTPUTS = ("stdout", "stderr", "terminal")
+_PLAIN = "input.plain"
+_UNREAD = (_PLAIN, PIPE)
+
+STREAMS = (*_OUTPUTS, "input")
+"""Begin the names of the descriptors that are kept of streams."""
 
 
 class Keeping(Protocol):
@@ -38,7 +45,7 @@ class LastingEnds:
         """Use them as long as streams are carried.
 
         Args:
-            stdio: Standard input, output and error.
+            stdio: Standard input, output and error; all the same for a terminal.
             child_env: For a `cat`.
             keeping: Keeps what a successor needs.
         """
@@ -46,17 +53,16 @@ class LastingEnds:
 
     def source(self) -> AbstractAsyncContextManager[Source]:
         """Open the standard input."""
-        self._keeping.give_up("its standard input is not /dev/null")
-        return source(self._stdio[0], self._child_env)
+        return exact_source(self._stdio[0], self._child_env, self._keeping)
 
     def sink(self, name: str) -> AbstractAsyncContextManager[Sink]:
         """Open an output."""
-        fd = self._stdio[("stdin", *OUTPUTS).index(name)]
+        fd = self._stdio[_STANDARD.index(name) if name in _STANDARD else 0]
         return exact_sink(name, fd, self._child_env, self._keeping)
 
 
 class ResumedEnds:
-    """The outputs that a supervisor has left which has died."""
+    """The streams that a supervisor has left which has died."""
 
     def __init__(self, fds: Mapping[str, int], keeping: Keeping) -> None:
         """Take them over.
@@ -66,20 +72,81 @@ class ResumedEnds:
             keeping: Keeps it further.
         """
         self._keeping = keeping
-        self._sinks = {name: revive(name, fds, keeping) for name in OUTPUTS if name in fds}
+        keeping.hold(fds)
+        self._sinks = {
+            name: _exact(name, _plain(fds[name]), keeping, fds) for name in _OUTPUTS if name in fds
+        }
+        self._source = _revived_source(fds, keeping)
 
     @property
     def written(self) -> dict[str, int]:
-        """How many bytes of each were written."""
+        """How many bytes of each output were written."""
         return {name: one.written for name, one in self._sinks.items()}
 
-    def source(self) -> AbstractAsyncContextManager[Source]:
-        """Have no standard input."""
-        raise NotImplementedError
+    @property
+    def terminal(self) -> int | None:
+        """The caller's terminal, if there is one."""
+        return self._sinks["terminal"].plain.fd if "terminal" in self._sinks else None
 
-    def sink(self, name: str) -> AbstractAsyncContextManager[Sink]:
+    @asynccontextmanager
+    async def source(self) -> AsyncIterator[Source]:
+        """Go on with the standard input, or what is typed."""
+        found = self._source
+        try:
+            yield found
+        finally:
+            self._keeping.drop(*_UNREAD)
+            found.close()
+            if found.plain is not None:
+                found.plain.close()
+
+    @asynccontextmanager
+    async def sink(self, name: str) -> AsyncIterator[Sink]:
         """Go on with an output."""
-        return revived(name, self._sinks[name], self._keeping)
+        found = self._sinks[name]
+        try:
+            yield found
+        finally:
+            self._keeping.drop(name)
+            found.close()
+            found.plain.close()
+
+    @property
+    def has_input(self) -> bool:
+        """Whether something is left of the standard input, even if it was read to its end."""
+        return self._source.is_left
+
+
+@asynccontextmanager
+async def exact_source(fd: int, child_env: ChildEnv, keeping: Keeping) -> AsyncIterator[Source]:
+    """Open a caller's descriptor for reading, so that a successor can go on exactly.
+
+    Where that is not possible, nothing is kept. What was read is kept longer: it may not have
+    arrived when the end is read.
+
+    Args:
+        fd: The descriptor; stays as it is.
+        child_env: For a `cat`.
+        keeping: Keeps what a successor needs.
+    """
+    async with AsyncExitStack() as stack:
+        plain: Movable | RegularFile | None = await movable(fd, os.O_RDONLY)
+        if plain is not None:
+            stack.callback(plain.close)
+        else:
+            other = await stack.enter_async_context(source(fd, child_env))
+            if not isinstance(other, RegularFile):
+                keeping.give_up("its standard input cannot be handed over")
+                yield other
+                return
+            plain = other
+        keeping.hold({_PLAIN: plain.fd})
+        exact = ExactSource(plain, keeping.hold)
+        try:
+            yield exact
+        finally:
+            keeping.drop(*_UNREAD)
+            exact.close()
 
 
 @asynccontextmanager
@@ -88,8 +155,7 @@ async def exact_sink(
 ) -> AsyncIterator[Sink]:
     """Open a caller's descriptor for writing, so that a successor can go on exactly.
 
-    Where that is not possible, nothing is kept. A pipe is not opened anew, for splice(2) need not
-    wait.
+    Where that is not possible, nothing is kept.
 
     Args:
         name: The stream's name.
@@ -98,14 +164,13 @@ async def exact_sink(
         keeping: Keeps what a successor needs, as long as the block runs.
     """
     async with AsyncExitStack() as stack:
-        plain: Pipe | RegularFile
-        if _is_pipe(fd):
-            plain = Pipe(os.dup(fd))
+        plain: Movable | RegularFile | None = await movable(fd, os.O_WRONLY)
+        if plain is not None:
             stack.callback(plain.close)
         else:
             other = await stack.enter_async_context(sink(fd, child_env))
             if not isinstance(other, RegularFile):
-                keeping.give_up(f"its {name} is neither a pipe nor a file")
+                keeping.give_up(f"its {name} cannot be handed over")
                 yield other
                 return
             plain = other
@@ -118,41 +183,14 @@ async def exact_sink(
             exact.close()
 
 
-def _is_pipe(fd: int) -> bool:
-    writable = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
-    return writable and stat.S_ISFIFO(os.fstat(fd).st_mode)
-
-
-def revive(name: str, fds: Mapping[str, int], keeping: Keeping) -> ExactPipe | ExactFile:
-    """Take over a sink of a supervisor that has died.
-
-    Args:
-        name: The stream's name.
-        fds: What `exact_sink` has kept; those of the stream are owned from now on.
-        keeping: Keeps it further.
-    """
-    keeping.hold({key: fd for key, fd in fds.items() if key.startswith(name)})
-    fd = fds[name]
-    plain: Pipe | RegularFile
-    plain = Pipe(fd) if stat.S_ISFIFO(os.fstat(fd).st_mode) else RegularFile(fd)
-    return _exact(name, plain, keeping, fds)
-
-
-@asynccontextmanager
-async def revived(
-    name: str, exact: ExactPipe | ExactFile, keeping: Keeping
-) -> AsyncIterator[Sink]:
-    """Write to what was revived; closed when the block is left."""
-    try:
-        yield exact
-    finally:
-        keeping.drop(name)
-        exact.close()
-        exact.plain.close()
+def _revived_source(fds: Mapping[str, int], keeping: Keeping) -> ExactSource:
+    ring = Ring(fds[RING]) if RING in fds else None
+    plain = _plain(fds[_PLAIN]) if _PLAIN in fds else None
+    return ExactSource(plain, keeping.hold, ring, fds.get(PIPE, -1))
 
 
 def _exact(
-    name: str, plain: Pipe | RegularFile, keeping: Keeping, fds: Mapping[str, int]
+    name: str, plain: Movable | RegularFile, keeping: Keeping, fds: Mapping[str, int]
 ) -> ExactPipe | ExactFile:
     def hold(more: dict[str, int]) -> None:
         keeping.hold({f"{name}.{what}": fd for what, fd in more.items()})
@@ -161,3 +199,8 @@ def _exact(
     if isinstance(plain, RegularFile):
         return ExactFile(plain, hold, count)
     return ExactPipe(plain, hold, count, fds.get(f"{name}.pipe", -1))
+
+
+def _plain(fd: int) -> Movable | RegularFile:
+    """Return what was held, which is ours now."""
+    return RegularFile(fd) if stat.S_ISREG(os.fstat(fd).st_mode) else Movable(fd)

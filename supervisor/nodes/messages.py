@@ -65,6 +65,7 @@ class Resumed(msgspec.Struct, frozen=True):
     error: str | None = None
     times: int = 1
     targets: Mapping[str, Target] = {}
+    inputs: Mapping[str, tuple[int, int]] = {}
 
 
 class Reply(msgspec.Struct, frozen=True):

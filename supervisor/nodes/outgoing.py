@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from scrun.supervisor.nodes.ends import Source
+from scrun.supervisor.nodes.exact_source import ExactSource
 from scrun.supervisor.nodes.link import Broken, Link, buffer
 from scrun.supervisor.shim.frames import DATA, END, HEADER, PIECE, WINDOW, frame
 
@@ -13,6 +14,7 @@ class Outgoing:
     """A stream to the container.
 
     Attributes:
+        link: Over which it goes.
         opened: Set when the caller's descriptor is not needed any more.
         begun: To be set when the shim knows the stream.
     """
@@ -26,9 +28,10 @@ class Outgoing:
         """
         self.opened = trio.Event()
         self.begun = trio.Event()
-        self._link = link
+        self.link = link
         self._number = number
         self._allowed = WINDOW
+        self._taken = 0
         self._more = trio.Event()
         self._scope = trio.CancelScope()
 
@@ -36,6 +39,16 @@ class Outgoing:
         """Allow more bytes."""
         self._allowed += count
         self._more.set()
+
+    def resume(self, taken: int, allowed: int) -> None:
+        """Begin to send where another supervisor was killed.
+
+        Args:
+            taken: How many bytes the shim has.
+            allowed: How many more it takes.
+        """
+        self._taken, self._allowed = taken, allowed
+        self.begun.set()
 
     def close(self) -> None:
         """Stop reading: nobody takes it any more."""
@@ -53,11 +66,13 @@ class Outgoing:
                     async with opened as found:
                         self.opened.set()
                         await self.begun.wait()
+                        if isinstance(found, ExactSource):
+                            found.go_to(self._taken)
                         await self._send_all(found)
                 finally:
                     self.opened.set()
                     if self.begun.is_set():
-                        self._link.put(frame(END, self._number))
+                        self.link.put(frame(END, self._number))
         except Broken:
             pass  # the shim has gone, which others tell
 
@@ -73,4 +88,4 @@ class Outgoing:
                 return
             self._allowed -= count
             HEADER.pack_into(room, 0, DATA, self._number, count)
-            await self._link.send(room[: HEADER.size + count])
+            await self.link.send(room[: HEADER.size + count])

@@ -125,6 +125,8 @@ class ResumedShim(Shim):
             return
         resumed = decoded(payload, Resumed)
         if resumed.token == self._token:  # else it was for one that was killed as well
+            if resumed.error is None:
+                self._table.resume(resumed.inputs)
             self._resumed.set(resumed)
 
     def _dispatch_control(self, kind: int, stream: int, payload: memoryview) -> None:

@@ -40,6 +40,21 @@ class StreamTable:
         self.link = link
         for incoming in self.incoming.values():
             incoming.link = link
+        for outgoing in self.outgoing.values():
+            outgoing.link = link
+
+    def resume(self, inputs: Mapping[str, tuple[int, int]]) -> None:
+        """Go on to send where another supervisor was killed.
+
+        Args:
+            inputs: How many bytes of a stream the shim has, and how many more it takes, by number.
+                A stream that is missing has ended there.
+        """
+        for number, outgoing in self.outgoing.items():
+            if (found := inputs.get(str(number))) is not None:
+                outgoing.resume(*found)
+            else:
+                outgoing.close()
 
     def begin_at(self, number: int) -> None:
         """Use higher numbers than another supervisor has."""

@@ -54,8 +54,9 @@ twice.
              a supervisor that has died. No REPLY, but an EVENT: over srun {"token", "error"}; else
              as the first frame over the new direct connection, which takes the place of the last,
              {"token", "times": how often it was, "targets": by id {"started": bool, "ended":
-             [wait status, memory] or null}}. What was not written is sent again, and the END.
-             Numbers of calls begin anew
+             [wait status, memory] or null}, "inputs": by number of each stream to a container that
+             has not ended, [how many of its bytes have come, how many more may be sent]}. What was
+             not written is sent again, and the END. Numbers of calls begin anew
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;
              streams; joins: the ids of the containers whose namespaces it enters, by the type
              that `linux.namespaces` has of these, without a path; variables: what its programs

@@ -291,7 +291,8 @@ class Shim:
             self._alone = None
         self._use(sock)
         forget_others(self._containers, call["targets"])
-        self._tell(EVENT, **answer, targets=state_of(self._containers))
+        inputs = self._streams.inputs()
+        self._tell(EVENT, **answer, targets=state_of(self._containers), inputs=inputs)
         self._streams.resume(call["written"])
 
     def _end(self) -> None:

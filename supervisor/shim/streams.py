@@ -66,6 +66,10 @@ class Streams:
         for number, source in list(self._sources.items()):
             source.resume(int(written.get(str(number), 0)))
 
+    def inputs(self) -> "dict[str, tuple[int, int]]":
+        """Return how many bytes of each sink have come, and how many more may; begin there."""
+        return {str(number): sink.resume() for number, sink in self._sinks.items()}
+
     def forget_sink(self, number: int) -> None:
         """Forget what has ended."""
         self._sinks.pop(number, None)
@@ -223,7 +227,7 @@ class Sink:
         """Use `Streams.sink`."""
         self._streams, self._number, self._fd = streams, number, -1
         self._pending = bytearray()
-        self._written = 0
+        self._taken = self._written = 0
         self._ends = self._terminal = False
         if fd >= 0:
             self._set(fd)
@@ -248,8 +252,14 @@ class Sink:
         if len(self._pending) + len(data) > WINDOW:
             raise BrokenFrame(f"stream {self._number}: more than its window")
         self._ends = self._ends or end
+        self._taken += len(data)
         self._pending += data
         self._flush()
+
+    def resume(self) -> "tuple[int, int]":
+        """Return how many bytes have come, and how many more may: credit may have been lost."""
+        self._written = 0
+        return self._taken, WINDOW - len(self._pending)
 
     def close(self) -> None:
         """End without a word."""

@@ -26,7 +26,7 @@ from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost
-from scrun.supervisor.nodes.lasting import OUTPUTS, ResumedEnds
+from scrun.supervisor.nodes.lasting import STREAMS, ResumedEnds
 from scrun.supervisor.nodes.listening import NotReached
 from scrun.supervisor.nodes.resumed import ResumedShim, reconnected
 
@@ -152,10 +152,13 @@ class AdoptedShimJob(ShimJob):
         )
         left = self.found.fds
         ends = ResumedEnds(
-            {name: left.pop(name) for name in [*left] if name.startswith(OUTPUTS)},
+            {name: left.pop(name) for name in [*left] if name.startswith(STREAMS)},
             request.deposit,
         )
-        fields = {name: facts["streams"][name] for name in ends.written}
+        numbers = facts["streams"]
+        fields = {name: numbers[name] for name in ends.written}
+        if ends.has_input and "stdin" in numbers:
+            fields["stdin"] = numbers["stdin"]
         async with unwrapped() as nursery:
             streams = shim.resumed_streams(fields, self._child_env, request.journal, ends)
             async with streams:

@@ -4,8 +4,12 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -27,6 +31,31 @@ def kill_supervisor(site: Site) -> None:
     [supervisor] = wait_until("one supervisor", site.supervisors, 20)
     os.kill(supervisor, signal.SIGKILL)
     wait_while("the killed", lambda: supervisor in site.supervisors())
+
+
+def kill_now_and_then(site: Site, dice: random.Random, times: int) -> None:
+    """SIGKILL for whichever supervisors there are, several times."""
+    for _ in range(times):
+        time.sleep(dice.uniform(0, 0.4))
+        for supervisor in site.supervisors():
+            signal_quietly(supervisor, signal.SIGKILL)
+
+
+@contextmanager
+def written(to: int, data: bytes) -> Iterator[None]:
+    """Write all of it beside the block, then close the descriptor."""
+
+    def write() -> None:
+        with open(to, "wb", buffering=0) as pipe, suppress(BrokenPipeError):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[pipe.write(rest) :]
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    yield
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def adoptions(life: Life) -> int:
@@ -68,10 +97,7 @@ def test_no_byte_is_lost_or_doubled_however_often_it_dies(
     """At any moment: while it reads, writes, or adopts."""
     site = make_site("slurm-user")
     life = site.shell(_COUNT.format(300_000)).created(60).start(60)
-    for _ in range(6):
-        time.sleep(dice.uniform(0, 0.4))
-        for supervisor in site.supervisors():
-            signal_quietly(supervisor, signal.SIGKILL)
+    kill_now_and_then(site, dice, 6)
     assert life.wait(90) == 7
     assert output(life) == numbers(300_000)
     assert adoptions(life)
@@ -104,10 +130,14 @@ def test_one_that_ends_meanwhile_has_its_status(make_site: MakeSite) -> None:
     end(life)
 
 
-def test_a_slow_reader_gets_all(make_site: MakeSite) -> None:
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_slow_reader_gets_all(make_site: MakeSite, kind: str) -> None:
     """What nobody has read yet is in pipes, and on the node."""
     site = make_site("slurm-user")
-    readable, writable = os.pipe()
+    if kind == "pipe":
+        readable, writable = os.pipe()
+    else:
+        readable, writable = (one.detach() for one in socket.socketpair())
     life = site.shell(_COUNT.format(400_000), stdout=writable).created(60).start(60)
     os.close(writable)
     time.sleep(2)
@@ -125,10 +155,7 @@ def test_output_to_a_file(make_site: MakeSite, dice: random.Random) -> None:
     path = site.base / "l" / "output"
     with path.open("wb") as file:
         life = site.shell(_COUNT.format(200_000), stdout=file.fileno()).created(60).start(60)
-    for _ in range(3):
-        time.sleep(dice.uniform(0, 0.4))
-        for supervisor in site.supervisors():
-            signal_quietly(supervisor, signal.SIGKILL)
+    kill_now_and_then(site, dice, 3)
     assert life.wait(60) == 7
     assert path.read_bytes() == numbers(200_000)
     path.unlink()
@@ -176,6 +203,76 @@ def test_the_keeper_may_die_first(make_site: MakeSite) -> None:
     [keeper] = wait_until("the keeper", keepers)
     os.kill(keeper, signal.SIGKILL)
     wait_until("another keeper", lambda: keepers() not in ([], [keeper]), 20)
+    kill_supervisor(site)
+    life.kill("USR1")
+    assert life.wait(30) == 7
+    end(life)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "file"])
+def test_input_arrives_once_however_often_it_dies(
+    make_site: MakeSite, dice: random.Random, kind: str
+) -> None:
+    """Lines go in and come back, and the end of the input ends the container."""
+    site = make_site("slurm-user")
+    data = numbers(150_000)
+    if kind == "pipe":
+        stdin, to = os.pipe()
+    elif kind == "socket":
+        stdin, to = (one.detach() for one in socket.socketpair())
+    else:
+        path = site.base / "l" / "input"
+        path.write_bytes(data)
+        stdin, to = os.open(path, os.O_RDONLY), os.open("/dev/null", os.O_WRONLY)
+    life = site.shell("while read n; do echo $n; done; exit 7", stdin=stdin).created(60).start(60)
+    os.close(stdin)
+    with written(to, data):
+        kill_now_and_then(site, dice, 6)
+        assert life.wait(90) == 7
+    assert output(life) == data
+    assert adoptions(life)
+    if kind == "file":
+        path.unlink()
+    end(life)
+
+
+def test_what_was_typed_before_it_died_is_there(make_site: MakeSite) -> None:
+    """Nobody reads it before; and the end of the input, which nobody tells again."""
+    site = make_site("slurm-user")
+    script = "echo up; until [ -e /gate ]; do sleep 0.01; done; cat; exit 7"
+    life = site.shell(script, stdin="pipe").created(60).start(60).says("up", 30)
+    os.write(life.stdin, b"before\n")
+    time.sleep(0.5)
+    kill_supervisor(site)
+    os.write(life.stdin, b"between\n")
+    wait_until("it is adopted", lambda: adoptions(life), 20)
+    os.write(life.stdin, b"after\n")
+    life.close_stdin()
+    time.sleep(0.5)
+    kill_supervisor(site)
+    wait_until("it is adopted again", lambda: adoptions(life) == 2, 20)
+    (site.rootfs / "gate").touch()
+    assert life.wait(30) == 7
+    assert output(life) == b"up\nbefore\nbetween\nafter\n"
+    end(life)
+
+
+def test_a_writer_sees_that_the_container_has_closed_its_input(make_site: MakeSite) -> None:
+    site = make_site("slurm-user")
+    script = "read line; exec <&-; echo $line; trap 'exit 7' USR1; while :; do sleep 0.05; done"
+    life = site.shell(script, stdin="pipe").created(60).start(60)
+    kill_supervisor(site)
+    os.write(life.stdin, b"up\n")
+    life.says("up", 30)
+
+    def is_closed() -> bool:
+        try:
+            os.write(life.stdin, b"more\n")
+        except BrokenPipeError:
+            return True
+        return False
+
+    wait_until("nobody reads it", is_closed, 20)
     kill_supervisor(site)
     life.kill("USR1")
     assert life.wait(30) == 7

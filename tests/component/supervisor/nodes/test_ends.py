@@ -59,7 +59,7 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             def refuse(fd: int, mode: int) -> int:
                 raise PermissionError(13, "Permission denied")
 
-            monkeypatch.setattr(ends, "_open_again", refuse)
+            monkeypatch.setattr(ends, "open_again", refuse)
 
     return take
 

@@ -94,7 +94,7 @@ async def test_both_ways(
         def refuse(fd: int, mode: int) -> int:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(ends, "_open_again", refuse)
+        monkeypatch.setattr(ends, "open_again", refuse)
     master, slave = terminal
     resize(slave, 33, 99)
     before, flags = termios.tcgetattr(slave), fcntl.fcntl(slave, fcntl.F_GETFL)

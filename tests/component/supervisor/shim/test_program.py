@@ -18,9 +18,11 @@ import pytest
 from scrun.supervisor.shim.frames import (
     CALL,
     DATA,
+    PIECE,
     PROTOCOL,
     SCRIPT_OUTPUT,
     UNREACHED,
+    WINDOW,
     frame,
     proof,
 )
@@ -410,6 +412,33 @@ def test_another_supervisor_gets_what_was_not_written(plain: Shim) -> None:
     resume(plain, ["a"], {stdout: 10})
     assert plain.call("delete", id="a") == {}
     assert plain.close() == (137, "")  # as the last container, which was deleted
+
+
+def test_another_supervisor_learns_what_has_come(plain: Shim) -> None:
+    """Of an input that nobody reads: credit for it was lost, too."""
+    connect(plain)
+    streams = plain.streams("stdin")
+    stdin = streams["stdin"]
+    plain.run("a", "sleep", "1000", streams=streams)
+    plain.write(stdin, bytes(600_000), end=False)
+    assert plain.call("resize", id="a", rows=1, columns=1) == {}  # it has read all before
+    plain.die()
+    [[taken, room]] = resume(plain, ["a"], {})["inputs"].values()
+    assert taken == 600_000
+    assert WINDOW - 600_000 < room < WINDOW  # some is in the pipe
+    for _ in range(2):
+        while room:
+            piece = min(room, PIECE)
+            plain.send(DATA, stdin, bytes(piece))
+            taken, room = taken + piece, room - piece
+        assert plain.call("resize", id="a", rows=1, columns=1) == {}  # it was not too much
+        plain.die()
+        assert resume(plain, ["a"], {})["inputs"] == {str(stdin): [taken, room]}
+    assert plain.call("signal", id="a", number=9, all=True) == {}
+    plain.ended("a")
+    plain.die()
+    assert resume(plain, ["a"], {})["inputs"] == {}
+    assert plain.close() == (137, "")
 
 
 def test_another_supervisor_that_cannot_be_reached(plain: Shim) -> None:

@@ -1,0 +1,233 @@
+"""Input that is read exactly, whenever its reader is killed."""
+
+import fcntl
+import os
+import pty
+import random
+import signal
+import socket
+import struct
+import time
+import tty
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import trio
+
+from scrun.supervisor.children.processes import ChildEnv
+from scrun.supervisor.nodes.exact_source import PIPE, RING, ExactSource
+from scrun.supervisor.nodes.lasting import Keeping, LastingEnds, ResumedEnds
+from scrun.supervisor.shim.frames import WINDOW
+
+ENV = ChildEnv({})
+DATA = b"".join(b"%07d\n" % number for number in range(300_000))
+Kind = Literal["pipe", "terminal", "socket", "file"]
+
+
+class Kept(Keeping):
+    """Keeps descriptors in this process."""
+
+    def __init__(self) -> None:
+        self.fds: dict[str, int] = {}
+        self.why = ""
+
+    def hold(self, fds: Mapping[str, int]) -> None:
+        self.drop(*fds)
+        self.fds.update({name: os.dup(fd) for name, fd in fds.items()})
+
+    def drop(self, *beginnings: str) -> None:
+        for name in [name for name in self.fds if name.startswith(beginnings)]:
+            os.close(self.fds.pop(name))
+
+    def give_up(self, why: str) -> None:
+        self.why = why
+
+    def copies(self) -> dict[str, int]:
+        return {name: os.dup(fd) for name, fd in self.fds.items()}
+
+
+def ends(kind: Kind, tmp_path: Path) -> tuple[int, int]:
+    """Return what is to be read, and what to write to."""
+    if kind == "pipe":
+        return os.pipe()
+    if kind == "terminal":
+        ours, theirs = pty.openpty()
+        tty.setraw(theirs)
+        return theirs, ours
+    if kind == "socket":
+        one, other = socket.socketpair()
+        return one.detach(), other.detach()
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    return os.open(path, os.O_RDONLY), -1
+
+
+def write_all(to: int, size: int) -> int:
+    """Write DATA in a process of its own."""
+    if pid := os.fork():
+        return pid
+    try:
+        rest = memoryview(DATA)[:size]
+        while rest:
+            rest = rest[os.write(to, rest[:5000]) :]
+    finally:
+        os._exit(0)
+
+
+async def read_on(kept: Kept, at: int, to: int) -> None:
+    """Be a supervisor: give away what is read, with the number of its first byte."""
+    async with ResumedEnds(kept.copies(), kept).source() as source:
+        assert isinstance(source, ExactSource)
+        source.go_to(at)
+        room = memoryview(bytearray(WINDOW // 8))
+        while count := await source.read_into(room):
+            piece = bytes(room[:count])
+            os.write(to, struct.pack("QQ", at, count) + piece)
+            at += count
+
+
+def pieces(fd: int) -> tuple[int, bytes] | None:
+    """Take what came whole, as the shim does; None if a kill has cut it off."""
+    head = os.read(fd, 16)
+    if len(head) < 16:
+        return None
+    at, count = struct.unpack("QQ", head)
+    piece = b""
+    while len(piece) < count:
+        more = os.read(fd, count - len(piece))
+        if not more:
+            return None
+        piece += more
+    return at, piece
+
+
+@pytest.mark.parametrize("kind", ["pipe", "terminal", "socket", "file"])
+def test_each_byte_once(kind: Kind, tmp_path: Path, dice: random.Random) -> None:
+    """The reader is killed many times. The shim knows how many bytes it has."""
+    size = len(DATA) if kind != "terminal" else len(DATA) // 4
+    source, to = ends(kind, tmp_path)
+    kept = Kept()
+
+    async def begin() -> None:
+        """Give away the first bytes, and be killed."""
+        async with LastingEnds((source, 1, 2), ENV, kept).source() as found:
+            room = memoryview(bytearray(10))
+            assert await found.read_into(room) == 10
+            assert bytes(room) == DATA[:10]
+            kept.fds = {name: os.dup(fd) for name, fd in kept.fds.items()}
+            kept.drop = lambda *_: None  # type: ignore[method-assign]
+
+    writer = write_all(to, size) if to >= 0 else 0
+    trio.run(begin)
+    kept.drop = Kept.drop.__get__(kept)  # type: ignore[method-assign]
+    os.close(source)
+    got, kills = bytearray(DATA[:10]), 0
+    if writer and kind != "terminal":
+        os.close(to)
+    while len(got) < size:
+        reads, writes = os.pipe()
+        fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 1 << 20)
+        if (pid := os.fork()) == 0:
+            try:
+                trio.run(read_on, kept, len(got), writes)
+            finally:
+                os._exit(0)
+        os.close(writes)
+        until = time.monotonic() + dice.uniform(0.05, 0.4)
+        while time.monotonic() < until and len(got) < size and (piece := pieces(reads)):
+            at, content = piece
+            assert at == len(got)
+            got += content
+            if dice.random() < 0.5:
+                break  # and what it has read besides did not arrive
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reads)
+        kills += 1
+    assert bytes(got) == DATA[:size]
+    assert kills > 3
+    if writer:
+        os.waitpid(writer, 0)
+    with suppress(OSError):
+        os.close(to)
+
+
+@pytest.mark.parametrize("read", [0, 4])
+async def test_who_was_about_to_read_has_not_read(read: int) -> None:
+    """It was killed between the note and the read, or between the read and the note."""
+    readable, writable = os.pipe()
+    kept = Kept()
+    os.write(writable, b"abc1234")
+    async with LastingEnds((readable, 1, 2), ENV, kept).source() as source:
+        assert isinstance(source, ExactSource)
+        room = memoryview(bytearray(3))
+        assert await source.read_into(room) == 3
+        ring = source._ring
+        assert ring is not None
+        os.splice(readable, source._pipe, 4)
+        ring.begin(4, 4)
+        os.readv(source._pipe, [ring.at(3, read)])
+        others = kept.copies()
+    async with ResumedEnds(others, Kept()).source() as successor:
+        assert isinstance(successor, ExactSource)
+        successor.go_to(3)
+        room = memoryview(bytearray(10))
+        assert await successor.read_into(room) == 4
+        assert bytes(room[:4]) == b"1234"
+        os.close(writable)
+        assert await successor.read_into(room) == 0
+    os.close(readable)
+
+
+async def test_what_has_not_arrived_outlives_the_end() -> None:
+    """The end was read, and another supervisor tells it again, after the bytes before."""
+    readable, writable = os.pipe()
+    kept = Kept()
+    os.write(writable, b"abc")
+    os.close(writable)
+    room = memoryview(bytearray(10))
+    async with LastingEnds((readable, 1, 2), ENV, kept).source() as source:
+        assert await source.read_into(room) == 3
+        assert await source.read_into(room) == 0
+    os.close(readable)
+    assert list(kept.fds) == [RING]
+    resumed = ResumedEnds(kept.copies(), kept)
+    assert resumed.has_input
+    async with resumed.source() as successor:
+        assert isinstance(successor, ExactSource)
+        successor.go_to(1)
+        assert await successor.read_into(room) == 2
+        assert bytes(room[:2]) == b"bc"
+        assert await successor.read_into(room) == 0
+
+
+async def test_a_writer_sees_that_nobody_reads() -> None:
+    readable, writable = os.pipe()
+    kept = Kept()
+    async with LastingEnds((readable, 1, 2), ENV, kept).source() as source:
+        os.close(readable)
+        os.write(writable, b"abc")
+        assert await source.read_into(memoryview(bytearray(10))) == 3
+        assert PIPE in kept.fds
+    with pytest.raises(BrokenPipeError):
+        os.write(writable, b"more")
+    os.close(writable)
+
+
+@pytest.mark.parametrize("kind", ["messages", "device"])
+async def test_what_cannot_be_moved_is_not_kept(kind: str) -> None:
+    if kind == "device":
+        fds = [os.open("/dev/zero", os.O_RDONLY)]
+    else:
+        fds = [one.detach() for one in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
+        os.write(fds[1], b"\0")
+    kept = Kept()
+    async with LastingEnds((fds[0], 1, 2), ENV, kept).source() as source:
+        assert await source.read_into(memoryview(bytearray(1))) == 1
+    assert "cannot be handed over" in kept.why
+    assert not kept.fds
+    for fd in fds:
+        os.close(fd)
