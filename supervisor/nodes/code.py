@@ -16,18 +16,19 @@ import sys
 import zlib
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
-from types import CodeType
 
 import msgspec
 
 from scrun.core.paths import packages
+from scrun.supervisor.nodes.lean_code import lean
 
 PACKAGE = "scrun.supervisor.shim"
+_ABOVE = ("scrun", "scrun.supervisor")  # packages, which are empty there
 _VARIABLE = 100_000  # characters; the kernel takes 128 KiB
 
 
 class Sources:
-    """Whether shims get their sources, too, a third of the code: srun has it in memory four times.
+    """Whether shims get their sources, too, half of the code: srun has it in memory four times.
 
     They do until one did not need them. One that lacks them says so (`NEEDS_SOURCES` of
     `supervisor.nodes.boot`), and then all get them.
@@ -74,20 +75,34 @@ def _code(*, with_sources: bool) -> bytes:
     in hexadecimal. Then, compressed by zlib, the sources by their modules' names as JSON (or
     nothing), and the same compiled, by `marshal`.
     """
+    text = zlib.compress(msgspec.json.encode(_sources())) if with_sources else b""
+    line = f"{len(text)} {MAGIC_NUMBER.hex()}\n"
+    return line.encode() + text + _compiled()
+
+
+def _files() -> dict[str, str]:
+    """Return the shim's files by the names of their modules."""
     folder = os.path.join(packages(), *PACKAGE.split("."))
-    sources: dict[str, str] = {"scrun": "", "scrun.supervisor": ""}
-    compiled: dict[str, CodeType | None] = {
-        name: compile("", name, "exec", dont_inherit=True) for name in sources
+    stems = sorted(file.removesuffix(".py") for file in os.listdir(folder) if file.endswith(".py"))
+    return {
+        PACKAGE if stem == "__init__" else f"{PACKAGE}.{stem}": os.path.join(folder, f"{stem}.py")
+        for stem in stems
     }
-    for file in sorted(os.listdir(folder)):
-        stem, end = os.path.splitext(file)
-        if end != ".py":
-            continue
-        name = PACKAGE if stem == "__init__" else f"{PACKAGE}.{stem}"
-        path = os.path.join(folder, file)
+
+
+def _sources() -> dict[str, str]:
+    sources = dict.fromkeys(_ABOVE, "")
+    for name, path in _files().items():
         with open(path, encoding="utf-8") as source:
             sources[name] = source.read()
-        compiled[name] = SourceFileLoader(name, path).get_code(name)  # from its cache
-    text = zlib.compress(msgspec.json.encode(sources)) if with_sources else b""
-    line = f"{len(text)} {MAGIC_NUMBER.hex()}\n"
-    return line.encode() + text + zlib.compress(marshal.dumps(compiled))
+    return sources
+
+
+@functools.cache
+def _compiled() -> bytes:
+    compiled = {name: compile("", name, "exec", dont_inherit=True) for name in _ABOVE}
+    for name, path in _files().items():
+        code = SourceFileLoader(name, path).get_code(name)  # from its cache
+        assert code is not None
+        compiled[name] = lean(code)
+    return zlib.compress(marshal.dumps(compiled))

@@ -42,8 +42,10 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "notes.txt").write_text("not a module")
     monkeypatch.setattr(module, "packages", lambda: str(tmp_path))
     variables.cache_clear()
+    module._compiled.cache_clear()
     yield folder
     variables.cache_clear()
+    module._compiled.cache_clear()
 
 
 def booted(env: dict[str, str], content: bytes = b"") -> "subprocess.CompletedProcess[bytes]":

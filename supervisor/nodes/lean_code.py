@@ -1,0 +1,71 @@
+"""Makes compiled modules small: without columns in tracebacks, and without docstrings of functions.
+
+The shim's code is in srun's environment, of which srun has several copies in memory.
+"""
+
+import inspect
+import opcode
+import sys
+from types import CodeType
+
+# Objects/locations.md in CPython, the same from 3.11 to 3.14: an entry's first byte has bit 7 set,
+# its kind in bits 3 to 6, and in bits 0 to 2 its length less one.
+_NO_COLUMNS, _NO_LINE = 13, 15
+_UNIT, _LONGEST = 2, 8
+_HAS_DOCSTRING = 0x4000000  # a flag since 3.14; before that all functions have a place for one
+_LOADS = frozenset(opcode.hasconst)
+_FUNCTION = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
+
+
+def lean(code: CodeType) -> CodeType:
+    """Return code that does the same; tracebacks name its lines only.
+
+    Args:
+        code: A module's, or what is in it.
+    """
+    consts = [lean(const) if isinstance(const, CodeType) else const for const in code.co_consts]
+    if _has_docstring(code):
+        consts[0] = None
+    return code.replace(co_consts=tuple(consts), co_linetable=_lines(code))
+
+
+def _has_docstring(code: CodeType) -> bool:
+    """Tell whether the first constant is a docstring, and nothing else."""
+    if sys.version_info >= (3, 14):
+        has_one = bool(code.co_flags & _HAS_DOCSTRING)
+    else:
+        is_function = code.co_flags & _FUNCTION == _FUNCTION and not code.co_name.startswith("<")
+        has_one = is_function and bool(code.co_consts) and isinstance(code.co_consts[0], str)
+    return has_one and not _uses_first_constant(code.co_code)
+
+
+def _uses_first_constant(instructions: bytes) -> bool:
+    """A function's own text may be the same; what only looks like an instruction does no harm."""
+    pairs = zip(instructions[::_UNIT], instructions[1::_UNIT], strict=True)
+    return any(argument == 0 and operation in _LOADS for operation, argument in pairs)
+
+
+def _lines(code: CodeType) -> bytes:
+    """Return the table of lines without columns."""
+    table = bytearray()
+    last = code.co_firstlineno
+    for start, end, line in code.co_lines():
+        for at in range(start, end, _LONGEST * _UNIT):
+            length = min(_LONGEST, (end - at) // _UNIT)
+            kind = _NO_LINE if line is None else _NO_COLUMNS
+            table.append(0x80 | kind << 3 | length - 1)
+            if line is not None:
+                table += _varint(line - last)
+                last = line
+    return bytes(table)
+
+
+def _varint(number: int) -> bytes:
+    """Return a number with a sign in groups of six bits, the least significant first."""
+    left = -number << 1 | 1 if number < 0 else number << 1
+    groups = bytearray()
+    while left > 0x3F:
+        groups.append(0x40 | left & 0x3F)
+        left >>= 6
+    groups.append(left)
+    return bytes(groups)
