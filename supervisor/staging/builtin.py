@@ -89,18 +89,19 @@ class BuiltIn:
             trio.from_thread.run(carry_out, command, request, "copying the root file system")
 
         overlays = None
-        if settings.overlay == "mount":
-            cache = cache_of(request.child_env.environment, "layers.json")
-            if isinstance(job, OnNodes):
-                images = await in_thread(images_for, self._all_settings, request, abandon=True)
-                overlays = Overlays(
-                    lambda script: trio.from_thread.run(_ask, job, script),
-                    cache,
-                    images,
-                    tasks=job.separate_tasks,
-                )
-            elif not target.elsewhere:
-                overlays = Overlays(_ask_here, cache, keeps=False)
+        wanted = settings.overlay == "mount"
+        cache = cache_of(request.child_env.environment, "layers.json")
+        if isinstance(job, OnNodes):
+            images = await in_thread(images_for, self._all_settings, request, abandon=True)
+            overlays = Overlays(
+                lambda script: trio.from_thread.run(_ask, job, script),
+                cache,
+                images,
+                wanted=wanted,
+                tasks=job.separate_tasks,
+            )
+        elif wanted and not target.elsewhere:
+            overlays = Overlays(_ask_here, cache, keeps=False)
 
         with trio.move_on_after(settings.timeout) as patience:
             # the thread always ends, and leaves nothing behind if it fails

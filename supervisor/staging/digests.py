@@ -1,10 +1,11 @@
 """Tells by digests what the layers of an engine's store contain, from the store's own records.
 
 podman and buildah have `overlay/ID/diff`, and all their layers in `overlay-layers/layers.json`.
-docker has `overlay2/ID/diff`, and for each layer of an image a directory in `image/overlay2/
-layerdb/sha256`. containerd has `snapshots/ID/fs`, and in `metadata.db` what each is: the digest of
-the layer with all below it. A layer that no record names, such as a container's own, has no
-digest. Everything here blocks.
+With the driver vfs they have `vfs/dir/ID`: a layer with all below it. docker has
+`overlay2/ID/diff`, and for each layer of an image a directory in `image/overlay2/layerdb/sha256`.
+containerd has `snapshots/ID/fs`, and in `metadata.db` what each is: the digest of the layer with
+all below it. A layer that no record names, such as a container's own, has no digest. Everything
+here blocks.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from scrun.supervisor.staging.bolt import Bolt, Damaged
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_FILES = ("layers.json", "volatile-layers.json")
+_DIR_OF_VFS = re.compile(r"(.+)/vfs/dir/([0-9a-f]{64})", re.DOTALL)
+_ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LONGEST = 256 << 20
 _SHORT = 4096
 _ATTEMPTS = 10
@@ -44,6 +48,7 @@ class _Layer(msgspec.Struct, frozen=True):
     """One of layers.json, in part."""
 
     id: str
+    parent: str = ""
     digest: str = msgspec.field(name="diff-digest", default="")
     size: int = msgspec.field(name="diff-size", default=0)
     uidmap: Any = None
@@ -59,6 +64,9 @@ def contents(layers: Sequence[str]) -> list[Content | None]:
     stores: dict[str, dict[str, Content]] = {}
     found: list[Content | None] = []
     for layer in layers:
+        if (dir_of_vfs := _DIR_OF_VFS.fullmatch(layer)) is not None:
+            found.append(_chain(dir_of_vfs[1], dir_of_vfs[2]))
+            continue
         store, name, last = _parts(layer)
         if last not in ("diff", "fs"):
             found.append(None)
@@ -66,6 +74,37 @@ def contents(layers: Sequence[str]) -> list[Content | None]:
         if store not in stores:
             stores[store] = dict(_read(store))
         found.append(stores[store].get(name))
+    return found
+
+
+def parent_of(layer: str) -> str | None:
+    """Return the directory that podman's driver vfs has made another one from; None if unknown."""
+    if (found := _DIR_OF_VFS.fullmatch(layer)) is None:
+        return None
+    record = _records(found[1]).get(found[2])
+    if record is None or not _ID.fullmatch(record.parent):
+        return None
+    return os.path.join(os.path.dirname(layer), record.parent)
+
+
+def _chain(root: str, name: str) -> Content | None:
+    """Return what a directory of podman's driver vfs contains: the layer with all below it."""
+    records = _records(root)
+    digests, size = [], 0
+    while name:
+        layer = records.pop(name, None)  # no layer twice
+        if layer is None or (content := _content(layer)) is None:
+            return None
+        digests.append(content.digest)
+        size += content.size
+        name = layer.parent
+    return Content(f"vfs {' '.join(digests)}", size)
+
+
+def _records(root: str) -> dict[str, _Layer]:
+    found: dict[str, _Layer] = {}
+    for name in _FILES:
+        found |= {layer.id: layer for layer in _layers(os.path.join(root, "vfs-layers", name))}
     return found
 
 
@@ -80,22 +119,31 @@ def _read(store: str) -> Iterator[tuple[str, Content]]:
     if driver == "snapshots":
         yield from _of_containerd(os.path.join(root, "metadata.db"))
         return
-    for name in ("layers.json", "volatile-layers.json"):
+    for name in _FILES:
         yield from _of_podman(os.path.join(root, f"{driver}-layers", name))
     yield from _of_docker(os.path.join(root, "image", driver, "layerdb", "sha256"))
 
 
 def _of_podman(path: str) -> Iterator[tuple[str, Content]]:
+    for layer in _layers(path):
+        if (content := _content(layer)) is not None:
+            yield layer.id, content
+
+
+def _layers(path: str) -> list[_Layer]:
     try:
-        layers = msgspec.json.decode(read_trusted(path, limit=_LONGEST), type=list[_Layer])
+        return msgspec.json.decode(read_trusted(path, limit=_LONGEST), type=list[_Layer])
     except (OSError, msgspec.DecodeError):
-        return
-    for layer in layers:
-        if _DIGEST.fullmatch(layer.digest):
-            # for containers with ids of their own podman has copies with other owners
-            maps = [layer.uidmap, layer.gidmap] if layer.uidmap or layer.gidmap else []
-            own = msgspec.json.encode(maps).decode() if maps else ""
-            yield layer.id, Content(layer.digest + own, layer.size)
+        return []
+
+
+def _content(layer: _Layer) -> Content | None:
+    if not _DIGEST.fullmatch(layer.digest):
+        return None
+    # for containers with ids of their own podman has copies with other owners
+    maps = [layer.uidmap, layer.gidmap] if layer.uidmap or layer.gidmap else []
+    own = msgspec.json.encode(maps).decode() if maps else ""
+    return Content(layer.digest + own, layer.size)
 
 
 def _of_docker(path: str) -> Iterator[tuple[str, Content]]:

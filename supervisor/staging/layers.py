@@ -16,6 +16,7 @@ import msgspec
 
 from scrun.supervisor.staging.copies import is_set
 from scrun.supervisor.staging.overlay_options import Overlay, Unusable, is_plain, opaque, parse
+from scrun.supervisor.staging.plain import layers_of
 
 if TYPE_CHECKING:
     from scrun.supervisor.staging.survey import MountPoint
@@ -44,10 +45,10 @@ def overlay_of(mount: MountPoint, rootfs: str) -> Overlay:
     """Return the layers that a root file system is mounted from, with absolute paths.
 
     Raises:
-        Unusable: It is no overlay, or a layer is not there.
+        Unusable: It is no overlay, nor a directory of podman's vfs; or a layer is not there.
     """
     if mount.point != rootfs or mount.root != "/":
-        raise Unusable("are not known: it is not a mount of its own")
+        return layers_of(rootfs)
     if mount.kind == _FUSE:
         overlay = _recorded(mount.point)
     elif mount.kind == "overlay":
@@ -117,7 +118,7 @@ def top_level(rootfs: str, overlay: Overlay) -> TopLevel:
 
 def _sources(name: str, overlay: Overlay) -> tuple[int, ...]:
     """Return the layers of a directory, as the kernel finds them."""
-    marks = _FUSES_OWN if overlay.by_fuse else (opaque(users=overlay.users),)
+    marks = _FUSES_OWN if overlay.by_fuse else (opaque(users=overlay.users),) * (not overlay.plain)
     found = []
     for number, layer in enumerate(overlay.layers):
         path = os.path.join(layer, name)

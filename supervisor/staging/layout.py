@@ -34,6 +34,7 @@ from scrun.supervisor.staging.copies import OPEN, Room, copy_all, copy_entry
 from scrun.supervisor.staging.foreign import foreign_in
 from scrun.supervisor.staging.node_trial import TRIAL, Refused, Trial
 from scrun.supervisor.staging.overlay_options import Unusable, opaque, options_of
+from scrun.supervisor.staging.plain import write_difference
 from scrun.supervisor.staging.read_only import make_mount_points
 from scrun.supervisor.staging.short_link import folder_of
 from scrun.supervisor.staging.strangers import copy_foreign
@@ -199,7 +200,11 @@ class Layout:
                 raise Unusable(f"are only on this machine, and no record has a digest of {layer}")
             copied = self._path("mine", str(number))
             os.mkdir(copied, 0o700)
-            self._stored.copy(number, copied)
+            if self._overlay.plain:
+                image = self._overlay.layers[1]
+                write_difference(layer, image, copied, Room(), owners=self._owners)
+            else:
+                self._stored.copy(number, copied)
             self._layers[number] = copied
 
     def _copy_strangers(self, cache: str) -> frozenset[str]:

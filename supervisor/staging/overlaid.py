@@ -43,6 +43,7 @@ class Overlays(msgspec.Struct, frozen=True):
         cache: The file for what is known of layers.
         images: The store for layers that the node does not see.
         keeps: Whether it may have a directory for what is written.
+        wanted: Whether nodes shall mount overlays at all.
         tasks: How many tasks the container has, with mounts of their own; 0: all have the same.
     """
 
@@ -50,6 +51,7 @@ class Overlays(msgspec.Struct, frozen=True):
     cache: str
     images: Images | None = None
     keeps: bool = True
+    wanted: bool = True
     tasks: int = 1
 
 

@@ -38,12 +38,14 @@ class Overlay(msgspec.Struct, frozen=True):
         why_not: Why a node cannot mount them as they are, though it could mount copies; as the end
             of a sentence about them.
         by_fuse: Whether they may have the marks of fuse-overlayfs.
+        plain: Whether the first is all that the container has, and the other its whole image.
     """
 
     layers: tuple[str, ...]
     users: bool
     why_not: str = ""
     by_fuse: bool = False
+    plain: bool = False
 
 
 def parse(options: str) -> Overlay:

@@ -34,6 +34,7 @@ from scrun.supervisor.staging.mounts import FILES
 from scrun.supervisor.staging.overlaid import LaidOut, lay_out, written_at
 from scrun.supervisor.staging.overlay_options import Unusable, opaque
 from scrun.supervisor.staging.owner import OWNER, Owner, name_in_scratch, read_owner, scratch_of
+from scrun.supervisor.staging.plain import why_unseen
 from scrun.supervisor.staging.policy import fit
 from scrun.supervisor.staging.root import REMEDY, owners_are_lost, rootfs_for_nodes
 from scrun.supervisor.staging.short_link import remove_link
@@ -99,7 +100,7 @@ def stage_in(
         target: The target.
         owner: The owner, for a directory that several share.
         execute: Runs the command that copies a root file system.
-        overlays: How the node mounts overlays; None: the container gets a copy.
+        overlays: How nodes are asked, and mount overlays; None: the container gets a copy.
 
     Raises:
         StagingError: Staging failed; nothing is left behind.
@@ -159,6 +160,8 @@ def _fill(
     if target.elsewhere:
         rootfs, why_copied = rootfs_for_nodes(rootfs, os.path.realpath(bundle), target)
     own = (facts := image_of(bundle, root["path"])) is not None and not facts.writable
+    if target.elsewhere and overlays is not None and not (own or why_copied):
+        why_copied = why_unseen(rootfs, directory, overlays.ask)
     why_one_user = ""
     if own:
         why_copied = why_copied or "is an image, which containers do not change"
@@ -180,7 +183,7 @@ def _fill(
     for file in plan.copies:
         copy(file.source, os.path.join(directory, FILES, file.name))
     image: Image = "copy" if why_copied else ""
-    if why_copied and overlays is not None:
+    if why_copied and overlays is not None and overlays.wanted:
         empty = os.path.join(bundle, EMPTY) if own else ""
         laid, said = _overlaid(plan.config, rootfs, directory, target, overlays, empty)
         notes.append(said)

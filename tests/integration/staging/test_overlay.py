@@ -304,7 +304,9 @@ HIDDEN = 'mount --bind "$0" "$1" && shift && exec "$@"'
 
 
 @contextlib.contextmanager
-def hidden_store(settings: str = "", user: User | None = None) -> Iterator[Podman]:
+def hidden_store(
+    settings: str = "", user: User | None = None, storage: str = "overlay"
+) -> Iterator[Podman]:
     """podman, whose storage is a mount in its own mount namespace."""
     site = Site("slurm", user or ordinary())
     hidden, store = site.base / "hidden", site.base / "s"
@@ -315,7 +317,7 @@ def hidden_store(settings: str = "", user: User | None = None) -> Iterator[Podma
     images = f'[images]\nstore = "{site.base}/images"\n'
     log = f'[log]\nfile = "{site.base / LOG}"\n'
     try:
-        with Podman(site, log + images + settings, before, "overlay") as podman:
+        with Podman(site, log + images + settings, before, storage) as podman:
             yield podman
             # files of subordinate ids
             podman.run("unshare", "rm", "-rf", f"{site.base}/images")
@@ -346,6 +348,37 @@ def test_layers_that_the_nodes_do_not_see() -> None:
         assert COPIED not in said(podman)
         assert len(keys(podman)) == 4
         assert keys(podman) > made
+
+
+def test_vfs_that_the_nodes_do_not_see() -> None:
+    """The image is copied to the store once; of a container, what differs from its image."""
+    with hidden_store(storage="vfs") as podman:
+        build(podman)
+        (podman.site.base / LOG).unlink()
+        as_with_runc(podman)
+        podman.must("start", "--attach", "ours")
+        podman.must(*RUN, "--rm", "layers", "sh", "-c", "test -e /bin/tac; test ! -e /opt/a/new")
+        assert STORED in said(podman)
+        assert COPIED not in said(podman)
+        assert said(podman).count(STORED) == 3
+        assert len(keys(podman)) == 1
+
+
+def test_a_directory_that_the_nodes_do_not_see() -> None:
+    """A bundle of this machine's: no record tells what it is, so it is copied."""
+    with hidden_store() as podman:
+        site = podman.site
+        bundle = site.base / "hidden" / "bundle"
+        bundle.mkdir()
+        run_program(["cp", "-a", str(site.rootfs), str(bundle / "rootfs")])
+        config = {**site.config("true"), "root": {"path": "rootfs"}}
+        (bundle / "config.json").write_text(json.dumps(config))
+        site.user.give(bundle)
+        words = (*podman.prefix, site.command[0], "run", "--bundle", f"{site.base}/s/bundle", "x")
+        done = run_program(words, env=podman.environment, cwd=site.base)
+        assert done.returncode == 0, done.stderr
+        assert "is not there on the node" in said(podman)
+        assert COPIED in said(podman)
 
 
 def test_a_home_of_somebody_else(overlay: Podman) -> None:

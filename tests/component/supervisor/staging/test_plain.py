@@ -1,0 +1,181 @@
+"""Root file systems that are plain directories, where the node does not see them."""
+
+import json
+import os
+import shlex
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scrun.supervisor.staging import plain
+from scrun.supervisor.staging.copies import Room
+from scrun.supervisor.staging.digests import contents, parent_of
+from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.supervisor.staging.plain import why_unseen, write_difference
+from scrun.supervisor.staging.staged_bundle import stage_out
+from scrun.supervisor.staging.survey import MountPoint
+from tests.harness.layers import Image, in_shell, listing
+
+OWN, IMAGE, BASE = (letter * 64 for letter in "abc")
+
+
+class Plain(Image):
+    """A container of podman's driver vfs: a copy of its image's directory."""
+
+    def made(self, change: str = ":") -> None:
+        folder = self.store.parent / "vfs" / "dir"
+        folder.mkdir(parents=True)
+        subprocess.run(["cp", "-a", self.layers[2], folder / IMAGE], check=True)
+        subprocess.run(["cp", "-a", folder / IMAGE, folder / OWN], check=True)
+        self.rootfs = folder / OWN
+        self.config = {"root": {"path": str(self.rootfs)}}
+        in_shell(change, self.rootfs)
+        layers = [
+            {"id": OWN, "parent": IMAGE},
+            {"id": IMAGE, "parent": BASE, "diff-digest": f"sha256:{1:064x}", "diff-size": 7},
+            {"id": BASE, "diff-digest": f"sha256:{2:064x}", "diff-size": 8},
+        ]
+        records = self.store.parent / "vfs-layers"
+        records.mkdir()
+        (records / "layers.json").write_text(json.dumps(layers))
+        self.mounts = [MountPoint("/", "ext4"), MountPoint(str(self.store.parent), "ext4", "8:1")]
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plain]:
+    one = Plain(tmp_path, monkeypatch)
+    one.with_store = True
+    monkeypatch.setattr(plain, "read_mounts", lambda: one.mounts)
+    before = len(os.listdir("/proc/self/fd"))
+    yield one
+    stage_out(str(one.staged))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# what a container of before has left, and the engine
+BEFORE = """
+echo other >etc/passwd; rm -r usr/share/doc bin/ash; mkdir -p new/deep usr/share/doc
+echo x >new/deep/x; ln -s /else usr/link; chmod 600 etc/hosts; rmdir empty; echo file >empty
+rm lib; mkdir lib; echo y >lib/y; chmod 700 bin
+"""
+DURING = (
+    "rm etc/hosts new/deep/x; echo more >>etc/passwd; echo z >usr/z; mkdir -p bin/d/e; echo >lib/q"
+)
+
+
+@pytest.mark.parametrize("rootless", [True, False])
+def test_the_node_mounts_a_copy_of_the_image(
+    image: Plain, tmp_path: Path, *, rootless: bool
+) -> None:
+    image.rootless = rootless
+    image.made(BEFORE)
+    image.hidden(image.store.parent)
+    before = listing(image.rootfs)
+    staged = image.stage()
+    assert staged.image == "store", staged.notes
+    assert staged.copied_from == str(image.rootfs)
+    subprocess.run(["cp", "-a", image.rootfs, tmp_path / "expected"], check=True)
+    in_shell(DURING, tmp_path / "expected")
+    image.run(f"cp -a . {shlex.quote(str(tmp_path))}/seen; {DURING}")
+    assert listing(tmp_path / "seen") == before
+    image.end(staged)
+    assert listing(image.rootfs) == listing(tmp_path / "expected")
+
+
+def test_the_next_container_of_the_image_copies_nothing(image: Plain) -> None:
+    image.made()
+    image.hidden(image.store.parent)
+    assert image.stage().image == "store"
+    assert image.copied == ["dir"]
+    [copied] = image.images.glob("layer-*")
+    other = image.another("other")
+    try:
+        assert other.stage().image == "store"
+    finally:
+        stage_out(str(other.staged))
+    assert list(image.images.glob("layer-*")) == [copied]
+    assert image.copied == ["dir"]
+
+
+def test_what_the_node_sees_is_used_where_it_is(image: Plain) -> None:
+    image.made()
+    staged = image.stage()
+    assert (staged.image, staged.rootfs) == ("", str(image.rootfs))
+    assert len(image.asked) == 1
+    assert not image.images.exists()
+
+
+def test_nobody_is_asked_about_the_mount_of_the_staged_bundle(image: Plain) -> None:
+    image.made()
+    image.mounts = image.mounts[:1]
+    assert image.stage().image == ""
+    assert image.asked == []
+
+
+def test_what_has_no_record_is_copied(image: Plain) -> None:
+    image.made()
+    (image.store.parent / "vfs-layers" / "layers.json").unlink()
+    image.hidden(image.store.parent)
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert "are not known: it is not a mount of its own" in staged.notes[0]
+    assert "is not there on the node" in staged.notes[1]
+
+
+def test_one_node_of_two_does_not_see_it(image: Plain) -> None:
+    image.made()
+    here = f"inode {image.rootfs.stat().st_ino}\n"
+    where = (str(image.rootfs), str(image.staged.parent))
+    assert why_unseen(*where, lambda _: [here, here]) is None
+    assert why_unseen(*where, lambda _: [f"prolog\n{here}", "inode 1\n"])
+    assert why_unseen(*where, lambda _: [here, ""])
+
+    def nobody(script: str) -> list[str]:
+        raise Unusable("cannot be asked")
+
+    assert why_unseen(*where, nobody) is None
+
+
+def test_what_cannot_be_written_to_is_copied(image: Plain) -> None:
+    """A socket or device that the image does not have."""
+    image.made("mkfifo etc/fifo")
+    image.hidden(image.store.parent)
+    staged = image.stage()
+    assert staged.image == "copy", staged.notes
+    assert "device, FIFO or socket" in staged.notes[0]
+
+
+def test_digests_of_records(image: Plain) -> None:
+    image.made()
+    [content] = contents([str(image.rootfs.with_name(IMAGE))])
+    assert content is not None
+    assert content.digest == f"vfs sha256:{1:064x} sha256:{2:064x}"
+    assert content.size == 15
+    assert parent_of(str(image.rootfs)) == str(image.rootfs.with_name(IMAGE))
+    assert parent_of("/somewhere/else") is None
+    records = image.store.parent / "vfs-layers" / "layers.json"
+    for wrong in ("../../etc", "", IMAGE[:-1]):
+        records.write_text(json.dumps([{"id": OWN, "parent": wrong}]))
+        assert parent_of(str(image.rootfs)) is None
+    digest = f"sha256:{1:064x}"
+    circle = [{"id": IMAGE, "parent": OWN, "diff-digest": digest}]
+    records.write_text(json.dumps([*circle, {"id": OWN, "parent": IMAGE, "diff-digest": digest}]))
+    assert contents([str(image.rootfs.with_name(IMAGE))]) == [None]
+
+
+def test_a_difference_follows_no_link(tmp_path: Path) -> None:
+    own, other, into = (tmp_path / name for name in ("own", "image", "into"))
+    for folder in (own, other, into, tmp_path / "outside"):
+        folder.mkdir()
+    (tmp_path / "outside/secret").write_text("secret")
+    (own / "a").symlink_to(tmp_path / "outside")
+    (other / "a").mkdir()
+    (other / "b").symlink_to(tmp_path / "outside")
+    (own / "b").mkdir()
+    write_difference(str(own), str(other), str(into), Room(), owners=False)
+    assert (into / "a").readlink() == tmp_path / "outside"
+    assert list((into / "b").iterdir()) == []
+    assert stat.S_ISDIR((into / "b").lstat().st_mode)
