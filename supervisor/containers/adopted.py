@@ -9,13 +9,15 @@
                 └── step        the container, which has run all the time
 """
 
+import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 import trio
 
 from scrun.core.errors import BundleError
+from scrun.model.identity import myself
 from scrun.model.states import Ending, Phase
 from scrun.oci.config import Bundle, load_bundle
 from scrun.supervisor.containers.anchors import Anchor
@@ -23,6 +25,7 @@ from scrun.supervisor.containers.caller import NoCaller
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.pods import Pods
+from scrun.supervisor.containers.records import link
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts, ResumedProcess
 from scrun.supervisor.contracts.create_request import CreateRequest
@@ -42,6 +45,7 @@ class AdoptedContainer(Container):
 
     Attributes:
         there: Set when it can be worked with, or has ended.
+        deposit: Keeps what it needs to outlive us.
     """
 
     def __init__(
@@ -68,11 +72,25 @@ class AdoptedContainer(Container):
         super().__init__(create_request, engine, stagers, ledger, anchor, stdio, pods, caller)
         self._found = found
         self.there = trio.Event()
+        self.deposit = self._deposit
         self.phase = Phase[found.facts["phase"]]
         self.paused = ledger.record.status == "paused"
         self.queued.set()
         self.settled.set()
         self._start_was_asked = self.phase is Phase.STARTING
+
+    def is_kept(self, name: str) -> None:
+        """Note that it is ours: its deposit has begun. The others of its job wait for it.
+
+        Args:
+            name: The name of this supervisor's socket.
+        """
+        with suppress(OSError):  # a full disk ends no container
+            link(self._directory, name)  # first: who reads that we live connects to us
+        self._ledger.note(supervisor=myself())
+        os.close(self._found.take(f"{OWN}request"))
+        if self._found.job is not None:
+            self._found.job.together.awaits(self.id)
 
     async def kill(self, number: int) -> None:
         """See `Phases`."""
@@ -81,6 +99,7 @@ class AdoptedContainer(Container):
 
     async def start(self) -> Callable[[], None]:
         """See `Container`; the other may have been killed before it answered."""
+        await self.there.wait()
         if self._start_was_asked:
             self._start_was_asked = False
             await self._begun.wait()
@@ -95,6 +114,8 @@ class AdoptedContainer(Container):
             await super().run()
         finally:
             self.there.set()
+            if self._found.job is not None:
+                self._found.job.together.without(self.id)
             self._found.close()
 
     async def _run_in_job(self) -> None:
@@ -107,7 +128,7 @@ class AdoptedContainer(Container):
         job_request = msgspec.structs.replace(self._request(bundle), on_job_id=self._is_known)
         async with (
             self._beside.open(),
-            self._engine.adopted(job_request, self._found) as job,
+            self._pods.adopted(self._engine, job_request, self._found, self.pid) as job,
             self._staged(),
         ):
             self._job = job
@@ -120,7 +141,8 @@ class AdoptedContainer(Container):
                 self._beside.end()
 
     def _is_known(self, job_id: str, owned: bool) -> None:
-        """Do nothing: the record has the job."""
+        """Note only who releases the job: its caller knows of it."""
+        self._ledger.job_is_known(job_id, owned)
 
     async def _go_on(self, job: AdoptedJob, bundle: Bundle) -> None:
         staged = msgspec.convert(self._found.facts["staged"], Staged)

@@ -1,91 +1,133 @@
 """Decides what becomes of a container whose supervisor has died, from what that has left."""
 
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import msgspec
 
 from scrun.core.errors import ScrunError
 from scrun.core.paths import has_record
-from scrun.model.identity import myself
 from scrun.model.record import Record, read_record, write_record
 from scrun.model.states import Ending, Phase, exited
 from scrun.supervisor.containers.adopted import AdoptedContainer
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.pods import Pods
-from scrun.supervisor.containers.records import link
 from scrun.supervisor.contracts.adoption import Adopts
 from scrun.supervisor.contracts.create_request import CreateRequest, read_create_request
-from scrun.supervisor.core.deposits import OWN, Deposits, Found
+from scrun.supervisor.core.deposits import OWN, Deposit, Deposits, Found
 from scrun.supervisor.core.names import learn
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
 
 _LOST = "its supervisor died while it was being ended"
 
 
-async def adopt(
-    found: Found,
-    root: str,
-    name: str,
-    engines: Engines,
-    stagers: Stagers,
-    pods: Pods,
-    deposits: Deposits,
-) -> AdoptedContainer | None:
-    """Take over a container that lives; tell how one has ended that was about to be cleaned up.
+def by_jobs(found: Sequence[Found]) -> list[list[Found]]:
+    """Put those containers together that are in one job; let jobs go that have none."""
+    groups: dict[str, list[Found]] = {}
+    for left in found:
+        if not left.is_of_job:
+            groups.setdefault((left.job or left).container, []).append(left)
+    for left in found:
+        if left.is_of_job and left.container not in groups:
+            left.close()
+    return [*groups.values()]
 
-    Args:
-        found: What its supervisor has left; owned from now on.
-        root: The directory of the records.
-        name: The name of this supervisor's socket there.
-        engines: Where it runs.
-        stagers: Clean up what was staged.
-        pods: For its job.
-        deposits: Keeps it further.
 
-    Returns:
-        The container; None if the rest is to be done as for all that dead supervisors have left.
+class Adoption:
+    """Adopts what dead supervisors have left."""
 
-    Raises:
-        ScrunError: It cannot be adopted; it is not.
-        OSError: Likewise.
-    """
-    with ExitStack() as stack:
-        stack.callback(found.close)
-        directory = os.path.join(root, found.container)
-        if not _is_same(directory, found.fds[f"{OWN}lock"]):
-            return None  # it was removed, and perhaps made again for another one
-        record = read_record(directory)
-        if record.status == "stopped":
-            return None
-        if (ending := _known_ending(found)) is not None:
-            await _finish(directory, record, found, ending)
-            return None
-        create_request = await look("the settings", _request_of, found, record)
-        engine = await engines.choose(
-            create_request.settings, create_request.child_env.environment
-        )
-        if not isinstance(engine, Adopts):
-            raise ScrunError(f"engine {engine.name} adopts no containers")
-        file = await open_file(create_request.settings.log)
-        log = os.path.join(directory, "log")
-        journal = Journal(
-            log, create_request.settings.log, found.container, create_request.shown, file
-        )
-        deposit = deposits.new(found.container)
-        deposit.hold(found.fds, **found.facts)
-        deposit.begin()
-        ledger = Ledger(directory, record, journal, found.take(f"{OWN}lock"), deposit)
-        link(directory, name)  # first: who reads that its supervisor lives connects to it
-        ledger.note(supervisor=myself())
-        os.close(found.take(f"{OWN}request"))
-        stack.pop_all()
-    return AdoptedContainer(create_request, engine, stagers, ledger, pods, found)
+    def __init__(
+        self, root: str, engines: Engines, stagers: Stagers, pods: Pods, deposits: Deposits
+    ) -> None:
+        """Prepare.
+
+        Args:
+            root: The directory of the records.
+            engines: Where containers run.
+            stagers: Clean up what was staged.
+            pods: For their jobs.
+            deposits: Keep them further.
+        """
+        self._root = root
+        self._engines = engines
+        self._stagers = stagers
+        self._pods = pods
+        self._deposits = deposits
+
+    async def adopt(self, together: Sequence[Found], name: str) -> list[AdoptedContainer]:
+        """Adopt the containers of a job: a successor of ours finds all of them, or none.
+
+        Args:
+            together: What their supervisor has left; owned from now on.
+            name: The name of this supervisor's socket.
+
+        Returns:
+            Those that live. The others are to be cleaned up, like all of dead supervisors.
+        """
+        left = together[0].job
+        job = None if left is None else self._deposits.again(left)
+        adopted: list[AdoptedContainer] = []
+        for found in together:
+            try:
+                container = await self._adopt(found, job)
+            except Exception as error:  # it ends, and is cleaned up like others
+                fault(f"container {found.container}: it is not adopted", error)
+                container = None
+            if container is not None:
+                adopted.append(container)
+        deposits = [container.deposit for container in adopted]
+        if left is not None and not adopted:
+            left.close()
+        elif job is not None:
+            deposits.insert(0, job)
+        self._deposits.begin(deposits)
+        for container in adopted:
+            container.is_kept(name)
+            log.info("container %s: adopted", container.id)
+        return adopted
+
+    async def _adopt(self, found: Found, job: Deposit | None) -> AdoptedContainer | None:
+        """Take over a container that lives; tell how one ended that was about to be cleaned up.
+
+        Raises:
+            ScrunError: It cannot be adopted; it is not.
+            OSError: Likewise.
+        """
+        with ExitStack() as stack:
+            stack.callback(found.close)
+            directory = os.path.join(self._root, found.container)
+            if not _is_same(directory, found.fds[f"{OWN}lock"]):
+                return None  # it was removed, and perhaps made again for another one
+            record = read_record(directory)
+            if record.status == "stopped":
+                return None
+            if (ending := _known_ending(found)) is not None:
+                await _finish(directory, record, found, ending)
+                return None
+            create_request = await look("the settings", _request_of, found, record)
+            engine = await self._engines.choose(
+                create_request.settings, create_request.child_env.environment
+            )
+            if not isinstance(engine, Adopts):
+                raise ScrunError(f"engine {engine.name} adopts no containers")
+            file = await open_file(create_request.settings.log)
+            log = os.path.join(directory, "log")
+            journal = Journal(
+                log, create_request.settings.log, found.container, create_request.shown, file
+            )
+            deposit = self._deposits.again(found)
+            if job is not None:
+                deposit.needs(job)
+            ledger = Ledger(directory, record, journal, found.take(f"{OWN}lock"), deposit)
+            stack.pop_all()
+        return AdoptedContainer(create_request, engine, self._stagers, ledger, self._pods, found)
 
 
 def _is_same(directory: str, lock: int) -> bool:

@@ -2,21 +2,19 @@
 
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 
 import trio
 
-from scrun.core.errors import ScrunError, StateError, SupervisorLost, UnknownContainer
+from scrun.core.errors import StateError, SupervisorLost, UnknownContainer
 from scrun.core.paths import BUILDS, COMMON, has_record
-from scrun.model.adoption import is_on_its_way
 from scrun.model.record import Record, read_record
 from scrun.model.states import taken
-from scrun.oci.ids import check_id, is_id
+from scrun.oci.ids import check_id
 from scrun.supervisor.containers import orphans
-from scrun.supervisor.containers.adopted import AdoptedContainer
-from scrun.supervisor.containers.adoption import adopt
+from scrun.supervisor.containers.adoption import Adoption, by_jobs
 from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.arrivals import Arrivals
 from scrun.supervisor.containers.caller import Caller
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.leaving import Leaving
@@ -36,10 +34,8 @@ from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.kept import KeepsJobs, WaitingJob
 from scrun.supervisor.core.deposits import Deposits, find
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
-from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.plugins.registry import Plugins
@@ -54,6 +50,7 @@ class Containers:
     Attributes:
         deposits: What they need to outlive it.
         leaving: What a successor can take over.
+        arrivals: Those that are about to be adopted.
     """
 
     def __init__(
@@ -82,11 +79,14 @@ class Containers:
         self._kept_jobs = 0
         # others serve one pod: no container comes later that could use its job
         keep = self._keep if name.startswith((COMMON, BUILDS)) else None
-        self._pods = Pods(nursery, keep, partial(borrow, root, name))
+        self.deposits = Deposits()
+        borrows = partial(borrow, root, name)
         self._known: dict[str, Container] = {}
+        self.arrivals = Arrivals(root, self._known)
+        self._pods = Pods(nursery, self.deposits, self.arrivals.of_pod, keep, borrows)
+        self._adoption = Adoption(root, self._engines, self._stagers, self._pods, self.deposits)
         self.leaving = Leaving(self._known, changed)
         self._stopping = False
-        self.deposits = Deposits()
         self._successor = Successor(root, name, self._engines, self._stagers, changed)
 
     @property
@@ -207,18 +207,6 @@ class Containers:
             if container.alive:
                 container.abandon()
 
-    async def arrival(self, container: str) -> None:
-        """Wait for a container that is about to be adopted; return at once for others."""
-        directory = os.path.join(self._root, container)
-        with trio.move_on_after(_ARRIVING), suppress(ScrunError, OSError):
-            while is_id(container) and container not in self._known:
-                if not await in_thread(is_on_its_way, directory):
-                    return
-                await trio.sleep(_PAUSE)
-        known = self._known.get(container)
-        if isinstance(known, AdoptedContainer):
-            await known.there.wait()
-
     def find(self, container: str) -> Container | Record:
         """Find a container; if its supervisor died, only its record.
 
@@ -316,30 +304,19 @@ class Containers:
         Args:
             held: The receiving end of its deposits.
         """
-        for found in find(held):
-            known = self._known.get(found.container)
-            if self._stopping or (known is not None and known.alive):
-                found.close()
+        for together in by_jobs(find(held)):
+            known = (self._known.get(found.container) for found in together)
+            if not self._stopping and not any(one is not None and one.alive for one in known):
+                adopted = await self._adoption.adopt(together, self._name)
+                for container in adopted:
+                    self._known[container.id] = container
+                    self._nursery.start_soon(self._run, container)
+                if len(adopted) < len(together):
+                    self._nursery.start_soon(self._successor.later)
                 continue
-            try:
-                container = await adopt(
-                    found,
-                    self._root,
-                    self._name,
-                    self._engines,
-                    self._stagers,
-                    self._pods,
-                    self.deposits,
-                )
-            except Exception as error:  # it ends, and is cleaned up like others
-                fault(f"container {found.container}: it is not adopted", error)
-                container = None
-            if container is None:
-                self._nursery.start_soon(self._successor.later)
-                continue
-            log.info("container %s: adopted", container.id)
-            self._known[container.id] = container
-            self._nursery.start_soon(self._run, container)
+            for found in (*together, together[0].job):
+                if found is not None:
+                    found.close()
 
     async def _run(self, container: Container) -> None:
         what = f"container {container.id}"

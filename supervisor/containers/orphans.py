@@ -10,11 +10,12 @@ from scrun.core.errors import ScrunError, StateError
 from scrun.core.paths import has_record
 from scrun.model.identity import myself
 from scrun.model.record import Record, of_the_lost, read_record, write_record
+from scrun.oci.ids import is_id
 from scrun.settings.file.load import Settings, load, merge
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.records import remove_record
 from scrun.supervisor.contracts.stager import Leftover
-from scrun.supervisor.core.ownership import take_over
+from scrun.supervisor.core.ownership import is_owned, take_over
 from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
@@ -47,7 +48,7 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
         return True
     try:
         with contextlib.suppress(ScrunError):
-            _note(directory, read_record(directory), supervisor=myself())
+            _note(directory, read_record(directory), supervisor=myself(), status="stopped")
         await undo(directory, engines, stagers, deleting=True)
         await in_thread(remove_record, directory, socket)
     finally:
@@ -81,9 +82,10 @@ async def undo(
     environment = dict(os.environ)
     if record.holds_job and (deleting or not record.until_delete):
         _check_job(record, directory)
-        settings = await look("the settings", settings_of, record, environment)
-        engine = await engines.choose(settings, environment)
-        await engine.release(record.job_id, ChildEnv(environment), directory)
+        if not await in_thread(lives, os.path.dirname(directory), record.job_id):
+            settings = await look("the settings", settings_of, record, environment)
+            engine = await engines.choose(settings, environment)
+            await engine.release(record.job_id, ChildEnv(environment), directory)
         record = _note(directory, record, owns_job=False, until_delete=False)
     if record.stager or record.moved or record.staged:
         settings = await look("the settings", settings_of, record, environment)
@@ -100,9 +102,30 @@ async def release(directory: str, engines: Engines, stagers: Stagers) -> None:
         OSError: The record cannot be read.
     """
     _check(directory)
-    _note(directory, read_record(directory), supervisor=myself())
-    record = await undo(directory, engines, stagers)
-    _note(directory, record, status="stopped", annotations=of_the_lost(record))
+    record = read_record(directory)
+    told = of_the_lost(record)
+    _note(directory, record, supervisor=myself(), status="stopped", annotations=told)
+    await undo(directory, engines, stagers)
+
+
+def lives(root: str, job_id: str) -> bool:
+    """Tell whether a container uses a job, in a supervisor or on its way to one.
+
+    The containers of a pod have one job, and not all of them may have been adopted. One that is
+    being cleaned up is stopped.
+
+    Args:
+        root: The directory of the records.
+        job_id: The job's number.
+    """
+    for name in filter(is_id, os.listdir(root)):
+        directory = os.path.join(root, name)
+        with contextlib.suppress(ScrunError, OSError):
+            if has_record(directory) and is_owned(directory):
+                record = read_record(directory)
+                if record.job_id == job_id and record.status != "stopped":
+                    return True
+    return False
 
 
 def _note(directory: str, record: Record, **changes: object) -> Record:

@@ -185,8 +185,6 @@ class Phases:
         deposit, request = self._deposit, self._create_request
         if self._stdio.is_captured:
             deposit.give_up("its output is captured")
-        if "job" not in deposit.facts:
-            deposit.give_up("its job is not of its own")
         if "target" not in deposit.facts:
             deposit.give_up("it was not made by one shim")
         if not deposit.why_not:

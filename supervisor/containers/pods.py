@@ -18,22 +18,25 @@ container cannot be recognized by its config.json, as only the later ones name i
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TypeVar, cast
 
 import msgspec
 import trio
 
-from scrun.core.errors import AllocationRefused, ScrunError, described
+from scrun.core.errors import ScrunError, described
 from scrun.core.pods import named_pod
-from scrun.model.states import FATAL, Ending, taken
-from scrun.model.waiting import Waiting, waiting_line
+from scrun.model.states import Ending, taken
 from scrun.oci.config import Config
 from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.requests import TABLE, from_environment
+from scrun.supervisor.containers.shared_job import SharedJob
+from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
 from scrun.supervisor.contracts.kept import Borrow, Keep
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
+from scrun.supervisor.core.deposits import Deposits, Found
 from scrun.supervisor.log.supervisor_log import fault
 
 _SHARING = ("slurm",)  # elsewhere there is nothing to share: this machine is one node
@@ -41,114 +44,7 @@ _OF_THE_JOB = [name for name, request in TABLE.items() if request.scope != "step
 _NAMESPACE = re.compile(r"(/proc/([1-9][0-9]{0,9})/ns)/[a-z_]{1,32}", re.ASCII)
 
 
-class _SharedJob:
-    """The job of a pod.
-
-    Attributes:
-        first: The first member's request, with which it is requested.
-        members: The requests of those who wait for it or are in it.
-        scope: Cancelled when the job is no longer needed.
-        settled: Set when there is a job, or there will be none.
-        released: Set when it is released.
-        job: The job, once allocated.
-        failure: Why there is no job, or what went wrong with it.
-    """
-
-    def __init__(self, first: JobRequest) -> None:
-        """Prepare; the first member has yet to enter."""
-        self.first = first
-        self.members: list[JobRequest] = []
-        self.scope = trio.CancelScope()
-        self.settled = trio.Event()
-        self.released = trio.Event()
-        self.job: Job | None = None
-        self.failure: Exception | None = None
-        self._endings: list[Ending] = []
-        self._reusable = True
-        self._job_id = ""
-        self._news: Waiting | None = None
-
-    def request(
-        self, lost: Callable[[Ending], None], keep: Keep | None, borrow: Borrow | None
-    ) -> JobRequest:
-        """Return the first member's request, with callbacks that reach all members.
-
-        Args:
-            lost: Called when the job is taken away.
-            keep: See `JobRequest`.
-            borrow: Likewise.
-        """
-        return msgspec.structs.replace(
-            self.first,
-            on_job_id=self._known,
-            on_lost=lost,
-            on_waiting=self._waiting,
-            on_suspended=self._suspended,
-            ending=lambda: ending_of(self._endings),
-            reusable=lambda: self._reusable,
-            keep=keep,
-            borrow=borrow,
-        )
-
-    def enter(self, member: JobRequest) -> None:
-        """Add a member, and tell it what the others know."""
-        self.members.append(member)
-        if self._job_id:
-            member.on_job_id(self._job_id, True)
-        if self._news is not None:
-            member.on_waiting(self._news)
-
-    def leave(self, member: JobRequest) -> None:
-        """Remove a member, and keep how it ended.
-
-        The job is still that of the others: a member that failed may not have it released.
-        """
-        self.members.remove(member)
-        if self._job_id and self.members:
-            member.on_job_id(self._job_id, False)
-        if (ending := member.ending()) is not None:
-            self._endings.append(ending)
-        self._reusable &= member.reusable()
-
-    def lost(self, ending: Ending) -> None:
-        """Tell the members that the job was taken away."""
-        for member in [*self.members]:
-            member.on_lost(ending)
-
-    def _known(self, job_id: str, owned: bool) -> None:
-        """Tell the members the job's id.
-
-        Each records the job as its own: when the supervisor dies, all members are dead, and the
-        first `delete` releases the job.
-        """
-        self._job_id = job_id
-        for member in self.members:
-            member.on_job_id(job_id, owned)
-
-    def _waiting(self, news: Waiting | None) -> None:
-        self._news = news
-        for member in self.members:
-            if news is not None and member is not self.first:  # the engine logs it for the first
-                line = waiting_line(self._job_id, news, explained=True)
-                member.journal.write("info", line)
-            member.on_waiting(news)
-
-    def _suspended(self, suspended: bool) -> None:
-        for member in self.members:
-            member.on_suspended(suspended)
-
-    def refusal(self, member: JobRequest) -> Exception:
-        """Return why a member gets no job."""
-        if self.failure is None:  # only the supervisor's end stops its task before that is set
-            text = f"no job for container {member.container}: the supervisor is stopping"
-            return AllocationRefused(text)
-        if member is self.first:
-            return self.failure
-        return AllocationRefused(
-            f"no job for container {member.container}, in a pod with {self.first.container}: "
-            f"{described(self.failure)}",
-            getattr(self.failure, "reason", "scrun-failure"),
-        )
+_AJob = TypeVar("_AJob", bound=Job)
 
 
 class Pods:
@@ -159,19 +55,28 @@ class Pods:
     """
 
     def __init__(
-        self, nursery: trio.Nursery, keep: Keep | None = None, borrow: Borrow | None = None
+        self,
+        nursery: trio.Nursery,
+        deposits: Deposits,
+        arrive: Callable[[Config], Awaitable[None]],
+        keep: Keep | None = None,
+        borrow: Borrow | None = None,
     ) -> None:
         """Begin without pods.
 
         Args:
             nursery: For the tasks that keep jobs; it has to outlive the containers.
+            deposits: Keep what they need to outlive us.
+            arrive: Waits for the containers of a pod that are about to be adopted.
             keep: Holds jobs beyond that, where the supervisor serves later containers.
             borrow: Finds a job that another supervisor keeps.
         """
         self._nursery = nursery
+        self._deposits = deposits
+        self._arrive = arrive
         self._borrow = borrow
         self.keep_longer = keep
-        self._jobs: dict[tuple[Engine, str], _SharedJob] = {}
+        self._jobs: dict[tuple[object, str], SharedJob] = {}
         self._anchors: dict[int, tuple[str, str]] = {}  # the pod and the container
 
     @asynccontextmanager
@@ -195,24 +100,90 @@ class Pods:
             async with engine.allocate(request) as job:
                 yield job
             return
+        await self._arrive(config)
         key = (engine, self._pod(request, config))
+        request.deposit.note(pod=key[1])
         request = msgspec.structs.replace(request, joins=self._joins(config, key[1]))
         shared = self._jobs.get(key)
         if shared is None:
-            shared = self._jobs[key] = _SharedJob(request)
-            self._nursery.start_soon(self._keep, key, shared)
+            deposit = self._deposits.new_of_job(request.container)
+            shared = SharedJob(request, engine.allocate, deposit)
+            self._begin(shared, key)
+
+        def of_another() -> AbstractAsyncContextManager[Job]:
+            return engine.allocate(_step_request(request, shared))
+
+        async with self._member(key[1], shared, request, anchor, of_another) as job:
+            yield job
+
+    @asynccontextmanager
+    async def adopted(
+        self, engine: Adopts, request: JobRequest, found: Found, anchor: int
+    ) -> AsyncIterator[AdoptedJob]:
+        """Take over the job of a container that another supervisor has made, which has died.
+
+        Args:
+            engine: Where the container runs.
+            request: The container's request.
+            found: What the other has left for it.
+            anchor: The pid of its anchor.
+        """
+        if (left := found.job) is None:
+            async with engine.adopted(request, found) as job:
+                yield job
+            return
+        deposit = request.deposit.job
+        assert deposit is not None
+        own = (engine, deposit.name)  # others of the pod may have another one already
+        key = (engine, found.facts["pod"])
+        shared = self._jobs.get(own)
+        if shared is None:
+
+            @asynccontextmanager
+            async def hold(first: JobRequest) -> AsyncIterator[Job]:
+                try:
+                    async with engine.adopted(first, found) as job:
+                        yield job
+                finally:
+                    left.close()
+
+            shared = SharedJob(request, hold, deposit)
+            self._begin(shared, own, key)
+
+        def of_the_first() -> AbstractAsyncContextManager[AdoptedJob]:
+            return engine.adopted(msgspec.structs.replace(request, beside=shared.job), found)
+
+        async with self._member(key[1], shared, request, anchor, of_the_first) as job:
+            yield job
+
+    @asynccontextmanager
+    async def _member(
+        self,
+        pod: str,
+        shared: SharedJob,
+        request: JobRequest,
+        anchor: int,
+        another: Callable[[], AbstractAsyncContextManager[_AJob]],
+    ) -> AsyncIterator[_AJob]:
+        """Be a member of a pod.
+
+        Args:
+            pod: The pod.
+            shared: Its job.
+            request: The member's request.
+            anchor: The pid of its anchor.
+            another: Returns the job as one has it who is not the first.
+        """
         shared.enter(request)
-        self._anchors[anchor] = (key[1], request.container)
+        self._anchors[anchor] = (pod, request.container)
         try:
             await shared.settled.wait()
             if shared.job is None:
                 raise shared.refusal(request)
             async with AsyncExitStack() as stack:
-                job = shared.job
+                job = cast(_AJob, shared.job)
                 if request is not shared.first:
-                    job = await stack.enter_async_context(
-                        engine.allocate(_step_request(request, shared))
-                    )
+                    job = await stack.enter_async_context(another())
                 if isinstance(job, SharesNamespaces):
                     stack.enter_context(job.entered())
                 yield job
@@ -220,7 +191,7 @@ class Pods:
             shared.leave(request)
             self._anchors.pop(anchor, None)
             if not shared.members:
-                await self._release(key, shared)
+                await self._release(shared)
 
     def _pod(self, request: JobRequest, config: Config) -> str:
         """Return the name of a container's pod.
@@ -238,22 +209,28 @@ class Pods:
 
     def _named(self, config: Config) -> Iterator[tuple[str, tuple[str, str]]]:
         """Yield where config.json has namespaces of other containers, and which these are."""
-        for namespace in config.linux.namespaces:
-            found = _NAMESPACE.fullmatch(namespace.path)
-            if found and (other := self._anchors.get(int(found[2]))):
-                yield found[1], other
+        for where, anchor in named_anchors(config):
+            if (other := self._anchors.get(anchor)) is not None:
+                yield where, other
 
-    async def _keep(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
+    def _begin(self, shared: SharedJob, *keys: tuple[object, str]) -> None:
+        """Get a job, and let others find it."""
+        for key in keys:
+            shared.keys.append(key)
+            self._jobs.setdefault(key, shared)
+        self._nursery.start_soon(self._keep, shared)
+
+    async def _keep(self, shared: SharedJob) -> None:
         """Keep a job until nobody needs it. Errors go to its members."""
 
         def lost(ending: Ending) -> None:
-            self._forget(key, shared)
+            self._forget(shared)
             shared.lost(ending)
 
         try:
             with shared.scope:
                 request = shared.request(lost, self.keep_longer, self._borrow)
-                async with key[0].allocate(request) as shared.job:
+                async with shared.hold(request) as shared.job:
                     shared.settled.set()
                     await trio.sleep_forever()
         except Exception as error:
@@ -263,16 +240,18 @@ class Pods:
             if shared.job is not None:
                 lost(taken("scrun-failure", f"job {shared.job.id}: {described(error)}"))
         finally:
-            self._forget(key, shared)
+            self._forget(shared)
+            shared.deposit.end()
             shared.settled.set()
             shared.released.set()
 
-    async def _release(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
+    async def _release(self, shared: SharedJob) -> None:
         """Release a job that nobody needs; the engine has deadlines for that.
 
         The last member reports what goes wrong, and its record keeps the job.
         """
-        self._forget(key, shared)
+        self._forget(shared)
+        shared.deposit.end()
         known = shared.failure
         shared.scope.cancel()
         with trio.CancelScope(shield=True):
@@ -280,24 +259,21 @@ class Pods:
         if shared.failure is not None and (shared.job is not None or shared.failure is not known):
             raise shared.failure
 
-    def _forget(self, key: tuple[Engine, str], shared: _SharedJob) -> None:
+    def _forget(self, shared: SharedJob) -> None:
         """Make the next container of the pod request a job of its own."""
-        if self._jobs.get(key) is shared:
-            del self._jobs[key]
+        for key in shared.keys:
+            if self._jobs.get(key) is shared:
+                del self._jobs[key]
 
 
-def ending_of(members: Sequence[Ending]) -> Ending | None:
-    """Return how a pod ended, from the endings of its members in order.
-
-    The first failure counts, but not those of killed members: stopping a pod kills its infra
-    container, and perhaps helpers beside the one that did the work.
-    """
-    by_themselves = [one for one in members if one.status - 128 not in FATAL]
-    failed = (one for one in by_themselves if one.status)
-    return next(failed, None) or next(iter(by_themselves or reversed(members)), None)
+def named_anchors(config: Config) -> Iterator[tuple[str, int]]:
+    """Yield where config.json has namespaces of other processes, and which these are."""
+    for namespace in config.linux.namespaces:
+        if found := _NAMESPACE.fullmatch(namespace.path):
+            yield found[1], int(found[2])
 
 
-def _step_request(request: JobRequest, shared: _SharedJob) -> JobRequest:
+def _step_request(request: JobRequest, shared: SharedJob) -> JobRequest:
     """Turn a request into one for a step of an existing job.
 
     Drops all that would size a job, defaults included: srun knows most of it too, and 22.05

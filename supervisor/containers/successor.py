@@ -28,7 +28,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers import orphans
 from scrun.supervisor.containers.records import remove_of_the_dead
 from scrun.supervisor.contracts.engine import Engine, RemembersJobs
-from scrun.supervisor.core.ownership import is_owned, own
+from scrun.supervisor.core.ownership import own
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.choose_engine import Engines
@@ -150,7 +150,8 @@ class Successor:
         for pause in pauses:
             await trio.sleep(pause)
             for job_id in await engine.jobs_of_the_dead(child_env, self._root):
-                if job_id not in released and not await in_thread(_is_adopted, self._root, job_id):
+                is_needed = await in_thread(orphans.lives, self._root, job_id)
+                if job_id not in released and not is_needed:
                     log.warning("job %s belongs to a dead supervisor: releasing it", job_id)
                     await engine.release(job_id, child_env, self._root)
                     released.add(job_id)
@@ -179,17 +180,6 @@ def _is_dead(directory: str) -> bool:
         return False
     os.close(lock)
     return True
-
-
-def _is_adopted(root: str, job_id: str) -> bool:
-    """Tell whether a job of a dead supervisor's belongs to a container that lives."""
-    for name in filter(is_id, os.listdir(root)):
-        directory = os.path.join(root, name)
-        with contextlib.suppress(ScrunError, OSError):
-            of_it = has_record(directory) and read_record(directory).job_id == job_id
-            if of_it and is_owned(directory):
-                return True
-    return False
 
 
 def _mark_as_looked(root: str) -> None:

@@ -35,7 +35,10 @@ class Adopts(Protocol):
         """Hold a job that another supervisor has held; release it when the block is left.
 
         Args:
-            request: The request for the job, as the other has made it.
-            found: What the other has left; its descriptors of the job are owned from now on.
+            request: The request for the job, as the other has made it; with `beside`, for a
+                container in that job.
+            found: What the other has left for the container. If there is `found.job`, that is
+                owned from now on, unless there is `beside`; and `resumed` waits for all
+                containers of `found.job.together`.
         """
         ...

@@ -68,9 +68,8 @@ class JobRequest(msgspec.Struct, frozen=True):
             the members of a pod do.
         reusable: Returns, at the release, whether all that used the job has ended by itself.
         keep, borrow: See `supervisor.contracts.kept`; None where jobs serve one container.
-        beside: What this engine gave to the first member of the container's pod; the job itself
-            is named by the environment.
-        deposit: Keeps what it needs to outlive us; names of what is the job's begin with JOB.
+        beside: What this engine gave to the first member of its pod; the environment has the job.
+        deposit, job_deposit: Keep what the container, or the job, needs to outlive us.
         joins: The containers of its pod whose namespaces its config.json names, by the directory
             that it names them by: /proc/PID/ns, of their anchor.
     """
@@ -96,6 +95,7 @@ class JobRequest(msgspec.Struct, frozen=True):
     borrow: Borrow | None = None
     beside: "Job | None" = None
     deposit: Deposit = msgspec.field(default_factory=no_deposit)
+    job_deposit: Deposit = msgspec.field(default_factory=no_deposit)
     joins: Mapping[str, str] = {}
 
 

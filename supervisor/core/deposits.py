@@ -2,7 +2,8 @@
 
 A descriptor in a message that nobody has received stays open in the kernel, for as long as the
 socket does that the message waits in (unix(7), SCM_RIGHTS). So each container has a socket with
-one message: a description and the descriptors beside it. Another message replaces it. The
+one message: a description and the descriptors beside it. Another message replaces it. So has each
+job, which several containers may need. The
 receiving ends of all these sockets wait in a further one, whose receiving end the keeper inherits
 (`supervisor.daemon.keeper`), a process that reads nothing. When the supervisor is killed, nothing
 sees an end of file, and the successor finds what there was, without taking it out: if it is killed
@@ -13,17 +14,23 @@ import array
 import os
 import resource
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import trio
 
 JOB = "job."
-"""Begins the names of what belongs to a container's job: it goes when that is given back."""
+"""Begins the names of what holds a job: it goes when that is given back."""
+
+STEP = "step."
+"""Begins the names of what belongs to the step of a job's shim: it goes when that is to end."""
 
 OWN = "own."
 """Begins the names of what belongs to the container alone."""
+
+_OF = "of"
+_OF_JOB = "/"  # no container's id has it
 
 _MOST = 250  # descriptors of a message (SCM_MAX_FD is 253)
 _SINGLE = 64
@@ -31,18 +38,50 @@ _LONGEST = 1 << 18
 _PEEK_OFFSET = 42  # SO_PEEK_OFF: reads message after message, and leaves them there
 
 
-class Found(msgspec.Struct):
-    """What a supervisor has left for a container.
+class Together:
+    """The containers of one job, which are adopted together.
 
     Attributes:
-        container: Its id.
+        complete: Set when all of them have come, or never will.
+    """
+
+    def __init__(self) -> None:
+        """Wait for none."""
+        self.complete = trio.Event()
+        self._awaited: set[str] = set()
+
+    def awaits(self, container: str) -> None:
+        """Wait for one more."""
+        self._awaited.add(container)
+
+    def without(self, container: str) -> None:
+        """Wait no more for one: it has come, or never will."""
+        self._awaited.discard(container)
+        if not self._awaited:
+            self.complete.set()
+
+
+class Found(msgspec.Struct):
+    """What a supervisor has left for a container, or for a job.
+
+    Attributes:
+        container: Its id; the name of a job's.
         facts: What it noted.
         fds: The descriptors, by their names; they belong to whoever asks.
+        job: What it has left for the container's job, the same for all containers of that.
+        together: Of a job: its containers.
     """
 
     container: str
     facts: dict[str, Any]
     fds: dict[str, int]
+    job: "Found | None" = None
+    together: Together = msgspec.field(default_factory=Together)
+
+    @property
+    def is_of_job(self) -> bool:
+        """Whether it was left for a job, not for a container."""
+        return _OF_JOB in self.container
 
     def take(self, name: str) -> int:
         """Return a descriptor, which belongs to the caller from now on."""
@@ -62,17 +101,20 @@ class _Message(msgspec.Struct):
 
 
 class Deposit:
-    """What one container needs to live. Nothing is kept before `begin`, nor after `give_up`.
+    """What a container or a job needs to live. Nothing is kept before `begin` or after `give_up`.
 
     Attributes:
+        name: The container's id, or a name for the job's.
         facts: What a successor has to know, for JSON.
+        job: That of the container's job, if it needs that.
     """
 
-    def __init__(self, container: str, begun: Callable[["Deposit"], None]) -> None:
+    def __init__(self, name: str, begin: Callable[[Sequence["Deposit"]], None]) -> None:
         """Use `Deposits.new`."""
         self.facts: dict[str, Any] = {}
-        self._container = container
-        self._tell_begun = begun
+        self.name = name
+        self.job: Deposit | None = None
+        self._begin_all = begin
         self._names: list[str] = []
         self._early: dict[str, int] = {}  # before `begin`: they belong to others
         self._number = 0
@@ -87,7 +129,7 @@ class Deposit:
     @property
     def why_not(self) -> str:
         """Why it cannot, or ""."""
-        return self._given_up
+        return self._given_up or (self.job.why_not if self.job is not None else "")
 
     @property
     def held(self) -> int:
@@ -95,22 +137,34 @@ class Deposit:
         assert self._ends is not None
         return self._ends[1].fileno()
 
+    def needs(self, job: "Deposit") -> None:
+        """Note the job of a container: without that it cannot live."""
+        self.job = job
+        self.note(**{_OF: job.name})
+
     def begin(self) -> None:
-        """Keep what is there, from now on, unless something stands against it."""
-        if self._given_up or self._ends is not None:
+        """Keep what is there, from now on, and its job, unless something stands against it."""
+        if self.why_not:
             return
+        self._begin_all([self] if self.job is None else [self.job, self])
+
+    def open(self) -> bool:
+        """Keep it in a socket of its own; return whether it was not kept and is now."""
+        if self._given_up or self._ends is not None:
+            return False
         try:
             self._ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._commit(self._early)
-            if self._ends is not None:
-                self._tell_begun(self)
         except OSError as error:
             self.give_up(str(error.strerror))
+            return False
+        self._commit(self._early)
+        return self.is_kept
 
     def note(self, **facts: object) -> None:
         """Note more facts."""
-        self.facts.update(facts)
-        self._commit({})
+        if any(name not in self.facts or self.facts[name] != facts[name] for name in facts):
+            self.facts.update(facts)
+            self._commit({})
 
     def hold(self, fds: Mapping[str, int], **facts: object) -> None:
         """Keep duplicates of more descriptors, and note facts; before `begin` they stay open."""
@@ -153,7 +207,7 @@ class Deposit:
             held = {**dict(zip(self._names, fds, strict=True)), **more}
             if without:
                 held = {name: fd for name, fd in held.items() if not name.startswith(without)}
-            message = _Message(self._container, self._number + 1, self.facts, [*held])
+            message = _Message(self.name, self._number + 1, self.facts, [*held])
             put_in(self._ends[0], msgspec.json.encode(message), [*held.values()])
         except (OSError, ValueError, TypeError) as error:
             self.give_up(getattr(error, "strerror", None) or str(error))
@@ -167,10 +221,10 @@ class Deposit:
         self._names = [*held]
 
 
-def no_deposit() -> Deposit:
+def no_deposit(why: str = "nothing of it is kept") -> Deposit:
     """Return one that keeps nothing."""
     deposit = Deposit("", lambda _: None)
-    deposit.give_up("nothing of it is kept")
+    deposit.give_up(why)
     return deposit
 
 
@@ -207,13 +261,32 @@ class Deposits:
 
     def new(self, container: str) -> Deposit:
         """Return a deposit for a container."""
-        return Deposit(container, self._begun)
+        return Deposit(container, self.begin)
 
-    def _begun(self, deposit: Deposit) -> None:
-        self.needed.set()
-        self._kept[deposit._container] = deposit
-        put_in(self._open()[0], b"-", [deposit.held])
-        self._messages += 1
+    def new_of_job(self, container: str) -> Deposit:
+        """Return a deposit for the job of a container."""
+        return Deposit(f"{container}{_OF_JOB}{os.urandom(8).hex()}", self.begin)
+
+    def again(self, found: Found) -> Deposit:
+        """Return a deposit for what another supervisor has left: it has the same."""
+        deposit = Deposit(found.container, self.begin)
+        deposit.hold(found.fds, **found.facts)
+        return deposit
+
+    def begin(self, deposits: Sequence[Deposit]) -> None:
+        """Keep some, which a successor finds together, or none of them."""
+        begun = [deposit for deposit in deposits if deposit.open()]
+        self._kept.update({deposit.name: deposit for deposit in begun})
+        for at in range(0, len(begun), _MOST):
+            part = begun[at : at + _MOST]
+            self.needed.set()
+            try:
+                put_in(self._open()[0], b"-", [deposit.held for deposit in part])
+            except OSError as error:
+                for deposit in part:
+                    deposit.give_up(str(error.strerror))
+            else:
+                self._messages += 1
         if self._messages > _SINGLE:
             self._put_together()
 
@@ -274,10 +347,13 @@ def find(held: int) -> list[Found]:
                         fds = known[1] if known else []
                     for older in fds:
                         os.close(older)
-    return [
-        Found(message.container, message.facts, dict(zip(message.names, fds, strict=True)))
-        for message, fds in newest.values()
-    ]
+    found = {
+        name: Found(name, message.facts, dict(zip(message.names, fds, strict=True)))
+        for name, (message, fds) in newest.items()
+    }
+    for left in found.values():
+        left.job = found.get(left.facts.get(_OF, ""))
+    return [*found.values()]
 
 
 def _peeked(held: int) -> list[tuple[bytes, list[int]]]:

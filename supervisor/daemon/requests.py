@@ -116,7 +116,7 @@ class ClientRequest:
                     "the request has too few fields: does it come from another scrun?"
                 )
             if self._operation in _OF_A_CONTAINER:
-                await self._containers.arrival(self._id)
+                await self._containers.arrivals.of(self._id)
             return await handler()
         except ScrunError as error:
             return bytes([error.exit_code]) + str(error).encode(errors="replace")
@@ -273,7 +273,7 @@ class ClientRequest:
         """Answer when the program runs; from then on it needs its anchor, not the caller."""
         call = read_command_line(self._arguments, "exec", "shell")
         self._check_descriptors()
-        await self._containers.arrival(call.parsed.id or "")
+        await self._containers.arrivals.of(call.parsed.id or "")
         container = self._containers.live(call.parsed.id or "", "exec")
         *stdio, anchor = self._fds
         options = ("tty", "console-socket")  # docker gives only the socket

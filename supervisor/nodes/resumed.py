@@ -1,7 +1,7 @@
 """A shim whose supervisor has died, and which goes on with this one."""
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -15,7 +15,7 @@ from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.lasting import ResumedEnds
 from scrun.supervisor.nodes.link import Link
 from scrun.supervisor.nodes.listening import addresses
-from scrun.supervisor.nodes.messages import Hello, Resumed, ShimError, ShimLost, decoded
+from scrun.supervisor.nodes.messages import Hello, Resumed, ShimError, decoded
 from scrun.supervisor.nodes.streams import ContainerStreams
 from scrun.supervisor.shim.frames import CALL, frame
 
@@ -30,8 +30,9 @@ class ResumedShim(Shim):
     def __init__(self, control: Link, nursery: trio.Nursery, journal: Journal) -> None:
         """Use `reconnected`."""
         super().__init__(control, nursery, journal)
-        self._token = os.urandom(16).hex()
+        self._token = ""
         self._resumed = Awaited()
+        self._started: set[str] = set()
         self._times = 0
 
     def name(self, kind: str) -> str:
@@ -59,18 +60,19 @@ class ResumedShim(Shim):
         )
 
     async def resume(
-        self, hello: Hello, target: str, written: Mapping[int, int], ports: str | None
-    ) -> bool:
+        self,
+        hello: Hello,
+        targets: Sequence[str],
+        written: Mapping[int, int],
+        ports: str | None,
+    ) -> None:
         """Have it connect to us, and send what was not written.
 
         Args:
             hello: What it said to the other.
-            target: Its container.
-            written: How many bytes of each stream were written.
+            targets: Its containers.
+            written: How many bytes of each of their streams were written.
             ports: See `dial`.
-
-        Returns:
-            Whether the container was started.
 
         Raises:
             ShimError: It cannot connect to us.
@@ -79,8 +81,10 @@ class ResumedShim(Shim):
             OSError: Sockets cannot be made.
         """
         self._hello.set(hello)
-        self._targets[target] = Awaited()
-        self._container_of[target] = target
+        self._token, self._resumed = os.urandom(16).hex(), Awaited()
+        for target in targets:
+            self._targets[target] = Awaited()
+            self._container_of[target] = target
         secret = os.urandom(32)
         async with (
             Listener(ports, secret, self._journal).listening() as listener,
@@ -99,7 +103,7 @@ class ResumedShim(Shim):
                 "addresses": await addresses(hello.environment, listener.port),
                 "secret": secret.hex(),
                 "patience": _DIAL_PATIENCE,
-                "targets": [target],
+                "targets": [*targets],
                 "written": {str(number): count for number, count in written.items()},
             }
             self._control.put(frame(CALL, 0, msgspec.json.encode(call)))
@@ -107,17 +111,23 @@ class ResumedShim(Shim):
             if resumed.error is not None:
                 raise ShimError(f"cannot connect to this machine: {resumed.error}")
             nursery.cancel_scope.cancel()
-        return self._take(resumed, target)
+        self._take(resumed, targets)
 
-    def _take(self, resumed: Resumed, target: str) -> bool:
+    def is_started(self, target: str) -> bool:
+        """Tell whether a container was started."""
+        return target in self._started
+
+    def _take(self, resumed: Resumed, targets: Sequence[str]) -> None:
         self._times = resumed.times
         self._table.begin_at(resumed.times * _STREAMS)
-        found = resumed.targets.get(target)
-        if found is None:
-            raise ShimLost("the shim has forgotten the container")
-        if found.ended is not None:
-            self._take_ended(target, *found.ended)
-        return found.started
+        for target in targets:
+            found = resumed.targets.get(target)
+            if found is None or found.started:
+                self._started.add(target)
+            if found is None:
+                self._targets[target].known.set()  # forgotten: nobody knows how it has ended
+            elif found.ended is not None:
+                self._take_ended(target, *found.ended)
 
     def _take_event(self, event: str, payload: memoryview) -> None:
         if event != "resumed":

@@ -1,17 +1,22 @@
-"""A job and its shim that another supervisor has held, which has died."""
+"""A job and its shim that another supervisor has held, which has died.
+
+All containers of the job are adopted with one call of the shim's, `resume`, which sends what
+their streams lack. So each prepares its streams, and waits for the others.
+"""
 
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import cast
 
 import msgspec
 import trio
 
-from scrun.core.errors import EngineError
+from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.pumps import received
 from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.contracts.engine import JobRequest
-from scrun.supervisor.core.deposits import JOB, Found
+from scrun.supervisor.core.deposits import JOB, STEP, Deposit, Found
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.allocation import (
     LAST_BREATH,
@@ -20,11 +25,15 @@ from scrun.supervisor.engines.slurm.allocation import (
     send_status,
 )
 from scrun.supervisor.engines.slurm.job_shim import JobShim
+from scrun.supervisor.engines.slurm.layout import Layout
+from scrun.supervisor.engines.slurm.node import NodeCommands
 from scrun.supervisor.engines.slurm.shim_job import ShimJob
 from scrun.supervisor.engines.slurm.shim_process import ShimProcess
-from scrun.supervisor.engines.slurm.shim_step import ShimStep
+from scrun.supervisor.engines.slurm.shim_site import SiteConfs
+from scrun.supervisor.engines.slurm.shim_step import Direct, ShimStep
 from scrun.supervisor.engines.slurm.step import SrunStep
 from scrun.supervisor.engines.slurm.tools import Tools
+from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.lasting import STREAMS, ResumedEnds
 from scrun.supervisor.nodes.listening import NotReached
@@ -43,7 +52,7 @@ async def taken_over(
     Args:
         tools: Slurm's tools.
         request: The request, with callbacks for progress.
-        found: What the other has left.
+        found: What the other has left for the job.
         deadline: Seconds that releasing the job may take.
     """
     allocation = Allocation(tools, request)
@@ -63,7 +72,7 @@ async def taken_over(
                     finally:
                         watching.cancel_scope.cancel()
             finally:
-                request.deposit.drop(JOB)
+                request.job_deposit.drop(JOB)
                 send_status(line, request.ending())
                 line.close()
                 with trio.move_on_after(deadline, shield=True):
@@ -78,25 +87,52 @@ class AdoptedShim(JobShim):
     """A job's shim that another supervisor has started."""
 
     found: Found
+    adopted: "AdoptedStep | None" = None
 
     def _new_step(self, srun: SrunStep) -> ShimStep:
-        step = AdoptedStep(srun, self.journal, self._direct, self._confs, "", self._deposit)
-        step.found = self.found
-        return step
+        if self.adopted is not None:  # it has gone, and another one takes its place
+            return super()._new_step(srun)
+        parts = (srun, self.journal, self._direct, self._confs, self.deposit)
+        self.adopted = AdoptedStep(*parts, self.found)
+        return self.adopted
 
 
 class AdoptedStep(ShimStep):
     """Its step."""
 
-    found: Found
+    def __init__(
+        self,
+        step: SrunStep,
+        journal: Journal,
+        direct: Direct,
+        confs: SiteConfs,
+        deposit: Deposit,
+        found: Found,
+    ) -> None:
+        """See `ShimStep`.
+
+        Args:
+            step: The run of srun.
+            journal: Where messages go.
+            direct: How the shim may connect to us.
+            confs: See `ShimStep`.
+            deposit: Likewise.
+            found: What the other has left for the job.
+        """
+        super().__init__(step, journal, direct, confs, "", deposit)
+        self._found = found
+        self._there = trio.Event()
+        self._resumed_shim: ResumedShim | None = None
+        self._targets: list[str] = []
+        self._written: dict[int, int] = {}
 
     async def run(self, options: Sequence[str], variables: Mapping[str, str]) -> None:
         """Wait until the step ends or is to be left."""
-        found, ended = self.found, trio.Event()
-        to_srun, from_srun = found.take(f"{JOB}to_srun"), found.take(f"{JOB}from_srun")
+        found, ended = self._found, trio.Event()
+        to_srun, from_srun = found.take(f"{STEP}to_srun"), found.take(f"{STEP}from_srun")
         try:
             async with (
-                received(found.take(f"{JOB}words"), self._take_words),
+                received(found.take(f"{STEP}words"), self._take_words),
                 unwrapped() as nursery,
             ):
                 nursery.start_soon(self._connect, to_srun, from_srun, ended)
@@ -108,19 +144,67 @@ class AdoptedStep(ShimStep):
         finally:
             self._obeyed = self._leaving.is_set()
             self._over.set()
+            self._there.set()
             self._known.set()
 
     def _connected(self, to_srun: int, from_srun: int) -> AbstractAsyncContextManager[ResumedShim]:
         return reconnected(to_srun, from_srun, self._journal)
 
     async def _get_ready(self, shim: Shim) -> None:
-        self.hello = msgspec.convert(self.found.facts["hello"], Hello)
-        self._shim = shim
+        """Connect to the shim, when its containers are ready.
 
-    @property
-    def ports(self) -> str | None:
-        """The range of our ports, see `Direct`."""
-        return self._direct.ports
+        A shim that has gone has had containers, whose end is told as always.
+
+        Raises:
+            ShimLost: The shim cannot connect to us.
+        """
+        assert isinstance(shim, ResumedShim)
+        self.hello = hello = msgspec.convert(self._found.facts["hello"], Hello)
+        self._resumed_shim = self._shim = shim
+        self._there.set()
+        await self._found.together.complete.wait()
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                await shim.resume(hello, self._targets, self._written, self._direct.ports)
+                return
+            except ShimLost:
+                return
+            except (ShimError, NotReached, OSError) as error:
+                if attempt == _ATTEMPTS:
+                    self._shim = None
+                    raise self._refused(f"it cannot be reached again: {error}") from None
+                await trio.sleep(_PAUSE)
+
+    async def old_shim(self) -> ResumedShim:
+        """Wait for the shim, to which there is no connection yet.
+
+        Raises:
+            EngineError: Its step has ended.
+        """
+        await self._there.wait()
+        return self._resumed_shim or cast(ResumedShim, await self.shim())
+
+    async def resumed(self, container: str, target: str, written: Mapping[int, int]) -> bool:
+        """Have the shim go on with a container whose streams are prepared.
+
+        Args:
+            container: The container.
+            target: The shim's id of it.
+            written: How many bytes of each of its streams were written.
+
+        Returns:
+            Whether it was started.
+
+        Raises:
+            EngineError: The shim cannot connect to us.
+        """
+        self._targets.append(target)
+        self._written.update(written)
+        self._found.together.without(container)
+        await self._known.wait()
+        shim = self._shim or await self.shim()
+        assert isinstance(shim, ResumedShim)
+        return shim.lost.is_set() or shim.is_started(target)
 
 
 class ResumedShimProcess(ShimProcess):
@@ -132,7 +216,45 @@ class ResumedShimProcess(ShimProcess):
 class AdoptedShimJob(ShimJob):
     """A job in which another supervisor has made the container."""
 
-    found: Found
+    def __init__(
+        self,
+        tools: Tools,
+        features: Features,
+        commands: NodeCommands,
+        request: JobRequest,
+        held: Held,
+        layout: Layout,
+        options: list[str],
+        shims: JobShim,
+        found: Found,
+    ) -> None:
+        """See `ShimJob`.
+
+        Args:
+            tools: Slurm's tools.
+            features: What this version of Slurm can do.
+            commands: See `ShimJob`.
+            request: The container's request.
+            held: The job.
+            layout: One task on one node.
+            options: Options of srun that the caller asked for.
+            shims: The job's shim.
+            found: What the other has left for the container.
+        """
+        super().__init__(tools, features, commands, request, held, layout, options, shims)
+        self._found = found
+
+    def _step_of(self, shims: JobShim) -> ShimStep:
+        assert isinstance(shims, AdoptedShim)
+        assert shims.adopted is not None
+        return shims.adopted
+
+    def of_another(self, request: JobRequest, found: Found) -> "AdoptedShimJob":
+        """Return the same job for another container in it."""
+        return AdoptedShimJob(
+            self._tools, self._features, self._commands, request, self._held, self._layout,
+            self._options, self.shims, found,
+        )  # fmt: skip
 
     @asynccontextmanager
     async def resumed(self) -> AsyncIterator[ResumedShimProcess]:
@@ -141,16 +263,14 @@ class AdoptedShimJob(ShimJob):
         Raises:
             EngineError: There is no shim.
         """
-        request, facts = self._request, self.found.facts
+        request, facts = self._request, self._found.facts
         step = self._shim_step
-        shim = await step.shim()
-        assert isinstance(shim, ResumedShim)
         assert isinstance(step, AdoptedStep)
-        self._place.id = facts["target"]
-        request.deposit.note(
-            **{name: facts[name] for name in ("target", "streams", "step", "hello")}
-        )
-        left = self.found.fds
+        shim = await step.old_shim()
+        place = self._place
+        place.id = facts["target"]
+        place.recall(facts["neighbour"])
+        left = self._found.fds
         ends = ResumedEnds(
             {name: left.pop(name) for name in [*left] if name.startswith(STREAMS)},
             request.deposit,
@@ -167,31 +287,9 @@ class AdoptedShimJob(ShimJob):
                     lambda first: self.how_it_ended(first, shim, streams),
                 )
                 written = {fields[name]: count for name, count in ends.written.items()}
-                first.is_started = await self._reconnect(shim, step, written)
+                first.is_started = await step.resumed(request.container, place.id, written)
                 if first.is_started:
                     first.begun.set()
                 self._first = first
                 async with self._watched(first, shim, nursery):
                     yield first
-
-    async def _reconnect(
-        self, shim: ResumedShim, step: AdoptedStep, written: Mapping[int, int]
-    ) -> bool:
-        """Connect to the shim; return whether the container was started.
-
-        A shim that has gone has had a container, whose end is told as always.
-
-        Raises:
-            EngineError: The shim cannot connect to us.
-        """
-        assert step.hello is not None
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return await shim.resume(step.hello, self._place.id, written, step.ports)
-            except ShimLost:
-                break
-            except (ShimError, NotReached, OSError) as error:
-                if attempt == _ATTEMPTS:
-                    raise EngineError(f"the shim cannot be reached again: {error}") from error
-                await trio.sleep(_PAUSE)
-        return True

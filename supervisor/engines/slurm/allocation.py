@@ -281,7 +281,7 @@ async def allocated(
     salloc: Child | None = None
 
     def hold(said: int) -> None:
-        request.deposit.hold({f"{JOB}salloc_said": said})
+        request.job_deposit.hold({f"{JOB}salloc_said": said})
 
     try:
         with line, theirs:
@@ -297,7 +297,7 @@ async def allocated(
             ):
                 theirs.close()
                 kept = {f"{JOB}line": line.fileno(), f"{JOB}salloc": salloc.pidfd}
-                request.deposit.hold(kept, salloc=salloc.pid, salloc_began=began)
+                request.job_deposit.hold(kept, salloc=salloc.pid, salloc_began=began)
                 try:
                     async with unwrapped() as pending:
                         waiting = pending.cancel_scope
@@ -309,7 +309,7 @@ async def allocated(
                         pending.cancel_scope.cancel()
                     if environment is not None:
                         held = allocation.granted(environment)
-                        request.deposit.note(job=held.job_id, environment=environment)
+                        request.job_deposit.note(job=held.job_id, environment=environment)
                         async with unwrapped() as watching:
                             watching.start_soon(allocation.watch, salloc)
                             try:
@@ -318,7 +318,7 @@ async def allocated(
                                 watching.cancel_scope.cancel()
                 finally:
                     gone = False
-                    request.deposit.drop(JOB)
+                    request.job_deposit.drop(JOB)
                     if environment is None:
                         gone = await allocation.give_up(salloc, line)
                     else:

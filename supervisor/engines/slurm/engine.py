@@ -265,21 +265,26 @@ class SlurmEngine:
     @asynccontextmanager
     async def adopted(self, request: JobRequest, found: Found) -> AsyncIterator[AdoptedShimJob]:
         """See `supervisor.contracts.engine.Adopts`."""
+        if isinstance(request.beside, AdoptedShimJob):
+            yield request.beside.of_another(request, found)
+            return
         version = await self.version(request.child_env)
         what_it_does = features(version)
         one = OneNode(what_it_does.tasks_per_node, f"{version.major}.{version.minor:02}")
         wanted, _ = self._wanted(request)
         direct = await in_thread(self._direct)
-        async with taken_over(self._tools, request, found, self._release_timeout) as held:
+        left = found.job
+        assert left is not None
+        async with taken_over(self._tools, request, left, self._release_timeout) as held:
             layout = layout_of_own_job(wanted, held.environment, one)
-            shim = AdoptedShim(self._tools, request, held, layout, [], direct, {}, self._confs)
-            shim.found = found
+            asked, options = left.facts["asked"], left.facts["options"]
+            shim = AdoptedShim(
+                self._tools, request, held, layout, options, direct, asked, self._confs
+            )
+            shim.found = left
+            parts = (self._tools, what_it_does, self._commands, request, held, layout)
             async with shim.opened():
-                job = AdoptedShimJob(
-                    self._tools, what_it_does, self._commands, request, held, layout, [], shim
-                )
-                job.found = found
-                yield job
+                yield AdoptedShimJob(*parts, options, shim, found)
 
     def _allocated(
         self, salloc_request: AllocationRequest, request: JobRequest

@@ -33,6 +33,7 @@ class JobShim:
         neighbours: The containers that it has.
         journal: Where messages about it go.
         is_kept: Whether it outlives its container, to serve the next one.
+        deposit: Keeps what the job needs to outlive us.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class JobShim:
         self._tools = tools
         self.journal = request.journal
         self.is_kept = False
-        self._deposit = request.deposit
+        self.deposit = request.job_deposit
         nodes = held.environment.get("SLURM_JOB_NODELIST", "")
         self._node = "" if set(nodes) & set(",[") else nodes
         self._direct = direct
@@ -75,6 +76,7 @@ class JobShim:
         self._words = ["--jobid", held.job_id, "--job-name", "scrun", *layout.arguments]
         # with a pseudo-terminal, frames would not arrive as they were sent
         self._words += ["--overlap", *(word for word in options if word != "--unbuffered")]
+        self.deposit.note(asked=dict(asked), options=[*options])
         self._child_env = tools.child_env(request.child_env)
         self.neighbours = Neighbours()
         self._steps: list[ShimStep] = []
@@ -121,7 +123,7 @@ class JobShim:
         return self._steps[-1]
 
     def _new_step(self, srun: SrunStep) -> ShimStep:
-        return ShimStep(srun, self.journal, self._direct, self._confs, self._node, self._deposit)
+        return ShimStep(srun, self.journal, self._direct, self._confs, self._node, self.deposit)
 
     def _begin(self, nursery: trio.Nursery) -> None:
         srun = SrunStep(self._tools, self._child_env, self.journal)

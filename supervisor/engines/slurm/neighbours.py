@@ -10,6 +10,9 @@ import trio
 from scrun.core.errors import EngineError
 from scrun.supervisor.engines.slurm.shim_step import ShimStep
 
+_ASKED_FOR = ("namespaces", "uidMappings", "gidMappings")
+"""What others ask for of a container's config.json (`supervisor.staging.policy`)."""
+
 
 class Place:
     """What is known of a container on the node.
@@ -33,6 +36,16 @@ class Place:
         self.begun = trio.Event()
         self.there = False
         self.joins: dict[str, str] = {}
+
+    def for_neighbours(self) -> dict[str, Any]:
+        """Return what its neighbours have to know, for JSON."""
+        linux = self.config.get("linux") or {}
+        config = {"linux": {key: linux[key] for key in _ASKED_FOR if key in linux}}
+        return {"config": config, "joins": self.joins}
+
+    def recall(self, known: Mapping[str, Any]) -> None:
+        """Take what `for_neighbours` has returned, to another supervisor."""
+        self.config, self.joins = known["config"], known["joins"]
 
     def is_made(self, begun: trio.Event) -> None:
         """Note that it is created; the event is set when it is started."""

@@ -28,6 +28,7 @@ from scrun.supervisor.engines.slurm.shim_config import check_pmi, container_conf
 from scrun.supervisor.engines.slurm.shim_process import ShimProcess
 from scrun.supervisor.engines.slurm.shim_session import LAST_OUTPUT, ShimSession, words_of
 from scrun.supervisor.engines.slurm.shim_site import SiteContainer
+from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.lasting import LastingEnds
@@ -67,7 +68,7 @@ class ShimJob(SlurmJob):
         """
         super().__init__(tools, features, commands, request, held, layout, options)
         self.shims = shims
-        self._shim_step = shims.step()
+        self._shim_step = self._step_of(shims)
         self._step = self._shim_step.step
         self._place = Place(self._shim_step)
         self._killed = trio.Event()
@@ -75,6 +76,9 @@ class ShimJob(SlurmJob):
         self._first: ShimProcess | None = None
         self._streams: ContainerStreams | None = None
         self._site: SiteContainer | None = None
+
+    def _step_of(self, shims: JobShim) -> ShimStep:
+        return shims.step()
 
     def entered(self) -> AbstractContextManager[None]:
         """See `supervisor.contracts.neighbours.SharesNamespaces`."""
@@ -128,10 +132,13 @@ class ShimJob(SlurmJob):
                 deposit.give_up("it has a terminal")
             async with streams:
                 await self._create(shim, step, streams)
+                hello = msgspec.to_builtins(self._shim_step.hello)
+                self.shims.deposit.note(step=self._step.state.step_id, hello=hello)
+                deposit.needs(self.shims.deposit)
+                place = self._place
                 deposit.note(
-                    target=self._place.id, streams=streams.fields, step=self._step.state.step_id,
-                    hello=msgspec.to_builtins(self._shim_step.hello),
-                )  # fmt: skip
+                    target=place.id, streams=streams.fields, neighbour=place.for_neighbours()
+                )
                 first = self._first = ShimProcess(
                     lambda: self._begin(shim),
                     lambda first: self.how_it_ended(first, shim, streams),

@@ -11,7 +11,7 @@ import trio
 from scrun.core.errors import EngineError, SettingsError
 from scrun.model.states import Ending, exited, taken
 from scrun.supervisor.children.pumps import messages
-from scrun.supervisor.core.deposits import JOB, Deposit, no_deposit
+from scrun.supervisor.core.deposits import STEP, Deposit, no_deposit
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.exits import ending_of_step, exit_code, step_exit
@@ -53,7 +53,7 @@ class ShimStep:
         step: The run of srun.
         hello: What the shim said first.
         site: The oci.conf whose commands it runs, if there is one.
-        deposit: Keeps what it needs to outlive us.
+        deposit: Keeps what its job needs to outlive us.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ShimStep:
             direct: Whether and how the shim may connect to us.
             confs: Where the oci.conf comes from whose commands it runs.
             place: The name of its node, if that is known.
-            deposit: Keeps what it needs to outlive us; None: nothing does.
+            deposit: Keeps what its job needs to outlive us; None: nothing does.
         """
         self.deposit = deposit or no_deposit()
         self._place = place
@@ -136,7 +136,7 @@ class ShimStep:
 
     async def leave(self) -> None:
         """End the shim and all that it made, and wait for the end of srun, for a while."""
-        self.deposit.drop(JOB)  # else srun sees no end of its input
+        self.deposit.drop(STEP)  # else srun sees no end of its input
         self._leaving.set()
         with trio.move_on_after(_WAY_OUT):
             await self._over.wait()
@@ -211,10 +211,10 @@ class ShimStep:
         from_srun, stdout = os.pipe()  # `connected` owns our ends
         # else srun may die of what the shim says last, and slurmstepd kills it before it is done
         kept = os.dup(from_srun)
-        self.deposit.hold({f"{JOB}to_srun": to_srun, f"{JOB}from_srun": from_srun})
+        self.deposit.hold({f"{STEP}to_srun": to_srun, f"{STEP}from_srun": from_srun})
 
         def hold(words: int) -> None:
-            self.deposit.hold({f"{JOB}words": words})
+            self.deposit.hold({f"{STEP}words": words})
 
         async with messages(self._take_words, hold) as error, unwrapped() as nursery:
             nursery.start_soon(self._connect, to_srun, from_srun, ended)

@@ -20,7 +20,7 @@ from scrun.supervisor.children.pumps import (
 )
 from scrun.supervisor.children.strangers import stranger
 from scrun.supervisor.children.terminal import give_a_size
-from scrun.supervisor.core.deposits import JOB, Deposit, Found
+from scrun.supervisor.core.deposits import STEP, Deposit, Found
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.engines.slurm.cancel import signal_step
 from scrun.supervisor.engines.slurm.job_state import StepState
@@ -122,7 +122,7 @@ class SrunStep:
 
         def hold(said: int) -> None:
             if deposit is not None:
-                deposit.hold({f"{JOB}srun_said": said})
+                deposit.hold({f"{STEP}srun_said": said})
 
         feed = partial(self._feed, running)
         async with messages(feed, hold) as own, self._standard_error(streams) as error:
@@ -147,7 +147,7 @@ class SrunStep:
             ) as srun:
                 self._srun = srun
                 if deposit is not None:
-                    deposit.hold({f"{JOB}srun": srun.pidfd}, srun=srun.pid)
+                    deposit.hold({f"{STEP}srun": srun.pidfd}, srun=srun.pid)
                 async with unwrapped() as nursery:
                     if streams.terminal:
                         nursery.start_soon(self._tell_the_size, streams.far_terminal)
@@ -172,7 +172,7 @@ class SrunStep:
         """
         self.state.step_id = str(found.facts.get("step", ""))
         self._started.set()
-        pidfd, said = found.take(f"{JOB}srun"), found.take(f"{JOB}srun_said")
+        pidfd, said = found.take(f"{STEP}srun"), found.take(f"{STEP}srun_said")
         async with (
             received(said, partial(self._feed, _nothing)),
             stranger(found.facts["srun"], pidfd, "srun", grace=_STEP_ENDS) as self._srun,

@@ -80,7 +80,7 @@ class WarmJobs:
             async with allocate(request) as held:
                 yield Loan(held)
             return
-        request.deposit.give_up("its job may be kept for the next container")
+        request.job_deposit.give_up("its job may be kept for the next container")
         kept = await self._take(needs)
         if kept is None:
             async with borrowed_job(request, self._tools, needs) as loan:
@@ -299,7 +299,7 @@ class _Kept:
             on_lost=self._on_lost,
             on_suspended=self._on_suspended,
             ending=self._how_it_ended,
-            deposit=no_deposit(),
+            job_deposit=no_deposit(),
         )
         with contextlib.closing(journal):
             async with self._allocate(request) as self._held, unwrapped() as nursery:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness import cluster
 from tests.harness.life import Collector
-from tests.harness.podman import RUN, Podman, rootless_podman
+from tests.harness.podman import RUN, Podman, rootless_podman, write_kube
 from tests.harness.processes import signal_quietly
-from tests.harness.wait import wait_until
+from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.by_shim
 
@@ -32,17 +33,30 @@ def kill_supervisors(podman: Podman) -> None:
         signal_quietly(supervisor, signal.SIGKILL)
 
 
-def test_podman_goes_on(podman: Podman) -> None:
-    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", _COUNTS).strip()
+def is_up(podman: Podman, container: str) -> None:
     wait_until("it is up", lambda: "\n9\n" in podman.must("logs", container), 30)
-    kill_supervisors(podman)
-    assert podman.must("exec", container, "echo", "in it") == "in it\n"
+
+
+def grows(podman: Podman, container: str) -> None:
+    """Hold that it says more and more."""
     count = podman.must("logs", container).count("\n")
     wait_until("more", lambda: podman.must("logs", container).count("\n") > count + 10, 30)
-    podman.must("stop", "--time", "20", container)
-    assert podman.must("wait", container) == "7\n"
+
+
+def has_said_all(podman: Podman, container: str) -> None:
     lines = podman.must("logs", container).split()
     assert lines == [str(number) for number in range(len(lines))]
+
+
+def test_podman_goes_on(podman: Podman) -> None:
+    container = podman.must(*RUN, "--detach", "busybox", "sh", "-c", _COUNTS).strip()
+    is_up(podman, container)
+    kill_supervisors(podman)
+    assert podman.must("exec", container, "echo", "in it") == "in it\n"
+    grows(podman, container)
+    podman.must("stop", "--time", "20", container)
+    assert podman.must("wait", container) == "7\n"
+    has_said_all(podman, container)
     podman.must("rm", container)
 
 
@@ -65,3 +79,52 @@ def test_interactive(podman: Podman, dice: random.Random) -> None:
     assert process.wait(60) == 7
     process.stdout.close()
     assert output.all(60) == data
+
+
+def the_job(podman: Podman) -> str:
+    [job] = cluster.jobs(podman.site.user)
+    return job.split()[0]
+
+
+def test_a_pod_goes_on(podman: Podman) -> None:
+    """Its infra container, its members, and those that come later, in its namespaces."""
+    podman.must("pod", "create", "--name", "pod", "--network", "host", "--hostname", "together")
+    where = ("run", *RUN[3:], "--pod", "pod", "--detach", "busybox", "sh", "-c")
+    one, two = (podman.must(*where, _COUNTS).strip() for _ in range(2))
+    for container in (one, two):
+        is_up(podman, container)
+    job = the_job(podman)
+    for _ in range(2):
+        kill_supervisors(podman)
+        three = podman.must(*where, _COUNTS).strip()
+        for container in (one, two, three):
+            grows(podman, container)
+            assert podman.must("exec", container, "hostname") == "together\n"
+    uts = {podman.must("exec", name, "readlink", "/proc/self/ns/uts") for name in (one, three)}
+    assert len(uts) == 1
+    assert the_job(podman) == job
+    podman.must("stop", "--time", "20", one)
+    assert podman.must("wait", one) == "7\n"
+    grows(podman, two)
+    podman.must("pod", "stop", "--time", "20", "pod")
+    assert podman.must("wait", two, three) == "7\n7\n"
+    for container in (one, two, three):
+        has_said_all(podman, container)
+    podman.must("pod", "rm", "pod")
+    wait_while("the job", lambda: cluster.jobs(podman.site.user), 20)
+
+
+def test_kube_play_goes_on(podman: Podman) -> None:
+    podman.must("kube", "play", "--network", "host", write_kube(podman, _COUNTS))
+    for name in ("web-one", "web-two"):
+        is_up(podman, name)
+    job = the_job(podman)
+    kill_supervisors(podman)
+    for name in ("web-one", "web-two"):
+        grows(podman, name)
+    assert the_job(podman) == job
+    podman.must("pod", "restart", "web")
+    for name in ("web-one", "web-two"):
+        grows(podman, name)
+    podman.must("pod", "rm", "--force", "--time", "20", "web")
+    wait_while("the job", lambda: cluster.jobs(podman.site.user), 20)

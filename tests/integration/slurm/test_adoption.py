@@ -15,30 +15,19 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
-from tests.harness.life import Life
-from tests.harness.processes import signal_quietly
-from tests.harness.site import Site
-from tests.harness.wait import wait_until, wait_while
+from tests.harness.adoption import (
+    COUNT,
+    UNTIL_TOLD,
+    adoptions,
+    end,
+    kill_now_and_then,
+    kill_supervisor,
+    numbers,
+    output,
+)
+from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.by_shim
-
-_COUNT = "n=0; while [ $n -lt {} ]; do echo $n; n=$((n+1)); done; exit 7"
-_UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
-
-
-def kill_supervisor(site: Site) -> None:
-    """SIGKILL for the supervisor."""
-    [supervisor] = wait_until("one supervisor", site.supervisors, 20)
-    os.kill(supervisor, signal.SIGKILL)
-    wait_while("the killed", lambda: supervisor in site.supervisors())
-
-
-def kill_now_and_then(site: Site, dice: random.Random, times: int) -> None:
-    """SIGKILL for whichever supervisors there are, several times."""
-    for _ in range(times):
-        time.sleep(dice.uniform(0, 0.4))
-        for supervisor in site.supervisors():
-            signal_quietly(supervisor, signal.SIGKILL)
 
 
 @contextmanager
@@ -58,28 +47,9 @@ def written(to: int, data: bytes) -> Iterator[None]:
     assert not thread.is_alive()
 
 
-def adoptions(life: Life) -> int:
-    return life.site.run("logs", "--messages", life.id).stdout.count("this one goes on")
-
-
-def output(life: Life) -> bytes:
-    assert life.stdout
-    return life.stdout.all()
-
-
-def numbers(count: int) -> bytes:
-    return b"".join(b"%d\n" % number for number in range(count))
-
-
-def end(life: Life) -> None:
-    """Delete a container, and hold that nothing is left."""
-    life.delete(60)
-    life.site.settle(20)
-
-
 def test_one_that_runs_goes_on(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
-    life = site.shell(_UNTIL_TOLD).created(60).start(60).says("up", 30)
+    life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
     kill_supervisor(site)
     assert life.state()["status"] == "running"
     wait_until("it is adopted", lambda: adoptions(life), 20)
@@ -96,7 +66,7 @@ def test_no_byte_is_lost_or_doubled_however_often_it_dies(
 ) -> None:
     """At any moment: while it reads, writes, or adopts."""
     site = make_site("slurm-user")
-    life = site.shell(_COUNT.format(300_000)).created(60).start(60)
+    life = site.shell(COUNT.format(300_000)).created(60).start(60)
     kill_now_and_then(site, dice, 6)
     assert life.wait(90) == 7
     assert output(life) == numbers(300_000)
@@ -106,7 +76,7 @@ def test_no_byte_is_lost_or_doubled_however_often_it_dies(
 
 def test_one_that_was_created_is_started(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
-    life = site.shell(_UNTIL_TOLD).created(60)
+    life = site.shell(UNTIL_TOLD).created(60)
     kill_supervisor(site)
     assert life.state()["status"] == "created"
     life.start(60).says("up", 30)
@@ -138,7 +108,7 @@ def test_a_slow_reader_gets_all(make_site: MakeSite, kind: str) -> None:
         readable, writable = os.pipe()
     else:
         readable, writable = (one.detach() for one in socket.socketpair())
-    life = site.shell(_COUNT.format(400_000), stdout=writable).created(60).start(60)
+    life = site.shell(COUNT.format(400_000), stdout=writable).created(60).start(60)
     os.close(writable)
     time.sleep(2)
     kill_supervisor(site)
@@ -154,7 +124,7 @@ def test_output_to_a_file(make_site: MakeSite, dice: random.Random) -> None:
     site = make_site("slurm-user")
     path = site.base / "l" / "output"
     with path.open("wb") as file:
-        life = site.shell(_COUNT.format(200_000), stdout=file.fileno()).created(60).start(60)
+        life = site.shell(COUNT.format(200_000), stdout=file.fileno()).created(60).start(60)
     kill_now_and_then(site, dice, 3)
     assert life.wait(60) == 7
     assert path.read_bytes() == numbers(200_000)
@@ -164,7 +134,7 @@ def test_output_to_a_file(make_site: MakeSite, dice: random.Random) -> None:
 
 def test_its_job_is_cancelled_meanwhile(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
-    life = site.shell(_UNTIL_TOLD).created(60).start(60).says("up", 30)
+    life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
     [job] = site.jobs()
     [supervisor] = site.supervisors()
     os.kill(supervisor, signal.SIGSTOP)
@@ -178,7 +148,7 @@ def test_its_job_is_cancelled_meanwhile(make_site: MakeSite) -> None:
 
 def test_all_that_ask_at_once_get_an_answer(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
-    lives = [site.shell(_UNTIL_TOLD).created(60).start(60).says("up", 30) for _ in range(3)]
+    lives = [site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30) for _ in range(3)]
     kill_supervisor(site)
     asking = [site.popen("state", life.id) for life in lives for _ in range(3)]
     telling = [site.popen("kill", life.id, "USR1", stdio=subprocess.DEVNULL) for life in lives]
@@ -187,15 +157,13 @@ def test_all_that_ask_at_once_get_an_answer(make_site: MakeSite) -> None:
         assert json.loads(answer)["status"] == "running" or True
     assert [process.wait(60) for process in telling] == [0, 0, 0]
     assert [life.wait(30) for life in lives] == [7, 7, 7]
-    for life in lives:
-        life.delete(60)
-    site.settle(20)
+    end(*lives)
 
 
 def test_the_keeper_may_die_first(make_site: MakeSite) -> None:
     """There is another one a moment later."""
     site = make_site("slurm-user")
-    life = site.shell(_UNTIL_TOLD).created(60).start(60).says("up", 30)
+    life = site.shell(UNTIL_TOLD).created(60).start(60).says("up", 30)
 
     def keepers() -> list[int]:
         return [one.pid for one in site.processes() if "scrun-keeper" in one.argv]

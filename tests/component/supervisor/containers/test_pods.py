@@ -20,8 +20,10 @@ from scrun.settings.slurm.engine_flags import Flags
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import salloc_arguments, srun_arguments
 from scrun.supervisor.children.processes import ChildEnv
-from scrun.supervisor.containers.pods import Pods, ending_of
+from scrun.supervisor.containers.pods import Pods
+from scrun.supervisor.containers.shared_job import ending_of
 from scrun.supervisor.contracts.engine import Engine, Job, JobRequest
+from scrun.supervisor.core.deposits import Deposits
 from scrun.supervisor.log.journal import Journal
 
 SANDBOX = "io.kubernetes.cri-o.SandboxID"
@@ -180,13 +182,17 @@ class Member:
         return cast(Place, self.job)
 
 
+async def nobody_arrives(_: Config) -> None:
+    pass
+
+
 class Crowd:
     """Containers that come and go."""
 
     def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
         self.directory = directory
         self.cluster = Cluster()
-        self.pods = Pods(nursery)
+        self.pods = Pods(nursery, Deposits(), nobody_arrives)
         self.count = 0
         self._nursery = nursery
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scrun.supervisor.core.deposits import Deposits, Found, find, no_deposit
+from scrun.supervisor.containers.adoption import by_jobs
+from scrun.supervisor.core.deposits import Deposits, Found, Together, find, no_deposit
 
 
 @pytest.fixture
@@ -82,6 +83,60 @@ def test_what_is_dropped_has_an_end_of_file(pipe: tuple[int, int]) -> None:
     deposit.end()
     assert find(deposits.held) == []
     deposits.close()
+
+
+def test_a_job_is_found_with_its_containers_and_again(pipe: tuple[int, int]) -> None:
+    readable, writable = pipe
+    deposits, others = Deposits(), Deposits()
+    job = deposits.new_of_job("c1")
+    job.hold({"job.line": writable}, number="12")
+    containers = [deposits.new(name) for name in ("c1", "c2")]
+    for deposit in containers:
+        deposit.needs(job)
+        deposit.begin()
+    os.close(writable)
+    alone = deposits.new_of_job("c3")
+    deposits.begin([alone])
+    found = find(deposits.held)
+    assert sorted(one.container for one in found if not one.is_of_job) == ["c1", "c2"]
+    [together] = by_jobs(found)
+    left = together[0].job
+    assert left is not None
+    assert left is together[1].job
+    assert left.facts == {"number": "12"}
+    again = [others.again(left), *(others.again(one) for one in together)]
+    others.begin(again)
+    for one in (*together, left):
+        one.close()
+    assert len(find_and_close(others.held)) == 3
+    job.give_up("because")
+    assert [deposit.why_not for deposit in containers] == ["because"] * 2
+    for deposit in (*containers, alone):
+        deposit.end()
+    assert not at_end(readable)
+    for deposit in again:
+        deposit.end()
+    assert at_end(readable)
+    deposits.close()
+    others.close()
+
+
+def find_and_close(held: int) -> list[str]:
+    found = find(held)
+    for one in found:
+        one.close()
+    return [one.container for one in found]
+
+
+async def test_all_that_are_together_wait_for_one_another() -> None:
+    together = Together()
+    for name in ("c1", "c2"):
+        together.awaits(name)
+    together.without("c1")
+    together.without("c1")
+    assert not together.complete.is_set()
+    together.without("c2")
+    assert together.complete.is_set()
 
 
 def test_what_was_given_up_is_not_kept(pipe: tuple[int, int]) -> None:

@@ -1,0 +1,60 @@
+"""What tests of adoption share: supervisors that are killed, and containers that go on."""
+
+import os
+import random
+import signal
+import time
+
+from tests.harness.life import Life
+from tests.harness.processes import signal_quietly
+from tests.harness.site import Site
+from tests.harness.wait import wait_until, wait_while
+
+COUNT = "n=0; while [ $n -lt {} ]; do echo $n; n=$((n+1)); done; exit 7"
+"""Says all numbers below one, and ends with status 7."""
+
+UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
+"""Runs until it is told to end, with status 7."""
+
+
+def kill_supervisor(site: Site) -> None:
+    """SIGKILL for the supervisor."""
+    [supervisor] = wait_until("one supervisor", site.supervisors, 20)
+    os.kill(supervisor, signal.SIGKILL)
+    wait_while("the killed", lambda: supervisor in site.supervisors())
+
+
+def kill_all_supervisors(site: Site) -> None:
+    """SIGKILL for those that there are; perhaps none at this moment."""
+    for supervisor in site.supervisors():
+        signal_quietly(supervisor, signal.SIGKILL)
+
+
+def kill_now_and_then(site: Site, dice: random.Random, times: int) -> None:
+    """SIGKILL for whichever supervisors there are, several times."""
+    for _ in range(times):
+        time.sleep(dice.uniform(0, 0.4))
+        kill_all_supervisors(site)
+
+
+def adoptions(life: Life) -> int:
+    """How often a container was adopted."""
+    return life.site.run("logs", "--messages", life.id).stdout.count("this one goes on")
+
+
+def output(life: Life) -> bytes:
+    """All that it has said."""
+    assert life.stdout
+    return life.stdout.all()
+
+
+def numbers(count: int) -> bytes:
+    """What `COUNT` says."""
+    return b"".join(b"%d\n" % number for number in range(count))
+
+
+def end(*lives: Life) -> None:
+    """Delete containers, and hold that nothing is left."""
+    for life in lives:
+        life.delete(60)
+    lives[0].site.settle(20)
