@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from tests.stress.chaos import bad_clients, connections, disks, limits, points, proxies
+from tests.stress.chaos import bad_clients, connections, disks, images, limits, points, proxies
 from tests.stress.chaos.faults import DELETING
 from tests.stress.chaos.victims import killed, signalled
 
@@ -144,6 +144,7 @@ _ACTIONS: dict[str, Action] = {
     "bad-client": _bad_client,
     "prepared": _prepared,
     "full": disks.fill,
+    "gone": images.gone,
     "between": _between,
     "reset": _connection,
     "blackhole": _connection,

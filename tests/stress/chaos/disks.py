@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from tests.stress.chaos import images
 from tests.stress.chaos.census import left_in
 
 if TYPE_CHECKING:
     from tests.stress.chaos.container import Container
 
 _SIZE = "size=384k,nr_inodes=200"
+_OF_A_STORE = "size=32m,nr_inodes=8000"
 _FILLER = "@filler"
 _GOES = 10.0
 
 
-def mount(path: str, uid: int, gid: int) -> None:
+def mount(path: str, uid: int, gid: int, size: str = _SIZE) -> None:
     """Mount a small file system of a user's own."""
     os.mkdir(path, 0o700)
-    options = f"{_SIZE},mode=0700,uid={uid},gid={gid}"
+    options = f"{size},mode=0700,uid={uid},gid={gid}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "chaos", path], check=True)
 
 
@@ -41,15 +43,21 @@ async def disk_of(container: "Container") -> AsyncIterator[None]:
         yield
         return
     user = container.testbed.site.user
-    mount(path, user.uid, user.gid)
+    store = container.plan.fault.disk == "store"
+    mount(path, user.uid, user.gid, _OF_A_STORE if store else _SIZE)
+    look = images.left_of if store else _left
     try:
         yield
         with trio.move_on_after(_GOES):
-            while left_in(path):
+            while look(path):
                 await trio.sleep(0.05)
-        container.seen.left += [f"{name} on its file system" for name in left_in(path)]
+        container.seen.left += look(path)
     finally:
         unmount(path)
+
+
+def _left(path: str) -> list[str]:
+    return [f"{name} on its file system" for name in left_in(path)]
 
 
 async def fill(container: "Container") -> None:

@@ -33,6 +33,8 @@ ANCHORED = ("script",)
 """Kinds that have an anchor on this machine, too, and an OCI runtime beside it while they run."""
 OWN = tuple(kind for kind in KINDS if kind not in ANCHORED)
 """Kinds whose engine has the container's own first process there."""
+OF_IMAGES = tuple(kind for kind in KINDS if kind not in ANCHORED)
+"""Kinds of containers with an image that the nodes do not see: no script stages them."""
 PODMAN = ("podman",)
 ENGINES = ("slurm", "local")
 LAUNCHES = ("container", "shim")
@@ -64,7 +66,8 @@ class Fault(msgspec.Struct, frozen=True):
         before: Words before the call of `create`.
         beside: Who else is hit at the same moment, before it.
         point: Which of `tests.stress.chaos.points.POINTS` it comes at, or "".
-        disk: Which directory is on a small file system of its own: "root" or "scratch".
+        disk: Which directory is on a small file system of its own: "root", "scratch" or
+            "store", of images: then it has an image that the nodes do not see.
         few_ports: Whether Slurm's tools and the supervisor may use a few ports only.
     """
 

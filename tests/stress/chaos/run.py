@@ -76,6 +76,8 @@ class Run:
                 self.report.begin()
                 await self._all_containers()
                 self.report.end()
+                for testbed in self.testbeds.values():
+                    testbed.unmount()
                 await self._count(before)
             finally:
                 with trio.CancelScope(shield=True):

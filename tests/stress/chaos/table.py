@@ -13,6 +13,7 @@ from tests.stress.chaos.faults import (
     KINDS,
     LAUNCHES,
     NONE,
+    OF_IMAGES,
     RUNNING,
     STARTING,
     TRAPPED,
@@ -100,6 +101,52 @@ FAULTS: tuple[Fault, ...] = (
         for kind, seen in (
             ("root", "`create` is refused; a container that is there goes on, its record is old"),
             ("scratch", "`create` is refused; a container that is there goes on"),
+        )
+    ),
+    *(
+        Fault(
+            name=name,
+            target=target,
+            action=action,
+            moments=moments,
+            seen=seen,
+            ends=frozenset(ends),
+            surely=False,
+            refuses=bool(ends),
+            engines=("slurm",),
+            kinds=kinds,
+            own=True,
+            disk="store",
+            weight=2,
+        )
+        for name, target, action, moments, kinds, seen, ends in (
+            (
+                "store-full",
+                "store",
+                "full",
+                (CREATING, RUNNING, DELETING),
+                OF_IMAGES,
+                "nothing: its image is mounted, or copied for it alone",
+                (),
+            ),
+            (
+                "store-gone",
+                "store",
+                "gone",
+                (CREATING, CREATED, RUNNING, DELETING),
+                ("status",),
+                "nothing, or it does not start: the runtime says why",
+                (_RUNTIME, _FAILURE, 126, 127),
+            ),
+            (
+                "convert-kill",
+                "converter",
+                "KILL",
+                (CREATING,),
+                OF_IMAGES,
+                "nothing: its image is copied for it alone",
+                (),
+            ),
         )
     ),
     *(

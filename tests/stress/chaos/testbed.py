@@ -15,6 +15,7 @@ from tests.harness.site import Site
 from tests.harness.users import User
 from tests.stress.chaos.children import Call, Children, Done
 from tests.stress.chaos.faults import TRAPPED
+from tests.stress.chaos.images import STORE, HiddenImage
 from tests.stress.chaos.plan import Plan
 from tests.stress.chaos.points import installation
 
@@ -133,6 +134,7 @@ class Testbed:
             text += '[log]\nlevel = "debug"\n'
             named = str(self.site.base / "chaos.lua") if script else "none"
             text += f'[lua]\nscript = "{named}"\n'
+            text += f'[images]\nstore = "{self.disk(plan)}/{STORE}"\n' if disk == "store" else ""
             text += f'[staging]\nscratch = "{self.disk(plan)}"\n' if disk == "scratch" else ""
             path.write_text(text)
             if not disk:
@@ -224,6 +226,8 @@ class Testbed:
         config["process"]["env"].append(f"{TAG}={self.tag(plan)}")
         if plan.pod is not None:
             config["annotations"]["org.scrun.pod"] = f"{self.site.base.name}.{plan.pod}"
+        if plan.fault.disk == "store":
+            config["root"]["path"] = self._image.container(plan.number)
         if plan.kind == "script":
             self._fit(config)
         return self.site.bundle(config)
@@ -245,8 +249,19 @@ class Testbed:
         """The scrun of containers whose supervisor stops at a point."""
         return installation()
 
+    @cached_property
+    def _image(self) -> HiddenImage:
+        """An image that the nodes do not see."""
+        return HiddenImage(self.site)
+
+    def unmount(self) -> None:
+        """Take away what is mounted for all containers."""
+        if (image := self.__dict__.pop("_image", None)) is not None:
+            image.close()
+
     def close(self) -> None:
         """Remove what is not below the site's directory."""
+        self.unmount()
         if "_pointed" in self.__dict__:
             self._pointed.close()
         for path in self._confs:

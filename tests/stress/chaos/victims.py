@@ -92,6 +92,7 @@ _IS: dict[str, Callable[[Words], bool]] = {
     ),
     "worker": lambda words: any("worker" in word for word in words[:8]),
     "command": lambda words: words[1:2] == ["-c"] and MARK in words[2],
+    "converter": lambda words: any(word.endswith("/copy_layer.py") for word in words[:6]),
 }
 
 
@@ -150,7 +151,7 @@ class Where:
 
         What belongs to the job may have been started for another one: of its pod, or before it.
         """
-        if has_tag(pid, self.tag):
+        if has_tag(pid, self.tag) or target == "converter":  # its supervisor serves no other
             return True
         job = self._record().get("job_id")
         if not job or target not in ("salloc", "srun"):
