@@ -1,5 +1,6 @@
 """The limit of a store of images."""
 
+import os
 import random
 from pathlib import Path
 
@@ -10,7 +11,11 @@ from scrun.images.limits import shrink, size_of
 from scrun.images.store import Store
 from tests.harness.layers import filled
 
+OPERATIONS = int(os.environ.get("SCRUN_STORE_OPERATIONS") or 300)
+"""10,000 for a long run."""
 
+
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3))
 def test_limits_and_leases(tmp_path: Path, seed: int) -> None:
     """Whatever happens in whatever order: what is leased is there, and the limit holds."""
@@ -18,7 +23,7 @@ def test_limits_and_leases(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     limit = 40 * 4096
     held: dict[str, set[str]] = {}
-    for number in range(300):
+    for number in range(OPERATIONS):
         key = f"k{chance.randrange(30)}"
         lease = lease_of(str(tmp_path), f"c{chance.randrange(4)}")
         match chance.choice(["make", "make", "lease", "give", "give", "remove", "shrink"]):
