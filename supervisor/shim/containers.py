@@ -134,10 +134,11 @@ class Containers:
             command = self._runtime.command(target.place, *words)
             self._simply(target, command, lambda answer: _started(target, answer, reply))
         elif not target.site.runs:
-            self._simply(target, target.site.command("start"), reply)
+            command = target.site.command("start")
+            self._simply(target, command, lambda answer: _started(target, answer, reply))
         elif target.site.waits:
             self._sites.start(target, target.site)
-            reply({})
+            _started(target, {}, reply)
         else:
             raise Refused(f"{target.id} has ended")
 

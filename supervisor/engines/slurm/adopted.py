@@ -163,6 +163,8 @@ class AdoptedStep(ShimStep):
         self._resumed_shim = self._shim = shim
         self._there.set()
         await self._found.together.complete.wait()
+        if (site := self._found.facts.get("site")) is not None:
+            self.site = self._confs.again(site, hello)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 await shim.resume(hello, self._targets, self._written, self._direct.ports)
@@ -290,6 +292,8 @@ class AdoptedShimJob(ShimJob):
                 first.is_started = await step.resumed(request.container, place.id, written)
                 if first.is_started:
                     first.begun.set()
+                if step.site is not None and "site" in facts:
+                    self._site = step.site.again(facts["site"])
                 self._first = first
                 async with self._watched(first, shim, nursery):
                     yield first

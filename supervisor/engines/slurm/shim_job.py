@@ -169,6 +169,7 @@ class ShimJob(SlurmJob):
         if (site := self._shim_step.site) is not None:
             self._site = site.container(self.id, self._request.directory, step, place.config)
             place.config, more["site"] = self._site.changed(place.config), self._site.fields()
+            self._request.deposit.note(site=self._site.facts())
         await self.shims.neighbours.joined(place, self._request.joins)
         try:
             await shim.call(

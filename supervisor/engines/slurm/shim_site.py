@@ -1,6 +1,5 @@
 """Which oci.conf(5) counts for the containers of a shim, and what its commands are for each."""
 
-import itertools
 import os
 import shlex
 import signal
@@ -68,6 +67,16 @@ class SiteConfs:
             return None
         return NodeSite(conf, node_runtime(conf, self._runtime), hello)
 
+    def again(self, facts: Mapping[str, Any], hello: Hello) -> "NodeSite":
+        """Return what counted on a node when a dead supervisor began to use it.
+
+        Args:
+            facts: The other's `NodeSite.facts`.
+            hello: What the shim said to the other.
+        """
+        conf = msgspec.convert(facts, OciConf)
+        return NodeSite(conf, node_runtime(conf, self._runtime), hello)
+
     async def _read(self, hello: Hello, shim: Shim) -> OciConf:
         where = f"{hello.node}: {hello.oci_conf}"
         reply = await shim.call("script", script=f"exec cat -- {shlex.quote(hello.oci_conf)}")
@@ -83,7 +92,12 @@ class NodeSite:
     def __init__(self, conf: OciConf, patterns: NodeRuntime, hello: Hello) -> None:
         """Use `SiteConfs.of_node`."""
         self._conf, self._patterns, self._hello = conf, patterns, hello
-        self._numbers = itertools.count()
+        self._next = 0
+
+    def facts(self) -> dict[str, object]:
+        """Return what another supervisor has to know, for JSON."""
+        facts: dict[str, object] = msgspec.to_builtins(self._conf)
+        return facts
 
     @property
     def where(self) -> str:
@@ -112,11 +126,11 @@ class NodeSite:
         """
         uid = real_id("uid")
         environment = self._hello.environment
-        pid = str(int.from_bytes(os.urandom(8)) | 1 << 63)
+        pid = int.from_bytes(os.urandom(8)) | 1 << 63
         task = Task(
             job=job,
             step=environment.get("SLURM_STEP_ID", "0"),
-            task=str(next(self._numbers) if number is None else number),
+            task=str(self._next if number is None else number),
             node=environment.get("SLURMD_NODENAME") or self._hello.node,
             user=user_name(uid),
             uid=uid,
@@ -124,23 +138,41 @@ class NodeSite:
             directory=directory,
             bundle=step.bundle,
             rootfs=config["root"]["path"],
-            pid=int(pid),
+            pid=pid,
             arguments=tuple(step.arguments),
         )
         if not self._conf.ignore_file_config_json:
             task = msgspec.structs.replace(task, bundle=task.task_directory(self._conf))
+        return self._of(task, step.bundle, listens=not (step.program_is_known or step.terminal))
+
+    def again(self, facts: Mapping[str, Any]) -> "SiteContainer":
+        """Return what is run for a container that another supervisor has made.
+
+        Args:
+            facts: The other's `SiteContainer.facts`.
+        """
+        task = msgspec.convert(facts["task"], Task)
+        return self._of(task, facts["bundle"], listens=facts["listens"])
+
+    def _of(self, task: Task, bundle: str, *, listens: bool) -> "SiteContainer":
+        self._next = max(self._next, int(task.task) + 1)
         commands = TaskCommands(self._conf, self._patterns, task, PROCESS_FILE)
-        return SiteContainer(commands, pid, step)
+        return SiteContainer(commands, bundle, listens=listens)
 
 
 class SiteContainer:
     """What an oci.conf has a shim run for one container (`site` of `supervisor.shim`)."""
 
-    def __init__(self, commands: TaskCommands, pid: str, step: Step) -> None:
+    def __init__(self, commands: TaskCommands, bundle: str, *, listens: bool) -> None:
         """Use `NodeSite.container`."""
         self._commands = commands
-        self._pid = pid
-        self._step = step
+        self._bundle = bundle
+        self._listens = listens
+
+    def facts(self) -> dict[str, object]:
+        """Return what another supervisor has to know, for JSON."""
+        task = msgspec.to_builtins(self._commands.task)
+        return {"task": task, "bundle": self._bundle, "listens": self._listens}
 
     def fields(self) -> dict[str, object]:
         """Return the call's `site`.
@@ -157,7 +189,7 @@ class SiteContainer:
             texts["query"] = commands.query()
         return {
             "commands": texts,
-            "pid": self._pid,
+            "pid": str(commands.task.pid),
             "step": commands.task.step_directory(conf),
             "task": commands.task.task_directory(conf),
             "keep": conf.disable_cleanup,
@@ -177,7 +209,7 @@ class SiteContainer:
         mount = commands.task.mount_point(conf)
         return changed_config(
             config, conf, arguments=process["args"],
-            environment={name: value for name, _, value in pairs}, bundle=self._step.bundle,
+            environment={name: value for name, _, value in pairs}, bundle=self._bundle,
             mount=(commands.task.step_directory(conf), mount) if mount else None,
         )  # fmt: skip
 
@@ -228,8 +260,7 @@ class SiteContainer:
             code: Its exit status.
             streams: The container's, which have ended.
         """
-        known = self._step.program_is_known or self._step.terminal
-        return None if known else program_missing(code, streams)
+        return program_missing(code, streams) if self._listens else None
 
     @property
     def state(self) -> str:

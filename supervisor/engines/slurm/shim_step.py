@@ -280,7 +280,7 @@ class ShimStep:
         except (SettingsError, ShimError) as error:
             raise self._refused(str(error)) from None
         if self.site is not None:
-            self.deposit.give_up("commands of an oci.conf make it")
+            self.deposit.note(site=self.site.facts())
         needs_no_sources(self.hello)
         self._shim = shim
 

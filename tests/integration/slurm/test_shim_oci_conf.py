@@ -11,12 +11,23 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests import CHECKOUT
 from tests.conftest import MakeSite
 from tests.harness import cluster
+from tests.harness.adoption import (
+    COUNT,
+    UNTIL_TOLD,
+    adoptions,
+    end,
+    kill_now_and_then,
+    kill_supervisor,
+    numbers,
+    output,
+)
 from tests.harness.processes import processes, signal_quietly
 from tests.harness.site import Site, several_lives
 from tests.harness.wait import wait_until, wait_while
@@ -305,3 +316,50 @@ def test_several_tasks_that_cannot_connect(make_site: MakeSite) -> None:
     assert life.start().wait() == 0
     assert life.output() == "up\nup\n"
     life.delete()
+
+
+@pytest.mark.parametrize("way", ["create", "run"])
+def test_it_outlives_its_supervisor(make: MakeShimSite, shared: Path, way: str) -> None:
+    """Its commands are those of the time when it began, whatever becomes of the oci.conf."""
+    site = make(logging(shared, way))
+    life = site.shell("trap 'exit 9' USR1; echo up; while :; do sleep 0.05; done").created()
+    kill_supervisor(site)
+    life.start(60).says("up", 30)
+    cluster.oci_conf().write_text("RunTimeRun=exec false\n")
+    kill_supervisor(site)
+    assert site.must("exec", life.id, "echo", "inside") == "inside\n"
+    assert "sleep" in site.must("ps", life.id)
+    assert adoptions(life) == 2
+    life.kill("USR1")
+    assert life.wait() == 9
+    assert called(shared).count("start" if way == "create" else "run") == 1
+    assert "kill" in called(shared)
+    end(life)
+    assert called(shared)[-1] == "delete"
+
+
+def test_members_of_a_pod_outlive_it(make: MakeShimSite, shared: Path) -> None:
+    """A third one has a number of its own."""
+    site = make(logging(shared, "run"))
+    lives = []
+    for kills in (False, False, True):
+        if kills:
+            kill_supervisor(site)
+        config = site.config("sh", "-c", UNTIL_TOLD)
+        config["annotations"] = {"org.scrun.pod": "together"}
+        lives.append(site.life(config=config).created(60).start(60).says("up", 30))
+    assert len(site.jobs()) == 1
+    kill_supervisor(site)
+    for life in lives:
+        life.kill("USR1")
+    assert [life.wait(30) for life in lives] == [7, 7, 7]
+    end(*lives)
+
+
+def test_no_byte_is_lost_or_doubled(make: MakeShimSite, shared: Path, dice: Random) -> None:
+    site = make(logging(shared, "run"))
+    life = site.shell(COUNT.format(200_000)).created(60).start(60)
+    kill_now_and_then(site, dice, 4)
+    assert life.wait(90) == 7
+    assert output(life) == numbers(200_000)
+    end(life)
