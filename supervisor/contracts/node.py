@@ -1,6 +1,6 @@
 """What a job on other machines can do for a stager."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 
@@ -26,4 +26,30 @@ class OnNodes(Protocol):
         Raises:
             EngineError: One could not be run.
         """
+        ...
+
+
+@runtime_checkable
+class MountsImages(OnNodes, Protocol):
+    """One that can mount images, files of squashfs, for its container; optional."""
+
+    async def mount(self, files: Sequence[tuple[str, str]]) -> str:
+        """Mount images on the node, until the container ends or `unmount`.
+
+        `ask` and the container find them there, and nobody else.
+
+        Args:
+            files: Images, and the directories to mount them on; none: only tell whether it can be
+                done.
+
+        Returns:
+            By what.
+
+        Raises:
+            EngineError: They cannot be mounted.
+        """
+        ...
+
+    async def unmount(self) -> None:
+        """Undo `mount`, if the container has not done so."""
         ...

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 OVERLAY = "overlay"
 """The directory of a staged bundle that has what a node mounts as overlays."""
 
-Image = Literal["", "layers", "store", "copy"]
+Image = Literal["", "layers", "store", "squashfs", "copy"]
 """Where a container's root file system is from: the submitted one, mounts of the engine's layers,
-mounts of copies of those in the store of images, or a copy of its own."""
+mounts of copies of those in the store of images, mounts of squashfs images there, or a copy of its
+own."""
 
-MOUNTED = ("layers", "store")
+MOUNTED = ("layers", "store", "squashfs")
 """The node mounts it."""
 
 

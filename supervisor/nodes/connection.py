@@ -65,6 +65,7 @@ class Shim:
         lost: Set when it has gone.
         on_signal: Called with the number of a signal that Slurm sends to the step.
         short_of_memory: The containers that may have ended for want of memory.
+        without_files: Those whose root file system went away.
     """
 
     def __init__(self, control: Link, nursery: trio.Nursery, journal: Journal) -> None:
@@ -72,6 +73,7 @@ class Shim:
         self.lost = trio.Event()
         self.on_signal: Callable[[int], None] = _ignore
         self.short_of_memory: set[str] = set()
+        self.without_files: set[str] = set()
         self._reason = ""
         self._control = control
         self._nursery = nursery
@@ -308,11 +310,13 @@ class Shim:
             ended = decoded(payload, Ended)
             if not os.WIFEXITED(ended.status) and not os.WIFSIGNALED(ended.status):
                 raise BrokenFrame(f"{ended.status} is no status of an end")
-            self._take_ended(ended.target, ended.status, ended.memory)
+            self._take_ended(ended.target, ended.status, ended.memory, ended.lost)
 
-    def _take_ended(self, target: str, status: int, memory: bool) -> None:
+    def _take_ended(self, target: str, status: int, memory: bool, lost: bool) -> None:
         if memory:
             self.short_of_memory.add(target)
+        if lost:
+            self.without_files.add(target)
         if target in self._targets:
             self._targets[target].set(status)
 

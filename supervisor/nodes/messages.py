@@ -49,13 +49,14 @@ class Ended(msgspec.Struct, frozen=True):
     target: str
     status: int
     memory: bool = False
+    lost: bool = False
 
 
 class Target(msgspec.Struct, frozen=True):
     """What became of a container while there was no supervisor, see `supervisor.shim`."""
 
     started: bool
-    ended: tuple[int, bool] | None = None
+    ended: tuple[int, bool, bool] | None = None
 
 
 class Resumed(msgspec.Struct, frozen=True):

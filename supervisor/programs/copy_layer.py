@@ -15,14 +15,14 @@ import stat
 import sys
 import time
 
-_NO_ROOM = 3
+NO_ROOM = 3
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE = 8 << 20
-_DEPTH = 300  # two descriptors each
-_PERIOD = 0.2
+DEPTH = 300  # two descriptors each
+PERIOD = 0.2
 _KINDS = ("trusted.overlay.", "user.overlay.", "user.fuseoverlayfs.")
 _REMOVED, _OPAQUE = b".wh.", b".wh..wh..opq"
 _ELSEWHERE = ("metacopy", "redirect", "whiteout")
@@ -47,7 +47,7 @@ def main(argv: "list[str]") -> int:
     except OSError as error:
         where = f": {os.fsdecode(error.filename)!a}" if error.filename is not None else ""
         sys.stderr.write(f"cannot be copied to {target}: {error.strerror}{where}\n")
-        return _NO_ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1
+        return NO_ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1
     return 0
 
 
@@ -55,6 +55,47 @@ def print_count(count: int) -> None:
     """Print a number of bytes."""
     sys.stdout.write(f"{count}\n")
     sys.stdout.flush()
+
+
+def deletion_by_name(name: bytes) -> "bytes | None":
+    """Return what a mark of fuse-overlayfs deletes; b"": all that is below; None: it is none."""
+    if name == _OPAQUE:
+        return b""
+    return name[len(_REMOVED) :] if name.startswith(_REMOVED) else None
+
+
+def attributes_of(reading: int, opaque: str) -> "dict[str, bytes]":
+    """Return the extended attributes of a file for a copy, as far as they may be read.
+
+    Args:
+        reading: The file.
+        opaque: What marks a directory there that hides those of the layers below.
+
+    Raises:
+        Refused: Only the engine's mount understands them.
+    """
+    found: dict[str, bytes] = {}
+    try:
+        names = os.listxattr(reading)
+    except OSError:
+        return found
+    for name in names:
+        mark = next((name[len(kind) :] for kind in _KINDS if name.startswith(kind)), None)
+        if name in _STATUS or mark in _ELSEWHERE:
+            raise Refused(f"have what only the engine's mount can read: {name}")
+        if mark is None:
+            try:
+                found[name] = os.getxattr(reading, name)
+            except OSError:
+                continue
+        elif mark == "opaque" and os.getxattr(reading, name) == b"y":
+            found[opaque] = b"y"
+    return found
+
+
+def kept_mode(mode: int) -> int:
+    """Return the mode of a copy that belongs to another user."""
+    return mode & ~(stat.S_ISUID | stat.S_ISGID)
 
 
 class _Copy:
@@ -70,19 +111,19 @@ class _Copy:
 
     def root(self, source: str, target: str) -> None:
         """Copy a whole layer."""
-        folder, self._top = os.open(source, _FOLDER), os.open(target, _FOLDER)
-        self._folder(folder, self._top, b"", _DEPTH)
+        folder, self._top = os.open(source, FOLDER), os.open(target, FOLDER)
+        self._folder(folder, self._top, b"", DEPTH)
         self._dress(self._top, os.fstat(folder), folder)
         print_count(self._bytes)
 
     def _folder(self, source: int, target: int, path: bytes, depth: int) -> None:
         if not depth:
-            raise Refused(f"have more than {_DEPTH} directories within each other")
+            raise Refused(f"have more than {DEPTH} directories within each other")
         for name in map(os.fsencode, os.listdir(source)):
             status = os.stat(name, dir_fd=source, follow_symlinks=False)
             kind = stat.S_IFMT(status.st_mode)
-            if self._names_delete and name.startswith(_REMOVED):
-                self._deletion(target, name)
+            if self._names_delete and (deleted := deletion_by_name(name)) is not None:
+                self._deletion(target, deleted)
             elif kind == stat.S_IFDIR:
                 self._below(source, target, name, path + name + b"/", depth)
             elif kind == stat.S_IFREG:
@@ -94,17 +135,17 @@ class _Copy:
                 self._node(target, name, status)
             self._tell()
 
-    def _deletion(self, target: int, name: bytes) -> None:
-        if name == _OPAQUE:
-            os.setxattr(target, self._opaque, b"y")
+    def _deletion(self, target: int, deleted: bytes) -> None:
+        if deleted:
+            os.mknod(deleted, stat.S_IFCHR, dir_fd=target)
         else:
-            os.mknod(name[len(_REMOVED) :], stat.S_IFCHR, dir_fd=target)
+            os.setxattr(target, self._opaque, b"y")
 
     def _below(self, source: int, target: int, name: bytes, path: bytes, depth: int) -> None:
-        inner = os.open(name, _FOLDER, dir_fd=source)
+        inner = os.open(name, FOLDER, dir_fd=source)
         try:
             os.mkdir(name, 0o700, dir_fd=target)
-            copied = os.open(name, _FOLDER, dir_fd=target)
+            copied = os.open(name, FOLDER, dir_fd=target)
             try:
                 self._folder(inner, copied, path, depth - 1)
                 self._dress(copied, os.fstat(inner), inner)
@@ -118,7 +159,7 @@ class _Copy:
     ) -> None:
         if status.st_nlink > 1 and self._linked(target, name, path, status.st_ino):
             return
-        reading = os.open(name, _READ, dir_fd=source)
+        reading = os.open(name, READ, dir_fd=source)
         try:
             status = os.fstat(reading)
             writing = os.open(name, _WRITE, 0o600, dir_fd=target)
@@ -169,22 +210,12 @@ class _Copy:
 
     def _attributes(self, reading: int, writing: int) -> None:
         """Copy extended attributes as far as permitted; translate marks."""
-        try:
-            names = os.listxattr(reading)
-        except OSError:
-            return
-        for name in names:
-            mark = next((name[len(kind) :] for kind in _KINDS if name.startswith(kind)), None)
-            if name in _STATUS or mark in _ELSEWHERE:
-                raise Refused(f"have what only the engine's mount can read: {name}")
-            if mark is not None:
-                if mark == "opaque" and os.getxattr(reading, name) == b"y":
-                    os.setxattr(writing, self._opaque, b"y")
-                continue
+        for name, value in attributes_of(reading, self._opaque).items():
             try:
-                os.setxattr(writing, name, os.getxattr(reading, name))
+                os.setxattr(writing, name, value)
             except OSError:
-                continue
+                if name == self._opaque:
+                    raise
 
     def _node(self, target: int, name: bytes, status: os.stat_result) -> None:
         """Make a deletion, a device, a FIFO or a socket."""
@@ -206,7 +237,7 @@ class _Copy:
         if self._owners:
             os.fchown(fd, status.st_uid, status.st_gid)
         elif (status.st_uid, status.st_gid) != self._ids:
-            mode &= ~(stat.S_ISUID | stat.S_ISGID)  # it would be another user's
+            mode = kept_mode(mode)
         self._attributes(source, fd)
         os.fchmod(fd, mode)
         os.utime(fd, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -214,7 +245,7 @@ class _Copy:
     def _tell(self) -> None:
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + _PERIOD
+            self._next = now + PERIOD
             print_count(self._bytes)
 
 

@@ -33,8 +33,9 @@ path of the node's oci.conf(5) or "", "oci_conf_sum": the CRC-32 of its content,
 those of its variables that say where it is and where srun is}`; it has less than 1 KiB. Where
 there is an oci.conf, no runtime is looked for. `ended`:
 `{"target": ID, "status": wait status as of waitpid(2), "memory": whether the kernel killed a
-process here for want of memory and this may be why a container has ended}`; it comes after the
-reply to the target's `create` or `exec`, and all END frames of its output follow or precede it.
+process here for want of memory and this may be why a container has ended, "lost": whether its
+images went away, and it was killed}`; it comes after the reply to the target's `create` or `exec`,
+and all END frames of its output follow or precede it.
 `signal`: `{"number": n}`: Slurm sent the step SIGHUP, SIGINT, SIGQUIT, SIGUSR1 or SIGUSR2; what
 becomes of it is the supervisor's to decide. `resumed`: the answer to `resume`.
 
@@ -54,13 +55,14 @@ twice.
              a supervisor that has died. No REPLY, but an EVENT: over srun {"token", "error"}; else
              as the first frame over the new direct connection, which takes the place of the last,
              {"token", "times": how often it was, "targets": by id {"started": bool, "ended":
-             [wait status, memory] or null}, "inputs": by number of each stream to a container that
-             has not ended, [how many of its bytes have come, how many more may be sent]}. What was
-             not written is sent again, and the END. Numbers of calls begin anew
+             [wait status, memory, lost] or null}, "inputs": by number of each stream to a
+             container that has not ended, [how many of its bytes have come, how many more may be
+             sent]}. What was not written is sent again, and the END. Numbers of calls begin anew
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;
-             streams; joins: the ids of the containers whose namespaces it enters, by the type
-             that `linux.namespaces` has of these, without a path; variables: what its programs
-             get instead of the step's variables of the same names; site: see below
+             streams; images: the id of a `mount`, which goes with the container; joins: the ids
+             of the containers whose namespaces it enters, by the type that `linux.namespaces` has
+             of these, without a path; variables: what its programs get instead of the step's
+             variables of the same names; site: see below
              {"pid": …}; error: the runtime's words, with "log": its log as JSON lines
     start    id
              {}; error and log
@@ -73,9 +75,14 @@ twice.
              {"pid": …}; error and log
     resize   id; rows; columns
              {}
-    script   script: text for `sh -c`
+    script   script: text for `sh -c`; images: the id of a `mount`, where it is to see them
              {"status": exit status, "text": its standard output and error, at most
              `frames.SCRIPT_OUTPUT` bytes}
+    mount    id; files: list of [image, directory to mount it on]
+             {"way": by what}, when all are mounted, in namespaces of their own; without files: how
+             it would be done; error: it cannot be, with "unseen" true where a file is not there
+    unmount  id
+             {}: they are going, if they were there
     delete   id
              {}: the container's processes are killed, its execs have ended, the runtime has
              forgotten it, its files are gone. Also ends a `create` or `start` that hangs. With

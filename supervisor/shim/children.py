@@ -53,6 +53,7 @@ class Children:
         env: "Mapping[str, str] | None" = None,
         passed: "Sequence[int]" = (),
         terminal: bool = False,
+        enter: "Callable[[], None] | None" = None,
     ) -> int:
         """Start a program in a session of its own; return its pid.
 
@@ -64,6 +65,7 @@ class Children:
             env: Its environment, if it is not ours.
             passed: Its descriptors from 3 on.
             terminal: Whether descriptor 0 becomes its controlling terminal.
+            enter: Called in the child, to enter namespaces.
 
         Raises:
             OSError: The machine has no process left.
@@ -74,7 +76,7 @@ class Children:
             pid = os.fork()
             if pid == 0:
                 own = os.environ if env is None else env
-                self._become(command, stdio, place, own, passed, terminal)
+                self._become(command, stdio, place, own, passed, terminal, enter)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._waiting[pid] = ended
@@ -88,6 +90,7 @@ class Children:
         env: "Mapping[str, str]",
         passed: "Sequence[int]",
         terminal: bool,
+        enter: "Callable[[], None] | None",
     ) -> None:
         """Be the program, in the child; never returns."""
         try:
@@ -96,6 +99,8 @@ class Children:
             for number in (signal.SIGPIPE, signal.SIGXFSZ, *TOLD):  # the first ones by Python
                 signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
+            if enter is not None:  # before: it changes the directory
+                enter()
             if place is not None:
                 os.chdir(place)
             for number, fd in enumerate(stdio):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .children import Children
+    from .images import Images
     from .loop import Loop
     from .mpi import Mpi
     from .runtime import Runtime
@@ -49,7 +50,7 @@ class Containers:
         runtime: "Runtime",
         directory: str,
         mpi: "Mpi",
-        ended: "Callable[[str, int, bool], None]",
+        ended: "Callable[[str, int, bool, bool], None]",
     ) -> None:
         """Have none.
 
@@ -60,17 +61,34 @@ class Containers:
             runtime: The runtime.
             directory: The shim's directory.
             mpi: What the first one gets for MPI.
-            ended: Called with the id and the wait status of what has ended, and whether memory
-                may be why.
+            ended: Called with the id and the wait status of what has ended, whether memory may be
+                why, and whether that its root file system went away is.
         """
         self._loop, self._children = loop, children
         self._runtime, self._tell_ended = runtime, ended
+        self._directory = directory
+        self._images: Images | None = None
         self.targets: dict[str, Target] = {}
         self._deleted: dict[str, list[Reply]] = {}
         self._memory = Memory()
         self._sites = SiteContainers(loop, children, self)
         self._making = Making(loop, children, streams, runtime, directory, self, self._sites, mpi)
         self.last_status = 0
+
+    @property
+    def images(self) -> "Images":
+        """The images that containers have as layers; most shims mount none."""
+        if self._images is None:
+            from .images import Images
+
+            self._images = Images(self._loop, self._children, self._directory, self._lost)
+        return self._images
+
+    def _lost(self, target: "Target") -> None:
+        """End a container whose files are gone."""
+        target.lost = True
+        target.stop_runtime()
+        target.signal_all(signal.SIGKILL)
 
     def create(self, call: "dict[str, Any]", reply: "Reply") -> None:
         """Have the runtime create a container."""
@@ -108,7 +126,8 @@ class Containers:
 
         site = target.site
         place, env = (target.place, None) if site is None else (site.directory, site.env)
-        pid = self._children.spawn(command, done, stdio, place, env, passed)
+        enter = None if target.images is None else target.images.space.enter
+        pid = self._children.spawn(command, done, stdio, place, env, passed, enter=enter)
         target.running.add(pid)
         return pid
 
@@ -120,8 +139,8 @@ class Containers:
             self.last_status = exit_status(status)
             short = self._memory.was_short() and self.last_status == _KILLED
         target.stdio.release()
-        target.ended = (status, short)
-        self._tell_ended(target.id, status, short)
+        target.ended = (status, short, target.lost)
+        self._tell_ended(target.id, status, short, target.lost)
         target.changed()
 
     def start(self, call: "dict[str, Any]", reply: "Reply") -> None:
@@ -266,6 +285,8 @@ class Containers:
             one.stdio.let_go()
             if one.site is not None:
                 one.site.remove()
+            if one.images is not None and one.container is None:
+                self.images.let_go(one.images)
             remove_tree(one.place)
             self.targets.pop(one.id, None)
         for reply in self._deleted.pop(target.id, []):

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .containers import Containers
+    from .containers import Containers, Reply
     from .streams import Streams
 
 _AFTER_HELLO = ("ctypes", "enum", "termios")
@@ -177,8 +177,9 @@ class Shim:
         """Wait for another supervisor (`resume`), or for the end of srun."""
         self._alone = self._loop.after(_ALONE, self._broken)
 
-    def _tell_ended(self, target: str, status: int, memory: bool) -> None:
-        self._tell(EVENT, event="ended", target=target, status=status, memory=memory)
+    def _tell_ended(self, target: str, status: int, memory: bool, lost: bool) -> None:
+        fields = {"target": target, "status": status, "memory": memory, "lost": lost}
+        self._tell(EVENT, event="ended", **fields)
 
     def _tell(self, kind: int, **fields: object) -> None:
         self._say(self._link if self._direct is None else self._direct, kind, fields)
@@ -225,9 +226,14 @@ class Shim:
             elif verb == "gather":
                 self._gather(call)
             elif verb == "script":
-                from .scripts import Script
-
-                Script(self._loop, self._children, call["script"], self._runtime.options(), reply)
+                self._run_script(call, reply)
+            elif verb == "mount":
+                assert self._containers is not None
+                self._containers.images.mount(call, reply)
+            elif verb == "unmount":
+                assert self._containers is not None
+                self._containers.images.unmount(call["id"])
+                reply({})
             elif verb in ("create", "start", "signal", "exec", "resize", "delete"):
                 getattr(self._containers, verb)(call, reply)
             else:
@@ -235,6 +241,14 @@ class Shim:
         except Exception as error:
             text = str(error) if isinstance(error, (OSError, ValueError)) else ""
             reply({"error": text or f"{type(error).__name__}: {error}"})
+
+    def _run_script(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        from .scripts import Script
+
+        assert self._containers is not None
+        name, runtime = call.get("images"), self._runtime.options()
+        enter = self._containers.images.of(name).space.enter if name else None
+        Script(self._loop, self._children, call["script"], runtime, reply, enter)
 
     def _gather(self, call: "dict[str, Any]") -> None:
         """Connect as `dial` does, as one of several whom nobody could tell apart over srun."""

@@ -72,6 +72,8 @@ class Making:
             return
         target = self._make(call, call["name"], None)
         target.variables = variables
+        if call.get("images"):
+            target.images = self._containers.images.use(call["images"], target)
         try:
             if target.site is not None:
                 self._create_by_site(target, target.site, config, reply)
@@ -188,6 +190,8 @@ class Making:
     def _unmake(self, target: Target) -> None:
         if target.site is not None:
             target.site.remove()
+        if target.images is not None and target.container is None:
+            target.images.user = None
         target.stdio.abandon()
         remove_tree(target.place)
         del self._containers.targets[target.id]

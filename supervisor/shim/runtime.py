@@ -39,10 +39,10 @@ def installed(path: str) -> "Iterator[str]":
                 break
 
 
-def _found(name: str) -> str:
-    """Return the path of a program of the system's, or what it most likely is."""
+def found(name: str) -> str:
+    """Return the path of a program of the system's, or ""."""
     paths = [os.path.join(folder, name) for folder in _ALSO]
-    return next((path for path in paths if os.access(path, os.X_OK)), "/usr/bin/" + name)
+    return next((path for path in paths if os.access(path, os.X_OK)), "")
 
 
 def _is_hybrid() -> bool:
@@ -126,7 +126,7 @@ class Runtime:
         linux.pop("uidMappings", None)
         linux.pop("gidMappings", None)
         user = f"--user=/proc/{joins['user']}/ns/user"
-        return [_found("nsenter"), "--preserve-credentials", user, "--"]
+        return [found("nsenter") or "/usr/bin/nsenter", "--preserve-credentials", user, "--"]
 
     def command(self, place: str, *words: str) -> "list[str]":
         """Return a command with a log in a container's or an exec's directory."""

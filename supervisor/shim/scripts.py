@@ -29,6 +29,7 @@ class Script:
         text: str,
         runtime: "Sequence[str]",
         reply: "Callable[[dict[str, Any]], None]",
+        enter: "Callable[[], None] | None" = None,
     ) -> None:
         """Run it.
 
@@ -38,6 +39,7 @@ class Script:
             text: The script.
             runtime: The runtime's command with its options.
             reply: Called with its status and its output.
+            enter: Enters the namespaces that it runs in, if they are not ours.
 
         Raises:
             OSError: Nothing is left to run it with.
@@ -49,7 +51,11 @@ class Script:
         env = dict(os.environ, SCRUN_RUNTIME=" ".join(shlex.quote(word) for word in runtime))
         try:
             children.spawn(
-                ["/bin/sh", "-c", text], self._ended, stdio=(None, there, there), env=env
+                ["/bin/sh", "-c", text],
+                self._ended,
+                stdio=(None, there, there),
+                env=env,
+                enter=enter,
             )
         except BaseException:
             os.close(self._pipe)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from .console import Stdio
+    from .images import Mounted
     from .site import Site
 
 
@@ -29,6 +30,9 @@ class Target:
         doomed: Whether it is being deleted.
         started: Whether the runtime has started a container's program.
         ended: How it ended, as `_tell_ended` has it; None before.
+        images: The images that its root file system is of, if they are mounted by us; for an exec
+            those of its container.
+        lost: Whether these went away.
         changes: To be called when a process of it or of the runtime has ended.
     """
 
@@ -49,7 +53,9 @@ class Target:
         self.running: set[int] = set()
         self.doomed = False
         self.made = self.started = False
-        self.ended: tuple[int, bool] | None = None
+        self.ended: tuple[int, bool, bool] | None = None
+        self.images: Mounted | None = None if container is None else container.images
+        self.lost = False
         self.changes: list[Callable[[], None]] = []
         self._mounts = ""
         self._held = -1

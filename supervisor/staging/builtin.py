@@ -18,7 +18,7 @@ from scrun.supervisor.children.processes import child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
-from scrun.supervisor.contracts.node import OnNodes
+from scrun.supervisor.contracts.node import MountsImages, OnNodes
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.nurseries import unwrapped
@@ -31,6 +31,7 @@ from scrun.supervisor.staging.on_node import SENT, archive_of, removing, sending
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import owner_of
+from scrun.supervisor.staging.packing import Mounter
 from scrun.supervisor.staging.staged_bundle import (
     clean,
     directory_for,
@@ -99,6 +100,7 @@ class BuiltIn:
                 images,
                 wanted=wanted,
                 tasks=job.separate_tasks,
+                mounter=_mounter(job) if isinstance(job, MountsImages) else None,
             )
         elif wanted and not target.elsewhere:
             overlays = Overlays(_ask_here, cache, keeps=False)
@@ -138,6 +140,8 @@ class BuiltIn:
         finally:
             # a longer removal goes on in its thread, and stays in the record until it is done
             with trio.move_on_after(_CLEAN_UP, shield=True):
+                if isinstance(job, MountsImages):
+                    await job.unmount()
                 await in_thread(stage_out, directory, abandon=True)
 
     async def _bring_from_node(self, job: OnNodes, done: Staged, *, privileged: bool) -> None:
@@ -237,6 +241,20 @@ async def _ask(job: OnNodes, script: str) -> list[str]:
     except (EngineError, trio.TooSlowError) as error:
         why = str(error) or f"no answer in {_ANSWER:g} s"
         raise Unusable(f"may not be on the node, which cannot be asked: {why}") from error
+
+
+def _mounter(job: MountsImages) -> Mounter:
+    async def mount(files: Sequence[tuple[str, str]]) -> str:
+        try:
+            with trio.fail_after(_ANSWER):
+                return await job.mount(files)
+        except (EngineError, trio.TooSlowError) as error:
+            raise Unusable(str(error) or f"no answer in {_ANSWER:g} s") from error
+
+    return Mounter(
+        lambda files: trio.from_thread.run(mount, files),
+        lambda: trio.from_thread.run(job.unmount),
+    )
 
 
 def _ask_here(script: str) -> list[str]:

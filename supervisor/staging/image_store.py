@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from scrun.core.errors import SettingsError
+from scrun.core.paths import packages
 from scrun.images.leases import lease_of
 from scrun.images.place import path_for
 from scrun.settings.file.load import Settings
@@ -19,9 +20,11 @@ from scrun.supervisor.core.places import program
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.staging.mapped import remove_whoever_owns_it
 from scrun.supervisor.staging.overlay_options import Unusable
-from scrun.supervisor.staging.stored import NO_ROOM, Copier, Full, Images
+from scrun.supervisor.staging.stored import COPY, NO_ROOM, Copier, Full, Images
 
-_PROGRAM = program("programs", "copy_layer")
+_RUN = """\
+import sys; sys.path.insert(0, sys.argv.pop(1))
+from scrun.supervisor.programs.{0} import main; sys.exit(main(sys.argv[1:]))"""
 
 
 def images_for(settings: Settings, request: JobRequest) -> Images | None:
@@ -37,22 +40,38 @@ def images_for(settings: Settings, request: JobRequest) -> Images | None:
         return None
     root, container = os.path.split(request.record)
 
-    def run(words: Sequence[str], tell: Callable[[int], None]) -> None:
-        trio.from_thread.run(_copy, words, tell)
+    def run(name: str, words: Sequence[str], tell: Callable[[int], None]) -> None:
+        trio.from_thread.run(_copy, name, words, tell)
 
     def say(text: str) -> None:
         trio.from_thread.run_sync(request.journal.live, text)
 
     copier = Copier(run, say, trio.from_thread.check_cancelled)
     lease, wanted = lease_of(root, container), settings.images
-    return Images(path, lease, copier, wanted.size << 20, wanted.also, remove_whoever_owns_it)
+    return Images(
+        path,
+        lease,
+        copier,
+        wanted.size << 20,
+        wanted.also,
+        wanted.format,
+        remove_whoever_owns_it,
+    )
 
 
-async def _copy(words: Sequence[str], tell: Callable[[int], None]) -> None:
+def copying(name: str) -> list[str]:
+    """Return the command that runs COPY or PACK."""
+    if name == COPY:
+        return [sys.executable, "-I", "-S", program("programs", name)]
+    return [sys.executable, "-I", "-c", _RUN.format(name), packages()]
+
+
+async def _copy(name: str, words: Sequence[str], tell: Callable[[int], None]) -> None:
     """Copy a layer.
 
     Args:
-        words: See `supervisor/programs/copy_layer.py`.
+        name: The program (`supervisor/programs`).
+        words: Its arguments.
         tell: Called in a thread with the bytes copied so far.
 
     Raises:
@@ -75,7 +94,7 @@ async def _copy(words: Sequence[str], tell: Callable[[int], None]) -> None:
             # the store's file system may hang
             await in_thread(tell, counts[0], abandon=True)
 
-    argv = [own_program("nice"), sys.executable, "-I", "-S", _PROGRAM, *words]
+    argv = [own_program("nice"), *copying(name), *words]
     async with unwrapped() as nursery:
         nursery.start_soon(report)
         async with (

@@ -6,6 +6,7 @@
                             the files and links of that are here as copies
     overlay/l/N             links to the layers: short names in the options of the mounts
     overlay/mine/N          a copy of a layer that no image has, such as the container's own
+    overlay/images/N        where the node mounts the squashfs image of a layer
     overlay/own/            copies of what the container's one user could not use
     overlay/upper/NAME      what the container writes
     overlay/work/NAME       the kernel's own
@@ -92,6 +93,7 @@ class Layout:
     Attributes:
         options: The options of each mount, by the name in the root directory.
         from_store: Whether there are copies of the store among the layers.
+        images: Those of them that are squashfs images, and where the node is to mount them.
     """
 
     def __init__(
@@ -112,6 +114,8 @@ class Layout:
         there = stored.there if stored else {}
         self.from_store = bool(there)
         self._layers = [there.get(number, layer) for number, layer in enumerate(overlay.layers)]
+        self._packed = frozenset(stored.packed) if stored else frozenset[int]()
+        self.images: list[tuple[str, str]] = []
         self._top = top
         self._read_only = is_read_only(rootfs.config)
         self._written: list[str] = []
@@ -134,8 +138,13 @@ class Layout:
                 to mark here what it deletes.
         """
         os.mkdir(self._directory, 0o700)
-        for name in ("l", "mine", "own", *TRIAL):
+        for name in ("l", "mine", "own", "images", *TRIAL):
             os.mkdir(self._path(name), 0o700)
+        for number in sorted(self._packed):
+            point = self._path("images", str(number))
+            os.mkdir(point, 0o700)
+            self.images.append((self._layers[number], point))
+            self._layers[number] = point
         self._make_written(on_node=on_node)
         if not (on_node or self._read_only):
             self._try_attributes()
@@ -149,7 +158,12 @@ class Layout:
         os.mkdir(self._staged, 0o700)
         for name, numbers in self._top.directories.items():
             below = [] if name in whole else [f"{short}/{number}" for number in numbers]
-            self._directory_of_root(name, [self._path("own"), *below])
+            # what is in an image is not seen here
+            packed = {f"{short}/{number}" for number in self._packed}
+            layers = [self._path("own"), *below]
+            self._directory_of_root(
+                name, [one for one in layers if one in packed or os.path.isdir(f"{one}/{name}")]
+            )
         self._others()
         self._dress(self._staged, self._rootfs.path)
         if self._read_only:
@@ -234,7 +248,7 @@ class Layout:
             written = None
         if self._top.directories[name] and name not in self._hidden:
             self.options[name] = options_of(
-                [path for path in paths if os.path.isdir(path)],
+                paths,
                 written,
                 users=self._rootfs.rootless,
             )
@@ -274,7 +288,7 @@ class Layout:
         rootless = self._rootfs.rootless
         store = self._stored.folder if self._stored else None
         return Trial(
-            self._directory, lower, self._layers, rootless=rootless, store=store,
+            self._directory, lower, self._layers, self._packed, rootless=rootless, store=store,
             read_only=self._read_only, on_node=on_node, several=self._rootfs.tasks > 1,
         )  # fmt: skip
 

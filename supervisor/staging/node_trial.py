@@ -11,7 +11,7 @@ from scrun.supervisor.staging.on_node import ROOTLESS, making
 from scrun.supervisor.staging.overlay_options import Unusable, marks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 TRIAL = ("trial", "trial/upper", "trial/work", "trial/rootfs")
 """Directories that it needs."""
@@ -67,6 +67,7 @@ class Trial:
         directory: str,
         lower: str,
         layers: Sequence[str],
+        images: Collection[int] = (),
         *,
         rootless: bool,
         store: str | None = None,
@@ -80,6 +81,7 @@ class Trial:
             directory: Has `l/N`, links to the layers, and the directories TRIAL.
             lower: The option that names the lower directories.
             layers: The layers.
+            images: The numbers of those that only the node sees: it has mounted images there.
             rootless: Whether the container has rights in a user namespace only.
             store: The store of images, if there is one.
             read_only: Whether nothing can be written.
@@ -103,8 +105,11 @@ class Trial:
         self._store = store
         self._here = os.stat(directory).st_ino
         self._store_is = os.stat(store).st_ino if store else 0
-        found = map(os.stat, layers)
-        self._layers = [(status.st_ino, status.st_mtime_ns // 10**9) for status in found]
+        found = {n: os.stat(layer) for n, layer in enumerate(layers) if n not in images}
+        self._layers = {
+            number: (status.st_ino, status.st_mtime_ns // 10**9)
+            for number, status in found.items()
+        }
 
     def judge(self, answers: Sequence[str]) -> None:
         """Look at what the script printed on each node.
@@ -139,7 +144,7 @@ class Trial:
             raise Unusable(why)
         missing = frozenset(
             number
-            for number, layer in enumerate(self._layers)
+            for number, layer in self._layers.items()
             if (one := seen.get(f"l/{number}")) is None or (int(one[2]), int(one[3])) != layer
         )
         if missing:

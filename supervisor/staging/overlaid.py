@@ -24,14 +24,17 @@ from scrun.supervisor.staging.layout import ROOTFS, Layout, is_read_only
 from scrun.supervisor.staging.node_trial import Refused, Unseen
 from scrun.supervisor.staging.on_node import archive_of, place_in, remote, removing, sending
 from scrun.supervisor.staging.overlay_options import Unusable, is_plain, mount_of_layers
+from scrun.supervisor.staging.packing import NotMounted, Packing
 from scrun.supervisor.staging.short_link import remove_link
 from scrun.supervisor.staging.stored import StoredLayers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from scrun.supervisor.contracts.staged import Image
     from scrun.supervisor.staging.layout import Rootfs
     from scrun.supervisor.staging.overlay_options import Overlay
+    from scrun.supervisor.staging.packing import Mounter
     from scrun.supervisor.staging.stored import Images
 
 
@@ -45,6 +48,7 @@ class Overlays(msgspec.Struct, frozen=True):
         keeps: Whether it may have a directory for what is written.
         wanted: Whether nodes shall mount overlays at all.
         tasks: How many tasks the container has, with mounts of their own; 0: all have the same.
+        mounter: How the node mounts squashfs images; None if it does not.
     """
 
     ask: Callable[[str], list[str]]
@@ -53,6 +57,7 @@ class Overlays(msgspec.Struct, frozen=True):
     keeps: bool = True
     wanted: bool = True
     tasks: int = 1
+    mounter: Mounter | None = None
 
 
 class LaidOut(msgspec.Struct, frozen=True):
@@ -62,11 +67,22 @@ class LaidOut(msgspec.Struct, frozen=True):
         stored: Whether it mounts copies of the layers.
         places: The directories with what the tasks write, if that is not `overlay` itself.
         on_node: Whether those are on the nodes.
+        packed: Whether there are squashfs images among the copies.
+        way: How the node mounts those; or why they are directories, though they were to be images.
     """
 
     stored: bool
     places: tuple[str, ...] = ()
     on_node: bool = False
+    packed: bool = False
+    way: str = ""
+
+    @property
+    def image(self) -> Image:
+        """See `supervisor.contracts.staged.Staged`."""
+        if self.packed:
+            return "squashfs"
+        return "store" if self.stored else "layers"
 
 
 def lay_out(rootfs: Rootfs, directory: str, overlays: Overlays) -> LaidOut:
@@ -143,7 +159,10 @@ def _laid_out(
     owners = not rootfs.rootless or has_several(rootfs.config)
     stored = None
     if overlays.images is not None and is_plain(overlays.images.path):
-        stored = StoredLayers(overlay, overlays.images, rootless=rootfs.rootless, owners=owners)
+        packing = Packing(overlays.mounter, overlays.images.format, _why_no_images(rootfs, owners))
+        stored = StoredLayers(
+            overlay, overlays.images, packing, rootless=rootfs.rootless, owners=owners
+        )
     unseen: frozenset[int] = frozenset()
     if overlay.why_not:
         unseen = frozenset(range(len(overlay.layers)))
@@ -160,12 +179,17 @@ def _laid_out(
         places: tuple[str, ...] = ()
         try:
             layout.write(overlays.cache, unseen, on_node=on_node)
+            if layout.images and stored is not None:
+                stored.packing.mount(layout.images)
             trial = layout.trial(on_node=on_node)
             answers = overlays.ask(trial.script)
             places = tuple(map(place_in, answers))
             trial.judge(answers)
             if on_node:
                 layout.put(places)
+        except NotMounted as error:
+            assert stored is not None
+            unseen |= stored.unpack(str(error))
         except Unseen as error:
             _give_up(overlays, places, rootfs)
             if unseen or stored is None:
@@ -180,11 +204,29 @@ def _laid_out(
             on_node = True  # perhaps the staged bundle cannot have what is written
         else:
             made = places if on_node else layout.places
-            return layout, LaidOut(layout.from_store, made, on_node)
+            laid_out = LaidOut(layout.from_store, made, on_node, bool(layout.images))
+            return layout, msgspec.structs.replace(laid_out, way=_way(stored, layout))
+        if stored is not None:
+            stored.packing.unmount()
         remove_link(directory)
         for name in (OVERLAY, ROOTFS):
             if os.path.lexists(path := os.path.join(directory, name)):
                 remove_tree(path)
+
+
+def _why_no_images(rootfs: Rootfs, owners: bool) -> str:
+    """Return why its layers cannot be squashfs images, or ""."""
+    if rootfs.tasks > 1:
+        return "it has several tasks"
+    if rootfs.rootless and owners:
+        return "it has several users"
+    return ""
+
+
+def _way(stored: StoredLayers | None, layout: Layout) -> str:
+    if stored is None or not layout.from_store:
+        return ""
+    return stored.packing.way if layout.images else stored.packing.why_not
 
 
 def _give_up(overlays: Overlays, places: Sequence[str], rootfs: Rootfs) -> None:

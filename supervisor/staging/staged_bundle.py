@@ -51,6 +51,11 @@ if TYPE_CHECKING:
 
 _CONFIG = "config.json"
 _FINAL = "final"  # nothing comes back
+_LAYERS = {
+    "layers": "the layers",
+    "store": "copies of the layers",
+    "squashfs": "squashfs images of the layers",
+}
 _AUTOREMOVE = "io.podman.annotations.autoremove"
 
 
@@ -186,9 +191,9 @@ def _fill(
     if why_copied and overlays is not None and overlays.wanted:
         empty = os.path.join(bundle, EMPTY) if own else ""
         laid, said = _overlaid(plan.config, rootfs, directory, target, overlays, empty)
-        notes.append(said)
+        notes += said
         if laid is not None:
-            image, copied_from = "store" if laid.stored else "layers", rootfs
+            image, copied_from = laid.image, rootfs
     if image == "copy":
         owners = not target.rootless or has_several(plan.config)
         execute(_copy_command(rootfs, staged_rootfs, owners=owners))
@@ -226,7 +231,7 @@ def _overlaid(
     target: Target,
     overlays: Overlays,
     empty: str,
-) -> tuple[LaidOut | None, str]:
+) -> tuple[LaidOut | None, list[str]]:
     """Have the node mount a root file system if it can; return how, and what to log.
 
     An image of scrun's own has an empty directory beside it.
@@ -235,14 +240,18 @@ def _overlaid(
         if empty:
             rootless = target.rootless
             laid = lay_out_image(config, rootfs, empty, directory, overlays, rootless=rootless)
-            return laid, f"root: the node mounts {rootfs}; changes are not kept"
+            return laid, [f"root: the node mounts {rootfs}; changes are not kept"]
         mount = mount_of(rootfs, read_mounts())
         laid = lay_out(Rootfs(rootfs, mount, config, target.rootless), directory, overlays)
     except Unusable as error:
         _remove_all(directory, (OVERLAY, ROOTFS))
-        return None, f"root: the layers of {rootfs} {error}"
-    what = "copies of the layers" if laid.stored else "the layers"
-    return laid, f"root: the node mounts {what} of {rootfs}; changes come back at the end"
+        return None, [f"root: the layers of {rootfs} {error}"]
+    what = _LAYERS[laid.image]
+    notes = [f"root: the node mounts {what} of {rootfs}; changes come back at the end"]
+    if laid.way:
+        how = "the images are mounted by" if laid.packed else "copies are no squashfs images:"
+        notes.append(f"root: {how} {laid.way}")
+    return laid, notes
 
 
 def _is_removed_at_its_end(config: Mapping[str, Any]) -> bool:

@@ -17,20 +17,24 @@ from scrun.core.errors import ImageError
 from scrun.core.paths import real_id
 from scrun.core.trees import remove_tree
 from scrun.images.limits import shrink
-from scrun.images.store import ROOTFS, Facts, Store, find_elsewhere
+from scrun.images.store import ROOTFS, SQUASHFS, Facts, Store, find_elsewhere
 from scrun.supervisor.staging.digests import contents
-from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.supervisor.staging.overlay_options import Unusable, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from scrun.images.leases import Lease
     from scrun.images.locks import Lock
+    from scrun.settings.file.load import ImageFormat
     from scrun.supervisor.staging.digests import Content
     from scrun.supervisor.staging.overlay_options import Overlay
+    from scrun.supervisor.staging.packing import Packing
 
+COPY, PACK = "copy_layer", "pack_layer"
+"""The names of `supervisor/programs/copy_layer.py` and `pack_layer.py`."""
 NO_ROOM = 3
-"""The exit status of `supervisor/programs/copy_layer.py` for that."""
+"""Their exit status for that."""
 
 _FORMAT = 1
 _GIB = 1 << 30
@@ -44,14 +48,14 @@ class Copier(msgspec.Struct, frozen=True):
     """How layers are copied.
 
     Attributes:
-        run: Runs `supervisor/programs/copy_layer.py` with these arguments; calls back with the
-            bytes copied so far. Raises Unusable; Full if there is no room.
+        run: Runs COPY or PACK with these arguments; calls back with the bytes copied so far.
+            Raises Unusable; Full if there is no room.
         say: Shows in one line how far it is.
         wait: Called now and then while somebody else copies; raises when there is nobody any more
             to wait for it.
     """
 
-    run: Callable[[Sequence[str], Callable[[int], None]], None]
+    run: Callable[[str, Sequence[str], Callable[[int], None]], None]
     say: Callable[[str], None]
     wait: Callable[[], None]
 
@@ -65,6 +69,7 @@ class Images(msgspec.Struct, frozen=True):
         copier: Copies layers.
         limit: The most bytes of the store; 0: any number.
         also: Further stores, which are only read.
+        format: What is wanted, see `scrun.settings.file.load.Images`.
         discard: Removes a tree of the store.
     """
 
@@ -73,6 +78,7 @@ class Images(msgspec.Struct, frozen=True):
     copier: Copier
     limit: int = 0
     also: Sequence[str] = ()
+    format: ImageFormat = "auto"
     discard: Callable[[str], None] = remove_tree
 
 
@@ -81,14 +87,25 @@ class StoredLayers:
 
     Attributes:
         there: The copies that were found or made, by the numbers of their layers.
+        packed: The numbers of those that are squashfs images.
+        packing: Whether they may be that.
     """
 
-    def __init__(self, overlay: Overlay, images: Images, *, rootless: bool, owners: bool) -> None:
+    def __init__(
+        self,
+        overlay: Overlay,
+        images: Images,
+        packing: Packing,
+        *,
+        rootless: bool,
+        owners: bool,
+    ) -> None:
         """Look for copies.
 
         Args:
             overlay: The layers; the first is the container's own, and has no copy in the store.
             images: The store.
+            packing: Whether copies may be squashfs images.
             rootless: Whether the container has rights in a user namespace only.
             owners: Whether its files have more than one owner.
         """
@@ -99,6 +116,8 @@ class StoredLayers:
         self._ids = _id_maps() if owners else [str(real_id("uid")), str(real_id("gid"))]
         self._known: list[Content | None] | None = None
         self.there: dict[int, str] = {}
+        self.packed: set[int] = set()
+        self.packing = packing
         if images.also or os.path.isdir(images.path):
             self._find()
 
@@ -125,22 +144,45 @@ class StoredLayers:
         for number, content in enumerate(self._contents()):
             if content is None:
                 continue
-            key = self._key(content)
-            if entry := find_elsewhere(self._images.also, key):
-                self.there[number] = os.path.join(entry.directory, ROOTFS)
-            elif store is not None:
-                self._use(store, number, key)
+            for packed in (False, True):  # a directory is there without more
+                key = self._key(content, packed=packed)
+                if entry := find_elsewhere(self._images.also, key):
+                    if not packed or (self.packing.is_possible and is_plain(entry.directory)):
+                        self._take(number, entry.directory, packed=packed)
+                        break
+                elif store is not None and self._use(store, number, key, packed=packed):
+                    break
 
-    def _use(self, store: Store, number: int, key: str) -> bool:
+    def _take(self, number: int, directory: str, *, packed: bool) -> None:
+        self.there[number] = os.path.join(directory, SQUASHFS if packed else ROOTFS)
+        if packed:
+            self.packed.add(number)
+
+    def _use(self, store: Store, number: int, key: str, *, packed: bool) -> bool:
         if store.find(key) is None:  # whoever makes it has the lock
+            return False
+        if packed and not self.packing.is_possible:
             return False
         try:
             entry = store.lease(key, self._images.lease)
         except OSError as error:
             raise Unusable(f"cannot be kept in {store.path}: {error.strerror}") from error
         if entry is not None:
-            self.there[number] = os.path.join(entry.directory, ROOTFS)
+            self._take(number, entry.directory, packed=packed)
         return entry is not None
+
+    def unpack(self, why: str) -> frozenset[int]:
+        """Do without squashfs images, which the node could not mount; return whose these were.
+
+        Raises:
+            Unusable: Nothing else is wanted.
+        """
+        self.packing.give_up(why)
+        numbers = frozenset(self.packed)
+        self.packed.clear()
+        for number in numbers:
+            del self.there[number]
+        return numbers
 
     def _store(self) -> Store:
         try:
@@ -154,24 +196,42 @@ class StoredLayers:
         Raises:
             Unusable: A copy could not be made.
         """
+        numbers = set(numbers).difference(self.there)
+        if not numbers:
+            return
         store = self._store()
         wanted = {n: c for n in sorted(numbers) if (c := self._contents()[n]) is not None}
         progress = _Progress(self._images.copier, sum(content.size for content in wanted.values()))
         for number, content in wanted.items():
-            key = self._key(content)
-            if not self._use(store, number, key):
+            if self.packing.is_made:
                 try:
-                    self._make(store, key, content, self._overlay.layers[number], progress)
+                    self._have(store, number, content, progress, packed=True)
                 except Full:
-                    more = content.size or _GIB
-                    if not shrink(store, self._images.limit, more=more):
-                        raise
-                    self._make(store, key, content, self._overlay.layers[number], progress)
-                if not self._use(store, number, key):
-                    raise Unusable(f"were removed from {store.path} meanwhile")
+                    raise
+                except Unusable as error:
+                    self.packing.give_up(str(error))
+            if number not in self.there:
+                self._have(store, number, content, progress, packed=False)
             progress.add(content.size)
         if wanted:
             shrink(store, self._images.limit)
+
+    def _have(
+        self, store: Store, number: int, content: Content, progress: _Progress, *, packed: bool
+    ) -> None:
+        """Have a copy, and make it if it is not there."""
+        key = self._key(content, packed=packed)
+        if self._use(store, number, key, packed=packed):
+            return
+        layer = self._overlay.layers[number]
+        try:
+            self._make(store, key, content, layer, progress, packed=packed)
+        except Full:
+            if not shrink(store, self._images.limit, more=content.size or _GIB):
+                raise
+            self._make(store, key, content, layer, progress, packed=packed)
+        if not self._use(store, number, key, packed=packed):
+            raise Unusable(f"were removed from {store.path} meanwhile")
 
     def copy(self, number: int, into: str) -> None:
         """Copy a layer that has no digest; call it for small ones, or a container's own.
@@ -184,22 +244,32 @@ class StoredLayers:
             Unusable: It cannot be copied.
         """
         words = (self._overlay.layers[number], into, *self._how)
-        self._images.copier.run(words, lambda count: None)
+        self._images.copier.run(COPY, words, lambda count: None)
 
     def has_digest(self, number: int) -> bool:
         """Whether it is known what a layer contains."""
         return self._contents()[number] is not None
 
     def _make(
-        self, store: Store, key: str, content: Content, layer: str, progress: _Progress
+        self,
+        store: Store,
+        key: str,
+        content: Content,
+        layer: str,
+        progress: _Progress,
+        *,
+        packed: bool,
     ) -> None:
         def fill(directory: str, lock: Lock) -> Facts:
             def tell(count: int) -> None:
                 lock.say(progress.at(count))
 
-            target = os.path.join(directory, ROOTFS)
-            os.mkdir(target, 0o700)
-            self._images.copier.run((layer, target, *self._how), tell)
+            if packed:
+                self._pack(layer, os.path.join(directory, SQUASHFS), tell)
+            else:
+                target = os.path.join(directory, ROOTFS)
+                os.mkdir(target, 0o700)
+                self._images.copier.run(COPY, (layer, target, *self._how), tell)
             return Facts(source=f"layer {content.digest}", digest=content.digest)
 
         def waiting(said: str) -> None:
@@ -211,8 +281,15 @@ class StoredLayers:
         except (ImageError, OSError) as error:
             raise Unusable(f"cannot be copied: {error}") from error
 
-    def _key(self, content: Content) -> str:
+    def _pack(self, layer: str, image: str, tell: Callable[[int], None]) -> None:
+        mark, owners, kind = self._how
+        whose = "owners" if owners == "owners" else ":".join(self._ids)
+        words = (layer, image, mark, whose, kind, self.packing.tool or "")
+        self._images.copier.run(PACK, words, tell)
+
+    def _key(self, content: Content, *, packed: bool) -> str:
         parts = [_FORMAT, content.digest, *self._how[:2], *self._ids]
+        parts += ["squashfs"] if packed else []
         return f"layer-{blake2s(msgspec.json.encode(parts), digest_size=24).hexdigest()}"
 
 

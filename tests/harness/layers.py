@@ -6,7 +6,6 @@ import os
 import shlex
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,13 +15,15 @@ import pytest
 
 from scrun.images.leases import lease_of
 from scrun.images.store import Facts
+from scrun.settings.file.load import ImageFormat
 from scrun.supervisor.contracts.staged import OfTask, Staged, config_of_task
 from scrun.supervisor.contracts.target import Target
-from scrun.supervisor.core.places import program
 from scrun.supervisor.staging import root, staged_bundle
+from scrun.supervisor.staging.image_store import copying
 from scrun.supervisor.staging.on_node import SENT, archive_of, sending, unpacking
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
+from scrun.supervisor.staging.packing import Mounter
 from scrun.supervisor.staging.staged_bundle import return_changes, stage_in
 from scrun.supervisor.staging.stored import NO_ROOM, Copier, Full, Images
 from scrun.supervisor.staging.survey import MountPoint
@@ -79,8 +80,11 @@ class Image:
         self.container = "c"
         self.ended = False
         self.limit = 0
+        self.format: ImageFormat = "files"
+        self.mounter: Mounter | None = None
         self.also: list[str] = []
         self.copied: list[str] = []
+        self.programs: list[str] = []
         self.said: list[str] = []
         self.rootless = True
         self.tasks = 1
@@ -134,7 +138,7 @@ class Image:
         """Return the same image, to be staged elsewhere."""
         other = copy.copy(self)
         other.staged = self._base / name
-        other.copied, other.said, other.asked = [], [], []
+        other.copied, other.said, other.asked, other.programs = [], [], [], []
         other.config = {"root": {"path": str(self.rootfs)}}
         return other
 
@@ -157,14 +161,18 @@ class Image:
         if self.with_store:
             copier = Copier(self._copy, self.said.append, self.wait)
             lease = lease_of(str(self._base), self.container)
-            images = Images(str(self.images), lease, copier, self.limit, self.also)
-        overlays = Overlays(remember, str(self.cache), images, tasks=self.tasks)
+            images = Images(str(self.images), lease, copier, self.limit, self.also, self.format)
+        overlays = Overlays(
+            remember, str(self.cache), images, tasks=self.tasks, mounter=self.mounter
+        )
         return stage_in(self.config, str(self._base), str(self.staged), target, overlays=overlays)
 
-    def _copy(self, words: Sequence[str], tell: Callable[[int], None]) -> None:
+    def _copy(self, name: str, words: Sequence[str], tell: Callable[[int], None]) -> None:
         self.copied.append(Path(words[0]).parent.name)
-        argv = [sys.executable, "-I", "-S", program("programs", "copy_layer"), *words]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        self.programs.append(name)
+        done = subprocess.run(
+            [*copying(name), *words], capture_output=True, text=True, check=False
+        )
         for line in done.stdout.splitlines():
             tell(int(line))
         if done.returncode:

@@ -60,6 +60,7 @@ class Shim:
         env: What was added to its environment.
         resumed: The answers to `resume`.
         short_of_memory: The targets that may have ended for want of memory.
+        without_files: The targets whose root file system went away.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Shim:
         self.signals: list[int] = []
         self.resumed: list[dict[str, Any]] = []
         self.short_of_memory: set[str] = set()
+        self.without_files: set[str] = set()
         self.generous = True
         self._last_stream = 0
         self._hello: dict[str, Any] = {}
@@ -149,6 +151,7 @@ class Shim:
         *args: str,
         streams: Mapping[str, int] | None = None,
         joins: Mapping[str, str] | None = None,
+        images: str = "",
         **changes: Any,
     ) -> dict[str, Any]:
         """Create a container that runs a command; return the reply.
@@ -158,6 +161,7 @@ class Shim:
             args: The command.
             streams: Its streams; none if missing.
             joins: Whose namespaces it enters.
+            images: What was mounted for it.
             changes: Members of config.json.
         """
         terminal = "terminal" in (streams or {})
@@ -167,7 +171,7 @@ class Shim:
         config = {**config, **changes}
         return self.call(
             "create", id=target, name=f"name-{target}", config=config, streams=streams or {},
-            joins=joins or {},
+            joins=joins or {}, images=images,
         )  # fmt: skip
 
     def run(self, target: str, *args: str, **options: Any) -> None:
@@ -281,6 +285,8 @@ class Shim:
             self._ended[message["target"]] = message["status"]
             if message["memory"]:
                 self.short_of_memory.add(message["target"])
+            if message["lost"]:
+                self.without_files.add(message["target"])
 
     def close(self) -> tuple[int, str]:
         """End its standard input; return its exit status and what it wrote to standard error."""

@@ -195,6 +195,9 @@ class Staging(msgspec.Struct, frozen=True):
     overlay: Literal["mount", "copy"] = "mount"
 
 
+ImageFormat = Literal["auto", "squashfs", "files"]
+
+
 class Images(msgspec.Struct, frozen=True):
     """`[images]`: the store of images: those of `scrun run IMAGE`, and copies of engines' layers.
 
@@ -206,12 +209,15 @@ class Images(msgspec.Struct, frozen=True):
             removed, until four fifths of them are left; never what a container uses. 0: no limit.
         also: Further stores, which are only read: a site's, say. Each belongs to root or the user.
         fresh: Seconds for which a tag names what it named when it was last looked up.
+        format: What copies of engines' layers are: `squashfs`, an image in one file, which the
+            shim mounts on the node; `files`, a directory; `auto`, an image if it can be one.
     """
 
     store: Path | None = None
     size: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 51200
     also: tuple[Path, ...] = ()
     fresh: Seconds = 3600
+    format: ImageFormat = "auto"
 
 
 class Lua(msgspec.Struct, frozen=True):

@@ -2,15 +2,15 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
 import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
-from scrun.model.states import Ending, killed
+from scrun.model.states import Ending, killed, taken
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
@@ -76,6 +76,7 @@ class ShimJob(SlurmJob):
         self._first: ShimProcess | None = None
         self._streams: ContainerStreams | None = None
         self._site: SiteContainer | None = None
+        self._images = ""
 
     def _step_of(self, shims: JobShim) -> ShimStep:
         return shims.step()
@@ -174,7 +175,7 @@ class ShimJob(SlurmJob):
         try:
             await shim.call(
                 "create", id=place.id, name=self._request.container, config=place.config,
-                streams=streams.fields, joins=place.joins,
+                streams=streams.fields, joins=place.joins, images=self._images,
                 variables=of_a_container(self.environment), **more,
             )  # fmt: skip
         except ShimError as error:
@@ -227,6 +228,8 @@ class ShimJob(SlurmJob):
             await first.started()
         if self._site is not None and (ending := self._site.not_run(exit_code(status), streams)):
             return ending
+        if self._place.id in shim.without_files and not self._killed.is_set():
+            return taken("scrun-failure", f"job {self.id}: its root file system went away")
         if self._place.id in shim.short_of_memory and not self._killed.is_set():
             return out_of_memory(self.id)
         alone = self.shims.neighbours.are_none(self._place)
@@ -334,8 +337,28 @@ class ShimJob(SlurmJob):
     async def ask(self, script: Callable[[int], str]) -> list[str]:
         """See `supervisor.contracts.node.OnNodes`; the shim does it, on its node."""
         shim = await self._shim_step.shim()
-        reply = await shim.call("script", script=script(0))
+        reply = await shim.call("script", script=script(0), images=self._images)
         return [str(reply["text"])]
+
+    async def mount(self, files: Sequence[tuple[str, str]]) -> str:
+        """See `supervisor.contracts.node.MountsImages`."""
+        shim = await self._shim_step.shim()
+        if self._shim_step.site is not None:
+            raise EngineError("commands of an oci.conf make it")
+        if self._request.joins and os.geteuid():
+            raise EngineError("it shares the namespaces of another container")
+        name = shim.name("images") if files else ""
+        reply = await shim.call("mount", id=name, files=files)
+        self._images = name
+        return str(reply["way"])
+
+    async def unmount(self) -> None:
+        """See `supervisor.contracts.node.MountsImages`."""
+        if name := self._images:
+            self._images = ""
+            with suppress(EngineError), trio.move_on_after(_PATIENCE):
+                shim = await self._shim_step.shim()
+                await shim.call("unmount", id=name)
 
     def resized(self) -> None:
         """Pass on a new size of the terminal."""

@@ -9,8 +9,10 @@ from scrun.core.paths import of_path, replaceable
 from scrun.images.limits import size_of
 from scrun.images.place import path_for
 from scrun.images.store import Store
+from scrun.settings.file.load import Images
 from scrun.supervisor.programs.doctor.call import Check, DoctorCall, Reporter
 from scrun.supervisor.programs.doctor.findings import Finding
+from scrun.supervisor.staging.packing import NO_TOOL, tool
 
 _NAME = "images"
 _GIB = 1 << 30
@@ -36,11 +38,22 @@ def _look(call: DoctorCall) -> Finding:
     used = size_of(entries)
     limit = wanted.size << 20
     of = f" of {limit / _GIB:.1f}" if limit else ""
-    finding = f"{path}: {len(entries)} images and layers, {used / _GIB:.1f}{of} GiB"
+    finding = (
+        f"{path}: {len(entries)} images and layers, {used / _GIB:.1f}{of} GiB; {_how(wanted)}"
+    )
     if limit and used > limit:
         remedy = "containers use all of it; a larger `size` in the section [images] avoids waiting"
         return Finding(_NAME, "warn", finding, remedy)
     return Finding(_NAME, "ok", finding)
+
+
+def _how(wanted: Images) -> str:
+    """Return what copies of layers are, as far as this machine decides."""
+    if wanted.format == "files":
+        return "copies of layers are directories"
+    if not tool():
+        return f"copies of layers are directories: {NO_TOOL}"
+    return "copies of layers are squashfs images where nodes mount them"
 
 
 def _why_not(store: str) -> str:

@@ -491,12 +491,11 @@ def test_containerd() -> None:
         containerd.must("container", "rm", "c1")
 
 
-def with_store(daemon: Daemon) -> None:
+def with_store(daemon: Daemon, how: str = "files") -> None:
     """Have the store of images in the site's directory, and the engine's files here only."""
     settings = daemon.base / "scrun.toml"
-    more = (
-        f'[staging]\nhost_only = ["{daemon.base}/d"]\n[images]\nstore = "{daemon.base}/images"\n'
-    )
+    more = f'[staging]\nhost_only = ["{daemon.base}/d"]\n'
+    more += f'[images]\nstore = "{daemon.base}/images"\nformat = "{how}"\n'
     settings.write_text(f"{settings.read_text()}\n{more}")
 
 

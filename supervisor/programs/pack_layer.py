@@ -1,0 +1,303 @@
+"""Makes a squashfs image of a layer, with all marks of deletions: one file, instead of many.
+
+Usage: pack_layer.py SOURCE IMAGE MARK OWNERS KIND TOOL, where OWNERS is `owners` to keep them or
+UID:GID for all files, TOOL is mksquashfs(1) from 4.5 on or tar2sqfs(1), and the others are as for
+`copy_layer.py`. It makes nothing but the image: what is in the layer
+goes to the tool as an archive. Prints the bytes packed so far, a number in each line.
+
+Hostile layers are treated as there. Sockets, which archives do not have, are left out. A file with
+large holes is refused: each of its zeros would be packed.
+"""
+
+import ctypes
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+from scrun.supervisor.programs.copy_layer import (
+    DEPTH,
+    FOLDER,
+    NO_ROOM,
+    PERIOD,
+    READ,
+    Refused,
+    attributes_of,
+    deletion_by_name,
+    kept_mode,
+    print_count,
+)
+
+_PIECE = 1 << 20
+_BLOCK, _NAME = 512, 100
+_HOLES = 64 << 20
+_OCTAL = 8**7 - 1
+_LEVEL = "3"  # half of the time of the default for five percent more
+_TYPES = {
+    stat.S_IFREG: b"0",
+    stat.S_IFLNK: b"2",
+    stat.S_IFCHR: b"3",
+    stat.S_IFBLK: b"4",
+    stat.S_IFDIR: b"5",
+    stat.S_IFIFO: b"6",
+}
+_PR_SET_PDEATHSIG = 1
+_FULL = ("No space left on device", "Disk quota exceeded")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Pack and return 0; or print why not and return 1, or 3 if there is no room."""
+    source, image, mark, owners, kind, tool = argv
+    with tempfile.TemporaryFile() as said:
+        words = [tool, *_options(tool, image)]
+        child = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=said, stderr=said, preexec_fn=_end_with_parent
+        )
+        assert child.stdin is not None
+        archive = _Archive(
+            child.stdin.fileno(),
+            f"{mark}.overlay.opaque",
+            owner=None if owners == "owners" else _pair(owners),
+            names_delete=kind == "fuse",
+        )
+        try:
+            archive.root(source)
+        except Refused as error:
+            child.kill()
+            sys.stderr.write(f"{error}\n")
+            return 1
+        except BrokenPipeError:
+            pass  # the tool has failed, and says why
+        except OSError as error:
+            child.kill()
+            where = f": {os.fsdecode(error.filename)!a}" if error.filename is not None else ""
+            sys.stderr.write(f"cannot be packed: {error.strerror}{where}\n")
+            return 1
+        finally:
+            child.stdin.close()
+            status = child.wait()
+        if not status:
+            return 0
+        said.seek(0)
+        text = said.read(1 << 16).decode(errors="replace")
+    lines = text.strip().splitlines()
+    why = next((line for line in lines if "rror" in line or "ailed" in line), f"status {status}")
+    sys.stderr.write(f"cannot be packed into {image}: {os.path.basename(tool)}: {why}\n")
+    return NO_ROOM if any(word in text for word in _FULL) else 1
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _options(tool: str, image: str) -> "list[str]":
+    """Return the options of a tool: with zstd, if it has that."""
+    ng = os.path.basename(tool) == "tar2sqfs"
+    helped = subprocess.run(
+        [tool, "-h" if ng else "-help"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    has_zstd = b"zstd" in helped.stdout
+    if ng:
+        return ["-q", "-f", *(["-c", "zstd", "-X", f"level={_LEVEL}"] if has_zstd else []), image]
+    # not sqfstar: that of 4.5 refuses a level
+    level = ["-comp", "zstd", "-Xcompression-level", _LEVEL] if has_zstd else []
+    return ["-", image, "-tar", "-quiet", "-no-progress", *level]
+
+
+class _Archive:
+    """Writes an archive, in the format of pax(1)."""
+
+    def __init__(
+        self, out: int, opaque: str, *, owner: "tuple[int, int] | None", names_delete: bool
+    ) -> None:
+        self._out = out
+        self._opaque = opaque
+        self._owner = owner
+        self._names_delete = names_delete
+        self._names: dict[int, bytes] = {}  # of files with several names: the first one
+        self._held = bytearray()  # headers on their way
+        self._bytes = 0
+        self._next = 0.0
+        self._ids = (os.geteuid(), os.getegid())
+
+    def root(self, source: str) -> None:
+        """Pack a whole layer."""
+        folder = os.open(source, FOLDER)
+        self._folder(folder, b"", DEPTH)
+        os.close(folder)
+        self._held += bytes(2 * _BLOCK)
+        self._flush()
+        print_count(self._bytes)
+
+    def _folder(self, source: int, path: bytes, depth: int) -> None:
+        if not depth:
+            raise Refused(f"have more than {DEPTH} directories within each other")
+        for name in map(os.fsencode, os.listdir(source)):
+            if self._names_delete and (deleted := deletion_by_name(name)) is not None:
+                if deleted:
+                    self._header(path + deleted, stat.S_IFCHR, None, {})
+                continue
+            status = os.stat(name, dir_fd=source, follow_symlinks=False)
+            kind = stat.S_IFMT(status.st_mode)
+            if kind == stat.S_IFDIR:
+                self._below(source, name, path + name, depth)
+            elif kind == stat.S_IFREG:
+                self._file(source, name, path + name)
+            elif kind == stat.S_IFLNK:
+                target = os.readlink(name, dir_fd=source)
+                self._header(path + name, status.st_mode, status, {}, target=target)
+            elif kind != stat.S_IFSOCK:
+                self._header(path + name, status.st_mode, status, {})
+            self._tell()
+
+    def _below(self, source: int, name: bytes, path: bytes, depth: int) -> None:
+        inner = os.open(name, FOLDER, dir_fd=source)
+        try:
+            status = os.fstat(inner)
+            attributes = attributes_of(inner, self._opaque)
+            if self._names_delete and any(
+                deletion_by_name(os.fsencode(one)) == b"" for one in os.listdir(inner)
+            ):
+                attributes[self._opaque] = b"y"
+            self._header(path + b"/", status.st_mode, status, attributes)
+            self._folder(inner, path + b"/", depth - 1)
+        finally:
+            os.close(inner)
+
+    def _file(self, source: int, name: bytes, path: bytes) -> None:
+        reading = os.open(name, READ, dir_fd=source)
+        try:
+            status = os.fstat(reading)
+            if status.st_nlink > 1:
+                first = self._names.setdefault(status.st_ino, path)
+                if first != path:
+                    self._header(path, stat.S_IFREG, status, {}, target=first, link=True)
+                    return
+            if status.st_size - status.st_blocks * _BLOCK > _HOLES:
+                raise Refused(f"have a file with large holes: {os.fsdecode(path)!a}")
+            attributes = attributes_of(reading, self._opaque)
+            self._header(path, status.st_mode, status, attributes, size=status.st_size)
+            self._content(reading, status.st_size)
+        finally:
+            os.close(reading)
+
+    def _content(self, reading: int, size: int) -> None:
+        left = size
+        while left and (piece := os.read(reading, min(left, _PIECE))):
+            self._held += piece
+            left -= len(piece)
+            self._bytes += len(piece)
+            if len(self._held) >= _PIECE:
+                self._flush()
+                self._tell()
+        self._held += bytes(left)  # it has become shorter
+        self._pad(size)
+
+    def _header(
+        self,
+        path: bytes,
+        mode: int,
+        status: "os.stat_result | None",
+        attributes: "dict[str, bytes]",
+        *,
+        size: int = 0,
+        target: bytes = b"",
+        link: bool = False,
+    ) -> None:
+        """Write the headers of a file; without a status it is the mark of a deletion."""
+        own = self._ids if status is None else (status.st_uid, status.st_gid)
+        uid, gid = self._owner or own
+        if self._owner is not None and own != self._ids:
+            mode = kept_mode(mode)
+        more = {f"SCHILY.xattr.{name}".encode(): value for name, value in attributes.items()}
+        names = {b"path": path, b"linkpath": target}
+        more.update({key: name for key, name in names.items() if len(name) > _NAME})
+        for key, number, largest in (
+            (b"uid", uid, _OCTAL),
+            (b"gid", gid, _OCTAL),
+            (b"size", size, 8**11 - 1),
+        ):
+            if number > largest:
+                more[key] = str(number).encode()
+        if more:
+            records = b"".join(_record(key, value) for key, value in more.items())
+            self._block(b"pax", 0o600, 0, 0, len(records), 0, b"x", b"", 0)
+            self._held += records
+            self._pad(len(records))
+        kind = b"1" if link else _TYPES[stat.S_IFMT(mode)]
+        device = status.st_rdev if status is not None else 0
+        seconds = max(0, int(status.st_mtime)) if status is not None else 0
+        self._block(path, stat.S_IMODE(mode), uid, gid, size, seconds, kind, target, device)
+
+    def _block(
+        self,
+        path: bytes,
+        mode: int,
+        uid: int,
+        gid: int,
+        size: int,
+        seconds: int,
+        kind: bytes,
+        target: bytes,
+        device: int,
+    ) -> None:
+        parts = (
+            path[:_NAME].ljust(_NAME, b"\0"),
+            *(b"%07o\0" % number for number in (mode, min(uid, _OCTAL), min(gid, _OCTAL))),
+            b"%011o\0" % min(size, 8**11 - 1),
+            b"%011o\0" % min(seconds, 8**11 - 1),
+        )
+        after = (
+            kind,
+            target[:_NAME].ljust(_NAME, b"\0"),
+            b"ustar\x0000",
+            bytes(64),
+            b"%07o\0%07o\0" % (os.major(device) & _OCTAL, os.minor(device) & _OCTAL),
+            bytes(167),
+        )
+        before, behind = b"".join(parts), b"".join(after)
+        total = sum(before) + sum(behind) + 8 * ord(" ")
+        self._held += before + b"%06o\0 " % total + behind
+        if len(self._held) >= _PIECE:
+            self._flush()
+
+    def _pad(self, size: int) -> None:
+        self._held += bytes(-size % _BLOCK)
+
+    def _flush(self) -> None:
+        view = memoryview(bytes(self._held))
+        self._held.clear()
+        while view:
+            view = view[os.write(self._out, view) :]
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + PERIOD
+            print_count(self._bytes)
+
+
+def _pair(owner: str) -> "tuple[int, int]":
+    uid, gid = owner.split(":")
+    return int(uid), int(gid)
+
+
+def _record(key: bytes, value: bytes) -> bytes:
+    """Return a record of an extended header, which begins with its own length."""
+    rest = b" " + key + b"=" + value + b"\n"
+    length = len(rest) + 1
+    while len(str(length)) + len(rest) != length:
+        length = len(str(length)) + len(rest)
+    return b"%d" % length + rest
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

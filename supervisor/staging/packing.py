@@ -1,0 +1,136 @@
+"""Decides whether copies of layers are squashfs images, one file each, or directories.
+
+An image is made in a third of the time, and costs a file system one file instead of thousands. A
+node has to mount it, which the shim does (`supervisor.contracts.node.MountsImages`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from scrun.supervisor.staging.overlay_options import Unusable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scrun.settings.file.load import ImageFormat
+
+NO_TOOL = "neither mksquashfs nor tar2sqfs is installed here"
+_TOOLS = ("mksquashfs", "tar2sqfs")
+
+
+def tool() -> str | None:
+    """Return the program that makes images, if there is one."""
+    return next(filter(None, map(shutil.which, _TOOLS)), None)
+
+
+class NotMounted(Unusable):
+    """The node could not mount an image."""
+
+
+class Mounter(msgspec.Struct, frozen=True):
+    """How a container's node mounts images.
+
+    Attributes:
+        mount: Mounts images on directories, for the container and for what the node is asked;
+            returns by what. Without any it only tells. Raises Unusable.
+        unmount: Undoes it.
+    """
+
+    mount: Callable[[Sequence[tuple[str, str]]], str]
+    unmount: Callable[[], None]
+
+
+class Packing:
+    """The decision for one container.
+
+    Attributes:
+        way: By what the node mounts images; "" if it was not asked, or cannot.
+        why_not: Why copies are directories, though they were to be images; "" if they are not.
+        tool: The program that makes images.
+    """
+
+    def __init__(self, mounter: Mounter | None, wanted: ImageFormat, why_not: str) -> None:
+        """Decide nothing yet.
+
+        Args:
+            mounter: How its node mounts them; None if it does not.
+            wanted: `[images] format`.
+            why_not: Why they cannot be images, if that is known; or "".
+        """
+        self._mounter, self._wanted = mounter, wanted
+        self.why_not = why_not
+        self.way = ""
+        self.tool = tool()
+        self._decided = False
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the node can mount images; asks it once.
+
+        Raises:
+            Unusable: It cannot, and nothing else is wanted.
+        """
+        if not self._decided:
+            self._decided = True
+            if self._wanted != "files":
+                self._ask()
+        return bool(self.way)
+
+    def _ask(self) -> None:
+        if not self.why_not and self._mounter is None:
+            self.why_not = "only a shim mounts images"
+        if not self.why_not:
+            assert self._mounter is not None
+            try:
+                self.way = self._mounter.mount(())
+            except Unusable as error:
+                self.why_not = str(error)
+        self._insist()
+
+    def _insist(self) -> None:
+        if self.why_not and self._wanted == "squashfs":
+            raise Unusable(f"cannot be squashfs images: {self.why_not}")
+
+    @property
+    def is_made(self) -> bool:
+        """Whether new copies are to be images.
+
+        Raises:
+            Unusable: They cannot be, and nothing else is wanted.
+        """
+        if self.is_possible and self.tool is None:
+            self.why_not = NO_TOOL
+            self._insist()
+        return self.is_possible and self.tool is not None
+
+    def give_up(self, why_not: str) -> None:
+        """Have no images: the node failed to mount them, or one could not be made.
+
+        Raises:
+            Unusable: Nothing else is wanted.
+        """
+        self.why_not, self.way = why_not, ""
+        self._insist()
+
+    def mount(self, files: Sequence[tuple[str, str]]) -> None:
+        """Have the node mount images on directories.
+
+        Raises:
+            NotMounted: It cannot.
+        """
+        assert self._mounter is not None
+        try:
+            self._mounter.mount(files)
+        except Unusable as error:
+            raise NotMounted(str(error)) from error
+
+    def unmount(self) -> None:
+        """Undo `mount`, if it was called."""
+        if self._mounter is not None and self.way:
+            with contextlib.suppress(Unusable):
+                self._mounter.unmount()

@@ -1,0 +1,170 @@
+"""Images that the shim mounts: containers have them as layers, and nothing stays."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.component.supervisor.shim.conftest import MakeShim, without_crun
+from tests.harness import users
+from tests.harness.bundle import make_config, map_user
+from tests.harness.shim import Shim
+from tests.harness.squashfs import fuse_for_all, squashed
+from tests.harness.wait import wait_until
+
+WAYS = pytest.mark.parametrize("who", ["root", "user"])
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[Path]:
+    fuse_for_all()
+    with tempfile.TemporaryDirectory(prefix="shim-image-") as path:
+        folder = Path(path)
+        folder.chmod(0o755)
+        (folder / "layer" / "d").mkdir(parents=True)
+        (folder / "layer" / "d" / "f").write_text("from the image\n")
+        squashed(folder / "layer", folder / "image.sqfs")
+        yield folder / "image.sqfs"
+
+
+class Node:
+    """A shim with an image mounted."""
+
+    def __init__(self, shim: Shim, image: Path, place: Path) -> None:
+        self.shim, self.point = shim, place / "point"
+        for name in ("point", "upper", "work"):
+            (place / name).mkdir()
+            os.chown(place / name, shim.user.uid, shim.user.gid)
+        self.place = place
+        own = place / "own.sqfs"
+        squashed(image.parent / "layer", own, shim.user.uid)
+        self.files = [[str(own), str(self.point)]]
+        reply = shim.call("mount", id="images-1", files=self.files)
+        assert "error" not in reply, reply
+
+    def run(self, target: str, *args: str) -> dict[str, int]:
+        """Run a container that has the image as a layer of /data."""
+        marks = ["userxattr"] if self.shim.user.uid else []
+        options = [
+            f"lowerdir={self.point}",
+            f"upperdir={self.place}/upper",
+            f"workdir={self.place}/work",
+            *marks,
+        ]
+        mount = {"destination": "/data", "type": "overlay", "source": "overlay"}
+        config = make_config(args)
+        if self.shim.user.uid:
+            map_user(config, self.shim.user)
+        mounts = [*config["mounts"], {**mount, "options": options}]
+        streams = self.shim.streams("stdout", "stderr")
+        self.shim.run(target, *args, streams=streams, images="images-1", mounts=mounts)
+        return streams
+
+    def servers(self) -> list[int]:
+        """The processes that serve the image."""
+        mine = f"/proc/{self.shim.hello['pid']}/task/{self.shim.hello['pid']}/children"
+        pids = [int(pid) for pid in Path(mine).read_text().split()]
+        return [pid for pid in pids if "squashfuse" in Path(f"/proc/{pid}/comm").read_text()]
+
+
+@pytest.fixture
+def node(
+    make_shim: MakeShim, rootfs: Path, image: Path, request: pytest.FixtureRequest
+) -> Iterator[Node]:
+    who, _, runtime = request.param.partition("-")
+    (rootfs / "data").mkdir(exist_ok=True)
+    env = {"PATH": without_crun(rootfs)} if runtime == "runc" else {}
+    shim = make_shim(env, users.root() if who == "root" else users.ordinary())
+    place = image.parent / request.node.name.replace("[", "-").rstrip("]")
+    place.mkdir()
+    os.chown(place, shim.user.uid, shim.user.gid)
+    made = Node(shim, image, place)
+    yield made
+    assert str(made.point) not in Path("/proc/self/mountinfo").read_text()
+
+
+ALL = pytest.mark.parametrize(
+    "node", ["root-crun", "root-runc", "user-crun", "user-runc"], indirect=True
+)
+USER = pytest.mark.parametrize("node", ["user-crun", "user-runc"], indirect=True)
+
+
+@ALL
+def test_a_container_has_it_as_a_layer(node: Node) -> None:
+    shim = node.shim
+    streams = node.run("c", "sh", "-c", "cat /data/d/f; echo x >/data/d/g; ls /data/d; sleep 600")
+    shim.until("its output", lambda: b"g\n" in shim.output[streams["stdout"]])
+    streams = shim.streams("stdout")
+    shim.exec("e", "c", "cat", "/data/d/f", streams=streams)
+    assert shim.finish(streams["stdout"]) == b"from the image\n"
+    assert shim.ended("e") == 0
+    assert not list(node.point.iterdir())  # nobody else sees it
+    assert (node.place / "upper/d/g").read_text() == "x\n"
+    assert shim.call("delete", id="c") == {}
+    wait_until("nobody serves it", lambda: not node.servers())
+    assert shim.call("script", script="echo here")["text"] == "here\n"
+
+
+@ALL
+def test_scripts_see_it(node: Node) -> None:
+    script = f"cat {node.point}/d/f"
+    reply = node.shim.call("script", script=script, images="images-1")
+    assert reply == {"status": 0, "text": "from the image\n"}
+    assert node.shim.call("script", script=script)["status"] == 1
+    assert node.shim.call("unmount", id="images-1") == {}
+    assert node.shim.call("unmount", id="images-1") == {}
+    assert "error" in node.shim.call("script", script=script, images="images-1")
+    wait_until("nobody serves it", lambda: not node.servers())
+
+
+@USER
+def test_its_server_is_killed(node: Node) -> None:
+    shim = node.shim
+    node.run("c", "sh", "-c", "trap '' TERM; while :; do sleep 0.1; done")
+    [server] = node.servers()
+    os.kill(server, signal.SIGKILL)
+    assert shim.ended("c") == -signal.SIGKILL
+    assert shim.without_files == {"c"}
+    assert shim.call("delete", id="c") == {}
+
+
+@USER
+def test_its_server_is_killed_before_there_is_a_container(node: Node) -> None:
+    [server] = node.servers()
+    os.kill(server, signal.SIGKILL)
+    wait_until("it has gone", lambda: not node.servers())
+    reply = node.shim.create("c", "true", images="images-1")
+    assert reply["error"] == "its root file system went away"
+
+
+@ALL
+def test_the_shim_is_killed(node: Node, make_shim: MakeShim) -> None:
+    node.run("c", "sleep", "600")
+    servers = node.servers()
+    os.kill(node.shim.hello["pid"], signal.SIGKILL)
+    for pid in servers:  # as Slurm does
+        os.kill(pid, signal.SIGKILL)
+    directory = node.shim.hello["directory"]
+    make_shim(node.shim.env, node.shim.user)  # the next one removes what it has left
+    wait_until("nothing is left", lambda: not os.path.exists(directory))
+
+
+@WAYS
+def test_what_cannot_be_mounted(
+    make_shim: MakeShim, image: Path, tmp_path: Path, who: str
+) -> None:
+    shim = make_shim({}, users.root() if who == "root" else users.ordinary())
+    assert os.path.basename(shim.call("mount", id="", files=[])["way"]).startswith("squashf")
+    reply = shim.call("mount", id="a", files=[[f"{tmp_path}/none", str(image.parent)]])
+    assert reply["unseen"]
+    broken = image.parent / f"broken-{who}"
+    broken.write_bytes(b"hsqs" + bytes(4096))
+    other = image.parent / f"other-{who}"
+    other.mkdir()
+    os.chown(other, shim.user.uid, shim.user.gid)
+    files = [[str(image), str(image.parent)], [str(broken), str(other)]]
+    assert shim.call("mount", id="b", files=files)["error"]
+    assert "error" in shim.call("script", script="true", images="b")
