@@ -67,7 +67,8 @@ class AdoptedContainer(Container):
             pods: The jobs of others.
             found: What the other has left; its descriptors are owned from now on.
         """
-        stdio = Stdio([-1, -1, found.take(f"{OWN}stderr")], terminal=False)
+        terminal = "terminal" in found.facts["streams"]
+        stdio = Stdio([-1, -1, found.take(f"{OWN}stderr")], terminal=terminal)
         anchor, caller = Anchor(found.take(f"{OWN}anchor")), NoCaller(ledger.record.pid)
         super().__init__(create_request, engine, stagers, ledger, anchor, stdio, pods, caller)
         self._found = found
@@ -91,6 +92,11 @@ class AdoptedContainer(Container):
         os.close(self._found.take(f"{OWN}request"))
         if self._found.job is not None:
             self._found.job.together.awaits(self.id)
+
+    async def _forward_signals(self) -> None:
+        """See `Lifecycle`; some may have come while there was nobody, and none gets lost."""
+        await self.there.wait()
+        await super()._forward_signals()
 
     async def kill(self, number: int) -> None:
         """See `Phases`."""

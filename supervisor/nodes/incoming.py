@@ -135,12 +135,12 @@ class Incoming:
 
     async def _write_all(self, found: Sink) -> None:
         try:
-            while True:
+            while not self._gone:
                 if self._waiting:
                     await self._write_first(found)
                 elif found.pending:
                     await found.flush()
-                elif self._ended or self._gone:
+                elif self._ended:
                     return
                 else:
                     await self._changed.wait()

@@ -1,4 +1,4 @@
-"""Makes compiled modules small: without columns in tracebacks, and without docstrings of functions.
+"""Makes compiled modules small: no columns in tracebacks, no docstrings of functions.
 
 The shim's code is in srun's environment, of which srun has several copies in memory.
 """

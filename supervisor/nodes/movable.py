@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import functools
 import os
 import select
 import socket
@@ -20,12 +19,14 @@ class Movable(Pipe):
     """A caller's pipe, terminal, other device, or socket of a stream; see `movable`.
 
     splice(2) need not wait for a pipe, whatever its flags are. For a socket it may: we look before
-    (poll(2)), and a socket that can be written has room for what we move at once.
+    (poll(2)), and a socket that can be written has room for what we move at once. What is read
+    from a device that knows no splice(2) is copied: who is killed then has lost it.
     """
 
     def __init__(self, fd: int) -> None:
         """Take a descriptor over."""
         super().__init__(fd)
+        self._splices = True
         self._is_socket = stat.S_ISSOCK(os.fstat(fd).st_mode)
 
     def move_to(self, pipe: int, most: int) -> int:
@@ -36,7 +37,14 @@ class Movable(Pipe):
             OSError: It cannot be read.
         """
         self._look(select.POLLIN)
-        return os.splice(self.fd, pipe, most, flags=_NOBLOCK)
+        if self._splices:
+            try:
+                return os.splice(self.fd, pipe, most, flags=_NOBLOCK)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._splices = False  # terminals before Linux 5.12, and some devices
+        return os.write(pipe, os.read(self.fd, min(most, select.PIPE_BUF)))
 
     def move_from(self, pipe: int, most: int) -> int:
         """Move bytes of a pipe here; return their number.
@@ -46,9 +54,13 @@ class Movable(Pipe):
             OSError: It cannot be written.
         """
         self._look(select.POLLOUT)
-        return os.splice(
-            pipe, self.fd, min(most, _SOME) if self._is_socket else most, flags=_NOBLOCK
-        )
+        most = min(most, _SOME) if self._is_socket else most
+        try:
+            return os.splice(pipe, self.fd, most, flags=_NOBLOCK)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise OSError(errno.EIO, os.strerror(errno.EIO)) from None  # a terminal hung up
 
     def _look(self, event: int) -> None:
         if self._is_socket:
@@ -87,8 +99,6 @@ def _is_stream(fd: int) -> bool:
 
 def _device(fd: int, mode: int) -> Movable | None:
     """Open a device anew: only so it does not block."""
-    if mode == os.O_RDONLY and not (os.isatty(fd) and _terminals_are_movable()):
-        return None
     try:
         device = Movable(open_again(fd, mode))
     except OSError as error:
@@ -99,21 +109,6 @@ def _device(fd: int, mode: int) -> Movable | None:
         device.close()
         return None
     return device
-
-
-@functools.cache
-def _terminals_are_movable() -> bool:
-    """Return whether the kernel moves what is read from terminals; Linux 5.10 did not."""
-    ours, theirs = os.openpty()
-    pipe = new_pipe()
-    try:
-        os.write(ours, b"\n")
-        return os.splice(theirs, pipe, 1, flags=_NOBLOCK) > 0
-    except OSError:
-        return False
-    finally:
-        for fd in (ours, theirs, pipe):
-            os.close(fd)
 
 
 def _takes_moved(device: Movable) -> bool:

@@ -55,8 +55,11 @@ class ResumedShim(Shim):
             journal: Where messages go.
             ends: What the other has left.
         """
+        stdio, terminal = _NO_STDIO, ends.terminal
+        if terminal is not None:
+            stdio = (terminal, terminal, terminal)
         return ContainerStreams(
-            self._table, _NO_STDIO, False, child_env, journal, self.tell, ends, fields
+            self._table, stdio, terminal is not None, child_env, journal, self.tell, ends, fields
         )
 
     async def resume(

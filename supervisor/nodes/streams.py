@@ -65,9 +65,10 @@ class ContainerStreams:
         self._journal = journal
         self._tell_shim = tell
         self._ends = ends
+        self._is_begun = fields is not None
         self._incoming: list[Incoming] = []
         self._running: AbstractAsyncContextManager[None] | None = None
-        if fields is not None:
+        if self._is_begun:
             return
         if terminal:
             self.fields = {"terminal": table.number(), **self.resized_fields()}
@@ -124,7 +125,8 @@ class ContainerStreams:
             if self._terminal is not None:
                 self._terminal = terminal = os.dup(self._terminal)
                 stack.callback(self._close, terminal)
-                stack.enter_context(raw(terminal))
+                if not self._is_begun:  # whose it is restores it then, at the latest
+                    stack.enter_context(raw(terminal))
             nursery = await stack.enter_async_context(unwrapped())
             numbers = {name: self.fields[name] for name in self.fields if name in _ALL}
             try:

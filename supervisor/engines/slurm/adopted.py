@@ -290,6 +290,9 @@ class AdoptedShimJob(ShimJob):
                 )
                 written = {fields[name]: count for name, count in ends.written.items()}
                 first.is_started = await step.resumed(request.container, place.id, written)
+                if ends.terminal is not None:
+                    self._streams = streams
+                    self.resized()  # it may have been while nobody told
                 if first.is_started:
                     first.begun.set()
                 if step.site is not None and "site" in facts:

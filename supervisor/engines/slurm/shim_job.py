@@ -126,11 +126,8 @@ class ShimJob(SlurmJob):
         journal.write("info", f"job {self.id}: {self._shim_step.what}")
         async with unwrapped() as nursery:
             deposit = self._request.deposit
-            lasting = LastingEnds(step.stdio, self._child_env, deposit)
-            ends = None if step.terminal else lasting
+            ends = LastingEnds(step.stdio, self._child_env, deposit)
             streams = shim.streams(step.stdio, step.terminal, self._child_env, journal, ends)
-            if step.terminal:
-                deposit.give_up("it has a terminal")
             async with streams:
                 await self._create(shim, step, streams)
                 hello = msgspec.to_builtins(self._shim_step.hello)

@@ -13,6 +13,7 @@ from tests.harness import cluster
 from tests.harness.life import Collector
 from tests.harness.podman import RUN, Podman, rootless_podman, write_kube
 from tests.harness.processes import signal_quietly
+from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until, wait_while
 
 pytestmark = pytest.mark.by_shim
@@ -128,3 +129,46 @@ def test_kube_play_goes_on(podman: Podman) -> None:
         grows(podman, name)
     podman.must("pod", "rm", "--force", "--time", "20", "web")
     wait_while("the job", lambda: cluster.jobs(podman.site.user), 20)
+
+
+_ECHO = "stty -echo -onlcr; echo up; while read n && [ $n != end ]; do echo $n; done; exit 7"
+
+
+def test_terminal(podman: Podman) -> None:
+    """What is typed at `podman run -it` arrives, and its answers."""
+    terminal, own = open_terminal()
+    process = podman.popen(
+        *RUN, "--rm", "--interactive", "--tty", "busybox", "sh", "-c", _ECHO,
+        stdin=own, stdout=own, stderr=own,
+    )  # fmt: skip
+    os.close(own)
+    terminal.read_until("up", 60)
+    for number in range(3):
+        kill_supervisors(podman)
+        lines = "".join(f"{number}{line:03}\n" for line in range(300))
+        terminal.write(lines)
+        assert terminal.read_until(f"{number}299\n", 30).endswith(lines)
+    terminal.write("end\n")
+    assert process.wait(60) == 7
+    terminal.close()
+
+
+def test_attach_to_a_terminal_that_was_detached(podman: Podman) -> None:
+    container = podman.must(*RUN, "-dit", "busybox", "sh", "-c", _ECHO).strip()
+    wait_until("it is up", lambda: "up" in podman.must("logs", container), 60)
+    kill_supervisors(podman)
+    terminal, own = open_terminal()
+    process = podman.popen("attach", container, stdin=own, stdout=own, stderr=own)
+    os.close(own)
+    time.sleep(1)
+    for number in range(3):
+        terminal.write(f"line{number}\n")
+        terminal.read_until(f"line{number}", 30)
+        kill_supervisors(podman)
+    terminal.write("end\n")
+    process.wait(60)
+    assert podman.must("wait", container) == "7\n"
+    lines = podman.must("logs", container).split()
+    assert lines == ["up", "line0", "line1", "line2"]
+    podman.must("rm", container)
+    terminal.close()

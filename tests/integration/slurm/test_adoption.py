@@ -6,6 +6,7 @@ import random
 import signal
 import socket
 import subprocess
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from tests.harness.adoption import (
     numbers,
     output,
 )
+from tests.harness.terminal import open_terminal
 from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.by_shim
@@ -245,3 +247,71 @@ def test_a_writer_sees_that_the_container_has_closed_its_input(make_site: MakeSi
     life.kill("USR1")
     assert life.wait(30) == 7
     end(life)
+
+
+_ECHO = "stty -echo -onlcr; echo up; while read n && [ $n != end ]; do echo $n; done; exit 7"
+
+
+def test_a_terminal_however_often_it_dies(make_site: MakeSite, dice: random.Random) -> None:
+    """What is typed and shown, to the byte."""
+    site = make_site("slurm-user")
+    life = site.shell(_ECHO, terminal=True).created(60)
+    terminal = life.terminal()
+    life.start(60)
+    terminal.read_until("up\n", 30)
+    data = numbers(60_000)
+    killing = threading.Thread(target=kill_now_and_then, args=(site, dice, 6))
+    with written(os.dup(terminal.master), data + b"end\n"):
+        killing.start()
+        shown = terminal.read_all(60)
+    killing.join(30)
+    assert life.wait(60) == 7
+    assert shown == data.decode()
+    assert adoptions(life)
+    terminal.close()
+    end(life)
+
+
+_SIZES = "trap 'stty size' WINCH; trap 'exit 7' HUP; echo up; while :; do sleep 0.05; done"
+
+
+def test_the_size_and_the_end_of_a_terminal(make_site: MakeSite) -> None:
+    """Also if nobody was there to notice."""
+    site = make_site("slurm-user")
+    life = site.shell(_SIZES, terminal=True).created(60)
+    terminal = life.terminal()
+    terminal.resize(24, 80)
+    life.start(60)
+    terminal.read_until("up", 30)
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGSTOP)
+    terminal.resize(31, 101)
+    time.sleep(0.5)
+    os.kill(supervisor, signal.SIGKILL)
+    terminal.read_until("31 101", 30)
+    terminal.resize(32, 102)
+    terminal.read_until("32 102", 30)
+    kill_supervisor(site)
+    terminal.close()
+    assert life.wait(30) in (7, 129)
+    end(life)
+
+
+def test_a_run_at_a_terminal(make_site: MakeSite) -> None:
+    site = make_site("slurm-user")
+    bundle = site.bundle_of("sh", "-c", _ECHO, terminal=True)
+    terminal, own = open_terminal()
+    os.fchown(own, site.user.uid, -1)  # who may not open it copies by a process that dies
+    before = termios.tcgetattr(own)
+    process = site.popen("run", "--bundle", bundle, "one", stdio=own)
+    terminal.read_until("up\n", 60)
+    for number in range(3):
+        kill_supervisor(site)
+        terminal.write(f"{number}\n")
+        assert terminal.read_until(f"{number}\n", 30) == f"{number}\n"
+    terminal.write("end\n")
+    assert process.wait(60) == 7
+    assert termios.tcgetattr(own) == before
+    os.close(own)
+    terminal.close()
+    site.settle(20)

@@ -15,6 +15,7 @@ import pytest
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.nodes.ends import open_again
 from scrun.supervisor.nodes.exact import ExactPipe
+from scrun.supervisor.nodes.files import Gone
 from scrun.supervisor.nodes.lasting import Keeping, LastingEnds, ResumedEnds
 
 ENV = ChildEnv({})
@@ -158,3 +159,18 @@ async def test_a_file_tells_by_its_offset(tmp_path: Path, written: int) -> None:
             os.write(file.fileno(), b"1234"[:written])
             others = {name: os.dup(fd) for name, fd in kept.fds.items()}
             assert ResumedEnds(others, Kept()).written == {"stdout": 3 + written}
+
+
+async def test_a_terminal_that_was_hung_up() -> None:
+    """splice(2) says of it what it says of devices to which nothing can be moved."""
+    ours, theirs = os.openpty()
+    kept = Kept()
+    ends = LastingEnds((theirs, theirs, theirs), ENV, kept)
+    async with ends.sink("terminal") as sink, ends.source() as source:
+        assert sink.try_write(memoryview(b"abc")) == 3
+        os.close(ours)
+        with pytest.raises(Gone, match="Input/output error"):
+            sink.try_write(memoryview(b"abc"))
+        assert await source.read_into(memoryview(bytearray(10))) == 0
+    assert not kept.why
+    os.close(theirs)

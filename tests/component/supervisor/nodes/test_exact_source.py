@@ -1,5 +1,6 @@
 """Input that is read exactly, whenever its reader is killed."""
 
+import errno
 import fcntl
 import os
 import pty
@@ -129,7 +130,7 @@ def test_each_byte_once(kind: Kind, tmp_path: Path, dice: random.Random) -> None
         os.close(to)
     while len(got) < size:
         reads, writes = os.pipe()
-        fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 1 << 20)
+        fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, WINDOW // 2)  # with two pieces less than it
         if (pid := os.fork()) == 0:
             try:
                 trio.run(read_on, kept, len(got), writes)
@@ -217,17 +218,37 @@ async def test_a_writer_sees_that_nobody_reads() -> None:
     os.close(writable)
 
 
-@pytest.mark.parametrize("kind", ["messages", "device"])
-async def test_what_cannot_be_moved_is_not_kept(kind: str) -> None:
-    if kind == "device":
-        fds = [os.open("/dev/zero", os.O_RDONLY)]
-    else:
-        fds = [one.detach() for one in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
-        os.write(fds[1], b"\0")
+async def test_what_cannot_be_moved_is_not_kept() -> None:
+    """A socket of messages."""
+    fd, other = (one.detach() for one in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    os.write(other, b"\0")
     kept = Kept()
-    async with LastingEnds((fds[0], 1, 2), ENV, kept).source() as source:
+    async with LastingEnds((fd, 1, 2), ENV, kept).source() as source:
         assert await source.read_into(memoryview(bytearray(1))) == 1
     assert "cannot be handed over" in kept.why
     assert not kept.fds
-    for fd in fds:
-        os.close(fd)
+    os.close(fd)
+    os.close(other)
+
+
+async def test_what_knows_no_splice_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As terminals of old kernels."""
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EINVAL, "")
+
+    ours, theirs = os.openpty()
+    tty.setraw(theirs)
+    kept = Kept()
+    monkeypatch.setattr(os, "splice", refuse)
+    async with LastingEnds((theirs, 1, 2), ENV, kept).source() as source:
+        for piece in (b"x" * 10, b"y" * 3000):
+            os.write(ours, piece)
+            room = memoryview(bytearray(5000))
+            got = b""
+            while len(got) < len(piece):
+                got += bytes(room[: await source.read_into(room)])
+            assert got == piece
+    assert not kept.why
+    os.close(ours)
+    os.close(theirs)
