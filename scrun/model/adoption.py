@@ -7,6 +7,25 @@ from scrun.model.identity import is_dead
 from scrun.model.record import Record, read_record
 
 
+def is_held(directory: str) -> bool:
+    """Tell whether somebody holds the lock of a record; those who look hold up nobody who looks.
+
+    Args:
+        directory: The container's record.
+    """
+    try:
+        lock = os.open(f"{directory}/lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
 def held_record(directory: str) -> Record | None:
     """Return the record of a container that may live; None if it is nobody's, or stopped.
 
@@ -19,18 +38,8 @@ def held_record(directory: str) -> Record | None:
         StateError: The record cannot be read.
         OSError: Likewise.
     """
-    try:
-        lock = os.open(f"{directory}/lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+    if not is_held(directory):
         return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pass
-    else:
-        return None
-    finally:
-        os.close(lock)
     record = read_record(directory)
     return None if record.status == "stopped" or record.supervisor is None else record
 

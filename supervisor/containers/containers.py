@@ -36,6 +36,7 @@ from scrun.supervisor.core.deposits import Deposits, find
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.log.supervisor_log import log
 from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
 from scrun.supervisor.plugins.registry import Plugins
@@ -303,8 +304,17 @@ class Containers:
 
         Args:
             held: The receiving end of its deposits.
+
+        Raises:
+            StateError: It was a newer scrun's.
+            OSError: We are out of descriptors.
         """
-        for together in by_jobs(find(held)):
+        try:
+            left = find(held)
+        except StateError as error:
+            log.warning("%s", error)
+            raise
+        for together in by_jobs(left):
             known = (self._known.get(found.container) for found in together)
             if not self._stopping and not any(one is not None and one.alive for one in known):
                 adopted = await self._adoption.adopt(together, self._name)

@@ -15,7 +15,7 @@ from scrun.settings.file.load import Settings, load, merge
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers.records import remove_record
 from scrun.supervisor.contracts.stager import Leftover
-from scrun.supervisor.core.ownership import is_owned, take_over
+from scrun.supervisor.core.ownership import is_owned, own, take_over
 from scrun.supervisor.core.threads import in_thread, look
 from scrun.supervisor.plugins.choose_engine import Engines
 from scrun.supervisor.plugins.choose_stager import Stagers
@@ -47,8 +47,7 @@ async def delete(directory: str, engines: Engines, stagers: Stagers, socket: str
     except FileNotFoundError:  # another supervisor has removed it
         return True
     try:
-        with contextlib.suppress(ScrunError):
-            _note(directory, read_record(directory), supervisor=myself(), status="stopped")
+        _note_owner(directory)
         await undo(directory, engines, stagers, deleting=True)
         await in_thread(remove_record, directory, socket)
     finally:
@@ -102,10 +101,33 @@ async def release(directory: str, engines: Engines, stagers: Stagers) -> None:
         OSError: The record cannot be read.
     """
     _check(directory)
-    record = read_record(directory)
-    told = of_the_lost(record)
-    _note(directory, record, supervisor=myself(), status="stopped", annotations=told)
     await undo(directory, engines, stagers)
+
+
+def own_orphan(directory: str) -> int | None:
+    """Take the lock of a record that nobody works on, if it is free.
+
+    Returns:
+        A descriptor that holds it; None if somebody else does.
+
+    Raises:
+        OSError: The record is gone, or cannot be locked.
+    """
+    lock = own(directory)
+    if lock is not None:
+        _note_owner(directory)
+    return lock
+
+
+def _note_owner(directory: str) -> None:
+    """Note at once that we clean up, and that it has stopped.
+
+    Else it would look like one that is about to be adopted, whose lock is held, too.
+    """
+    with contextlib.suppress(ScrunError, OSError):
+        record = read_record(directory)
+        gone = of_the_lost(record)
+        _note(directory, record, status="stopped", annotations=gone, supervisor=myself())
 
 
 def lives(root: str, job_id: str) -> bool:

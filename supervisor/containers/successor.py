@@ -28,7 +28,7 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.containers import orphans
 from scrun.supervisor.containers.records import remove_of_the_dead
 from scrun.supervisor.contracts.engine import Engine, RemembersJobs
-from scrun.supervisor.core.ownership import own
+from scrun.supervisor.core.ownership import is_owned
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.supervisor_log import fault, log
 from scrun.supervisor.plugins.choose_engine import Engines
@@ -131,7 +131,7 @@ class Successor:
 
     async def _undo(self, directory: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
-            lock = await in_thread(own, directory)
+            lock = await in_thread(orphans.own_orphan, directory)
             if lock is None:  # another supervisor works on it
                 return
             try:
@@ -173,13 +173,7 @@ def _is_dead(directory: str) -> bool:
     if not os.path.islink(os.path.join(directory, "supervisor")):
         return False  # not a record: the root directory may contain other directories, too
     record = read_record(directory)
-    if not record.is_unfinished:
-        return False
-    lock = own(directory)
-    if lock is None:
-        return False
-    os.close(lock)
-    return True
+    return record.is_unfinished and not is_owned(directory)
 
 
 def _mark_as_looked(root: str) -> None:

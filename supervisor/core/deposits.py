@@ -20,6 +20,10 @@ from typing import Any
 import msgspec
 import trio
 
+from scrun.core.errors import StateError
+from scrun.core.supervisors import is_newer
+from scrun.core.version import VERSION
+
 JOB = "job."
 """Begins the names of what holds a job: it goes when that is given back."""
 
@@ -98,6 +102,7 @@ class _Message(msgspec.Struct):
     number: int
     facts: dict[str, Any]
     names: list[str]
+    version: str = VERSION
 
 
 class Deposit:
@@ -333,6 +338,7 @@ def find(held: int) -> list[Found]:
         held: The receiving end of its `Deposits`.
 
     Raises:
+        StateError: It was a newer scrun's.
         OSError: We are out of descriptors.
     """
     newest: dict[str, tuple[_Message, list[int]]] = {}
@@ -351,6 +357,14 @@ def find(held: int) -> list[Found]:
         name: Found(name, message.facts, dict(zip(message.names, fds, strict=True)))
         for name, (message, fds) in newest.items()
     }
+    for message, _ in newest.values():
+        if is_newer(message.version):
+            for left in found.values():
+                left.close()
+            raise StateError(
+                f"what a supervisor of scrun {message.version} has left is not for {VERSION}: "
+                "install the newer one again"
+            )
     for left in found.values():
         left.job = found.get(left.facts.get(_OF, ""))
     return [*found.values()]

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from scrun.core.errors import StateError
+from scrun.model.adoption import is_held
 from scrun.model.record import Record, read_record, undone
 from scrun.supervisor.core.threads import in_thread
 
@@ -55,14 +56,7 @@ def own(directory: str, name: str = LOCK) -> int | None:
 
 def is_owned(directory: str) -> bool:
     """Tell whether somebody works on a record, or has left it to a successor."""
-    try:
-        lock = own(directory)
-    except OSError:
-        return False
-    if lock is None:
-        return True
-    os.close(lock)
-    return False
+    return is_held(directory)
 
 
 async def take_over(directory: str, patience: float = _PATIENCE) -> int:

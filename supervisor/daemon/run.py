@@ -38,7 +38,15 @@ def serve(root: str, name: str, starter: Starter, idle: float | None = None) -> 
     settings = own_settings()
     lingers = idle is None
     idle = settings.idle_timeout if idle is None else idle
-    server = Server(root, name, listener, idle, settings.stop_timeout, lingers=lingers)
+    server = Server(
+        root,
+        name,
+        listener,
+        idle,
+        settings.stop_timeout,
+        settings.restore_timeout,
+        lingers=lingers,
+    )
     trio.run(_serve, server, starter)
     finish(_LAST_WORDS)
 

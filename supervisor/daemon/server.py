@@ -48,6 +48,7 @@ class Server:
         listener: socket.socket,
         idle_timeout: float,
         stop_timeout: float,
+        restore_timeout: float = 600,
         *,
         lingers: bool = True,
     ) -> None:
@@ -59,6 +60,7 @@ class Server:
             listener: The socket, listening.
             idle_timeout: Seconds without a container after which the supervisor ends.
             stop_timeout: Seconds that `stop` may take.
+            restore_timeout: Seconds that our containers wait for a successor if we are killed.
             lingers: Whether a successor may stay without a container for a while.
         """
         self._root = root
@@ -68,6 +70,7 @@ class Server:
         self._listener = trio.socket.from_stdlib_socket(listener)
         self._idle_timeout = idle_timeout
         self._stop_timeout = stop_timeout
+        self._restore_timeout = restore_timeout
         self._lingers = lingers
         self._busy = 0
         self._called = False
@@ -88,7 +91,13 @@ class Server:
             self._nursery.start_soon(self._watch_root)
             self._nursery.start_soon(self._containers.release_leftovers)
             deposits = self._containers.deposits
-            self._keeper = Keeper(self._root, self._name, deposits, lingers=self._lingers)
+            self._keeper = Keeper(
+                self._root,
+                self._name,
+                deposits,
+                self._restore_timeout,
+                lingers=self._lingers,
+            )
             self._nursery.start_soon(self._keeper.run)
             self._retirement = Retirement(self._containers, self._keeper, self)
             self._succession = Succession(

@@ -36,6 +36,12 @@ BEGINS_WITH = HEADER.pack(EVENT, 0, 0)[:5]
 """How the first frame of a shim begins, an event."""
 
 _LAST_DATA = 1.0
+ALONE = 600.0
+"""How long a shim waits for a successor, in seconds, if nobody says otherwise."""
+
+LONGEST_ALONE = 2e6
+"""The longest; a shim counts milliseconds, in 31 bits."""
+
 _DIAL_PATIENCE = 2.0
 _DIAL_ANSWERS = 30.0
 _WORDS_BEFORE = 500
@@ -204,13 +210,16 @@ class Shim:
         table = self._table
         return ContainerStreams(table, stdio, terminal, child_env, journal, self.tell, ends)
 
-    async def dial(self, ports: str | None, patience: float = _DIAL_PATIENCE) -> bool:
+    async def dial(
+        self, ports: str | None, alone: float = ALONE, patience: float = _DIAL_PATIENCE
+    ) -> bool:
         """Have the shim connect to us directly, for streams; before the first of them.
 
         Where it cannot, they go over srun, which is slower.
 
         Args:
             ports: The range to listen in, as "60001-63000" (SrunPortRange); None for any.
+            alone: How long it waits for a successor when we have died, in seconds.
             patience: How long the shim tries, in seconds.
 
         Returns:
@@ -230,8 +239,9 @@ class Shim:
                 offered = await addresses(hello.environment, listener.port)
                 with trio.move_on_after(patience + _DIAL_ANSWERS):
                     await self.call(
-                        "dial", addresses=offered, secret=secret.hex(), patience=patience
-                    )
+                        "dial", addresses=offered, secret=secret.hex(), patience=patience,
+                        alone=min(alone, LONGEST_ALONE),
+                    )  # fmt: skip
                     fd = await listener.connected()
                     await self._use(Link(fd, fd))
                     return True

@@ -10,7 +10,7 @@ import trio
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
-from scrun.supervisor.nodes.connection import BEGINS_WITH, Awaited, Shim
+from scrun.supervisor.nodes.connection import ALONE, BEGINS_WITH, LONGEST_ALONE, Awaited, Shim
 from scrun.supervisor.nodes.dialing import Listener
 from scrun.supervisor.nodes.lasting import ResumedEnds
 from scrun.supervisor.nodes.link import Link
@@ -68,6 +68,7 @@ class ResumedShim(Shim):
         targets: Sequence[str],
         written: Mapping[int, int],
         ports: str | None,
+        alone: float = ALONE,
     ) -> None:
         """Have it connect to us, and send what was not written.
 
@@ -76,6 +77,7 @@ class ResumedShim(Shim):
             targets: Its containers.
             written: How many bytes of each of their streams were written.
             ports: See `dial`.
+            alone: Likewise.
 
         Raises:
             ShimError: It cannot connect to us.
@@ -106,6 +108,7 @@ class ResumedShim(Shim):
                 "addresses": await addresses(hello.environment, listener.port),
                 "secret": secret.hex(),
                 "patience": _DIAL_PATIENCE,
+                "alone": min(alone, LONGEST_ALONE),
                 "targets": [*targets],
                 "written": {str(number): count for number, count in written.items()},
             }

@@ -42,22 +42,24 @@ becomes of it is the supervisor's to decide. `resumed`: the answer to `resume`.
 **Calls.** A target is a container or an exec, by the `id` that the supervisor gave it, never used
 twice.
 
-    dial     addresses: list of [host, port]; secret: hex; patience: seconds for all
+    dial     addresses: list of [host, port]; secret: hex; patience: seconds for all; alone: for
+             how many seconds it waits for another supervisor when the connection breaks (600)
              {}; error: no connection, streams go over srun
     gather   port; secret; patience
              For each of the shims of a step with several tasks: srun sends the same to all, and
              mixes what they say. They connect to where Slurm's variables say that srun is, and go
              on there with `hello`, which has their "rank", SLURM_PROCID. There is no reply; one
              that cannot connect says why on standard error and exits with 1
-    resume   token; addresses, secret, patience: as for `dial`; targets: the ids that the caller
-             knows, others are deleted; written: how many bytes of each stream it has written
-             onwards, by its number. This call comes over srun, after `dial`, from the successor of
-             a supervisor that has died. No REPLY, but an EVENT: over srun {"token", "error"}; else
-             as the first frame over the new direct connection, which takes the place of the last,
-             {"token", "times": how often it was, "targets": by id {"started": bool, "ended":
-             [wait status, memory, lost] or null}, "inputs": by number of each stream to a
-             container that has not ended, [how many of its bytes have come, how many more may be
-             sent]}. What was not written is sent again, and the END. Numbers of calls begin anew
+    resume   token; addresses, secret, patience, alone: as for `dial`; targets: the ids that the
+             caller knows, others are deleted; written: how many bytes of each stream it has
+             written onwards, by its number. This call comes over srun, after `dial`, from the
+             successor of a supervisor that has died. No REPLY, but an EVENT: over srun {"token",
+             "error"}; else as the first frame over the new direct connection, which takes the
+             place of the last, {"token", "times": how often it was, "targets": by id {"started":
+             bool, "ended": [wait status, memory, lost] or null}, "inputs": by number of each
+             stream to a container that has not ended, [how many of its bytes have come, how many
+             more may be sent]}. What was not written is sent again, and the END. Numbers of calls
+             begin anew
     create   id; name: for the runtime; config: the whole config.json, with absolute paths;
              streams; images: the id of a `mount`, which goes with the container; joins: the ids
              of the containers whose namespaces it enters, by the type that `linux.namespaces` has
@@ -114,7 +116,7 @@ shim's bytes and the supervisor's. Frames follow.
 
 **Ends.** When its standard input ends or fails, the shim kills and deletes what it made, removes
 its directory and exits. When the direct connection breaks it waits for that, for SIGTERM or for
-`resume`, ten minutes at most; after `gather` it does not wait. Otherwise signals do not end it:
+`resume`, as long as `dial` says; after `gather` it does not wait. Otherwise signals do not end it:
 before a job ends, Slurm sends SIGTERM to all processes, and containers have until KillWait
 (slurm.conf(5)) is over. It exits with the status of its last container (128+n for a signal), for
 Slurm's accounting. Its directory is locked while it lives; a shim that starts removes directories

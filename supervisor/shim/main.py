@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _AFTER_HELLO = ("ctypes", "enum", "termios")
 _HIGH = 10
 _TRYING = 5.0
-_ALONE = 600.0  # seconds, as the keeper tries
+_ALONE = 600.0
 _KILLING = 2.0
 _DELETING = 5.0
 
@@ -59,6 +59,7 @@ class Shim:
         self._direct: Link | None = None
         self._supervisors = 0  # after the first
         self._alone: object | None = None
+        self._patience = _ALONE
         self._directory: Directory | None = None
         self._runtime = Runtime("", "")
         self._conf = ("", 0)
@@ -175,7 +176,7 @@ class Shim:
 
     def _direct_broken(self) -> None:
         """Wait for another supervisor (`resume`), or for the end of srun."""
-        self._alone = self._loop.after(_ALONE, self._broken)
+        self._alone = self._loop.after(self._patience, self._broken)
 
     def _tell_ended(self, target: str, status: int, memory: bool, lost: bool) -> None:
         fields = {"target": target, "status": status, "memory": memory, "lost": lost}
@@ -273,6 +274,7 @@ class Shim:
     def _dial_to(self, call: "dict[str, Any]") -> int:
         from .dial import dial
 
+        self._patience = float(call.get("alone", _ALONE))
         sock = dial(call["addresses"], bytes.fromhex(call["secret"]), call["patience"])
         return sock.detach()
 

@@ -268,6 +268,8 @@ class Settings(msgspec.Struct, frozen=True):
         stop_timeout: Seconds in which a supervisor ends its containers after SIGTERM. It leaves
             the rest of the cleanup to the next command. Keep it below the 90 s after which systemd
             kills it.
+        restore_timeout: Seconds that a container whose supervisor has died waits for another one;
+            then it ends, and its job is released.
         log: See `Log`.
         slurm: See `Slurm`.
         local: See `Local`.
@@ -286,6 +288,7 @@ class Settings(msgspec.Struct, frozen=True):
     create_timeout: Seconds = 4
     idle_timeout: Seconds = 60
     stop_timeout: Seconds = 60
+    restore_timeout: Seconds = 600
     log: Log = Log()
     slurm: Slurm = Slurm()
     local: Local = Local()

@@ -167,7 +167,8 @@ class AdoptedStep(ShimStep):
             self.site = self._confs.again(site, hello)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                await shim.resume(hello, self._targets, self._written, self._direct.ports)
+                direct = self._direct
+                await shim.resume(hello, self._targets, self._written, direct.ports, direct.alone)
                 return
             except ShimLost:
                 return

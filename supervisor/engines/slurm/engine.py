@@ -57,6 +57,7 @@ from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.tools import Tools
 from scrun.supervisor.engines.slurm.unknown import jobs_of_the_dead
 from scrun.supervisor.engines.slurm.warm import WarmJobs
+from scrun.supervisor.nodes.connection import ALONE
 
 _ANSWER = 10.0
 
@@ -90,6 +91,7 @@ class SlurmEngine:
         runtime: RuntimeSettings,
         launch: Launch = "container",
         linger: float = 0,
+        restore_timeout: float = ALONE,
     ) -> None:
         """Create the engine. This reads oci.conf, but asks Slurm nothing.
 
@@ -105,6 +107,7 @@ class SlurmEngine:
             runtime: Commands of the nodes' runtime that oci.conf has no key for.
             launch: What makes containers on the nodes (`[slurm] launch`).
             linger: Seconds that a job waits for its next container (`[slurm] linger`).
+            restore_timeout: Seconds that a shim waits for a successor of ours.
         """
         self._tools = tools
         conf: OciConf | None = None
@@ -126,6 +129,7 @@ class SlurmEngine:
         self._launch = launch
         self._confs = SiteConfs(content, conf, runtime)
         self._without_config = conf is not None and conf.ignore_file_config_json
+        self._alone = restore_timeout
         self._shims_work = False
         self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools, give_up)
@@ -341,7 +345,7 @@ class SlurmEngine:
             if self._tools.conf is not None:
                 conf = read_slurm_conf(self._tools.conf)
         encrypted = conf.get("tlstype", "tls/none") not in ("", "none", "tls/none")
-        return Direct(not encrypted, conf.get("srunportrange"))
+        return Direct(not encrypted, conf.get("srunportrange"), self._alone)
 
     def _wanted(self, request: JobRequest) -> tuple[dict[str, str], str]:
         """Merge the requests of all sources; log those that are ignored.

@@ -10,6 +10,7 @@ from scrun.settings.slurm_conf import find_slurm_conf
 from scrun.supervisor.contracts.target import HOST_ONLY
 from scrun.supervisor.engines.slurm.engine import Launch, SlurmEngine
 from scrun.supervisor.engines.slurm.tools import Tools, find_tools
+from scrun.supervisor.nodes.connection import ALONE
 
 plugin_type = "engine/slurm"
 plugin_name = "Slurm"
@@ -28,6 +29,7 @@ class SlurmConfiguration(msgspec.Struct, frozen=True):
     runtime: RuntimeSettings
     launch: Launch = "container"
     linger: float = 0
+    restore_timeout: float = ALONE
 
 
 def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfiguration:
@@ -50,6 +52,7 @@ def configure(settings: Settings, environment: Mapping[str, str]) -> SlurmConfig
         runtime=settings.runtime,
         launch=settings.slurm.launch,
         linger=settings.slurm.linger,
+        restore_timeout=settings.restore_timeout,
     )
 
 
@@ -65,4 +68,5 @@ def engine(root: str, configuration: SlurmConfiguration) -> SlurmEngine:
         runtime=configuration.runtime,
         launch=configuration.launch,
         linger=configuration.linger,
+        restore_timeout=configuration.restore_timeout,
     )

@@ -22,7 +22,7 @@ from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.boot import NEEDS_SOURCES, boot_command
 from scrun.supervisor.nodes.code import Sources
 from scrun.supervisor.nodes.code import variables as code_variables
-from scrun.supervisor.nodes.connection import Hello, Shim, ShimError, ShimLost, connected
+from scrun.supervisor.nodes.connection import ALONE, Hello, Shim, ShimError, ShimLost, connected
 from scrun.supervisor.shim.frames import KNOWN_RUNTIME
 
 _WAY_OUT = 10.0
@@ -40,10 +40,12 @@ class Direct(NamedTuple):
     Attributes:
         allowed: Not where Slurm encrypts its own connections: these are in plain text.
         ports: The range of our ports (SrunPortRange), or None for any.
+        alone: How long it waits for a successor when we have died, in seconds.
     """
 
     allowed: bool
     ports: str | None
+    alone: float = ALONE
 
 
 class ShimStep:
@@ -270,7 +272,7 @@ class ShimStep:
         if self._place and self.hello.runtime:
             _runtimes[self._place] = self.hello.runtime
         if self._direct.allowed:
-            if not await shim.dial(self._direct.ports):
+            if not await shim.dial(self._direct.ports, self._direct.alone):
                 self.deposit.give_up("its streams go over srun")
         else:
             self.deposit.give_up("its streams go over srun")

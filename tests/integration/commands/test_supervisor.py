@@ -16,6 +16,9 @@ from tests.harness.wait import wait_until, wait_while
 by_shim = pytest.mark.by_shim
 _UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
 
+_TWO = {"SCRUN_NTASKS": "2"}
+"""A container of several tasks is not adopted."""
+
 
 def running(site: Site, **how: object) -> Life:
     return site.shell(_UNTIL_TOLD, **how).created(60).start(60).says("up", 30)
@@ -100,10 +103,10 @@ def test_restart(make_site: MakeSite) -> None:
 def test_restart_of_one_with_a_container_that_stays(make_site: MakeSite) -> None:
     """It goes on, and changes over the others when that has ended."""
     site = make_site("slurm-user")
-    lasting, staying = running(site), running(site, stdin="pipe")
+    lasting, staying = running(site), running(site, environment=_TWO)
     [old] = site.supervisors()
     said = site.must("supervisor", "restart", str(old))
-    assert f"{staying.id}: its standard input is not /dev/null" in said
+    assert f"{staying.id}: it was not made by one shim" in said
     assert lasting.id not in said
     later = running(site)
     rows = json.loads(site.must("supervisor", "list", "--format", "json"))
@@ -123,7 +126,7 @@ def test_restart_of_one_with_a_container_that_stays(make_site: MakeSite) -> None
 @by_shim
 def test_restart_by_force(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
-    lasting, staying = running(site), running(site, stdin="pipe")
+    lasting, staying = running(site), running(site, environment=_TWO)
     [old] = site.supervisors()
     site.must("supervisor", "restart", "--force")
     wait_while("the old one", lambda: old in site.supervisors())

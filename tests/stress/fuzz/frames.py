@@ -100,7 +100,7 @@ async def _answer(fields: list[bytes]) -> bytes:
     with ours, theirs:
         async with plugins() as loaded, trio.open_nursery() as nursery:
             containers = Containers(str(root), "@x", loaded, nursery, lambda: None)
-            keeper = Keeper(str(root), "@x", containers.deposits, lingers=False)
+            keeper = Keeper(str(root), "@x", containers.deposits, 1, lingers=False)
             retirement = Retirement(containers, keeper, _Server())
             succession = Succession(str(root), "@x", containers.adopt, nursery)
             request = ClientRequest(containers, retirement, succession, ours, fields, [])

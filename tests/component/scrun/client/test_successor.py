@@ -18,6 +18,7 @@ from scrun.commands.list import rows
 from scrun.model.adoption import held_record
 from scrun.model.identity import myself
 from scrun.model.record import ProcessIdentity, Record, write_record
+from scrun.supervisor.containers import orphans
 from scrun.supervisor.containers.records import link
 from tests.harness.wait import wait_until
 
@@ -44,8 +45,8 @@ class Left:
         self.directory.mkdir()
         link(str(self.directory), _OLD)
         self._note(of_process(self.supervisor.pid))
-        lock = stack.enter_context((self.directory / "lock").open("w"))
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        self._lock = stack.enter_context((self.directory / "lock").open("w"))
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def _note(self, supervisor: ProcessIdentity) -> None:
         record = Record(id="c1", status="running", supervisor=supervisor)
@@ -54,6 +55,9 @@ class Left:
     def kill(self) -> None:
         self.supervisor.send_signal(signal.SIGKILL)
         self.supervisor.wait()
+
+    def let_go(self) -> None:
+        self._lock.close()
 
     def adopt(self) -> None:
         """As a successor does: its socket, the link, the record."""
@@ -107,3 +111,15 @@ def test_nobody_waits_for_one_that_is_not_left_to_anybody(left: Left) -> None:
     left.kill()
     write_record(str(left.directory), Record(id="c1", status="stopped", supervisor=myself()))
     assert wait_for_successor(str(left.directory)) is None
+
+
+def test_one_that_is_cleaned_up_is_stopped(left: Left) -> None:
+    """Whoever does that holds its lock, too, and lives."""
+    left.kill()
+    left.let_go()
+    lock = orphans.own_orphan(str(left.directory))
+    assert lock is not None
+    [row] = rows(str(left.root), ["c1"])
+    assert row["status"] == "stopped"
+    assert held_record(str(left.directory)) is None
+    os.close(lock)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from scrun.core.errors import StateError
 from scrun.supervisor.containers.adoption import by_jobs
 from scrun.supervisor.core.deposits import Deposits, Found, Together, find, no_deposit
 
@@ -173,3 +174,24 @@ def test_hundreds() -> None:
         deposits.close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+
+
+@pytest.mark.usefixtures("no_descriptor_stays")
+def test_what_a_newer_version_has_left_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Deposits()
+    readable, writable = os.pipe()
+    deposit = kept.new("c1")
+    deposit.hold({"own.pipe": writable})
+    kept.begin([deposit])
+    for version in ("0.0.1", None):
+        with monkeypatch.context() as older:
+            if version is not None:
+                older.setattr("scrun.core.supervisors.is_newer.__defaults__", (version,))
+                with pytest.raises(StateError, match="install the newer one again"):
+                    find(kept.held)
+            else:
+                only(find(kept.held)).close()
+    deposit.end()
+    kept.close()
+    os.close(readable)
+    os.close(writable)

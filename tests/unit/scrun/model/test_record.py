@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scrun.core.errors import StateError
 from scrun.core.paths import LIMIT
-from scrun.model.record import Record, read_record, write_record
+from scrun.model.record import ProcessIdentity, Record, read_record, write_record
 
 FULL = Record(
     id="c1",
@@ -173,3 +173,20 @@ def test_paths_that_are_not_utf8(directory: Path) -> None:
     record = Record(id="c1", bundle=os.fsdecode(b"/b/\xff"), staged=os.fsdecode(b"/s/\xfe"))
     write_record(str(directory), record)
     assert read_record(str(directory)) == record
+
+
+def test_a_record_of_the_first_version(tmp_path: Path) -> None:
+    """As scrun 0.1.0 wrote it before containers outlived their supervisor."""
+    (tmp_path / "state.json").write_text(
+        '{"id": "c1", "status": "running", "pid": 4711, "bundle": "/b", "oci_version": "1.0.2", '
+        '"engine": "slurm", "stager": "builtin", "job_id": "12", "owns_job": true, "staged": '
+        '"/r/c1/bundle", "moved": null, "annotations": {"org.scrun.job_id": "12"}, "created": '
+        '"2026-11-22T10:00:00.000000Z", "rootfs": "/b/rootfs", "pod": "", "engine_settings": '
+        '{"slurm_conf": "/etc/slurm/slurm.conf", "config_file": ""}, "format": 2, "supervisor": '
+        '{"pid": 99, "started": 5, "pid_namespace": 4026531836, "boot": "b", "host": "h"}, '
+        '"until_delete": false}'
+    )
+    record = read_record(str(tmp_path))
+    assert (record.id, record.status, record.job_id, record.format) == ("c1", "running", "12", 2)
+    assert record.supervisor == ProcessIdentity(99, 5, 4026531836, "b", "h")
+    assert record.is_unfinished

@@ -45,6 +45,7 @@ def test_defaults(tmp_path: Path) -> None:
     assert settings.engine == "auto"
     assert settings.group == "user"
     assert settings.idle_timeout == 60
+    assert settings.restore_timeout == 600
     assert settings.slurm.release_timeout == 30
     assert settings.staging.host_only == ()
 
@@ -82,6 +83,7 @@ def test_what_a_container_may_ask_for(tmp_path: Path) -> None:
         ("stager = 'a/b'", "stager: expected the name of a plugin"),
         ("plugins.queue = 1", "plugins....: expected object, got int"),
         ("idle_timeout = -1", "idle_timeout: expected number >= 0.0"),
+        ("restore_timeout = -1", "restore_timeout: expected number >= 0.0"),
         ("slurm = 1", "slurm: expected object, got int"),
         ("[slurm]\ndefaults = 1", "slurm.defaults: expected object, got int"),
         (

@@ -1,0 +1,127 @@
+"""Two versions of scrun: the newer one takes over, the older one leaves it alone."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from scrun.core.version import VERSION
+from tests import CHECKOUT
+from tests.conftest import MakeSite
+from tests.harness.installation import Installation
+from tests.harness.life import Life
+from tests.harness.site import Site, scrun_binary
+from tests.harness.wait import wait_until, wait_while
+
+pytestmark = [pytest.mark.by_shim, pytest.mark.timeout(300)]
+
+_UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
+_OLD = "0.0.1"
+
+
+def have_version(installation: Installation, version: str) -> None:
+    """As `pip install` does: what was there is removed, and other files take its place."""
+    package = installation.site / "scrun"
+    shutil.rmtree(package)
+    leave_out = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(CHECKOUT / "scrun", package, ignore=leave_out)
+    file = package / "core" / "version.py"
+    file.write_text(file.read_text().replace(f'"{VERSION}"', f'"{version}"'))
+
+
+@pytest.fixture
+def older() -> Iterator[Installation]:
+    """An older scrun."""
+    installation = Installation()
+    installation.own_copies(CHECKOUT)
+    have_version(installation, _OLD)
+    yield installation
+    installation.close()
+
+
+def running(site: Site, count: int) -> list[Life]:
+    lives = [site.shell(_UNTIL_TOLD).created(60) for _ in range(count)]
+    return [life.start(60).says("up", 30) for life in lives]
+
+
+def versions(site: Site) -> dict[str, int]:
+    """How many containers the supervisors of each version have."""
+    rows = json.loads(site.must("supervisor", "list", "--format", "json"))
+    return {row["version"]: len(row["containers"]) for row in rows}
+
+
+def end(lives: list[Life]) -> None:
+    for life in lives:
+        life.kill("USR1")
+    assert [life.wait(30) for life in lives] == [7] * len(lives)
+    for life in lives:
+        life.delete(60)
+
+
+def test_a_newer_one_takes_over(make_site: MakeSite, older: Installation) -> None:
+    """With its first container; until then its commands work on those of the older one."""
+    site = make_site("slurm-user", binary=older.binary)
+    lives = running(site, 5)
+    staying = (
+        site.shell(_UNTIL_TOLD, environment={"SCRUN_NTASKS": "2"})
+        .created(60)
+        .start(60)
+        .says("up", 30)
+    )
+    site.command[0] = scrun_binary()
+    assert versions(site) == {_OLD: 6}
+    assert [life.state()["status"] for life in lives] == ["running"] * 5
+    assert site.must("exec", lives[0].id, "echo", "in it") == "in it\n"
+    end([lives.pop()])
+    lives += running(site, 1)
+    assert versions(site) == {_OLD: 5, VERSION: 1}
+    end([staying])
+    wait_while("the old one", lambda: _OLD in versions(site), 30)
+    assert versions(site) == {VERSION: 5}
+    assert [life.state()["status"] for life in lives] == ["running"] * 5
+    assert site.must("exec", lives[0].id, "echo", "in it") == "in it\n"
+    end(lives)
+    site.settle(20)
+
+
+def test_an_older_one_touches_nothing(make_site: MakeSite, older: Installation) -> None:
+    site = make_site("slurm-user")
+    lives = running(site, 1)
+    before = site.must("supervisor", "list")
+    site.command[0] = older.binary
+    said = site.fails("supervisor", "restart")
+    assert f"is of scrun {VERSION}, and this is {_OLD}" in said
+    assert site.must("supervisor", "list").split()[:-3] == before.split()[:-3]
+    lives += running(site, 1)
+    assert versions(site) == {_OLD: 1, VERSION: 1}
+    assert [life.state()["status"] for life in lives] == ["running"] * 2
+    end(lives)
+    site.settle(20)
+
+
+def test_it_is_installed_in_place(make_site: MakeSite, older: Installation) -> None:
+    """Under a supervisor that runs; the next one is the newer one, and back again it is not."""
+    site = make_site("slurm-user", binary=older.binary)
+    lives = running(site, 3)
+    have_version(older, VERSION)
+    assert [life.state()["status"] for life in lives] == ["running"] * 3
+    assert site.must("exec", lives[0].id, "echo", "in it") == "in it\n"
+    end([lives.pop()])
+    assert versions(site) == {_OLD: 2}
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGKILL)
+    wait_until("the newer one", lambda: versions(site) == {VERSION: 2}, 30)
+    have_version(older, _OLD)
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGKILL)
+    refusal = f"what a supervisor of scrun {VERSION} has left is not for {_OLD}"
+    wait_until("a refusal", lambda: refusal in site.must("logs", "--supervisor"), 30)
+    assert [life.state()["status"] for life in lives] == ["running"] * 2
+    have_version(older, VERSION)
+    wait_until("the newer one", lambda: versions(site).get(VERSION) == 2, 60)
+    assert [life.state()["status"] for life in lives] == ["running"] * 2
+    end(lives)
+    site.settle(20)
