@@ -97,8 +97,13 @@ class Pods:
         """
         foreign = request.child_env.environment.get("SLURM_JOB_ID")  # not ours to share
         if foreign or engine.name not in _SHARING:
-            async with engine.allocate(request) as job:
-                yield job
+            deposit = self._deposits.new_of_job(request.container)
+            try:
+                request = msgspec.structs.replace(request, job_deposit=deposit)
+                async with engine.allocate(request) as job:
+                    yield job
+            finally:
+                deposit.end()
             return
         await self._arrive(config)
         key = (engine, self._pod(request, config))
@@ -135,7 +140,7 @@ class Pods:
         deposit = request.deposit.job
         assert deposit is not None
         own = (engine, deposit.name)  # others of the pod may have another one already
-        key = (engine, found.facts["pod"])
+        pod = found.facts.get("pod", deposit.name)  # a job of the caller's own is no pod's
         shared = self._jobs.get(own)
         if shared is None:
 
@@ -148,12 +153,12 @@ class Pods:
                     left.close()
 
             shared = SharedJob(request, hold, deposit)
-            self._begin(shared, own, key)
+            self._begin(shared, own, (engine, pod))
 
         def of_the_first() -> AbstractAsyncContextManager[AdoptedJob]:
             return engine.adopted(msgspec.structs.replace(request, beside=shared.job), found)
 
-        async with self._member(key[1], shared, request, anchor, of_the_first) as job:
+        async with self._member(pod, shared, request, anchor, of_the_first) as job:
             yield job
 
     @asynccontextmanager

@@ -83,6 +83,22 @@ async def taken_over(
             await allocation.cancel_leftovers(salloc, found.facts["salloc_began"])
 
 
+def is_own(found: Found) -> bool:
+    """Tell whether a job is one that we hold, and not the caller's own."""
+    return f"{JOB}line" in found.fds
+
+
+@asynccontextmanager
+async def callers_job(
+    tools: Tools, request: JobRequest, found: Found, deadline: float
+) -> AsyncIterator[Held]:
+    """Use a job of the caller's own again; see `taken_over`."""
+    del tools, deadline
+    held = Held(found.facts["job"], found.facts["environment"])
+    request.on_job_id(held.job_id, False)
+    yield held
+
+
 class AdoptedShim(JobShim):
     """A job's shim that another supervisor has started."""
 

@@ -31,7 +31,13 @@ from scrun.supervisor.contracts.kept import Borrowed, WaitingJob
 from scrun.supervisor.contracts.target import Target
 from scrun.supervisor.core.deposits import Found
 from scrun.supervisor.core.threads import in_thread
-from scrun.supervisor.engines.slurm.adopted import AdoptedShim, AdoptedShimJob, taken_over
+from scrun.supervisor.engines.slurm.adopted import (
+    AdoptedShim,
+    AdoptedShimJob,
+    callers_job,
+    is_own,
+    taken_over,
+)
 from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, allocated
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.job import SlurmJob
@@ -256,6 +262,7 @@ class SlurmEngine:
                 # ignores --relative=0
                 step_options.append(f"--nodelist={node}")
             request.on_job_id(job_id, False)
+            request.job_deposit.note(job=job_id, environment=theirs)
             async with job(Loan(Held(job_id, theirs)), within) as ready:
                 yield ready
             return
@@ -279,8 +286,11 @@ class SlurmEngine:
         direct = await in_thread(self._direct)
         left = found.job
         assert left is not None
-        async with taken_over(self._tools, request, left, self._release_timeout) as held:
-            layout = layout_of_own_job(wanted, held.environment, one)
+        own = is_own(left)
+        fill = layout_of_own_job if own else layout_within
+        take_over = taken_over if own else callers_job
+        async with take_over(self._tools, request, left, self._release_timeout) as held:
+            layout = fill(wanted, held.environment, one)
             asked, options = left.facts["asked"], left.facts["options"]
             shim = AdoptedShim(
                 self._tools, request, held, layout, options, direct, asked, self._confs
