@@ -92,7 +92,7 @@ _IS: dict[str, Callable[[Words], bool]] = {
     ),
     "worker": lambda words: any("worker" in word for word in words[:8]),
     "command": lambda words: words[1:2] == ["-c"] and MARK in words[2],
-    "converter": lambda words: any(word.endswith("/copy_layer.py") for word in words[:6]),
+    "converter": lambda words: any("copy_layer" in w or "pack_layer" in w for w in words[:8]),
 }
 
 
