@@ -1,5 +1,6 @@
 """Layers that the nodes do not see, in the store as squashfs images, which shims mount."""
 
+import concurrent.futures
 import contextlib
 import os
 import signal
@@ -13,6 +14,7 @@ from tests.harness.docker import Docker
 from tests.harness.podman import RUN, Podman
 from tests.harness.squashfs import fuse_for_all, served
 from tests.harness.wait import wait_until, wait_while
+from tests.integration.engines.test_podman_adoption import kill_supervisors
 from tests.integration.staging.test_overlay import (
     CHANGES,
     COPIED,
@@ -130,3 +132,25 @@ def test_docker() -> None:
         [image] = (docker.base / "images").glob("layer-*/rootfs.sqfs")
         loops = subprocess.run(["losetup", "--json"], capture_output=True, text=True, check=True)
         assert str(image) not in loops.stdout
+
+
+def test_several_at_once() -> None:
+    """An image is made once, and none fails."""
+    with packed() as podman, concurrent.futures.ThreadPoolExecutor(6) as pool:
+        words = (*RUN, "--rm", "busybox", "cat", "/etc/passwd")
+        outputs = list(pool.map(lambda _: podman.must(*words), range(6)))
+        assert all(output.startswith("root") for output in outputs)
+        assert len(keys(podman)) == 1
+        assert said(podman).count(PACKED) == 6
+
+
+def test_its_supervisor_is_killed() -> None:
+    """Another one adopts the container; its images go with it."""
+    with packed() as podman:
+        before = set(served())
+        container = begin(podman)
+        kill_supervisors(podman)
+        assert podman.must("exec", container, "cat", "/etc/passwd").startswith("root")
+        assert set(served()) - before
+        podman.must("rm", "--force", "--time", "0", container)
+        wait_until("nobody serves an image any more", lambda: set(served()) <= before)
