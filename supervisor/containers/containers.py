@@ -1,7 +1,7 @@
 """The containers of a supervisor: created, found and deleted by id."""
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
@@ -32,7 +32,7 @@ from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.containers.successor import Successor
 from scrun.supervisor.contracts.create_request import CreateRequest
 from scrun.supervisor.contracts.kept import KeepsJobs, WaitingJob
-from scrun.supervisor.core.deposits import Deposits, find
+from scrun.supervisor.core.deposits import Deposits, Found, find
 from scrun.supervisor.core.nurseries import bulkhead, unwrapped
 from scrun.supervisor.log.files import open_file
 from scrun.supervisor.log.journal import Journal
@@ -43,6 +43,8 @@ from scrun.supervisor.plugins.registry import Plugins
 
 _ARRIVING = 60.0
 _PAUSE = 0.05
+
+_AT_ONCE = 16  # adoptions: each reads files in a thread
 
 
 class Containers:
@@ -81,6 +83,7 @@ class Containers:
         # others serve one pod: no container comes later that could use its job
         keep = self._keep if name.startswith((COMMON, BUILDS)) else None
         self.deposits = Deposits()
+        self._adopting = trio.Lock()
         borrows = partial(borrow, root, name)
         self._known: dict[str, Container] = {}
         self.arrivals = Arrivals(root, self._known)
@@ -314,7 +317,15 @@ class Containers:
         except StateError as error:
             log.warning("%s", error)
             raise
-        for together in by_jobs(left):
+        # a second request for the same, whose first caller has gone, finds them adopted
+        async with self._adopting, unwrapped() as nursery:
+            limit = trio.CapacityLimiter(_AT_ONCE)
+            for together in by_jobs(left):
+                nursery.start_soon(self._adopt, together, limit)
+
+    async def _adopt(self, together: Sequence[Found], limit: trio.CapacityLimiter) -> None:
+        """Adopt the containers of one job, unless they are ours already."""
+        async with limit:
             known = (self._known.get(found.container) for found in together)
             if not self._stopping and not any(one is not None and one.alive for one in known):
                 adopted = await self._adoption.adopt(together, self._name)
@@ -323,7 +334,7 @@ class Containers:
                     self._nursery.start_soon(self._run, container)
                 if len(adopted) < len(together):
                     self._nursery.start_soon(self._successor.later)
-                continue
+                return
             for found in (*together, together[0].job):
                 if found is not None:
                     found.close()
