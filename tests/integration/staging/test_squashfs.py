@@ -30,9 +30,7 @@ from tests.integration.staging.test_overlay import (
     with_store,
 )
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("SCRUN_TEST_LAUNCH") != "shim", reason="commands of an oci.conf mount nothing"
-)
+pytestmark = pytest.mark.by_shim
 PACKED = "root: the node mounts squashfs images of the layers of "
 CHANGED = CHANGES.replace("; chown 33:44 /data/mine", "")  # there is one user
 ONE_USER = '[staging]\nid_map = "single"\n'
