@@ -127,7 +127,7 @@ def _podman(user: User, *, hidden: bool) -> Iterator[Podman]:
     try:
         with Podman(site, settings, before, "overlay") as podman:
             yield podman
-            podman.run("unshare", "rm", "-rf", f"{site.base}/images", timeout=600)
+            podman.run("unshare", "rm", "-rf", f"{site.base}/images", timeout=3600)
     finally:
         site.close()
 
