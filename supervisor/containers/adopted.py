@@ -24,6 +24,7 @@ from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import NoCaller
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.ledger import Ledger
+from scrun.supervisor.containers.phases import CAPTURED
 from scrun.supervisor.containers.pods import Pods
 from scrun.supervisor.containers.records import link
 from scrun.supervisor.containers.stdio import Stdio
@@ -80,6 +81,19 @@ class AdoptedContainer(Container):
         self.settled.set()
         self._start_was_asked = self.phase is Phase.STARTING
 
+    def _take_captured_over(self, found: Found) -> None:
+        """Go on to capture its output, if the other did.
+
+        Raises:
+            OSError: A file cannot be opened.
+        """
+        names = [name for name in found.fds if name.startswith(CAPTURED)]
+        if names:
+            captured = self._captured_output()
+            left = {name.removeprefix(CAPTURED): found.take(name) for name in names}
+            captured.take_over(left, terminal=found.facts["captured"])
+            self._capture(captured)
+
     def is_kept(self, name: str) -> None:
         """Note that it is ours: its deposit has begun. The others of its job wait for it.
 
@@ -126,6 +140,7 @@ class AdoptedContainer(Container):
 
     async def _run_in_job(self) -> None:
         request = self._create_request
+        self._take_captured_over(self._found)
         bundle = await look(
             request.bundle, load_bundle, request.bundle, request.config_file,
             failure=BundleError, patience=_READING,

@@ -11,16 +11,21 @@ import stat
 import struct
 import termios
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, suppress
 
 import trio
 
-from scrun.model.record import OUTPUT, TIMES
+from scrun.model.record import TIMES
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.log.limited import LimitedFile
+from scrun.supervisor.nodes.exact import Hold
+from scrun.supervisor.nodes.exact_source import PIPE, RING, ExactSource, Ring
+from scrun.supervisor.nodes.link import buffer
+from scrun.supervisor.nodes.movable import Movable
 
 _PIECE = 64 * 1024
+_PLAIN = "plain"
 _TIMES_PART = 16  # of the limit: by default some hours in which each second has output
 
 
@@ -116,28 +121,6 @@ def _is_socket(fd: int) -> bool:
     return stat.S_ISSOCK(os.fstat(fd).st_mode)
 
 
-def capture(
-    stdio: Stdio, directory: str, limit: int, report: Callable[[str], None], *, terminal: bool
-) -> "CapturedOutput | None":
-    """Capture what a container would write to a terminal, a pipe or a socket.
-
-    Args:
-        stdio: The descriptors of `run`; those that are captured get replaced.
-        directory: The container's record.
-        limit: How many bytes to keep.
-        report: Called with a message when output is lost.
-        terminal: Whether the container wants a terminal.
-
-    Returns:
-        The output; None if nothing is captured.
-
-    Raises:
-        OSError: A terminal, pipe or file cannot be opened.
-    """
-    captured = CapturedOutput(os.path.join(directory, OUTPUT), limit, report)
-    return captured if captured.connect(stdio, terminal=terminal) else None
-
-
 class CapturedOutput:
     """The output of one container.
 
@@ -159,9 +142,10 @@ class CapturedOutput:
         self._reported: set[str] = set()
         self.output = Followed(path)
         self.terminal = False
-        self._source: trio.lowlevel.FdStream | None = None
+        self._plain: Movable | None = None
+        self._left: Mapping[str, int] = {}
+        self._hold: Hold = _ignore
         self._typing = trio.Lock()
-        self._fd = -1
         self._times: LimitedFile | None = None
         self._second = 0
 
@@ -201,22 +185,58 @@ class CapturedOutput:
         stdio.replace(replaced, terminal=terminal)
         if captured:
             os.close(end)
-            self.terminal, self._fd, self.output.file = terminal, source, file
+            self.terminal, self.output.file = terminal, file
             self._times = times
+            self._read_from(source)
         return bool(captured)
 
+    def _read_from(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._plain = Movable(fd)
+
+    def keep(self, hold: Hold) -> None:
+        """Keep what a successor needs, by names for `take_over`; before `capture`."""
+        assert self._plain is not None
+        self._hold = hold
+        hold({_PLAIN: self._plain.fd})
+
+    def take_over(self, fds: Mapping[str, int], *, terminal: bool) -> None:
+        """Go on where another supervisor was killed; then run `capture`.
+
+        Args:
+            fds: What it has kept; owned from now on.
+            terminal: Whether the container has a terminal of ours.
+
+        Raises:
+            OSError: A file cannot be opened.
+        """
+        self.terminal = terminal
+        self.output.file = LimitedFile(self.output.path, self._limit, again=True)
+        times = self.output.path + TIMES
+        self._times = LimitedFile(times, self._limit // _TIMES_PART, again=True)
+        self._left = fds
+        self._read_from(fds[_PLAIN])
+
     async def capture(self) -> None:
-        """Write the output to the file, until its last writer is gone."""
-        self._source = trio.lowlevel.FdStream(self._fd)
+        """Write the output to the file, until its last writer is gone.
+
+        It is read exactly; how much of it was written, the file tells.
+        """
+        plain, left, room = self._plain, self._left, buffer(_PIECE)
+        assert plain is not None
+        assert self.output.file is not None
+        ring = Ring(left[RING], _PIECE) if RING in left else None
+        source = ExactSource(plain, self._hold, ring, left.get(PIPE, -1), _PIECE)
+        source.go_to(self.output.file.offset)
         try:
-            async with self._source:
-                async for piece in self._source:
-                    self._put(piece)
-                    self.output.grew()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # EIO is a terminal's end of file
+            while count := await source.read_into(room):
+                self._put(bytes(room[:count]))
+                self.output.grew()
         finally:
-            self._source = None  # the number may be reused from now on
+            self._plain = None  # the number may be reused from now on
+            trio.lowlevel.notify_closing(plain.fd)
+            plain.close()
+            source.close()
             for file in (self.output.file, self._times):
                 if file is not None:
                     file.close()
@@ -250,18 +270,27 @@ class CapturedOutput:
 
     async def write(self, data: bytes) -> None:
         """Write input to the terminal."""
-        source = self._source
-        if source is not None and self.terminal:
-            try:
-                async with self._typing:  # several may be attached
-                    await source.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass  # it ends
+        rest = memoryview(data)
+        async with self._typing:  # several may be attached
+            while rest and self.terminal and self._plain is not None:
+                try:
+                    rest = rest[os.write(self._plain.fd, rest) :]
+                except BlockingIOError:
+                    with suppress(trio.ClosedResourceError):
+                        await trio.lowlevel.wait_writable(self._plain.fd)
+                except OSError:
+                    return  # it ends
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the terminal's size (ioctl_tty(2))."""
-        if self.terminal and self._source is not None:
+        if self.terminal and self._plain is not None:
             try:
-                fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+                fcntl.ioctl(
+                    self._plain.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0)
+                )
             except OSError:
                 pass  # it ends
+
+
+def _ignore(_fds: dict[str, int]) -> None:
+    """Keep nothing."""

@@ -27,7 +27,6 @@ from scrun.settings.slurm.request_sources import read_requests
 from scrun.supervisor.containers.admission import ProgramNotFound, admit, called_as
 from scrun.supervisor.containers.anchors import Anchor, forward_signals
 from scrun.supervisor.containers.caller import Caller
-from scrun.supervisor.containers.capture import CapturedOutput, capture
 from scrun.supervisor.containers.creation import Creation
 from scrun.supervisor.containers.ledger import Ledger
 from scrun.supervisor.containers.phases import Phases
@@ -61,7 +60,6 @@ class Lifecycle(Phases):
 
     Attributes:
         files_shown: Set when engines can see its files, or never will.
-        captured: Its output, if that goes through us.
     """
 
     def __init__(
@@ -90,7 +88,6 @@ class Lifecycle(Phases):
         super().__init__(create_request, ledger, anchor, stdio, caller)
         self.files_shown = trio.Event()
         self.files_shown.set()
-        self.captured: CapturedOutput | None = None
         self._engine = engine
         self._stagers = stagers
         self._pods = pods
@@ -104,7 +101,6 @@ class Lifecycle(Phases):
             text = f"container {create_request.id} cannot be started: it was ended"
             self._not_started = StateError(text)
         self._signal_scope = trio.CancelScope()
-        self._outputs = Tasks(f"container {create_request.id}: its output")
         self._beside = Tasks(f"container {create_request.id}")
         self._removing = trio.Lock()
         self._removed = False
@@ -215,15 +211,9 @@ class Lifecycle(Phases):
             raise
         config = bundle.config
         if self._create_request.keeps_output and self._create_request.console is None:
-            self.captured = capture(
-                self._stdio,
-                self._directory,
-                self._create_request.settings.log.output_limit << 20,
-                lambda text: self._journal.write("error", text),
-                terminal=config.process.terminal,
-            )
-            if self.captured is not None:
-                self._outputs.begin(self.captured.capture)
+            captured = self._captured_output()
+            if captured.connect(self._stdio, terminal=config.process.terminal):
+                self._capture(captured)
         elif self._create_request.in_foreground and config.process.terminal:
             self._stdio.mark_as_terminal()
         return bundle

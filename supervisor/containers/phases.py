@@ -18,7 +18,7 @@ from scrun.core.errors import (
     described,
     leaves,
 )
-from scrun.model.record import ENDING_SINCE
+from scrun.model.record import ENDING_SINCE, OUTPUT
 from scrun.model.states import (
     TAKEN,
     Ending,
@@ -37,7 +37,7 @@ from scrun.protocol.anchor import LOST
 from scrun.supervisor.containers import conmon
 from scrun.supervisor.containers.anchors import Anchor
 from scrun.supervisor.containers.caller import Caller
-from scrun.supervisor.containers.capture import Followed
+from scrun.supervisor.containers.capture import CapturedOutput, Followed
 from scrun.supervisor.containers.ledger import Ledger, now
 from scrun.supervisor.containers.notices import Notices
 from scrun.supervisor.containers.stdio import Stdio
@@ -46,9 +46,13 @@ from scrun.supervisor.contracts.engine import FirstProcess, Job
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.core.deposits import OWN
+from scrun.supervisor.core.nurseries import Tasks
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.log.supervisor_log import fault
+
+CAPTURED = "captured."
+"""Begins the names of what is kept of captured output."""
 
 _BY_ITSELF = ("exited", "not-found", "not-executable")
 _EXPLAINED = (*TAKEN, "not-found", "not-executable")
@@ -73,6 +77,7 @@ class Phases:
         ended: Set when it has stopped, and `exit_status` is known.
         exit_status: Its exit status, then.
         log: Its log, for those who follow it.
+        captured: Its output, if that goes through us.
     """
 
     def __init__(
@@ -116,6 +121,8 @@ class Phases:
         self._stdio = stdio
         self._caller = caller
         self._notices = Notices(stdio.say)
+        self.captured: CapturedOutput | None = None
+        self._outputs = Tasks(f"container {create_request.id}: its output")
         self._scope = trio.CancelScope()
         self._ending: Ending | None = None
         self._job: Job | None = None
@@ -180,11 +187,25 @@ class Phases:
         self._journal.write("verbose", f"it is {phase.name.lower()}")
         return True
 
+    def _captured_output(self) -> CapturedOutput:
+        return CapturedOutput(
+            os.path.join(self._directory, OUTPUT),
+            self._create_request.settings.log.output_limit << 20,
+            lambda text: self._journal.write("error", text),
+        )
+
+    def _capture(self, captured: CapturedOutput) -> None:
+        """Capture its output from now on, so that a successor can go on."""
+        self.captured = captured
+        captured.keep(
+            lambda fds: self._deposit.hold({CAPTURED + name: fd for name, fd in fds.items()})
+        )
+        self._deposit.note(captured=captured.terminal)
+        self._outputs.begin(captured.capture)
+
     def _keep(self, staged: Staged) -> None:
         """Keep from now on what it needs to outlive us: it is made."""
         deposit, request = self._deposit, self._create_request
-        if self._stdio.is_captured:
-            deposit.give_up("its output is captured")
         if "target" not in deposit.facts:
             deposit.give_up("it was not made by one shim")
         if not deposit.why_not:

@@ -22,7 +22,7 @@ class Stdio:
         """
         self._fds = fds
         self._line_end = "\r\n" if terminal else "\n"
-        self.error_is_captured = self.is_captured = False
+        self.error_is_captured = False
 
     @property
     def terminal(self) -> int | None:
@@ -47,7 +47,6 @@ class Stdio:
 
     def replace(self, fds: dict[int, int], *, terminal: bool) -> None:
         """Replace some of the descriptors, by number; closes the old ones."""
-        self.is_captured = True
         self.error_is_captured = 2 in fds
         for number, fd in fds.items():
             os.close(self._fds[number])

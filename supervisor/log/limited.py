@@ -26,12 +26,13 @@ class LimitedFile:
         lost: The number of discarded bytes.
     """
 
-    def __init__(self, path: str, limit: int) -> None:
+    def __init__(self, path: str, limit: int, *, again: bool = False) -> None:
         """Open it.
 
         Args:
             path: Its path; appends to an existing file.
             limit: The most bytes that it may take.
+            again: Whether to count what another process has written before.
 
         Raises:
             OSError: It cannot be opened.
@@ -45,6 +46,15 @@ class LimitedFile:
         status = os.fstat(self._fd)
         self._size = status.st_size
         self._is_device = not stat.S_ISREG(status.st_mode)  # /dev/null has no limit
+        if again:
+            self._count_before()
+
+    def _count_before(self) -> None:
+        with contextlib.suppress(OSError):
+            self._older = os.stat(self.path + ".1").st_size
+            self.generation = 1
+        with contextlib.suppress(OSError, ValueError), open(self.path + LOST, "rb") as file:
+            self.lost = int(file.read())
 
     @property
     def offset(self) -> int:

@@ -16,7 +16,7 @@ from scrun.supervisor.nodes.files import RegularFile
 from scrun.supervisor.nodes.movable import Movable, left_in, new_pipe
 from scrun.supervisor.shim.frames import WINDOW
 
-PIPE, RING = "input.pipe", "input.ring"
+PIPE, RING = "pipe", "ring"
 """The names by which our descriptors are kept."""
 
 _ENDED = 3
@@ -25,9 +25,15 @@ _ENDED = 3
 class Ring(Count):
     """The last bytes of a stream that were read, and their number."""
 
-    def __init__(self, fd: int | None = None) -> None:
-        """See `Count`."""
-        super().__init__(fd, WINDOW)
+    def __init__(self, fd: int | None = None, size: int = WINDOW) -> None:
+        """See `Count`.
+
+        Args:
+            fd: The memory; None for a new one. It is owned from now on.
+            size: How many bytes it has, always the same.
+        """
+        super().__init__(fd, size)
+        self._size = size
 
     @property
     def ended(self) -> bool:
@@ -40,8 +46,8 @@ class Ring(Count):
 
     def at(self, position: int, most: int) -> memoryview:
         """Return the memory of a byte of the stream, and of those behind it, at most so many."""
-        start = position % WINDOW
-        return self.memory[start : min(start + most, WINDOW)]
+        start = position % self._size
+        return self.memory[start : min(start + most, self._size)]
 
 
 class ExactSource:
@@ -57,6 +63,7 @@ class ExactSource:
         hold: Hold,
         ring: Ring | None = None,
         pipe: int = -1,
+        size: int = WINDOW,
     ) -> None:
         """Begin, or go on where somebody was killed.
 
@@ -65,11 +72,13 @@ class ExactSource:
             hold: Keeps the descriptors; called before the first byte.
             ring: What the other has read; owned from now on.
             pipe: The other's pipe; likewise.
+            size: How many bytes may have been read and not arrived.
         """
         self.plain = plain
         self._hold = hold
         self._ring = ring
         self._pipe = pipe
+        self._size = size
         if ring is not None and ring.undecided:
             if isinstance(plain, RegularFile):
                 read = plain.offset - ring.offset
@@ -99,7 +108,7 @@ class ExactSource:
     async def read_into(self, room: memoryview) -> int:
         """Read; return the number of bytes, 0 at the end of file or after an error.
 
-        Whoever reads more than `WINDOW` bytes has to know that those before have arrived.
+        Whoever reads more than its size has to know that those before have arrived.
         """
         await trio.lowlevel.checkpoint()
         if self._ring is None and not await self._begin():
@@ -121,7 +130,7 @@ class ExactSource:
         if isinstance(self.plain, Movable):
             await trio.lowlevel.wait_readable(self.plain.fd)
             self._pipe = new_pipe()
-        self._ring = Ring()
+        self._ring = Ring(None, self._size)
         self._hold({RING: self._ring.fd, **({PIPE: self._pipe} if self._pipe >= 0 else {})})
         return True
 

@@ -8,17 +8,18 @@ from typing import Protocol
 
 from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.nodes.ends import Sink, Source, sink, source
-from scrun.supervisor.nodes.exact import Count, ExactFile, ExactPipe
+from scrun.supervisor.nodes.exact import Count, ExactFile, ExactPipe, Hold
 from scrun.supervisor.nodes.exact_source import PIPE, RING, ExactSource, Ring
 from scrun.supervisor.nodes.files import RegularFile
 from scrun.supervisor.nodes.movable import Movable, movable
 
 _STANDARD = ("stdin", "stdout", "stderr")
 _OUTPUTS = ("stdout", "stderr", "terminal")
-_PLAIN = "input.plain"
-_UNREAD = (_PLAIN, PIPE)
+_INPUT = "input."
+_PLAIN = "plain"
+_UNREAD = (_INPUT + _PLAIN, _INPUT + PIPE)
 
-STREAMS = (*_OUTPUTS, "input")
+STREAMS = (*_OUTPUTS, _INPUT)
 """Begin the names of the descriptors that are kept of streams."""
 
 
@@ -140,8 +141,8 @@ async def exact_source(fd: int, child_env: ChildEnv, keeping: Keeping) -> AsyncI
                 yield other
                 return
             plain = other
-        keeping.hold({_PLAIN: plain.fd})
-        exact = ExactSource(plain, keeping.hold)
+        keeping.hold({_INPUT + _PLAIN: plain.fd})
+        exact = ExactSource(plain, _holding(_INPUT, keeping))
         try:
             yield exact
         finally:
@@ -184,18 +185,22 @@ async def exact_sink(
 
 
 def _revived_source(fds: Mapping[str, int], keeping: Keeping) -> ExactSource:
-    ring = Ring(fds[RING]) if RING in fds else None
-    plain = _plain(fds[_PLAIN]) if _PLAIN in fds else None
-    return ExactSource(plain, keeping.hold, ring, fds.get(PIPE, -1))
+    left = {name.removeprefix(_INPUT): fd for name, fd in fds.items()}
+    ring = Ring(left[RING]) if RING in left else None
+    plain = _plain(left[_PLAIN]) if _PLAIN in left else None
+    return ExactSource(plain, _holding(_INPUT, keeping), ring, left.get(PIPE, -1))
+
+
+def _holding(beginning: str, keeping: Keeping) -> Hold:
+    """Return what keeps descriptors by names that begin so."""
+    return lambda fds: keeping.hold({beginning + name: fd for name, fd in fds.items()})
 
 
 def _exact(
     name: str, plain: Movable | RegularFile, keeping: Keeping, fds: Mapping[str, int]
 ) -> ExactPipe | ExactFile:
-    def hold(more: dict[str, int]) -> None:
-        keeping.hold({f"{name}.{what}": fd for what, fd in more.items()})
-
     count = Count(fds[f"{name}.count"]) if f"{name}.count" in fds else None
+    hold = _holding(f"{name}.", keeping)
     if isinstance(plain, RegularFile):
         return ExactFile(plain, hold, count)
     return ExactPipe(plain, hold, count, fds.get(f"{name}.pipe", -1))

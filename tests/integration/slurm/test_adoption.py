@@ -315,3 +315,20 @@ def test_a_run_at_a_terminal(make_site: MakeSite) -> None:
     os.close(own)
     terminal.close()
     site.settle(20)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_output_of_a_detached_run(
+    make_site: MakeSite, dice: random.Random, *, terminal: bool
+) -> None:
+    """It goes into the record, whoever puts it there."""
+    site = make_site("slurm-user")
+    script = "stty -onlcr; " if terminal else ""
+    bundle = site.bundle_of("sh", "-c", script + COUNT.format(150_000), terminal=terminal)
+    site.must("run", "--detach", "--bundle", bundle, "one", timeout=60)
+    kill_now_and_then(site, dice, 6)
+    wait_until("its end", lambda: '"stopped"' in site.must("state", "one"), 60)
+    assert site.must("logs", "one").encode() == numbers(150_000)
+    assert "this one goes on" in site.must("logs", "--messages", "one")
+    site.must("delete", "one")
+    site.settle(20)

@@ -354,3 +354,31 @@ def test_without_descriptors_nothing_is_left_of_half_a_connection(
     trio.run(kept.capture)
     for filler in fillers:
         os.close(filler)
+
+
+async def test_another_supervisor_goes_on(tmp_path: Path) -> None:
+    """What one has read and not written, or not read, the next one writes; and nothing twice."""
+    path = str(tmp_path / "output")
+    called = Called("ppp")
+    first = CapturedOutput(path, 16 << 20, print)
+    first.connect(called.stdio, terminal=False)
+    held: dict[str, int] = {}
+
+    def hold(fds: dict[str, int]) -> None:
+        held.update({name: os.dup(fd) for name, fd in fds.items()})
+
+    first.keep(hold)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first.capture)
+        os.write(called.stdio.fds[1], b"one\n")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert (tmp_path / "output").read_bytes() == b"one\n"
+    with (tmp_path / "output").open("r+b") as file:
+        file.truncate(2)  # as if it had been killed while it wrote
+    os.write(called.stdio.fds[1], b"two\n")
+    second = CapturedOutput(path, 16 << 20, print)
+    second.take_over(held, terminal=False)
+    called.close()
+    await second.capture()
+    assert (tmp_path / "output").read_bytes() == b"one\ntwo\n"

@@ -165,3 +165,15 @@ def test_logs_has_both_and_says_what_is_gone(
     out, err = capfdbinary.readouterr()
     assert out == kept(record / kind)
     assert f"the first {file.lost} bytes are gone".encode() in err
+
+
+def test_one_that_is_opened_again_counts_on(tmp_path: Path) -> None:
+    path = tmp_path / "output"
+    file = LimitedFile(str(path), LIMIT)
+    for line in numbered(50_000):
+        file.write(line)
+    file.close()
+    again = LimitedFile(str(path), LIMIT, again=True)
+    assert again.offset == file.offset == 500_000
+    assert again.lost > 0
+    again.close()
