@@ -7,6 +7,8 @@ record is left: the container is *stopped*. `state` is answered from the record;
 another supervisor cancels the job by its id, if there is still one, and removes the rest.
 """
 
+import posix
+
 from scrun.cli.parse import Parsed
 from scrun.client.ask import build_request, converse, setting
 from scrun.core.errors import ScrunError, StateError, UnknownContainer
@@ -65,7 +67,10 @@ def run(parsed: Parsed, directory: str) -> int:
 
 
 def _living_state(directory: str) -> bytes:
-    """Return the answer to `state` for a container that is about to be adopted; else nothing."""
+    """Return the answer to `state` for a container that is about to be adopted; else nothing.
+
+    Only the successor knows how one has ended whose process is gone, which its engine knows.
+    """
     from scrun.model.adoption import held_record
     from scrun.model.record import living_state
 
@@ -73,7 +78,17 @@ def _living_state(directory: str) -> bytes:
         record = held_record(directory)
     except ScrunError:  # a damaged record, which `delete --force` removes
         return b""
-    return b"" if record is None else living_state(record)
+    if record is None or (record.pid and not _runs(record.pid)):
+        return b""
+    return living_state(record)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        posix.stat(f"/proc/{pid}")
+    except OSError:
+        return False
+    return True
 
 
 def tidy_up(parsed: Parsed, root: str) -> None:

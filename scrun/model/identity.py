@@ -12,9 +12,14 @@ from scrun.model.record import ProcessIdentity
 @functools.cache
 def myself() -> ProcessIdentity:
     """Return the identity of this process."""
+    return identity_of(os.getpid())
+
+
+def identity_of(pid: int) -> ProcessIdentity:
+    """Return the identity of a process of this PID namespace."""
     return ProcessIdentity(
-        pid=os.getpid(),
-        started=_started("self") or 0,
+        pid=pid,
+        started=_started(str(pid)) or 0,
         pid_namespace=_namespace(),
         boot=boot(),
         host=socket.gethostname(),

@@ -16,11 +16,11 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 import trio
 
-from scrun.core.errors import BundleError
+from scrun.core.errors import BundleError, StagingError
 from scrun.model.identity import myself
 from scrun.model.states import Ending, Phase
 from scrun.oci.config import Bundle, load_bundle
-from scrun.supervisor.containers.anchors import Anchor
+from scrun.supervisor.containers.anchors import Anchor, NoAnchor
 from scrun.supervisor.containers.caller import NoCaller
 from scrun.supervisor.containers.container import Container
 from scrun.supervisor.containers.ledger import Ledger
@@ -68,9 +68,11 @@ class AdoptedContainer(Container):
             pods: The jobs of others.
             found: What the other has left; its descriptors are owned from now on.
         """
-        terminal = "terminal" in found.facts["streams"]
+        terminal = "terminal" in found.facts.get("streams", ())
         stdio = Stdio([-1, -1, found.take(f"{OWN}stderr")], terminal=terminal)
-        anchor, caller = Anchor(found.take(f"{OWN}anchor")), NoCaller(ledger.record.pid)
+        self._has_anchor = f"{OWN}anchor" in found.fds
+        anchor = Anchor(found.take(f"{OWN}anchor")) if self._has_anchor else NoAnchor()
+        caller = NoCaller(ledger.record.pid, found.fds.pop(f"{OWN}pid_file", None))
         super().__init__(create_request, engine, stagers, ledger, anchor, stdio, pods, caller)
         self._found = found
         self.there = trio.Event()
@@ -150,15 +152,15 @@ class AdoptedContainer(Container):
         async with (
             self._beside.open(),
             self._pods.adopted(self._engine, job_request, self._found, self.pid) as job,
-            self._staged(),
         ):
             self._job = job
             try:
-                await self._go_on(job, bundle)
+                async with self._staged():
+                    await self._go_on(job, bundle)
+            except StagingError as error:
+                self._has_lost_changes(error)
             finally:
-                if self._ending is not None:
-                    await self._mark_out_of_memory()
-                    self._finish(self._ending)
+                await self._report_end()
                 self._beside.end()
 
     def _is_known(self, job_id: str, owned: bool) -> None:
@@ -170,13 +172,17 @@ class AdoptedContainer(Container):
         async with job.resumed() as process:
             self._running = RunningContainer(job, bundle, staged, self._journal, self._beside)
             self._first_process = process
+            if not self._has_anchor:
+                self._process = process
             self.there.set()
             self._journal.write("info", "its supervisor has died, and this one goes on")
             try:
                 ending = await self._run_on(process)
             finally:
                 self._begun.set()
-        self._ending = self._ending or ending
+            self._ending = self._ending or ending
+            if staged.final:  # the runtime forgets it meanwhile
+                await self._report_end()
         self.become(Phase.STOPPING)
 
     async def _run_on(self, process: ResumedProcess) -> Ending:
@@ -189,7 +195,7 @@ class AdoptedContainer(Container):
                 await self._begin(process)
         self._not_started = None
         self._begun.set()
-        return await process.ended()
+        return await self._end_of(process)
 
     @asynccontextmanager
     async def _staged(self) -> AsyncIterator[None]:

@@ -162,10 +162,14 @@ def _known_ending(found: Found) -> Ending | None:
 
 async def _finish(directory: str, record: Record, found: Found, ending: Ending) -> None:
     """Tell the engine how it has ended, and note that."""
-    anchor = Anchor(found.take(f"{OWN}anchor"))
-    anchor.end(ending.status)
-    await anchor.close()
-    told = {"org.scrun.reason": ending.reason, "org.scrun.exit_status": str(ending.status)}
+    told = {"org.scrun.reason": ending.reason}
+    has_anchor = f"{OWN}anchor" in found.fds
+    if has_anchor:
+        anchor = Anchor(found.take(f"{OWN}anchor"))
+        anchor.end(ending.status)
+        await anchor.close()
+    if has_anchor or (ending.reason == "exited" and ending.status >= 0):
+        told["org.scrun.exit_status"] = str(ending.status)
     if ending.text:
         told["org.scrun.message"] = ending.text
     annotations = {**record.annotations, **told}

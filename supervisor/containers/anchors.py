@@ -77,6 +77,24 @@ class Anchor:
         await self._stream.aclose()
 
 
+class NoAnchor(Anchor):
+    """The engine has the container's own process, and no anchor."""
+
+    def __init__(self) -> None:
+        """There is nothing to take over."""
+
+    async def signals(self) -> AsyncIterator[signal.Signals]:
+        """Yield none; it cannot die, either."""
+        await trio.sleep_forever()
+        yield signal.SIGTERM  # never: for the type
+
+    def end(self, status: int) -> None:
+        """Do nothing."""
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
 def read_signals(data: bytes) -> tuple[list[signal.Signals], bytes]:
     """Parse an anchor's output: one line with a name per signal.
 

@@ -127,6 +127,11 @@ class Caller:
                 self._locks += struct.unpack("i", content[:4])
         return part
 
+    @property
+    def lock(self) -> int | None:
+        """The descriptor that holds the lock of its pid file, if we have that."""
+        return self._locks[-1] if self._locks else None
+
     def release(self) -> None:
         """Release the lock of its pid file, which came with a command's status."""
         while self._locks:
@@ -136,14 +141,19 @@ class Caller:
 class NoCaller(Caller):
     """A `create` that has ended long ago."""
 
-    def __init__(self, anchor: int) -> None:
-        """Know the anchor's pid only."""
+    def __init__(self, anchor: int, lock: int | None = None) -> None:
+        """Know what it has left.
+
+        Args:
+            anchor: The pid in its pid file.
+            lock: The descriptor that holds the lock of that, if we have to release it.
+        """
         self.anchor_known = trio.Event()
         self.anchor_known.set()
         self.anchor = anchor
         self.gone = trio.Event()
         self.gone.set()
-        self._locks = []
+        self._locks = [] if lock is None else [lock]
 
 
 async def hang_up(connection: trio.socket.SocketType) -> None:

@@ -16,10 +16,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
+import msgspec
 import trio
 
 from scrun.core.errors import EngineError, ScrunError, StagingError, StateError
-from scrun.model.states import TAKEN, Ending, Phase, taken
+from scrun.model.states import Ending, Phase, taken
 from scrun.oci.config import Bundle
 from scrun.oci.lookup import Found, Unknown
 from scrun.settings.slurm.engine_flags import read_flags
@@ -275,12 +276,7 @@ class Lifecycle(Phases):
                 self._ending = self._ending or ending
                 self.become(Phase.STOPPING)
         except StagingError as error:
-            if self._ending is None:
-                raise
-            # The container's changes may not have come back: that is a failure.
-            self._journal.write("error", str(error))
-            status = self._ending.status or TAKEN["scrun-failure"]
-            self._ending = Ending(status, "scrun-failure", str(error))
+            self._has_lost_changes(error)
 
     async def _show(self, view: View | None, shown: trio.Event) -> None:
         """Show its files to engines, which look for them while it runs."""
@@ -314,7 +310,7 @@ class Lifecycle(Phases):
                 await self._replace_anchor(process)
             else:
                 self._begin_to_show(staged.view)
-                self._keep(staged)
+            self._keep(staged)
             ending = await self._wait_and_run(process)
             if staged.final:  # the runtime forgets it meanwhile
                 self._ending = self._ending or ending
@@ -327,10 +323,16 @@ class Lifecycle(Phases):
                 nursery.start_soon(self._end_unless_started, process)
                 await self._creation.be_created()
                 await self._begin(process)
-                ending = await process.ended()
+                ending = await self._end_of(process)
                 nursery.cancel_scope.cancel()
         finally:
             self._begun.set()
+        return ending
+
+    async def _end_of(self, process: FirstProcess) -> Ending:
+        """Wait for the end of its first process, and keep that for a successor."""
+        ending = await process.ended()
+        self._deposit.note(ending=msgspec.to_builtins(ending))
         return ending
 
     async def _replace_anchor(self, process: FirstProcess) -> None:
@@ -364,6 +366,7 @@ class Lifecycle(Phases):
         self, job: Job, stack: Stack, step: Step, view: View | None
     ) -> Ending:
         self._begin_to_show(view)
+        self._deposit.give_up("it is created only when it runs")
         if self.phase is Phase.CREATING:
             await self._creation.be_created()
         await self._may_run.wait()

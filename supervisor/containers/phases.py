@@ -14,6 +14,7 @@ from scrun.core.errors import (
     AllocationRefused,
     EngineError,
     ScrunError,
+    StagingError,
     StateError,
     described,
     leaves,
@@ -213,8 +214,12 @@ class Phases:
             try:
                 with open(memory, "wb", closefd=False) as file:
                     file.write(request.content)
-                own = {"request": memory, "anchor": self._anchor.fileno()}
-                own |= {"lock": self._ledger.lock, "stderr": self._stdio.fds[2]}
+                own = {"request": memory, "lock": self._ledger.lock}
+                own["stderr"] = self._stdio.fds[2]
+                if self._process is None:
+                    own["anchor"] = self._anchor.fileno()
+                elif self._caller.lock is not None:
+                    own["pid_file"] = self._caller.lock
                 kept = {f"{OWN}{name}": fd for name, fd in own.items()}
                 deposit.hold(kept, phase=Phase.CREATED.name, staged=msgspec.to_builtins(staged))
                 deposit.begin()
@@ -332,6 +337,18 @@ class Phases:
         shown = isinstance(self.failure, EngineError) and self.failure.shown
         self._ending = self._ending or taken(reason, text, shown=shown)
         self.failure_shown = shown and not self._stdio.error_is_captured
+
+    def _has_lost_changes(self, error: StagingError) -> None:
+        """Make it a failure that its changes may not have come back.
+
+        Raises:
+            StagingError: It has not run.
+        """
+        if self._ending is None:
+            raise error
+        self._journal.write("error", str(error))
+        status = self._ending.status or TAKEN["scrun-failure"]
+        self._ending = Ending(status, "scrun-failure", str(error))
 
     async def _mark_out_of_memory(self) -> None:
         """Create podman's marker before the anchor ends. The bundle's file system may hang."""

@@ -6,8 +6,8 @@ the subreaper of the runtime, so the container's first process is its child. Wit
 copies between that and its own standard streams, as the runtimes do in the foreground.
 
 It writes the exit status of the runtime's `create` to a descriptor, as a line. If that is 0, it
-exits with the container's status, 128+n for a signal. SIGWINCH means that the terminal has a new
-size.
+writes the container's status to another one in the end, 128+n for a signal: its parent may have
+died meanwhile. SIGWINCH means that the terminal has a new size.
 
 It imports little: each such container has one of these.
 """
@@ -19,6 +19,7 @@ import sys
 CONSOLE = "@console"
 """The placeholder in the command for the path of the console socket."""
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SOCKET = "console"
 TYPE_CHECKING = False
@@ -28,18 +29,21 @@ if TYPE_CHECKING:
     from scrun.anchor.foreground import Carried
 
 
-def main(line: int, pid_file: str, command: "list[str]") -> int:
-    """Create the container and stay; return its exit status.
+def main(line: int, told: int, pid_file: str, command: "list[str]") -> int:
+    """Create the container and stay; return 0 if there was one.
 
     Args:
         line: The descriptor for the status of `create`.
+        told: The descriptor for the status of the container.
         pid_file: Where `create` writes the pid of the container's first process.
         command: The runtime's `create`.
     """
     import ctypes
 
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    os.set_inheritable(line, False)
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for own_end in (line, told):
+        os.set_inheritable(own_end, False)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     console = None
     if CONSOLE in command:
@@ -54,7 +58,12 @@ def main(line: int, pid_file: str, command: "list[str]") -> int:
     carried = None
     if console is not None and status == 0:
         carried = _carried(console)
-    os.write(line, b"%d\n" % status)
+    # from now on the container may outlive the supervisor; if it is not to, its keepalive ends it
+    prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    try:
+        os.write(line, b"%d\n" % status)
+    except BrokenPipeError:
+        pass  # it has just died
     os.close(line)
     if status:
         return 1
@@ -64,7 +73,8 @@ def main(line: int, pid_file: str, command: "list[str]") -> int:
         carried.carry_until(os.pidfd_open(pid))
         carried.carry_the_rest()
         carried.restore()
-    return _status_of(pid)
+    os.write(told, b"%d" % _status_of(pid))
+    return 0
 
 
 def _listen() -> "socket.socket":
@@ -104,4 +114,4 @@ def _status_of(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]))

@@ -1,4 +1,4 @@
-"""containerd with scrun as the binary of its runc shim, on Slurm, as root."""
+"""containerd with scrun as the binary of its runc shim, as root."""
 
 import contextlib
 
@@ -18,9 +18,14 @@ class Containerd(Daemon):
     """
 
     def __init__(
-        self, create_timeout: float = 60, snapshotter: str = "native", *, hidden: bool = False
+        self,
+        create_timeout: float = 60,
+        snapshotter: str = "native",
+        *,
+        hidden: bool = False,
+        engine: str = "slurm",
     ) -> None:
-        super().__init__(create_timeout)
+        super().__init__(create_timeout, engine)
         socket = self.base / "containerd.sock"
         self.command = [program("ctr"), "--address", str(socket)]
         self.environment = {"PATH": PATH}

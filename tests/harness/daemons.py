@@ -39,7 +39,7 @@ _OF_THIS_MACHINE = "WARNING: IPv4 forwarding is disabled. Networking will not wo
 
 
 class Daemon(Client):
-    """A root's engine on Slurm; everything of it lies in the site's directory.
+    """A root's engine, on Slurm or on this machine; everything of it lies in the site's directory.
 
     Its runtime inherits the daemon's environment, so that is where scrun's settings are.
 
@@ -47,8 +47,8 @@ class Daemon(Client):
         records: The root directory that it gives the runtime.
     """
 
-    def __init__(self, create_timeout: float = 60) -> None:
-        self.site = Site("slurm", users.root(), create_timeout=create_timeout)
+    def __init__(self, create_timeout: float = 60, engine: str = "slurm") -> None:
+        self.site = Site(engine, users.root(), create_timeout=create_timeout)
         self.base = self.site.base
         self.records = self.base / "records"
         self._daemon: subprocess.Popen[bytes] | None = None
@@ -93,7 +93,8 @@ class Daemon(Client):
     def settle(self) -> None:
         """Hold that no job and no record is left."""
         # what is told to end while it is being launched is killed after KillWait + 5 s
-        wait_while("jobs", lambda: cluster.jobs(self.site.user, self.base.name), 15)
+        if self.site.engine == "slurm":
+            wait_while("jobs", lambda: cluster.jobs(self.site.user, self.base.name), 15)
         wait_while("records", lambda: [p for p in self.records.glob("*") if p.name[0] != "@"], 5)
 
     def containers(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""dockerd with scrun as its runtime, on Slurm, as root."""
+"""dockerd with scrun as its runtime, as root."""
 
 import contextlib
 import json
@@ -33,9 +33,14 @@ class Docker(Daemon):
     """A dockerd of its own, with an image called busybox."""
 
     def __init__(
-        self, create_timeout: float = 60, storage: str = "vfs", *, hidden: bool = False
+        self,
+        create_timeout: float = 60,
+        storage: str = "vfs",
+        *,
+        hidden: bool = False,
+        engine: str = "slurm",
     ) -> None:
-        super().__init__(create_timeout)
+        super().__init__(create_timeout, engine)
         execution = self.base / "e"
         self.records = execution / "runtime-runc" / "moby"
         host = f"unix://{self.base}/docker.sock"

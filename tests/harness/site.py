@@ -228,6 +228,16 @@ class Site:
         found = {process.pid for process in self.processes() if process.is_supervisor}
         return [pid for pid in found if _parent(pid) not in (None, *found)]
 
+    def kill_supervisors(self) -> None:
+        """SIGKILL for its supervisors and their keepers: nobody adopts what they had."""
+        found = self.supervisors()
+        for pid in found:  # else there would be another keeper
+            os.kill(pid, signal.SIGSTOP)
+        keepers = [process.pid for process in self.processes() if process.is_keeper]
+        for pid in (*keepers, *found):
+            signal_quietly(pid)
+        wait_while("the killed", lambda: {*found} & {*self.supervisors()})
+
     def leftovers(self) -> list[str]:
         """What should not be there when no container is."""
         jobs = self.jobs() if self.engine == "slurm" else []

@@ -3,9 +3,9 @@
 import contextlib
 import fcntl
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -20,9 +20,11 @@ from scrun.supervisor.children.processes import ChildEnv, child
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.target import Target
+from scrun.supervisor.core.deposits import Found
 from scrun.supervisor.core.names import user_name
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.engines.local.adopted import AdoptedRuntimeJob
 from scrun.supervisor.engines.local.commands import (
     RUNTIME,
     Commands,
@@ -30,21 +32,17 @@ from scrun.supervisor.engines.local.commands import (
     RuntimeContainer,
     made_by,
 )
+from scrun.supervisor.engines.local.job import LocalJob
+from scrun.supervisor.engines.local.keepalive import Keepalive, kept_alive, taken_over
 from scrun.supervisor.engines.local.runtime_job import RuntimeJob
 from scrun.supervisor.engines.local.runtimes import find_runtime
 from scrun.supervisor.engines.local.site_commands import OciConfCommands
 from scrun.supervisor.engines.local.site_job import SiteJob
 from scrun.supervisor.engines.local.target import local_target
 
-# It outlives the supervisor, to clean up when that dies. Standard input is a socket of the
-# supervisor, which may send a new command: the last one counts.
-_KEEPALIVE = """\
-text=$1
-while IFS= read -r line; do text=$line; done
-exec /bin/sh -c "$text" >/dev/null 2>&1 </dev/null
-"""
 _RELEASE = 20.0
 Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
+J = TypeVar("J", bound=LocalJob)
 _PATHS = 64
 
 
@@ -115,47 +113,69 @@ class LocalEngine:
     async def allocate(self, request: JobRequest) -> AsyncIterator[Job]:
         """Hold a job: a keepalive process that removes the container when the block is left.
 
-        It also removes it when the supervisor dies, however that happens.
+        It also removes it when the supervisor dies and nobody adopts the container.
         """
         commands = await self.commands(request.child_env)
         job_id = _next_job(os.path.join(self._root, "@jobs"))
         request.on_job_id(job_id, False)  # until the keepalive runs there is nothing to release
         container = RuntimeContainer(request.record, job_id, request.directory)
-        *_, delete = commands.delete(container)
-        ours, theirs = socket.socketpair()
+        child_env = commands.child_env(request.child_env)
+
+        def make(keepalive: Keepalive) -> RuntimeJob | SiteJob:
+            request.on_job_id(job_id, True)
+            return _job(commands, container, request, _teller(commands, keepalive))
+
+        begun = kept_alive(commands.delete(container)[-1], child_env, request)
+        async with self._held(begun, make, request, job_id) as job:
+            yield job
+
+    @asynccontextmanager
+    async def adopted(self, request: JobRequest, found: Found) -> AsyncIterator[AdoptedRuntimeJob]:
+        """See `supervisor.contracts.adoption.Adopts`.
+
+        Raises:
+            EngineError: Its record does not say which runtime has made it.
+        """
+        commands = await in_thread(made_by, request.record)
+        if commands is None:
+            raise EngineError(f"{request.record}: the name of its OCI runtime is gone")
+        job_id = found.facts["job"]
+        container = RuntimeContainer(request.record, job_id, request.directory)
+
+        def make(keepalive: Keepalive) -> AdoptedRuntimeJob:
+            tell = _teller(commands, keepalive)
+            return AdoptedRuntimeJob(commands, container, request, tell, found)
+
+        async with self._held(taken_over(found, request), make, request, job_id) as job:
+            yield job
+
+    @asynccontextmanager
+    async def _held(
+        self,
+        begun: AbstractAsyncContextManager[Keepalive],
+        make: Callable[[Keepalive], J],
+        request: JobRequest,
+        job_id: str,
+    ) -> AsyncIterator[J]:
+        """Hold a job by its keepalive; if that is killed, do its work."""
         lost = trio.Event()
-        job: RuntimeJob | SiteJob | None = None
+        job: J | None = None
         try:
-            with theirs, trio.socket.from_stdlib_socket(ours) as line:
-                async with (
-                    messages(lambda text: request.journal.write("info", text)) as stderr,
-                    child(
-                        ["/bin/sh", "-c", _KEEPALIVE, "sh", delete],
-                        commands.child_env(request.child_env),
-                        stdin=theirs.fileno(),
-                        stderr=stderr,
-                        dies_with_us=False,
-                    ) as keepalive,
-                    unwrapped() as watching,
-                ):
-                    theirs.close()
-                    request.on_job_id(job_id, True)
+            async with begun as keepalive, unwrapped() as watching:
 
-                    @watching.start_soon
-                    async def watch() -> None:
-                        await keepalive.wait()
-                        lost.set()
-                        text = f"job {job_id} was cancelled: its keepalive process was killed"
-                        request.on_lost(taken("cancelled", text))
+                @watching.start_soon
+                async def watch() -> None:
+                    await keepalive.process.wait()
+                    lost.set()
+                    text = f"job {job_id} was cancelled: its keepalive process was killed"
+                    request.on_lost(taken("cancelled", text))
 
-                    job = _job(commands, container, request, _teller(commands, line))
-                    try:
-                        yield job
-                    finally:
-                        watching.cancel_scope.cancel()
-                        line.close()
-                        with trio.move_on_after(_RELEASE, shield=True):
-                            await keepalive.wait()
+                job = make(keepalive)
+                try:
+                    yield job
+                finally:
+                    watching.cancel_scope.cancel()
+                    await keepalive.end()
         finally:  # `on_lost` cancels the block
             if lost.is_set() and (job is None or not job.stays):
                 with trio.CancelScope(shield=True):
@@ -191,19 +211,14 @@ def _job(
     return SiteJob(commands, container, request, tell)
 
 
-def _teller(commands: Commands, line: trio.socket.SocketType) -> Tell:
+def _teller(commands: Commands, keepalive: Keepalive) -> Tell:
     """Return a function that gives the keepalive a new removal command for the container.
 
     None tells it that there is nothing left to remove.
     """
 
     async def tell(container: RuntimeContainer | None) -> None:
-        text = ":" if container is None else commands.delete(container)[-1]
-        if "\n" not in text:
-            with contextlib.suppress(
-                OSError
-            ):  # the keepalive was killed: then `release` removes the container
-                await line.send(f"{text}\n".encode(errors="surrogateescape"))
+        await keepalive.tell(":" if container is None else commands.delete(container)[-1])
 
     return tell
 

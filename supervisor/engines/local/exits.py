@@ -35,16 +35,25 @@ class ForeignChild:
         ending: How it ended, if it has; `UNKNOWN` if the status cannot be read.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, pidfd: int | None = None) -> None:
         """Open a pidfd for it.
+
+        Args:
+            pid: Its process id.
+            pidfd: Its pidfd, if there is one; owned from now on.
 
         Raises:
             OSError: It is gone.
         """
         self.pid = pid
-        self._pidfd = os.pidfd_open(pid)
+        self._pidfd = os.pidfd_open(pid) if pidfd is None else pidfd
         self.ending: Ending | None = None
         self._lock = trio.Lock()
+
+    @property
+    def pidfd(self) -> int:
+        """Its pidfd."""
+        return self._pidfd
 
     @property
     def over(self) -> bool:

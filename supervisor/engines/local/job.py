@@ -17,7 +17,7 @@ from scrun.supervisor.contracts.engine import JobRequest, NodeAnswer, Program, S
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import read_log
 from scrun.supervisor.engines.local.commands import Commands, RuntimeContainer
-from scrun.supervisor.engines.local.session import LocalSession
+from scrun.supervisor.engines.local.session import LocalSession, Programs
 
 _PATIENCE = 5.0
 _RETRY = 0.05
@@ -53,6 +53,7 @@ class LocalJob:
         self._tell = tell
         self._child_env = commands.child_env(request.child_env)
         self._runtime: Child | None = None
+        self._programs = Programs(request.deposit)
         self._fatal = 0
         self.stays = False
 
@@ -123,7 +124,7 @@ class LocalJob:
         self._check_running()
         command = self._commands.exec(self._container)
         state = self._commands.state(self._container)
-        return LocalSession(command, state, self._child_env, program)
+        return LocalSession(command, state, self._child_env, program, self._programs)
 
     async def pause(self, *, resume: bool) -> None:
         """Pause or resume all processes of the container.

@@ -17,6 +17,7 @@ from scrun.model.states import Ending
 from scrun.supervisor.children.processes import child, own_program
 from scrun.supervisor.children.pumps import messages
 from scrun.supervisor.contracts.engine import Call, JobRequest, Step
+from scrun.supervisor.core.deposits import JOB
 from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.local.commands import RuntimeCommands, RuntimeContainer
@@ -26,6 +27,8 @@ from scrun.supervisor.engines.local.job import LocalJob, read_tail
 from scrun.supervisor.engines.local.reaper import Reaper
 
 _PATIENCE = 5.0
+_LOCAL = ("/bin/sh", "-c", 'exec "$@"', "sh")  # the runtime may be on a file system that hangs
+Tell = Callable[[RuntimeContainer | None], Awaitable[None]]
 
 
 class RuntimeJob(LocalJob):
@@ -38,7 +41,7 @@ class RuntimeJob(LocalJob):
         commands: RuntimeCommands,
         container: RuntimeContainer,
         request: JobRequest,
-        tell: Callable[[RuntimeContainer | None], Awaitable[None]],
+        tell: Tell,
     ) -> None:
         """See `LocalJob`."""
         super().__init__(commands, container, request, tell)
@@ -79,21 +82,32 @@ class RuntimeJob(LocalJob):
                 first = ForeignChild(pid) if reaper is None else reaper.child(pid)
             except ProcessLookupError:
                 raise NotMade("its first process was killed", shown=False) from None
-            self._first = first
-            self._runtime = reaper.process if reaper is not None else None
-            try:
+            deposit = self._request.deposit
+            deposit.hold(
+                {f"{JOB}first": first.pidfd}, job=self.id, target=self._container.name, first=pid
+            )
+            if reaper is not None:
+                self._runtime = reaper.keep(deposit)
+            async with self._holding(first):
                 yield RuntimeProcess(first, self)
-            finally:
-                with trio.move_on_after(_PATIENCE, shield=True):
-                    first.kill()
-                    await first.ended()
-                if first.over:
-                    # the runtime keeps its state until `delete`, which runs the last hooks
-                    with trio.CancelScope(shield=True):
-                        await self._tell(None)
-                    self.stays = True
-                    self._request.on_deferred_release()
-                first.close()
+
+    @asynccontextmanager
+    async def _holding(self, first: ForeignChild) -> AsyncIterator[None]:
+        """Have a first process; it is ended when the block is left."""
+        self._first = first
+        try:
+            yield
+        finally:
+            with trio.move_on_after(_PATIENCE, shield=True):
+                first.kill()
+                await first.ended()
+            if first.over:
+                # the runtime keeps its state until `delete`, which runs the last hooks
+                with trio.CancelScope(shield=True):
+                    await self._tell(None)
+                self.stays = True
+                self._request.on_deferred_release()
+            first.close()
 
     async def _make(
         self, step: Step, call: Call, pid_file: str, console: str | None, *, shown: bool
@@ -114,6 +128,9 @@ class RuntimeJob(LocalJob):
     async def begin(self) -> None:
         """Call the runtime's `start`.
 
+        It goes on if we die: half-way, neither the runtime nor a second `start` could tell whether
+        the program runs.
+
         Raises:
             EngineError: The runtime failed.
         """
@@ -121,8 +138,11 @@ class RuntimeJob(LocalJob):
         command = self._runtime_commands.start(self._container)
         async with (
             messages(errors.append) as stderr,
-            child(command, self._child_env, stderr=stderr) as start,
+            child(
+                [*_LOCAL, *command], self._child_env, stderr=stderr, dies_with_us=False
+            ) as start,
         ):
+            self._request.deposit.hold({f"{JOB}start": start.pidfd}, start=start.pid)
             status = await start.wait()
         if status:
             reason = "; ".join(errors) or f"status {status}"

@@ -2,25 +2,74 @@
 
 import os
 import signal
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 
+import msgspec
 import trio
 
 from scrun.core.errors import EngineError
+from scrun.model.identity import identity_of, is_dead
+from scrun.model.record import ProcessIdentity
 from scrun.model.states import Ending, exited, not_run
 from scrun.supervisor.children.node_scripts import exec_script, process_variables
 from scrun.supervisor.children.processes import Child, ChildEnv, child, shell_status
 from scrun.supervisor.children.pumps import tee
 from scrun.supervisor.contracts.engine import Program
+from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.engines.failures import program_failure
 
 _PATIENCE = 5.0
 
 
+class Programs:
+    """The programs in a container, noted for a successor: they have to end with us."""
+
+    def __init__(self, deposit: Deposit) -> None:
+        """Begin without any."""
+        self._deposit = deposit
+        self._running: dict[int, ProcessIdentity] = {}
+
+    @contextmanager
+    def noted(self, runtime: Child) -> Iterator[None]:
+        """Have one more while the block runs, in the foreground of a runtime."""
+        self._running[runtime.pid] = identity_of(runtime.pid)
+        self._note()
+        try:
+            yield
+        finally:
+            del self._running[runtime.pid]
+            self._note()
+
+    def _note(self) -> None:
+        self._deposit.note(programs=msgspec.to_builtins([*self._running.values()]))
+
+
+def end_left(facts: Mapping[str, Any]) -> None:
+    """End the programs that another supervisor has left: the runtime passes SIGTERM on only."""
+    for runtime in msgspec.convert(facts.get("programs", []), list[ProcessIdentity]):
+        with suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(runtime.pid)
+            try:
+                if not is_dead(runtime):
+                    _kill(_children(runtime.pid))
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            finally:
+                os.close(pidfd)
+
+
 class LocalSession:
     """See `supervisor.contracts.engine.Session`."""
 
-    def __init__(self, command: str, state: str, child_env: ChildEnv, program: Program) -> None:
+    def __init__(
+        self,
+        command: str,
+        state: str,
+        child_env: ChildEnv,
+        program: Program,
+        programs: Programs,
+    ) -> None:
         """Create it; nothing runs yet.
 
         Args:
@@ -28,6 +77,7 @@ class LocalSession:
             state: The runtime's command that prints the container's state, or "".
             child_env: The environment of the command.
             program: What to run.
+            programs: The others beside it.
 
         Raises:
             BundleError: The program's description is too long.
@@ -37,6 +87,7 @@ class LocalSession:
         self._child_env = child_env
         self._variables = variables
         self._program = program
+        self._programs = programs
         self._runtime: Child | None = None
 
     async def run(self) -> Ending:
@@ -67,16 +118,17 @@ class LocalSession:
             grace=1.0,
         ) as runtime:
             self._runtime = runtime
-            self._program.running()
-            try:
-                return shell_status(await runtime.wait())
-            except trio.Cancelled:
-                # The program is the runtime's child, and would outlive it; or it does not exist
-                # yet, because the script still waits for the container.
-                with trio.move_on_after(_PATIENCE, shield=True):
-                    kill_started(runtime, and_end_it=True)
-                    await runtime.wait()
-                raise
+            with self._programs.noted(runtime):
+                self._program.running()
+                try:
+                    return shell_status(await runtime.wait())
+                except trio.Cancelled:
+                    # The program is the runtime's child, and would outlive it; or it does not
+                    # exist yet, because the script still waits for the container.
+                    with trio.move_on_after(_PATIENCE, shield=True):
+                        kill_started(runtime, and_end_it=True)
+                        await runtime.wait()
+                    raise
 
     async def signal(self, number: int) -> None:
         """Send a signal to the program; the runtime passes on all but SIGKILL.
@@ -114,7 +166,11 @@ def kill_started(runtime: Child, *, and_end_it: bool = False) -> None:
     started = _children(runtime.pid)
     if and_end_it:
         runtime.signal(signal.SIGTERM)
-    for pid in started:
+    _kill(started)
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

@@ -180,12 +180,26 @@ def test_stage_out_comes_when_the_job_is_taken_away(with_script: WithScript) -> 
 def test_stage_out_comes_when_the_supervisor_died(with_script: WithScript, place: str) -> None:
     site = with_script(place, NOTING)
     life = life_of(site, "sleep 600").created().start()
-    [supervisor] = site.supervisors()
-    os.kill(supervisor, signal.SIGKILL)
+    site.kill_supervisors()
     assert life.wait() == 125
     assert marks(site) == ["in"]
     life.delete()
     assert marks(site) == ["in", "out"]
+
+
+def test_stage_out_comes_when_another_supervisor_has_adopted_it(with_script: WithScript) -> None:
+    """Before the engine learns of its end."""
+    site = with_script("local-user", NOTING)
+    life = life_of(site, "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done")
+    life.created().start().says("up")
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGKILL)
+    life.kill("USR1")
+    assert life.wait() == 7
+    assert marks(site) == ["in", "out"]
+    life.delete()
+    assert marks(site) == ["in", "out"]
+    site.settle()
 
 
 @pytest.mark.covers("scrun(1) scrun.lua: slurm_scrun_stage_out")

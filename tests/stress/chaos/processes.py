@@ -74,7 +74,7 @@ PROCESSES: tuple[Fault, ...] = (
         "supervisor",
         ALL,
         {
-            "KILL": "nothing, if a shim has made the container: another supervisor adopts it. "
+            "KILL": "nothing, if a shim, crun or runc has made it: another supervisor adopts it. "
             "Else status 125; `state` says that the supervisor was lost; `delete` tidies up. "
             "A `create` that it was asked for is refused",
             "TERM": "status 125; `state` says that the supervisor was told to stop",
@@ -275,11 +275,12 @@ PROCESSES: tuple[Fault, ...] = (
             action="together",
             moments=ALL,
             seen="as supervisor-kill; the next command gives back what was left",
-            ends=frozenset({_FAILURE, -9}),
+            ends=frozenset({_FAILURE, _CANCELLED, -9}),
             engines=engines,
             own=True,
             weight=2,
             beside=beside,
+            surely=False,
         )
         for beside, engines in (
             (("anchor",), ENGINES),

@@ -7,6 +7,7 @@ import msgspec
 from tests.stress.chaos.faults import (
     CREATED,
     CREATING,
+    DELETING,
     ENDING,
     HELD,
     STARTING,
@@ -107,14 +108,21 @@ def judge(plan: Plan, seen: Seen) -> list[Problem]:
 
 def _may(plan: Plan, seen: Seen) -> frozenset[int]:
     """Return the statuses with which the container may end."""
-    if not seen.hit:
-        return seen.own
+    if not seen.hit or _is_adopted(plan, seen):
+        return seen.own | (_odd(plan) if seen.hit else frozenset())
     # here the engine has the container's own process, and what ends that from outside kills it
     killed = {137} if plan.has_own_process and plan.fault.ends else frozenset[int]()
     starting = "supervisor" in plan.fault.name and plan.moment is STARTING
     if killed and (starting or plan.fault.point):
         killed = {137, 1}  # `start` is ended half-way, and the runtime's process within with it
     return _may_with_anchor(plan, seen) | killed
+
+
+def _is_adopted(plan: Plan, seen: Seen) -> bool:
+    """Tell whether another supervisor has to have adopted it, so that nothing shows."""
+    killed = plan.fault.name in ("supervisor-kill", "supervisors-kill")
+    here = plan.engine == "local" and plan.moment not in (None, CREATING, DELETING)
+    return seen.hit and killed and here
 
 
 def _may_with_anchor(plan: Plan, seen: Seen) -> frozenset[int]:
@@ -171,7 +179,7 @@ def _refusal(plan: Plan, seen: Seen, what: str, answer: Answer) -> list[Problem]
     if answer.status != 1 or not (_one_line(answer.err) or by_runtime):
         text = f"{what} ended with {answer.status}: {answer.err!r}"
         return [Problem(Kind.WORDS, f"not one line and 1: {text}")]
-    if not seen.hit or not plan.fault.refuses:
+    if not seen.hit or not plan.fault.refuses or _is_adopted(plan, seen):
         return [Problem(Kind.WORDS, f"{what} was refused: {answer.err!r}")]
     return []
 
@@ -189,7 +197,9 @@ def _of_calls(plan: Plan, seen: Seen) -> list[Problem]:
         found.append(Problem(Kind.LEAK, f"delete: {last}"))
     for what, answers in (("delete", first), ("kill", seen.kills)):
         for answer in answers:
-            if answer.status:
+            # it was killed, and asks again
+            done = what == "kill" and _is_adopted(plan, seen) and "is stopped" in answer.err
+            if answer.status and not done:
                 found += _refusal(plan, seen, what, answer)
     return found
 
@@ -224,14 +234,16 @@ def _of_the_end(plan: Plan, seen: Seen) -> list[Problem]:
 
 
 def _of_state(plan: Plan, seen: Seen, state: dict[str, str]) -> list[Problem]:
-    if plan.fault.target == "anchor" and seen.anchor is not None and seen.anchor < 0:
+    by_fault = "anchor" in (plan.fault.target, *plan.fault.beside)
+    if by_fault and seen.anchor is not None and seen.anchor < 0:
         return []  # whoever is its parent knows of its death first
     if state["status"] != "stopped":
         return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]
     if "pending" in state:
         return [Problem(Kind.STATUS, f"it has ended, and waits for {state['pending']} still")]
     recorded = state.get("exit_status")
-    if recorded is None and seen.hit and ("supervisor" in plan.fault.name or plan.fault.point):
+    by_death = "supervisor" in plan.fault.name or plan.fault.point
+    if recorded is None and seen.hit and by_death and not _is_adopted(plan, seen):
         return []  # nobody was there to write it down: the engine is told first
     if recorded != str(seen.anchor):
         return [Problem(Kind.STATUS, f"state says {state}, the anchor ended with {seen.anchor}")]

@@ -376,7 +376,7 @@ def _life() -> Iterator[Mutation]:
         "pass",
         _HERE + "faults/test_stopping.py::test_it_ends_in_time_while_slurm_does_not_answer",
     )
-    yield lifecycle(
+    yield phases(
         "staging-that-failed-is-a-success",
         'status = self._ending.status or TAKEN["scrun-failure"]',
         "status = self._ending.status",

@@ -1,0 +1,326 @@
+"""Containers on this machine outlive their supervisor (docs/decisions/adoption.md)."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeSite
+from tests.harness.life import Life
+from tests.harness.processes import signal_quietly
+from tests.harness.site import Site
+from tests.harness.terminal import open_terminal
+from tests.harness.wait import wait_until, wait_while
+
+_UNTIL_TOLD = "trap 'exit 7' USR1; echo up; while :; do sleep 0.05; done"
+_COUNT = "n=0; while [ $n -lt {} ]; do echo $n; n=$((n+1)); done; exit 7"
+_ANSWERS = (
+    "stty size; trap 'stty size' WINCH; "
+    "while :; do read line && { echo got $line; [ $line = end ] && exit 7; }; done"
+)
+
+PLACES = pytest.mark.parametrize("place", ["local-root", "local-user"])
+
+
+def kill_supervisor(site: Site) -> None:
+    """SIGKILL for the supervisor."""
+    [supervisor] = wait_until("one supervisor", site.supervisors, 20)
+    os.kill(supervisor, signal.SIGKILL)
+    wait_while("the killed", lambda: supervisor in site.supervisors())
+
+
+def adoptions(site: Site, container: str) -> int:
+    return site.run("logs", "--messages", container).stdout.count("this one goes on")
+
+
+def adopted(site: Site, container: str, times: int = 1) -> None:
+    """Wait until it is."""
+    wait_until("it is adopted", lambda: adoptions(site, container) == times, 20)
+
+
+def end(life: Life) -> None:
+    """Delete a container, and hold that nothing is left."""
+    life.delete(60)
+    life.site.settle(20)
+
+
+@PLACES
+def test_one_that_runs_goes_on(make_site: MakeSite, place: str) -> None:
+    site = make_site(place)
+    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    for times in (1, 2):
+        kill_supervisor(site)
+        assert life.state()["status"] == "running"
+        adopted(site, life.id, times)
+    assert life.state()["status"] == "running"
+    assert life.state()["pid"] == life.anchor
+    assert site.must("exec", life.id, "echo", "in it") == "in it\n"
+    site.must("pause", life.id)
+    kill_supervisor(site)
+    assert life.state()["status"] == "paused"
+    site.must("resume", life.id)
+    life.kill("USR1")
+    assert life.wait(20) == 7
+    assert life.state()["annotations"]["org.scrun.exit_status"] == "7"
+    end(life)
+
+
+@PLACES
+def test_one_that_was_created_is_started(make_site: MakeSite, place: str) -> None:
+    site = make_site(place)
+    life = site.shell(_UNTIL_TOLD).created()
+    kill_supervisor(site)
+    assert life.state()["status"] == "created"
+    life.start().says("up")
+    kill_supervisor(site)
+    life.kill("USR1")
+    assert life.wait(20) == 7
+    end(life)
+
+
+def test_start_at_the_same_moment(make_site: MakeSite, dice: random.Random) -> None:
+    """It is started once, whoever does it, and `start` does not fail."""
+    site = make_site("local-user")
+    for _ in range(12):
+        life = site.shell(f"echo begun; {_UNTIL_TOLD}").created()
+        starting = site.popen("start", life.id, stdio=subprocess.DEVNULL)
+        time.sleep(dice.uniform(0, 0.12))
+        for supervisor in site.supervisors():
+            signal_quietly(supervisor, signal.SIGKILL)
+        assert starting.wait(30) == 0
+        life.says("up")
+        life.kill("USR1")
+        assert life.wait(20) == 7
+        assert life.output() == "begun\nup\n"
+        life.delete(60)
+    site.settle(20)
+
+
+@PLACES
+@pytest.mark.parametrize("how", ["create", "run"])
+def test_one_that_ends_meanwhile_has_its_status(make_site: MakeSite, place: str, how: str) -> None:
+    """Nobody was there to hear of it."""
+    site = make_site(place)
+    script = "echo up; until [ -e /gate ]; do sleep 0.01; done; echo bye; exit 9"
+    if how == "create":
+        life = site.shell(script).created().start().says("up")
+    else:
+        running = site.popen("run", "--keep", "--bundle", site.bundle_of("sh", "-c", script), "c")
+        assert running.stdout
+        assert running.stdout.readline() == b"up\n"
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGSTOP)
+    (site.rootfs / "gate").touch()
+    time.sleep(0.5)
+    os.kill(supervisor, signal.SIGKILL)
+    if how == "create":
+        assert life.wait(30) == 9
+        assert life.output() == "up\nbye\n"
+        wait_until("it is known", lambda: life.status == "stopped")
+        assert life.state()["annotations"]["org.scrun.exit_status"] == "9"
+        life.delete(60)
+    else:
+        assert running.wait(30) == 9
+        assert running.communicate() == (b"bye\n", b"")
+        assert '"org.scrun.exit_status": "9"' in site.must("state", "c")
+        site.must("delete", "c")
+    site.settle(20)
+
+
+@PLACES
+def test_run_in_the_foreground_goes_on(
+    make_site: MakeSite, place: str, dice: random.Random
+) -> None:
+    """With all of its output, its status, and the signals that it gets."""
+    site = make_site(place)
+    bundle = site.bundle_of("sh", "-c", f"trap 'exit 9' INT; {_COUNT.format(100_000)}")
+    running = site.popen("run", "--bundle", bundle, "one")
+    assert running.stdout
+    first = os.read(running.stdout.fileno(), 1)
+    for _ in range(3):
+        time.sleep(dice.uniform(0, 0.3))
+        for supervisor in site.supervisors():
+            signal_quietly(supervisor, signal.SIGKILL)
+    out, _ = running.communicate(timeout=90)
+    assert running.returncode == 7
+    assert first + out == b"".join(b"%d\n" % number for number in range(100_000))
+    site.settle(20)
+
+
+def test_a_signal_for_run_in_the_foreground(make_site: MakeSite) -> None:
+    site = make_site("local-user")
+    script = "trap 'echo got; exit 9' INT; echo up; while :; do sleep 0.05; done"
+    running = site.popen("run", "--bundle", site.bundle_of("sh", "-c", script), "one")
+    assert running.stdout
+    assert running.stdout.readline() == b"up\n"
+    kill_supervisor(site)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(30) == 9
+    assert running.stdout.read() == b"got\n"
+    running.communicate()
+    site.settle(20)
+
+
+@PLACES
+def test_a_terminal_of_an_engine(make_site: MakeSite, place: str) -> None:
+    site = make_site(place)
+    life = site.shell(_ANSWERS, terminal=True).created()
+    terminal = life.terminal()
+    terminal.resize(50, 100)
+    life.start()
+    terminal.read_until("50 100")
+    kill_supervisor(site)
+    terminal.says_got()
+    terminal.resize(60, 120)
+    terminal.read_until("60 120")
+    terminal.write("end\n")
+    assert life.wait(20) == 7
+    terminal.close()
+    end(life)
+
+
+@PLACES
+def test_a_terminal_of_run(make_site: MakeSite, place: str) -> None:
+    """The reaper carries it, which lives on."""
+    site = make_site(place)
+    screen, slave = open_terminal()
+    bundle = site.bundle_of("sh", "-c", _ANSWERS, terminal=True)
+    running = site.popen("run", "--bundle", bundle, "one", stdio=slave)
+    screen.read_until("43 143")
+    kill_supervisor(site)
+    screen.says_got()
+    adopted(site, "one")
+    screen.resize(60, 120)
+    running.send_signal(signal.SIGWINCH)
+    screen.read_until("60 120")
+    screen.write("end\n")
+    assert running.wait(30) == 7
+    os.close(slave)
+    screen.close()
+    site.settle(20)
+
+
+@PLACES
+@pytest.mark.parametrize("how", ["create", "run"])
+def test_both_are_killed(make_site: MakeSite, place: str, how: str) -> None:
+    """Supervisor and keeper at once: all ends with them."""
+    site = make_site(place)
+    if how == "create":
+        life = site.shell(_UNTIL_TOLD).created().start().says("up")
+        site.kill_supervisors()
+        assert life.wait(20) == 137
+        assert life.status == "stopped"
+        life.delete(60)
+    else:
+        words = ("run", "--keep", "--bundle", site.bundle_of("sh", "-c", _UNTIL_TOLD), "one")
+        running = site.popen(*words)
+        assert running.stdout
+        assert running.stdout.readline() == b"up\n"
+        site.kill_supervisors()
+        assert running.wait(20) == 125
+        running.communicate()
+        site.must("delete", "one")
+    site.settle(20)
+
+
+@pytest.mark.parametrize("how", ["create", "run"])
+def test_its_keepalive_is_killed_meanwhile(make_site: MakeSite, how: str) -> None:
+    """That is as if the job had been cancelled."""
+    site = make_site("local-user")
+    running = None
+    if how == "create":
+        life = site.shell(_UNTIL_TOLD).created().start().says("up")
+        container = life.id
+    else:
+        container = "one"
+        bundle = site.bundle_of("sh", "-c", _UNTIL_TOLD)
+        running = site.popen("run", "--keep", "--bundle", bundle, container)
+        assert running.stdout
+        assert running.stdout.readline() == b"up\n"
+    [keepalive] = [one for one in site.processes() if "text=$line" in " ".join(one.argv)]
+    [supervisor] = site.supervisors()
+    os.kill(supervisor, signal.SIGSTOP)
+    os.kill(keepalive.pid, signal.SIGKILL)
+    os.kill(supervisor, signal.SIGKILL)
+    if running:
+        assert running.wait(30) == 122
+        running.communicate()
+    else:
+        assert life.wait(30) == 137
+    wait_until("its end", lambda: '"stopped"' in site.must("state", container))
+    assert '"org.scrun.reason": "cancelled"' in site.must("state", container)
+    site.must("delete", container)
+    site.settle(20)
+
+
+def test_its_reaper_is_killed_after_it(make_site: MakeSite) -> None:
+    site = make_site("local-user")
+    running = site.popen("run", "--bundle", site.bundle_of("sh", "-c", _UNTIL_TOLD), "one")
+    assert running.stdout
+    assert running.stdout.readline() == b"up\n"
+    kill_supervisor(site)
+    adopted(site, "one")
+    [reaper] = [one.pid for one in site.processes() if "reapers/runtime.py" in " ".join(one.argv)]
+    os.kill(reaper, signal.SIGKILL)
+    assert running.wait(30) == 125
+    assert b"its reaper ended first" in running.communicate()[1]
+    site.settle(20)
+
+
+def test_programs_of_exec_end_with_the_supervisor(make_site: MakeSite) -> None:
+    """Even those that do not hear SIGTERM; nothing of them stays in the container."""
+    site = make_site("local-user")
+    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    deaf = site.popen("exec", life.id, "sh", "-c", "trap '' TERM; echo up; exec sleep 611")
+    assert deaf.stdout
+    assert deaf.stdout.readline() == b"up\n"
+    kill_supervisor(site)
+    assert deaf.wait(20) == 125
+    deaf.communicate()
+    adopted(site, life.id)
+    wait_while("the program", lambda: "sleep 611" in site.must("exec", life.id, "ps"), 20)
+    life.kill("USR1")
+    assert life.wait(20) == 7
+    end(life)
+
+
+def test_many_with_one_supervisor(make_site: MakeSite) -> None:
+    site = make_site("local-user")
+    lives = [site.shell(_UNTIL_TOLD).created().start().says("up") for _ in range(8)]
+    kill_supervisor(site)
+    telling = [site.popen("kill", life.id, "USR1", stdio=subprocess.DEVNULL) for life in lives]
+    assert [process.wait(60) for process in telling] == [0] * 8
+    assert [life.wait(30) for life in lives] == [7] * 8
+    for life in lives:
+        life.delete(60)
+    site.settle(20)
+
+
+def test_no_descriptor_stays_in_the_successor(make_site: MakeSite) -> None:
+    site = make_site("local-user")
+    life = site.shell(_UNTIL_TOLD).created().start().says("up")
+    kill_supervisor(site)
+    adopted(site, life.id)
+    counts = []
+    for _ in range(2):
+        lives = [site.shell(_UNTIL_TOLD).created().start().says("up") for _ in range(3)]
+        kill_supervisor(site)
+        for one in lives:
+            one.kill("USR1")
+            assert one.wait(20) == 7
+            one.delete(60)
+        [supervisor] = wait_until("one supervisor", site.supervisors, 20)
+        wait_until("all is undone", lambda: not _records(site) - {life.id}, 20)
+        counts.append(len(os.listdir(f"/proc/{supervisor}/fd")))
+    assert counts[0] == counts[1]
+    life.kill("USR1")
+    assert life.wait(20) == 7
+    end(life)
+
+
+def _records(site: Site) -> set[str]:
+    return {path.name for path in Path(site.root).iterdir() if path.name[0] != "@"}
