@@ -7,8 +7,6 @@ record is left: the container is *stopped*. `state` is answered from the record;
 another supervisor cancels the job by its id, if there is still one, and removes the rest.
 """
 
-import posix
-
 from scrun.cli.parse import Parsed
 from scrun.client.ask import build_request, converse, setting
 from scrun.core.errors import ScrunError, StateError, UnknownContainer
@@ -71,24 +69,16 @@ def _living_state(directory: str) -> bytes:
 
     Only the successor knows how one has ended whose process is gone, which its engine knows.
     """
-    from scrun.model.adoption import held_record
+    from scrun.model.adoption import has_gone, held_record
     from scrun.model.record import living_state
 
     try:
         record = held_record(directory)
     except ScrunError:  # a damaged record, which `delete --force` removes
         return b""
-    if record is None or (record.pid and not _runs(record.pid)):
+    if record is None or has_gone(record):
         return b""
     return living_state(record)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        posix.stat(f"/proc/{pid}")
-    except OSError:
-        return False
-    return True
 
 
 def tidy_up(parsed: Parsed, root: str) -> None:

@@ -58,3 +58,8 @@ def is_on_its_way(directory: str) -> bool:
     """
     record = held_record(directory)
     return record is not None and record.supervisor is not None and is_dead(record.supervisor)
+
+
+def has_gone(record: Record) -> bool:
+    """Tell whether the process is gone that stands for a container; its engine knows that."""
+    return bool(record.pid) and not os.path.lexists(f"/proc/{record.pid}")
