@@ -30,10 +30,10 @@ from scrun.supervisor.containers.records import link
 from scrun.supervisor.containers.stdio import Stdio
 from scrun.supervisor.contracts.adoption import AdoptedJob, Adopts, ResumedProcess
 from scrun.supervisor.contracts.create_request import CreateRequest
-from scrun.supervisor.contracts.engine import Engine
+from scrun.supervisor.contracts.engine import Engine, JobRequest
 from scrun.supervisor.contracts.running import RunningContainer
 from scrun.supervisor.contracts.staged import Staged
-from scrun.supervisor.contracts.stager import Leftover
+from scrun.supervisor.contracts.stager import Leftover, Served
 from scrun.supervisor.core.deposits import OWN, Found
 from scrun.supervisor.core.threads import look
 from scrun.supervisor.plugins.choose_stager import Stagers
@@ -155,8 +155,8 @@ class AdoptedContainer(Container):
         ):
             self._job = job
             try:
-                async with self._staged():
-                    await self._go_on(job, bundle)
+                async with self._staged(job, job_request) as staged:
+                    await self._go_on(job, bundle, staged)
             except StagingError as error:
                 self._has_lost_changes(error)
             finally:
@@ -167,8 +167,7 @@ class AdoptedContainer(Container):
         """Note only who releases the job: its caller knows of it."""
         self._ledger.job_is_known(job_id, owned)
 
-    async def _go_on(self, job: AdoptedJob, bundle: Bundle) -> None:
-        staged = msgspec.convert(self._found.facts["staged"], Staged)
+    async def _go_on(self, job: AdoptedJob, bundle: Bundle, staged: Staged) -> None:
         async with job.resumed() as process:
             self._running = RunningContainer(job, bundle, staged, self._journal, self._beside)
             self._first_process = process
@@ -198,13 +197,17 @@ class AdoptedContainer(Container):
         return await self._end_of(process)
 
     @asynccontextmanager
-    async def _staged(self) -> AsyncIterator[None]:
+    async def _staged(self, job: AdoptedJob, job_request: JobRequest) -> AsyncIterator[Staged]:
         """Undo the staging at the end."""
+        staged = msgspec.convert(self._found.facts["staged"], Staged)
         try:
-            yield
+            yield staged
         finally:
             request, ledger = self._create_request, self._ledger
-            left = Leftover(ledger.record, self._directory, request.settings, request.child_env)
+            served = Served(job, job_request, staged, self._skip_stage_out)
+            left = Leftover(
+                ledger.record, self._directory, request.settings, request.child_env, served
+            )
             with trio.CancelScope(shield=True):
                 await self._stagers.undo(left)
             ledger.note(moved=None, staged="", stager="")

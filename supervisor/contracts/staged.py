@@ -135,6 +135,11 @@ class Staged(msgspec.Struct, frozen=True):
     final: bool = False
 
     @property
+    def on_nodes(self) -> bool:
+        """Whether something has to be asked of its nodes when it has ended."""
+        return bool(self.place) or any(task.last for task in self.tasks)
+
+    @property
     def overlaid(self) -> bool:
         """Whether what the container changes is not to be seen in `rootfs`."""
         return self.image in MOUNTED

@@ -44,6 +44,22 @@ class Submission(msgspec.Struct, frozen=True):
     staged_out: Callable[[], None] = _nothing
 
 
+class Served(msgspec.Struct, frozen=True):
+    """A container that this supervisor has adopted, and that has ended.
+
+    Attributes:
+        job: Its job, which is still there.
+        request: The request for that.
+        staged: What the dead supervisor has staged.
+        skip_stage_out: See `Submission`.
+    """
+
+    job: Job
+    request: JobRequest
+    staged: Staged
+    skip_stage_out: trio.Event
+
+
 class Leftover(msgspec.Struct, frozen=True):
     """A container whose supervisor died.
 
@@ -52,12 +68,14 @@ class Leftover(msgspec.Struct, frozen=True):
         directory: The record's directory, with all that a stager has put there.
         settings: The settings, as read by the supervisor that cleans up.
         child_env: For child processes.
+        served: What else is known if the container was adopted.
     """
 
     record: Record
     directory: str
     settings: Settings
     child_env: ChildEnv
+    served: Served | None = None
 
 
 class Stager(Protocol):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import cluster
+from tests.harness.adoption import kill_all_supervisors
 from tests.harness.containerd import IMAGE, Containerd
 from tests.harness.daemons import Daemon
 from tests.harness.docker import Docker
@@ -448,6 +449,20 @@ def test_what_is_written_is_on_the_node() -> None:
         podman.must("start", "--attach", "ours")
         podman.must(*RUN, "--rm", "layers", "sh", "-c", "echo x >/etc/x")
         container = begin(podman, script=f"echo kept >/etc/kept; {STAYS}")
+        podman.must("kill", "--signal", "KILL", container)
+        podman.must("wait", container)
+        podman.must("start", container)
+        assert podman.must("exec", container, "cat", "/etc/kept") == "kept\n"
+        podman.must("rm", "--force", "--time", "0", container)
+        wait_while("places", lambda: places(podman), 10)
+
+
+@pytest.mark.by_shim
+def test_what_is_written_on_the_node_outlives_the_supervisor() -> None:
+    with network_scratch(ordinary()) as podman:
+        container = begin(podman)
+        podman.must("exec", container, "sh", "-c", "echo kept >/etc/kept")
+        kill_all_supervisors(podman.site)
         podman.must("kill", "--signal", "KILL", container)
         podman.must("wait", container)
         podman.must("start", container)

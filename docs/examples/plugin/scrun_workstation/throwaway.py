@@ -17,6 +17,7 @@ from scrun.supervisor.contracts.engine import Job, JobRequest
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.staging import builtin
+from scrun.supervisor.staging.commands import carry_out
 from scrun.supervisor.staging.staged_bundle import directory_for, make_directory
 
 plugin_type = "stage/throwaway"
@@ -80,4 +81,4 @@ def _with_root(bundle: Bundle, root: str) -> Bundle:
 async def _fill(copy: str, rootfs: str, request: JobRequest) -> None:
     """Copy a root file system with `cp`, a child of the supervisor: cancelling this ends it."""
     command = ["cp", "-a", "--reflink=auto", "--", os.path.join(rootfs, "."), copy]
-    await builtin.carry_out(command, request, f"copying {rootfs}")
+    await carry_out(command, request, f"copying {rootfs}")

@@ -1,0 +1,33 @@
+"""Runs commands that stage something."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from scrun.core.errors import StagingError
+from scrun.supervisor.children.processes import child
+from scrun.supervisor.children.pumps import messages
+from scrun.supervisor.contracts.engine import JobRequest
+
+
+async def carry_out(command: Sequence[str], request: JobRequest, what: str) -> None:
+    """Run a command for a bundle.
+
+    Args:
+        command: The command.
+        request: The request of the container.
+        what: What it does, for the error.
+
+    Raises:
+        StagingError: The command failed; with its last line of standard error.
+    """
+    last_lines: deque[str] = deque(
+        maxlen=1
+    )  # a rootless copy prints a line for each unreadable file
+    async with (
+        messages(last_lines.append) as stderr,
+        child(command, request.child_env, stderr=stderr) as running,
+    ):
+        status = await running.wait()
+    if status:
+        reason = last_lines[-1] if last_lines else f"status {status}"
+        raise StagingError(f"{what} failed: {reason}")
