@@ -121,11 +121,13 @@ def _ask(
             return status, answer, reason_shown
         except (BrokenPipeError, ConnectionResetError):
             if attempt == 2 or os.path.lexists(f"{root}/{parsed.id}"):
+                from scrun.client.successor import was_deleted
                 from scrun.core.errors import SupervisorLost
 
+                remedy = "" if was_deleted(f"{root}/{parsed.id}") else "delete it and "
                 raise SupervisorLost(
                     f"the supervisor died while it created container {parsed.id}; "
-                    "delete it and create it again"
+                    f"{remedy}create it again"
                 ) from None
         finally:
             sock.close()

@@ -67,3 +67,24 @@ def connect_served(directory: str) -> _socket.socket:
 
             raise explain_unserved(directory) from None
         return sock
+
+
+def was_deleted(directory: str) -> bool:
+    """Have a successor delete a container whose `create` got no answer; nobody would start it.
+
+    Args:
+        directory: The container's record.
+
+    Returns:
+        Whether nothing is left of it.
+    """
+    from scrun.client.ask import ask
+
+    try:
+        if sock := wait_for_successor(directory):
+            sock.close()
+            container = directory.rpartition("/")[2]
+            return ask(directory, "supervisor", [b"delete", container.encode(), b"1"])[0] == 0
+    except OSError:
+        pass
+    return False

@@ -13,6 +13,7 @@ import pytest
 
 from scrun import _fast
 from scrun.client.ask import ask
+from scrun.client.successor import was_deleted
 from scrun.model.record import Record, write_record
 from scrun.protocol import wire
 from tests import CHECKOUT
@@ -55,6 +56,18 @@ def record(root: Path) -> Path:
     directory.mkdir()
     write_record(str(directory), Record(id="c1", status="running"))
     return directory
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_what_a_successor_has_of_a_create_without_answer(tmp_path: Path, status: int) -> None:
+    directory = record(tmp_path)
+    with listening(directory, [b"", bytes([status])]) as asked:
+        assert was_deleted(str(directory)) is (status == 0)
+    assert [b"delete" in request for request in asked] == [True]
+
+
+def test_nobody_has_what_a_create_without_answer_has_left(tmp_path: Path) -> None:
+    assert not was_deleted(str(record(tmp_path)))
 
 
 def test_one_that_hangs_up_is_asked_again(tmp_path: Path) -> None:
