@@ -223,6 +223,8 @@ def test_both_are_killed(make_site: MakeSite, place: str, how: str) -> None:
         site.kill_supervisors()
         assert running.wait(20) == 125
         running.communicate()
+        for command in ("attach", "pause", "resume"):
+            assert "its supervisor is gone" in site.fails(command, "one")
         site.must("delete", "one")
     site.settle(20)
 
