@@ -15,8 +15,9 @@ _DIES = '(exec setpriv --pdeathsig TERM -- "$@") & read line'
 
 
 def created(directory: Path, script: str) -> list[str]:
-    """What stands for the runtime's `create`: it leaves a process behind."""
-    return ["/bin/sh", "-c", f"({script}) & echo $! >{directory}/pid"]
+    """What stands for the runtime's `create`: it leaves a process behind, which outlives it."""
+    waits = "while kill -0 $$ 2>/dev/null; do sleep 0.01; done"
+    return ["/bin/sh", "-c", f"({waits}; {script}) & echo $! >{directory}/pid"]
 
 
 @pytest.mark.parametrize(

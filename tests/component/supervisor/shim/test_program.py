@@ -397,7 +397,7 @@ def test_another_supervisor_gets_what_was_not_written(plain: Shim) -> None:
         plain.finished.clear()
         answer = resume(plain, ["a"], {stdout: max(2, written)})
         assert answer["times"] == times
-        assert answer["targets"]["a"] == {"started": True, "ended": [3 << 8, False]}
+        assert answer["targets"]["a"] == {"started": True, "ended": [3 << 8, False, False]}
         assert plain.finish(stdout) == b"hello\nbye\n"[max(2, written) :]
         plain.die()
 
