@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from scrun.core.errors import EngineError, StateError, shortened
+from scrun.core.paths import real_id
 from scrun.model.states import Ending, killed, taken
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
@@ -342,7 +343,7 @@ class ShimJob(SlurmJob):
         shim = await self._shim_step.shim()
         if self._shim_step.site is not None:
             raise EngineError("commands of an oci.conf make it")
-        if self._request.joins and os.geteuid():
+        if self._request.joins and real_id("uid"):
             raise EngineError("it shares the namespaces of another container")
         name = shim.name("images") if files else ""
         reply = await shim.call("mount", id=name, files=files)
