@@ -55,6 +55,10 @@ def rootless_podman(**how: Any) -> contextlib.AbstractContextManager["Podman"]:
     return podman_of(users.ordinary(), **how)
 
 
+_written: dict[Path, list[tuple["Podman | None", bytes | None]]] = {}
+"""What was in a file of settings before, and what each of us needs. Fixtures end in any order."""
+
+
 class Podman(Client):
     """Podman of a site's user: storage, images and containers of its own.
 
@@ -78,7 +82,6 @@ class Podman(Client):
         self._settings = Path(site.user.home) / ".config" / "scrun" / "scrun.toml"
         if site.user.uid == 0:
             self._settings = site.base / "podman.toml"
-        self._before: bytes | None = None
         self._made: list[Path] = []
         self._launcher = site.base / "launcher" if site.engine == "local" else None
         self.prefix = [*before, *site.user.prefix]
@@ -125,26 +128,35 @@ class Podman(Client):
         text = f'engine = "slurm"\nroot = "{root}"\nidle_timeout = 20\n'
         text += f"create_timeout = {self.site.create_timeout}\n"
         text += f'[slurm]\nconf = "{cluster.slurm_conf()}"\n{self.settings}'
-        self._before = self._settings.read_bytes() if self._settings.exists() else None
+        if self._settings not in _written:
+            before = self._settings.read_bytes() if self._settings.exists() else None
+            _written[self._settings] = [(None, before)]
         for directory in (self._settings.parents[1], self._settings.parent):
             if not directory.exists():
                 directory.mkdir(mode=0o700)
                 self.site.user.give(directory)
                 self._made.append(directory)
-        self._settings.write_text(with_launch(text))
-        self.site.user.give(self._settings)
+        _written[self._settings].append((self, with_launch(text).encode()))
+        self._put_settings()
+
+    def _put_settings(self) -> None:
+        """Have the file say what the last of us needs that is there still."""
+        stack = _written[self._settings]
+        if (text := stack[-1][1]) is None:
+            self._settings.unlink(missing_ok=True)
+        else:
+            self._settings.write_bytes(text)
+            self.site.user.give(self._settings)
 
     def __exit__(self, *_: object) -> None:
         try:
             self.run("rm", "--all", "--force", "--time", "1")
             self.run("system", "migrate")  # ends the process that holds the user namespace
         finally:
-            if self._launcher is not None:
-                pass
-            elif self._before is None:
-                self._settings.unlink(missing_ok=True)
-            else:
-                self._settings.write_bytes(self._before)
+            if self._launcher is None:
+                stack = _written[self._settings]
+                stack[:] = [one for one in stack if one[0] is not self]
+                self._put_settings()
             for directory in reversed(self._made):
                 with contextlib.suppress(OSError):  # somebody else uses it by now
                     directory.rmdir()

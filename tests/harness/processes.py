@@ -28,8 +28,8 @@ class Process:
 
     @property
     def is_keeper(self) -> bool:
-        """Whether this is the keeper of a supervisor."""
-        return "scrun-keeper" in self.argv
+        """Whether this is the keeper of a supervisor, or what it runs to find a successor."""
+        return any("hand_over" in word for word in self.argv)
 
     @property
     def has_shim(self) -> bool:

@@ -230,13 +230,15 @@ class Site:
 
     def kill_supervisors(self) -> None:
         """SIGKILL for its supervisors and their keepers: nobody adopts what they had."""
-        found = self.supervisors()
-        for pid in found:  # else there would be another keeper
-            os.kill(pid, signal.SIGSTOP)
-        keepers = [process.pid for process in self.processes() if process.is_keeper]
-        for pid in (*keepers, *found):
-            signal_quietly(pid)
-        wait_while("the killed", lambda: {*found} & {*self.supervisors()})
+        while found := self.supervisors() + self._keepers():
+            for pid in self.supervisors():  # else there would be another keeper
+                signal_quietly(pid, signal.SIGSTOP)
+            for pid in (*self._keepers(), *found):
+                signal_quietly(pid)
+            wait_while("the killed", lambda: {*found} & {*self.supervisors()})
+
+    def _keepers(self) -> list[int]:
+        return [process.pid for process in self.processes() if process.is_keeper]
 
     def leftovers(self) -> list[str]:
         """What should not be there when no container is."""

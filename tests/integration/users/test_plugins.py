@@ -6,7 +6,6 @@ The package is docs/examples/plugin, as it stands in docs/howto/plugins.md.
 import contextlib
 import json
 import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests import CHECKOUT
 from tests.harness import users
 from tests.harness.installation import Installation
 from tests.harness.site import Site
-from tests.harness.wait import wait_until, wait_while
+from tests.harness.wait import wait_until
 
 pytestmark = pytest.mark.covers("promise plugins")
 
@@ -196,10 +195,8 @@ def test_the_stager_undoes_what_a_dead_supervisor_left(place: Site) -> None:
     wait_until("it runs", lambda: life.state()["status"] == "running")
     assert (record / "bundle.root" / "bin" / "busybox").exists()
     assert json.loads((record / "state.json").read_text())["stager"] == "throwaway"
-    for pid in place.supervisors():
-        os.kill(pid, signal.SIGKILL)
+    place.kill_supervisors()
     life.wait()
-    wait_while("supervisors", place.supervisors)
     place.must("delete", life.id)
     assert not record.exists()
     assert not (place.rootfs / "etc" / "changed").exists()
