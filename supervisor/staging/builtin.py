@@ -53,7 +53,7 @@ async def undo(left: Leftover) -> None:
     directory, served = left.record.staged, left.served
     if not directory:
         return
-    if served is None or not served.staged.on_nodes:
+    if served is None:
         await in_thread(clean, directory, left.record.rootfs)
         return
     changes = Changes(served.staged, served.request, left.settings, served.skip_stage_out)
