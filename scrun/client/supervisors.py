@@ -4,7 +4,6 @@ That works with every version of them: it asks the kernel and reads the records.
 """
 
 import os
-import struct
 import time
 
 from scrun.client.find import containers
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     import _socket
     from collections.abc import Sequence
 
-_SO_PEERCRED = 17
 _PATIENCE = 2
 
 
@@ -76,7 +74,7 @@ def supervisors(root: str) -> list[Supervisor]:
     served: dict[str, list[str]] | None = None
     for name in sorted(_names(root)):
         if (sock := _connected(root, name)) is not None:
-            pid = struct.unpack("3i", sock.getsockopt(1, _SO_PEERCRED, 12))[0]
+            pid = wire.peer_pid(sock)
             sock.close()
             served = _served(root) if served is None else served
             found.append(Supervisor(root, name, pid, served.get(name, [])))

@@ -134,10 +134,19 @@ def connect_supervisor(directory: str, name: str, patience: int = 0) -> _socket.
     return sock
 
 
+def peer_pid(sock: _socket.socket) -> int:
+    """Return the peer's pid, 0 if it is in a PID namespace that we do not see."""
+    return int.from_bytes(_peer(sock)[:4], "little")
+
+
 def peer_uid(sock: _socket.socket) -> int:
-    """Return the peer's uid (unix(7), SO_PEERCRED)."""
-    peer = sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _PEERCRED_SIZE)
-    return int.from_bytes(peer[4:8], "little")
+    """Return the peer's uid."""
+    return int.from_bytes(_peer(sock)[4:8], "little")
+
+
+def _peer(sock: _socket.socket) -> bytes:
+    """Return the peer's pid, uid and gid (unix(7), SO_PEERCRED)."""
+    return sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _PEERCRED_SIZE)
 
 
 def check_peer(sock: _socket.socket) -> None:
