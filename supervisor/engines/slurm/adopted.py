@@ -6,7 +6,7 @@ their streams lack. So each prepares its streams, and waits for the others.
 
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import cast
 
 import msgspec
@@ -43,11 +43,15 @@ _ATTEMPTS = 3
 _PAUSE = 1.0
 
 
-@asynccontextmanager
-async def taken_over(
+def is_own(found: Found) -> bool:
+    """Tell whether a job is one that we hold, and not the caller's own."""
+    return f"{JOB}line" in found.fds
+
+
+def held_again(
     tools: Tools, request: JobRequest, found: Found, deadline: float
-) -> AsyncIterator[Held]:
-    """Hold a job that another supervisor has held, which has died.
+) -> AbstractAsyncContextManager[Held]:
+    """Have a job that another supervisor has had, which has died; the caller's own as it is.
 
     Args:
         tools: Slurm's tools.
@@ -55,6 +59,18 @@ async def taken_over(
         found: What the other has left for the job.
         deadline: Seconds that releasing the job may take.
     """
+    if is_own(found):
+        return _taken_over(tools, request, found, deadline)
+    held = Held(found.facts["job"], found.facts["environment"])
+    request.on_job_id(held.job_id, False)
+    return nullcontext(held)
+
+
+@asynccontextmanager
+async def _taken_over(
+    tools: Tools, request: JobRequest, found: Found, deadline: float
+) -> AsyncIterator[Held]:
+    """Hold a job that another supervisor has held; see `held_again`."""
     allocation = Allocation(tools, request)
     allocation.state.is_job(found.facts["job"])
     line = socket.socket(fileno=found.take(f"{JOB}line"))
@@ -81,22 +97,6 @@ async def taken_over(
         line.close()
         with trio.CancelScope(shield=True):
             await allocation.cancel_leftovers(salloc, found.facts["salloc_began"])
-
-
-def is_own(found: Found) -> bool:
-    """Tell whether a job is one that we hold, and not the caller's own."""
-    return f"{JOB}line" in found.fds
-
-
-@asynccontextmanager
-async def callers_job(
-    tools: Tools, request: JobRequest, found: Found, deadline: float
-) -> AsyncIterator[Held]:
-    """Use a job of the caller's own again; see `taken_over`."""
-    del tools, deadline
-    held = Held(found.facts["job"], found.facts["environment"])
-    request.on_job_id(held.job_id, False)
-    yield held
 
 
 class AdoptedShim(JobShim):

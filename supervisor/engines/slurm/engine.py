@@ -34,9 +34,8 @@ from scrun.supervisor.core.threads import in_thread
 from scrun.supervisor.engines.slurm.adopted import (
     AdoptedShim,
     AdoptedShimJob,
-    callers_job,
+    held_again,
     is_own,
-    taken_over,
 )
 from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, allocated
 from scrun.supervisor.engines.slurm.cancel import cancel_job
@@ -286,10 +285,8 @@ class SlurmEngine:
         direct = await in_thread(self._direct)
         left = found.job
         assert left is not None
-        own = is_own(left)
-        fill = layout_of_own_job if own else layout_within
-        take_over = taken_over if own else callers_job
-        async with take_over(self._tools, request, left, self._release_timeout) as held:
+        fill = layout_of_own_job if is_own(left) else layout_within
+        async with held_again(self._tools, request, left, self._release_timeout) as held:
             layout = fill(wanted, held.environment, one)
             asked, options = left.facts["asked"], left.facts["options"]
             shim = AdoptedShim(
