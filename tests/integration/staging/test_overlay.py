@@ -438,6 +438,16 @@ def places(podman: Podman) -> list[Path]:
     return [path for path in found if path.stat().st_uid == podman.site.user.uid]
 
 
+def comes_back(podman: Podman, container: str) -> None:
+    """Hold that what was written on the node is there at the next start, and not on the node."""
+    podman.must("kill", "--signal", "KILL", container)
+    podman.must("wait", container)
+    podman.must("start", container)
+    assert podman.must("exec", container, "cat", "/etc/kept") == "kept\n"
+    podman.must("rm", "--force", "--time", "0", container)
+    wait_while("places", lambda: places(podman), 10)
+
+
 def test_what_is_written_is_on_the_node() -> None:
     """Of a container with one user: the others' files could not be staged there anyway."""
     with network_scratch(ordinary()) as podman:
@@ -449,12 +459,7 @@ def test_what_is_written_is_on_the_node() -> None:
         podman.must("start", "--attach", "ours")
         podman.must(*RUN, "--rm", "layers", "sh", "-c", "echo x >/etc/x")
         container = begin(podman, script=f"echo kept >/etc/kept; {STAYS}")
-        podman.must("kill", "--signal", "KILL", container)
-        podman.must("wait", container)
-        podman.must("start", container)
-        assert podman.must("exec", container, "cat", "/etc/kept") == "kept\n"
-        podman.must("rm", "--force", "--time", "0", container)
-        wait_while("places", lambda: places(podman), 10)
+        comes_back(podman, container)
 
 
 @pytest.mark.by_shim
@@ -463,12 +468,7 @@ def test_what_is_written_on_the_node_outlives_the_supervisor() -> None:
         container = begin(podman)
         podman.must("exec", container, "sh", "-c", "echo kept >/etc/kept")
         kill_all_supervisors(podman.site)
-        podman.must("kill", "--signal", "KILL", container)
-        podman.must("wait", container)
-        podman.must("start", container)
-        assert podman.must("exec", container, "cat", "/etc/kept") == "kept\n"
-        podman.must("rm", "--force", "--time", "0", container)
-        wait_while("places", lambda: places(podman), 10)
+        comes_back(podman, container)
 
 
 # Root's engines
