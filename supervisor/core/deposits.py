@@ -10,9 +10,7 @@ sees an end of file, and the successor finds what there was, without taking it o
 as well, the next one finds the same.
 """
 
-import array
 import os
-import resource
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,6 +21,7 @@ import trio
 from scrun.core.errors import StateError
 from scrun.core.supervisors import is_newer
 from scrun.core.version import VERSION
+from scrun.supervisor.core.held_messages import MOST, drop_first, peeked, put_in
 
 JOB = "job."
 """Begins the names of what holds a job: it goes when that is given back."""
@@ -36,10 +35,7 @@ OWN = "own."
 _OF = "of"
 _OF_JOB = "/"  # no container's id has it
 
-_MOST = 250  # descriptors of a message (SCM_MAX_FD is 253)
 _SINGLE = 64
-_LONGEST = 1 << 18
-_PEEK_OFFSET = 42  # SO_PEEK_OFF: reads message after message, and leaves them there
 
 
 class Together:
@@ -197,7 +193,7 @@ class Deposit:
         ends, self._ends = self._ends, None
         if ends is not None:
             if self._number:
-                _drop_first(ends[1])
+                drop_first(ends[1])
             for end in ends:
                 end.close()
 
@@ -208,7 +204,7 @@ class Deposit:
         fds: list[int] = []
         try:
             if self._number:
-                ((_, fds),) = _peeked(self.held)
+                ((_, fds),) = peeked(self.held)
             held = {**dict(zip(self._names, fds, strict=True)), **more}
             if without:
                 held = {name: fd for name, fd in held.items() if not name.startswith(without)}
@@ -221,7 +217,7 @@ class Deposit:
             for fd in fds:
                 os.close(fd)
         if self._number:
-            _drop_first(self._ends[1])
+            drop_first(self._ends[1])
         self._number += 1
         self._names = [*held]
 
@@ -282,8 +278,8 @@ class Deposits:
         """Keep some, which a successor finds together, or none of them."""
         begun = [deposit for deposit in deposits if deposit.open()]
         self._kept.update({deposit.name: deposit for deposit in begun})
-        for at in range(0, len(begun), _MOST):
-            part = begun[at : at + _MOST]
+        for at in range(0, len(begun), MOST):
+            part = begun[at : at + MOST]
             self.needed.set()
             try:
                 put_in(self._open()[0], b"-", [deposit.held for deposit in part])
@@ -300,35 +296,11 @@ class Deposits:
         self._kept = {name: one for name, one in self._kept.items() if one.is_kept}
         fds = [deposit.held for deposit in self._kept.values()]
         older, self._messages = self._messages, 0
-        for at in range(0, len(fds), _MOST):
-            put_in(self._open()[0], b"-", fds[at : at + _MOST])
+        for at in range(0, len(fds), MOST):
+            put_in(self._open()[0], b"-", fds[at : at + MOST])
             self._messages += 1
         for _ in range(older):
-            _drop_first(self._open()[1])
-
-
-def put_in(sock: socket.socket, content: bytes, fds: list[int]) -> None:
-    """Put a message with descriptors into a socket.
-
-    Raises:
-        OSError: It does not fit; or too many descriptors of the user's are on their way, as many
-            as our limit of open files.
-    """
-    beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    for attempt in range(2):
-        try:
-            sock.sendmsg([content], beside, socket.MSG_DONTWAIT)
-            return
-        except OSError:
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            if attempt or soft == hard:
-                raise
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _drop_first(sock: socket.socket) -> None:
-    """Take the first message out; without room for them, its descriptors are closed."""
-    sock.recv(1, socket.MSG_DONTWAIT)
+            drop_first(self._open()[1])
 
 
 def find(held: int) -> list[Found]:
@@ -342,10 +314,10 @@ def find(held: int) -> list[Found]:
         OSError: We are out of descriptors.
     """
     newest: dict[str, tuple[_Message, list[int]]] = {}
-    for _, inner in _peeked(held):
+    for _, inner in peeked(held):
         for fd in inner:
             with socket.socket(fileno=fd) as one:
-                for content, fds in _peeked(one.fileno()):
+                for content, fds in peeked(one.fileno()):
                     message = msgspec.json.decode(content, type=_Message)
                     known = newest.get(message.container)
                     if known is None or known[0].number < message.number:
@@ -368,29 +340,3 @@ def find(held: int) -> list[Found]:
     for left in found.values():
         left.job = found.get(left.facts.get(_OF, ""))
     return [*found.values()]
-
-
-def _peeked(held: int) -> list[tuple[bytes, list[int]]]:
-    """Return all messages of a socket, and duplicates of their descriptors."""
-    found = []
-    space = socket.CMSG_SPACE((_MOST + 3) * 4)
-    flags = socket.MSG_PEEK | socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-    with socket.socket(fileno=os.dup(held)) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, _PEEK_OFFSET, 0)
-        while True:
-            try:
-                content, ancillary, got, _ = sock.recvmsg(_LONGEST, space, flags)
-            except BlockingIOError:
-                break
-            if not content:
-                break
-            fds = array.array("i")
-            for level, kind, data in ancillary:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    fds.frombytes(data[: len(data) - len(data) % 4])
-            if got & socket.MSG_CTRUNC:
-                for fd in fds:
-                    os.close(fd)
-                raise OSError(24, "Too many open files")
-            found.append((content, [*fds]))
-    return found

@@ -1,0 +1,62 @@
+"""Messages with descriptors that wait in a socket, and are read without being taken out."""
+
+import array
+import os
+import resource
+import socket
+
+MOST = 250
+"""Descriptors of a message (SCM_MAX_FD is 253)."""
+
+_LONGEST = 1 << 18
+_PEEK_OFFSET = 42  # SO_PEEK_OFF: reads message after message, and leaves them there
+
+
+def put_in(sock: socket.socket, content: bytes, fds: list[int]) -> None:
+    """Put a message with descriptors into a socket.
+
+    Raises:
+        OSError: It does not fit; or too many descriptors of the user's are on their way, as many
+            as our limit of open files.
+    """
+    beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    for attempt in range(2):
+        try:
+            sock.sendmsg([content], beside, socket.MSG_DONTWAIT)
+            return
+        except OSError:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if attempt or soft == hard:
+                raise
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def drop_first(sock: socket.socket) -> None:
+    """Take the first message out; without room for them, its descriptors are closed."""
+    sock.recv(1, socket.MSG_DONTWAIT)
+
+
+def peeked(held: int) -> list[tuple[bytes, list[int]]]:
+    """Return all messages of a socket, and duplicates of their descriptors."""
+    found = []
+    space = socket.CMSG_SPACE((MOST + 3) * 4)
+    flags = socket.MSG_PEEK | socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+    with socket.socket(fileno=os.dup(held)) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, _PEEK_OFFSET, 0)
+        while True:
+            try:
+                content, ancillary, got, _ = sock.recvmsg(_LONGEST, space, flags)
+            except BlockingIOError:
+                break
+            if not content:
+                break
+            fds = array.array("i")
+            for level, kind, data in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    fds.frombytes(data[: len(data) - len(data) % 4])
+            if got & socket.MSG_CTRUNC:
+                for fd in fds:
+                    os.close(fd)
+                raise OSError(24, "Too many open files")
+            found.append((content, [*fds]))
+    return found
