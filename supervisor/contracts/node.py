@@ -3,6 +3,28 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
+from scrun.core.errors import EngineError
+
+
+class NotThere(EngineError):
+    """A file is not there on a node."""
+
+
+class ImageFile(msgspec.Struct, frozen=True):
+    """An image for nodes that do not see it.
+
+    Attributes:
+        file: The file here.
+        name: One that no other content has.
+        size: Its bytes.
+    """
+
+    file: str
+    name: str
+    size: int
+
 
 @runtime_checkable
 class OnNodes(Protocol):
@@ -46,10 +68,29 @@ class MountsImages(OnNodes, Protocol):
             By what.
 
         Raises:
+            NotThere: A node does not see one of them.
             EngineError: They cannot be mounted.
         """
         ...
 
+    async def send(
+        self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
+    ) -> list[list[str]]:
+        """Bring images to the nodes' own disks, where they stay until `unmount`, and longer.
+
+        Args:
+            images: The images.
+            limit: The most bytes of all images on a node; 0: any number.
+            say: Called with how many bytes have been sent, and how many there will be.
+
+        Returns:
+            Their paths, for each task.
+
+        Raises:
+            EngineError: They could not be sent.
+        """
+        ...
+
     async def unmount(self) -> None:
-        """Undo `mount`, if the container has not done so."""
+        """Undo `mount` and `send`, if the container has not done so."""
         ...

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -13,12 +13,14 @@ from scrun.supervisor.children.processes import ChildEnv
 from scrun.supervisor.core.nurseries import unwrapped
 from scrun.supervisor.log.journal import Journal
 from scrun.supervisor.nodes.dialing import Listener, Unreached
+from scrun.supervisor.nodes.ends import Source
 from scrun.supervisor.nodes.link import Broken, Link
 from scrun.supervisor.nodes.listening import NotReached, addresses
 from scrun.supervisor.nodes.messages import Ended, Event, Reply, Signal, decoded
 from scrun.supervisor.nodes.messages import Hello as Hello
 from scrun.supervisor.nodes.messages import ShimError as ShimError
 from scrun.supervisor.nodes.messages import ShimLost as ShimLost
+from scrun.supervisor.nodes.outgoing import Outgoing
 from scrun.supervisor.nodes.streams import ContainerStreams, Ends
 from scrun.supervisor.nodes.table import StreamTable
 from scrun.supervisor.shim.frames import (
@@ -134,11 +136,34 @@ class Shim:
             if begins:
                 self._targets.pop(target, None)
                 self._container_of.pop(target, None)
-            raise ShimError(error, reply.get("log", ""))
+            raise ShimError(error, reply.get("log", ""), unseen=bool(reply.get("unseen")))
         if begins:
             self._table.begin(fields.get("streams"))
         elif verb == "delete":
             self._forget(target)
+        return reply
+
+    async def send(
+        self, verb: str, opened: AbstractAsyncContextManager[Source], **fields: object
+    ) -> dict[str, Any]:
+        """Have it do something with a stream of bytes; see `call`.
+
+        Args:
+            verb: One of `supervisor.shim` that takes a `stream`.
+            opened: Where the bytes come from.
+            fields: Its other fields.
+        """
+        number = self._table.number()
+        outgoing = self._table.outgoing[number] = Outgoing(self._table.link, number)
+        try:
+            async with unwrapped() as nursery:
+                nursery.start_soon(outgoing.pump, opened)
+                await outgoing.opened.wait()
+                outgoing.begun.set()  # the call goes before
+                reply = await self.call(verb, stream=number, **fields)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._table.forget(number)
         return reply
 
     def name(self, kind: str) -> str:

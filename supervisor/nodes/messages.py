@@ -17,11 +17,13 @@ class ShimError(EngineError):
 
     Attributes:
         log: The log of the OCI runtime, as lines of JSON; "" if there is none.
+        unseen: Whether a file is not there on the node.
     """
 
-    def __init__(self, message: str, log: str = "") -> None:
+    def __init__(self, message: str, log: str = "", *, unseen: bool = False) -> None:
         super().__init__(printable(one_line(message)))
         self.log = log
+        self.unseen = unseen
 
 
 class ShimLost(EngineError):

@@ -85,6 +85,18 @@ twice.
              it would be done; error: it cannot be, with "unseen" true where a file is not there
     unmount  id
              {}: they are going, if they were there
+    fetch    id; name: of an image; size: its bytes; limit: the most bytes of all images on the
+             node's own disk, 0 for any number
+             {"path": …}: it is there, and stays until `leave`; {}: it is not, and nobody else has
+             it come: `receive` or `leave` follows; error: there is no room
+    serve    id, of a `fetch`; secret; peers: how many shims will come for it
+             {"addresses": list of [host, port]}: it listens there; before `receive`, if that is
+             to come: peers get what has come already
+    receive  id; stream, which brings it; or, from a peer, addresses, secret and patience, as for
+             `dial`
+             {"path": …}, when all of it is on the disk
+    leave    id
+             {}: it may be removed there; one that is not complete is
     delete   id
              {}: the container's processes are killed, its execs have ended, the runtime has
              forgotten it, its files are gone. Also ends a `create` or `start` that hangs. With
@@ -108,6 +120,9 @@ and two expressions of Python's or null: variables `NAME=VALUE` that the contain
 (`hides`), and those that the commands do not (`withheld`). "run" is called by `start`; the others
 as their names say, "kill" with SIGKILL, and "query" until it knows the container, and until that
 has ended, if its first process is not left to the shim. A terminal is made by the shim.
+
+**Images on the node** (`cache`) are for nodes that do not see the store of images. A peer's
+connection begins with the proof below, the peer as the shim; then come the image's bytes.
 
 **Connection.** The direct connection begins with a proof from both ends that they know the secret
 (`frames.proof`): the shim sends 32 random bytes, the supervisor 32 of its own, the shim

@@ -13,6 +13,7 @@ TOLD = (
 )
 """The signals that do not end the shim: the supervisor is told."""
 
+_STANDARD_ERROR = 2
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -70,13 +71,33 @@ class Children:
         Raises:
             OSError: The machine has no process left.
         """
-        # one that came before the program is there would find our handler, and be lost
+        own = os.environ if env is None else env
+        return self._fork(
+            lambda: self._become(command, stdio, place, own, passed, terminal, enter), ended
+        )
+
+    def fork(
+        self, work: "Callable[[], int]", ended: "Callable[[int], None]", kept: "Sequence[int]"
+    ) -> int:
+        """Do something that blocks in a process of its own; return its pid.
+
+        Args:
+            work: Does it; returns the exit status.
+            ended: Called with its wait status.
+            kept: Its descriptors; it gets no others of ours, whose ends somebody waits for.
+
+        Raises:
+            OSError: The machine has no process left.
+        """
+        return self._fork(lambda: _do(work, kept), ended)
+
+    def _fork(self, child: "Callable[[], None]", ended: "Callable[[int], None]") -> int:
+        # a signal that came before the child is ready would find our handler, and be lost
         before = signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)
         try:
             pid = os.fork()
             if pid == 0:
-                own = os.environ if env is None else env
-                self._become(command, stdio, place, own, passed, terminal, enter)
+                child()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._waiting[pid] = ended
@@ -94,11 +115,7 @@ class Children:
     ) -> None:
         """Be the program, in the child; never returns."""
         try:
-            signal.set_wakeup_fd(-1)  # the pipe is the parent's, too
-            os.setsid()
-            for number in (signal.SIGPIPE, signal.SIGXFSZ, *TOLD):  # the first ones by Python
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
+            _be_apart((signal.SIGPIPE, signal.SIGXFSZ))  # by Python
             if enter is not None:  # before: it changes the directory
                 enter()
             if place is not None:
@@ -158,6 +175,40 @@ class Children:
                 ended(status)
             elif self._expected:
                 self._unclaimed[pid] = status
+
+
+def _be_apart(more: "Sequence[int]" = ()) -> None:
+    """Lead a session, in a child, and have signals end it.
+
+    Args:
+        more: Further signals.
+    """
+    signal.set_wakeup_fd(-1)  # the pipe is the parent's, too
+    os.setsid()
+    for number in (*more, *TOLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
+
+
+def _do(work: "Callable[[], int]", kept: "Sequence[int]") -> None:
+    """Do something in a child; never returns."""
+    status = 1
+    try:
+        _be_apart()
+        for name in os.listdir("/proc/self/fd"):
+            fd = int(name)
+            if fd > _STANDARD_ERROR and fd not in kept:
+                try:
+                    os.close(fd)
+                except OSError:  # it was the one that listed them
+                    pass
+        status = work()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 def exit_status(status: int) -> int:

@@ -47,7 +47,7 @@ def make_directory(env: "Mapping[str, str]") -> Directory:
         OSError: It cannot be made anywhere.
     """
     first = None
-    for folder in _folders(env):
+    for folder in folders(env):
         try:
             return _make_in(folder)
         except OSError as error:
@@ -55,7 +55,8 @@ def make_directory(env: "Mapping[str, str]") -> Directory:
     raise first or FileNotFoundError(2, "No folder for temporary files")
 
 
-def _folders(env: "Mapping[str, str]") -> "Iterator[str]":
+def folders(env: "Mapping[str, str]") -> "Iterator[str]":
+    """Return where files of ours may be, the best place first, one in memory the second."""
     own = env.get("TMPDIR", "")
     yield own if own.startswith("/") else "/tmp"
     yield from _ELSEWHERE
@@ -100,7 +101,7 @@ def others(env: "Mapping[str, str]", own: str) -> "list[str]":
         own: The directory that is not meant.
     """
     start, found = f"scrun-{os.geteuid()}-", []
-    for folder in {*_folders(env), "/tmp"}:
+    for folder in {*folders(env), "/tmp"}:
         try:
             names = os.listdir(folder)
         except OSError:

@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .cache import Cache
     from .containers import Containers, Reply
     from .streams import Streams
 
@@ -65,6 +66,8 @@ class Shim:
         self._conf = ("", 0)
         self._containers: Containers | None = None
         self._streams: Streams | None = None
+        self._cache: Cache | None = None
+        self._address = ""  # as the supervisor reaches us
 
     def run(self) -> int:
         """Run to the end; return the exit status."""
@@ -235,6 +238,8 @@ class Shim:
                 assert self._containers is not None
                 self._containers.images.unmount(call["id"])
                 reply({})
+            elif verb in ("fetch", "serve", "receive", "leave"):
+                getattr(self._images_here(), verb)(call, reply)
             elif verb in ("create", "start", "signal", "exec", "resize", "delete"):
                 getattr(self._containers, verb)(call, reply)
             else:
@@ -242,6 +247,14 @@ class Shim:
         except Exception as error:
             text = str(error) if isinstance(error, (OSError, ValueError)) else ""
             reply({"error": text or f"{type(error).__name__}: {error}"})
+
+    def _images_here(self) -> "Cache":
+        if self._cache is None:
+            from .cache import Cache
+
+            assert self._streams is not None
+            self._cache = Cache(self._loop, self._children, self._streams, self._address)
+        return self._cache
 
     def _run_script(self, call: "dict[str, Any]", reply: "Reply") -> None:
         from .scripts import Script
@@ -276,6 +289,7 @@ class Shim:
 
         self._patience = float(call.get("alone", _ALONE))
         sock = dial(call["addresses"], bytes.fromhex(call["secret"]), call["patience"])
+        self._address = sock.getsockname()[0]
         return sock.detach()
 
     def _use(self, fd: int, lasts: bool = True) -> None:
@@ -313,6 +327,8 @@ class Shim:
 
     def _end(self) -> None:
         """Kill and delete what was made, and remove the directory."""
+        if self._cache is not None:
+            self._cache.leave_all()
         self._kill_all()
         if self._containers is not None:
             try:

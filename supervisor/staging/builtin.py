@@ -11,7 +11,7 @@ from scrun.core.errors import EngineError, StagingError
 from scrun.core.paths import real_id
 from scrun.supervisor.contracts.engine import Job
 from scrun.supervisor.contracts.neighbours import SharesNamespaces
-from scrun.supervisor.contracts.node import MountsImages, OnNodes
+from scrun.supervisor.contracts.node import ImageFile, MountsImages, NotThere, OnNodes
 from scrun.supervisor.contracts.staged import Staged
 from scrun.supervisor.contracts.stager import Leftover, Submission
 from scrun.supervisor.core.threads import in_thread
@@ -22,13 +22,14 @@ from scrun.supervisor.staging.image_store import images_for
 from scrun.supervisor.staging.overlaid import Overlays
 from scrun.supervisor.staging.overlay_options import Unusable
 from scrun.supervisor.staging.owner import owner_of
-from scrun.supervisor.staging.packing import Mounter
+from scrun.supervisor.staging.packing import Mounter, NotSeen
 from scrun.supervisor.staging.staged_bundle import (
     clean,
     directory_for,
     stage_in,
     stage_out,
 )
+from scrun.supervisor.staging.stored import progress
 
 plugin_type = "stage/builtin"
 plugin_name = "Built-in policy"
@@ -100,7 +101,7 @@ class BuiltIn:
                 images,
                 wanted=wanted,
                 tasks=job.separate_tasks,
-                mounter=_mounter(job) if isinstance(job, MountsImages) else None,
+                mounter=self._mounter(job) if isinstance(job, MountsImages) else None,
             )
         elif wanted and not target.elsewhere:
             overlays = Overlays(_ask_here, cache, keeps=False)
@@ -137,6 +138,37 @@ class BuiltIn:
                     await job.unmount()
                 await in_thread(stage_out, directory, abandon=True)
 
+    def _mounter(self, job: MountsImages) -> Mounter:
+        shown = ""
+
+        def say(count: int, total: int) -> None:
+            nonlocal shown
+            if (text := progress(count, total)) != shown:
+                shown = text
+                self._request.journal.live(f"image: {text} sent to the node")
+
+        async def mount(files: Sequence[tuple[str, str]]) -> str:
+            try:
+                with trio.fail_after(_ANSWER):
+                    return await job.mount(files)
+            except NotThere as error:
+                raise NotSeen(str(error)) from error
+            except (EngineError, trio.TooSlowError) as error:
+                raise Unusable(str(error) or f"no answer in {_ANSWER:g} s") from error
+
+        async def send(images: Sequence[ImageFile]) -> list[str]:
+            try:
+                [paths] = await job.send(images, self._all_settings.images.node_size << 20, say)
+            except EngineError as error:
+                raise Unusable(f"could not be sent to the node: {error}") from error
+            return paths
+
+        return Mounter(
+            lambda files: trio.from_thread.run(mount, files),
+            lambda images: trio.from_thread.run(send, images),
+            lambda: trio.from_thread.run(job.unmount),
+        )
+
 
 async def _ask(job: OnNodes, script: str) -> list[str]:
     """Run a script on a container's nodes.
@@ -150,20 +182,6 @@ async def _ask(job: OnNodes, script: str) -> list[str]:
     except (EngineError, trio.TooSlowError) as error:
         why = str(error) or f"no answer in {_ANSWER:g} s"
         raise Unusable(f"may not be on the node, which cannot be asked: {why}") from error
-
-
-def _mounter(job: MountsImages) -> Mounter:
-    async def mount(files: Sequence[tuple[str, str]]) -> str:
-        try:
-            with trio.fail_after(_ANSWER):
-                return await job.mount(files)
-        except (EngineError, trio.TooSlowError) as error:
-            raise Unusable(str(error) or f"no answer in {_ANSWER:g} s") from error
-
-    return Mounter(
-        lambda files: trio.from_thread.run(mount, files),
-        lambda: trio.from_thread.run(job.unmount),
-    )
 
 
 def _ask_here(script: str) -> list[str]:

@@ -286,7 +286,7 @@ class Layout:
         """Return how the node tries the mount with the most layers."""
         lower = max(self.options.values(), key=lambda words: len(words[0]), default=[""])[0]
         rootless = self._rootfs.rootless
-        store = self._stored.folder if self._stored else None
+        store = self._stored.folder if self._stored and self._stored.is_seen else None
         return Trial(
             self._directory, lower, self._layers, self._packed, rootless=rootless, store=store,
             read_only=self._read_only, on_node=on_node, several=self._rootfs.tasks > 1,

@@ -192,11 +192,11 @@ def _laid_out(
             unseen |= stored.unpack(str(error))
         except Unseen as error:
             _give_up(overlays, places, rootfs)
-            if unseen or stored is None:
+            if stored is None or (unseen and (error.store or not stored.is_seen)):
                 raise
             if not error.store:
-                raise Unusable(f"{error}; nor is the store of images, {stored.path}") from error
-            unseen = error.layers
+                stored.send(str(error))
+            unseen |= error.layers
         except Refused:
             _give_up(overlays, places, rootfs)
             if on_node or not may_be_on_node:
@@ -226,7 +226,9 @@ def _why_no_images(rootfs: Rootfs, owners: bool) -> str:
 def _way(stored: StoredLayers | None, layout: Layout) -> str:
     if stored is None or not layout.from_store:
         return ""
-    return stored.packing.way if layout.images else stored.packing.why_not
+    if not layout.images:
+        return stored.packing.why_not
+    return stored.packing.way + ", after they were sent to the node" * stored.packing.sent
 
 
 def _give_up(overlays: Overlays, places: Sequence[str], rootfs: Rootfs) -> None:

@@ -7,11 +7,13 @@ node has to mount it, which the shim does (`supervisor.contracts.node.MountsImag
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from scrun.supervisor.contracts.node import ImageFile
 from scrun.supervisor.staging.overlay_options import Unusable
 
 if TYPE_CHECKING:
@@ -32,16 +34,23 @@ class NotMounted(Unusable):
     """The node could not mount an image."""
 
 
+class NotSeen(Unusable):
+    """The node does not see an image."""
+
+
 class Mounter(msgspec.Struct, frozen=True):
     """How a container's node mounts images.
 
     Attributes:
         mount: Mounts images on directories, for the container and for what the node is asked;
-            returns by what. Without any it only tells. Raises Unusable.
-        unmount: Undoes it.
+            returns by what. Without any it only tells. Raises Unusable; NotSeen if one is not
+            there.
+        send: Brings images to the node, and returns where they are there. Raises Unusable.
+        unmount: Undoes both.
     """
 
     mount: Callable[[Sequence[tuple[str, str]]], str]
+    send: Callable[[Sequence[ImageFile]], list[str]]
     unmount: Callable[[], None]
 
 
@@ -52,6 +61,7 @@ class Packing:
         way: By what the node mounts images; "" if it was not asked, or cannot.
         why_not: Why copies are directories, though they were to be images; "" if they are not.
         tool: The program that makes images.
+        sent: Whether they were sent to the node, which does not see them.
     """
 
     def __init__(self, mounter: Mounter | None, wanted: ImageFormat, why_not: str) -> None:
@@ -67,6 +77,7 @@ class Packing:
         self.way = ""
         self.tool = tool()
         self._decided = False
+        self.sent = False
 
     @property
     def is_possible(self) -> bool:
@@ -125,7 +136,13 @@ class Packing:
         """
         assert self._mounter is not None
         try:
-            self._mounter.mount(files)
+            try:
+                self._mounter.mount(files)
+            except NotSeen:
+                self.sent = True
+                there = self._mounter.send([_described(file) for file, _ in files])
+                points = [point for _, point in files]
+                self._mounter.mount(list(zip(there, points, strict=True)))
         except Unusable as error:
             raise NotMounted(str(error)) from error
 
@@ -134,3 +151,14 @@ class Packing:
         if self._mounter is not None and self.way:
             with contextlib.suppress(Unusable):
                 self._mounter.unmount()
+
+
+def _described(file: str) -> ImageFile:
+    """Name an image of the store by its key, and by when it was made."""
+    try:
+        status = os.stat(file)
+    except OSError as error:
+        raise Unusable(f"{file}: {error.strerror}") from error
+    key = os.path.basename(os.path.dirname(file))
+    name = f"{key}.{status.st_size:x}-{status.st_mtime_ns:x}"
+    return ImageFile(file, name, status.st_size)

@@ -40,6 +40,12 @@ _FORMAT = 1
 _GIB = 1 << 30
 
 
+def progress(done: int, total: int) -> str:
+    """Say how many of the bytes of an image there are; 0: it is not known how many it has."""
+    of = f" of {max(total, done) / _GIB:.1f}" if total else ""
+    return f"{done / _GIB:.1f}{of} GiB"
+
+
 class Full(Unusable):
     """There is no room for a copy."""
 
@@ -89,6 +95,7 @@ class StoredLayers:
         there: The copies that were found or made, by the numbers of their layers.
         packed: The numbers of those that are squashfs images.
         packing: Whether they may be that.
+        is_seen: Whether the node sees the store; else it has squashfs images sent.
     """
 
     def __init__(
@@ -118,6 +125,7 @@ class StoredLayers:
         self.there: dict[int, str] = {}
         self.packed: set[int] = set()
         self.packing = packing
+        self.is_seen = True
         if images.also or os.path.isdir(images.path):
             self._find()
 
@@ -144,7 +152,8 @@ class StoredLayers:
         for number, content in enumerate(self._contents()):
             if content is None:
                 continue
-            for packed in (False, True):  # a directory is there without more
+            # a directory is there without more, if it is seen
+            for packed in (False, True) if self.is_seen else (True,):
                 key = self._key(content, packed=packed)
                 if entry := find_elsewhere(self._images.also, key):
                     if not packed or (self.packing.is_possible and is_plain(entry.directory)):
@@ -171,6 +180,24 @@ class StoredLayers:
             self._take(number, entry.directory, packed=packed)
         return entry is not None
 
+    def send(self, why: str) -> None:
+        """Have squashfs images sent to the node, which does not see the store.
+
+        Args:
+            why: What the node said.
+
+        Raises:
+            Unusable: There can be none.
+        """
+        unseen = f"{why}; nor is the store of images, {self.path}"
+        if not self.packing.is_possible:
+            why_not = self.packing.why_not or "[images] format is files"
+            raise Unusable(f"{unseen}, nor can images be sent: {why_not}")
+        self.is_seen = False
+        self.there.clear()
+        self.packed.clear()
+        self._find()
+
     def unpack(self, why: str) -> frozenset[int]:
         """Do without squashfs images, which the node could not mount; return whose these were.
 
@@ -178,6 +205,8 @@ class StoredLayers:
             Unusable: Nothing else is wanted.
         """
         self.packing.give_up(why)
+        if not self.is_seen:
+            raise Unusable(why)
         numbers = frozenset(self.packed)
         self.packed.clear()
         for number in numbers:
@@ -211,6 +240,8 @@ class StoredLayers:
                 except Unusable as error:
                     self.packing.give_up(str(error))
             if number not in self.there:
+                if not self.is_seen:
+                    raise Unusable(f"cannot be sent to the node: {self.packing.why_not}")
                 self._have(store, number, content, progress, packed=False)
             progress.add(content.size)
         if wanted:
@@ -306,9 +337,7 @@ class _Progress:
 
     def at(self, count: int) -> str:
         """Show that so many bytes of a layer are copied; return what others may show."""
-        done = (self._before + count) / _GIB
-        of = f" of {max(self._total, self._before + count) / _GIB:.1f}" if self._total else ""
-        text = f"{done:.1f}{of} GiB"
+        text = progress(self._before + count, self._total)
         self.show(text)
         return text
 

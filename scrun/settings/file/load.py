@@ -211,6 +211,8 @@ class Images(msgspec.Struct, frozen=True):
         fresh: Seconds for which a tag names what it named when it was last looked up.
         format: What copies of engines' layers are: `squashfs`, an image in one file, which the
             shim mounts on the node; `files`, a directory; `auto`, an image if it can be one.
+        node_size: The most MiB of images on a node's own disk, in TMPDIR or /tmp: where nodes do
+            not see the store, they are sent there. 0: no limit.
     """
 
     store: Path | None = None
@@ -218,6 +220,7 @@ class Images(msgspec.Struct, frozen=True):
     also: tuple[Path, ...] = ()
     fresh: Seconds = 3600
     format: ImageFormat = "auto"
+    node_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 20480
 
 
 class Lua(msgspec.Struct, frozen=True):

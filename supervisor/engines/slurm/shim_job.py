@@ -15,6 +15,7 @@ from scrun.model.states import Ending, killed, taken
 from scrun.settings.slurm.versions import Features
 from scrun.supervisor.children.node_scripts import BY_MOUNTS, signal_script
 from scrun.supervisor.contracts.engine import Call, JobRequest, NodeAnswer, Program, Session, Step
+from scrun.supervisor.contracts.node import ImageFile, NotThere
 from scrun.supervisor.core.nurseries import until, unwrapped
 from scrun.supervisor.engines.failures import NotMade, create_and_run
 from scrun.supervisor.engines.slurm.allocation import Held
@@ -33,6 +34,7 @@ from scrun.supervisor.engines.slurm.shim_step import ShimStep
 from scrun.supervisor.engines.slurm.tools import Tools, of_a_container
 from scrun.supervisor.nodes.connection import Shim, ShimError, ShimLost
 from scrun.supervisor.nodes.lasting import LastingEnds
+from scrun.supervisor.nodes.spreading import Receiver, Spreading
 from scrun.supervisor.nodes.streams import ContainerStreams
 
 _PATIENCE = 10.0
@@ -78,6 +80,7 @@ class ShimJob(SlurmJob):
         self._streams: ContainerStreams | None = None
         self._site: SiteContainer | None = None
         self._images = ""
+        self._sent: Spreading | None = None
 
     def _step_of(self, shims: JobShim) -> ShimStep:
         return shims.step()
@@ -346,9 +349,23 @@ class ShimJob(SlurmJob):
         if self._request.joins and real_id("uid"):
             raise EngineError("it shares the namespaces of another container")
         name = shim.name("images") if files else ""
-        reply = await shim.call("mount", id=name, files=files)
+        try:
+            reply = await shim.call("mount", id=name, files=files)
+        except ShimError as error:
+            if error.unseen:
+                raise NotThere(str(error)) from None
+            raise
         self._images = name
         return str(reply["way"])
+
+    async def send(
+        self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
+    ) -> list[list[str]]:
+        """See `supervisor.contracts.node.MountsImages`."""
+        if self._sent is None:
+            receiver = Receiver(self._node, await self._shim_step.shim())
+            self._sent = Spreading([receiver], peers=False)
+        return await self._sent.send(images, limit, say)
 
     async def unmount(self) -> None:
         """See `supervisor.contracts.node.MountsImages`."""
@@ -357,6 +374,8 @@ class ShimJob(SlurmJob):
             with suppress(EngineError), trio.move_on_after(_PATIENCE):
                 shim = await self._shim_step.shim()
                 await shim.call("unmount", id=name)
+        if self._sent is not None:
+            await self._sent.leave()
 
     def resized(self) -> None:
         """Pass on a new size of the terminal."""

@@ -306,22 +306,32 @@ HIDDEN = 'mount --bind "$0" "$1" && shift && exec "$@"'
 
 @contextlib.contextmanager
 def hidden_store(
-    settings: str = "", user: User | None = None, storage: str = "overlay"
+    settings: str = "",
+    user: User | None = None,
+    storage: str = "overlay",
+    images_in: str = "images",
 ) -> Iterator[Podman]:
-    """podman, whose storage is a mount in its own mount namespace."""
+    """podman, whose storage is a mount in its own mount namespace.
+
+    Args:
+        settings: More of scrun.toml.
+        user: Whose it is.
+        storage: podman's driver.
+        images_in: Where the store of images is; below `s` the nodes do not see it, either.
+    """
     site = Site("slurm", user or ordinary())
     hidden, store = site.base / "hidden", site.base / "s"
     for folder in (hidden, store):
         folder.mkdir()
         site.user.give(folder)
     before = ("unshare", "--mount", "sh", "-c", HIDDEN, str(hidden), str(store))
-    images = f'[images]\nstore = "{site.base}/images"\n'
+    images = f'[images]\nstore = "{site.base}/{images_in}"\n'
     log = f'[log]\nfile = "{site.base / LOG}"\n'
     try:
         with Podman(site, log + images + settings, before, storage) as podman:
             yield podman
             # files of subordinate ids
-            podman.run("unshare", "rm", "-rf", f"{site.base}/images")
+            podman.run("unshare", "rm", "-rf", f"{site.base}/{images_in}")
     finally:
         site.close()
 

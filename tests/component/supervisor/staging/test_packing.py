@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from scrun.supervisor.contracts.node import ImageFile
 from scrun.supervisor.staging.image_store import copying
 from scrun.supervisor.staging.overlay_options import Unusable
-from scrun.supervisor.staging.packing import Mounter
+from scrun.supervisor.staging.packing import Mounter, NotSeen
 from scrun.supervisor.staging.staged_bundle import stage_out
 from scrun.supervisor.staging.stored import NO_ROOM, PACK
 from tests.component.supervisor.staging.test_copy_layer import odd
@@ -28,18 +29,23 @@ DIRECTORIES = "root: the node mounts copies of the layers of "
 
 
 class Node:
-    """A node, whose shim mounts images; it does not see the engine's layers."""
+    """A node, whose shim mounts images; it does not see the engine's layers, nor some folders."""
 
-    def __init__(self, image: Image, tmp_path: Path) -> None:
+    def __init__(self, image: Image, tmp_path: Path, *also: Path) -> None:
         image.mounted()
-        hidden = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"')
-        place = (*hidden, str(image.store), *PURE_V2)
+        place: tuple[str, ...] = PURE_V2
+        for folder in (image.store, *also):
+            folder.mkdir(exist_ok=True)
+            hidden = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"')
+            place = (*hidden, str(folder), *place)
         self.shim = Shim(tmp_path, root(), {"TMPDIR": str(tmp_path)}, place=place)
         self.images = ""
         self.mounts = 0
         self.fails = ""
         image.format = "auto"
-        image.mounter = Mounter(self.mount, self.unmount)
+        self.sent: list[str] = []
+        self.limit = 0
+        image.mounter = Mounter(self.mount, self.send, self.unmount)
         image.node = self.ask
 
     def mount(self, files: Sequence[tuple[str, str]]) -> str:
@@ -49,9 +55,25 @@ class Node:
         if files and self.fails:
             raise Unusable(self.fails)
         if "error" in reply:
-            raise Unusable(reply["error"])
+            raise (NotSeen if reply.get("unseen") else Unusable)(reply["error"])
         self.images = name
         return str(reply["way"])
+
+    def send(self, images: Sequence[ImageFile]) -> list[str]:
+        return [self._send(f"image-{number}", image) for number, image in enumerate(images)]
+
+    def _send(self, one: str, image: ImageFile) -> str:
+        words = {"name": image.name, "size": image.size, "limit": self.limit}
+        reply = self.shim.call("fetch", id=one, **words)
+        if not reply:
+            self.sent.append(image.name)
+            [stream] = self.shim.streams("image").values()
+            number = self.shim.ask("receive", id=one, stream=stream)
+            self.shim.write(stream, Path(image.file).read_bytes())
+            reply = self.shim.answer(number)
+        if "error" in reply:
+            raise Unusable(reply["error"])
+        return str(reply["path"])
 
     def unmount(self) -> None:
         self.shim.call("unmount", id=self.images)
@@ -164,6 +186,52 @@ def test_a_tool_that_fails(image: Image, node: Node, tmp_path: Path) -> None:
     staged = image.stage()
     assert staged.image == "squashfs"
     assert made(image) == ["rootfs", "rootfs.sqfs"]
+
+
+@pytest.fixture
+def far(image: Image, tmp_path: Path) -> Iterator[Node]:
+    """A node that does not see the store of images, either."""
+    one = Node(image, tmp_path, image.images)
+    yield one
+    one.shim.end()
+
+
+def test_images_are_sent_where_the_store_is_not_seen(image: Image, far: Node) -> None:
+    for again in (False, True):
+        staged = image.stage()
+        assert staged.image == "squashfs"
+        way = "squashfs, after they were sent to the node"
+        assert staged.notes[1] == f"root: the images are mounted by {way}"
+        assert seen(image, far).split() == ["bin", "empty", "etc", "lib", "usr", "new", "755"]
+        assert made(image) == ["rootfs.sqfs"] * 2
+        assert len(far.sent) == 2
+        far.unmount()
+        if not again:
+            stage_out(str(image.staged))
+
+
+def test_directories_of_a_store_that_is_not_seen_are_of_no_use(image: Image, far: Node) -> None:
+    image.format = "files"
+    image.hidden(image.store)
+    assert image.stage().image == "store"
+    stage_out(str(image.staged))
+    image.format, image.node = "auto", far.ask
+    assert image.stage().image == "squashfs"
+    assert made(image) == ["rootfs"] * 2 + ["rootfs.sqfs"] * 2
+
+
+def test_what_cannot_be_sent(image: Image, far: Node) -> None:
+    far.limit = 1
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert "no room for 0 MiB on the node" in staged.notes[0]
+    far.unmount()
+    stage_out(str(image.staged))
+    image.format = "files"
+    staged = image.stage()
+    assert staged.image == "copy"
+    assert "nor is the store of images" in staged.notes[0]
+    assert "[images] format" in staged.notes[0]
 
 
 def packing(layer: Path, image: Path, *how: str) -> list[str]:

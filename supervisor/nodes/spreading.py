@@ -1,0 +1,204 @@
+"""Sends images to nodes that do not see them: once, and then from node to node.
+
+The nodes are a tree: the first has it from us, or has it already, and each passes it on to two,
+while it still comes. Who gets it from no other node gets it from us.
+"""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+import trio
+
+from scrun.core.errors import EngineError, described
+from scrun.supervisor.contracts.node import ImageFile
+from scrun.supervisor.core.nurseries import unwrapped
+from scrun.supervisor.core.threads import in_thread
+from scrun.supervisor.nodes.connection import Shim, ShimError
+from scrun.supervisor.nodes.files import RegularFile
+
+_PEERS = 2
+_PATIENCE = 10.0
+_SECRET = 32
+
+
+class Receiver(msgspec.Struct, frozen=True):
+    """A shim that is to have images.
+
+    Attributes:
+        node: Its node.
+        shim: The shim.
+    """
+
+    node: str
+    shim: Shim
+
+
+class Spreading:
+    """The images that some shims use."""
+
+    def __init__(self, receivers: Sequence[Receiver], *, peers: bool) -> None:
+        """Have none yet.
+
+        Args:
+            receivers: The shims.
+            peers: Whether nodes may pass them on to one another.
+        """
+        self._receivers = receivers
+        self._peers = peers
+        self._held: list[tuple[Shim, str]] = []
+
+    async def send(
+        self, images: Sequence[ImageFile], limit: int, say: Callable[[int, int], None]
+    ) -> list[list[str]]:
+        """Send images, as far as they are not there.
+
+        Args:
+            images: The images.
+            limit: The most bytes of images on each node; 0: any number.
+            say: Called with how many bytes have been sent, and how many there will be.
+
+        Returns:
+            Their paths, for each shim.
+
+        Raises:
+            EngineError: One could not be sent; `leave` undoes the rest.
+        """
+        found: list[list[str]] = [[] for _ in self._receivers]
+        total = sum(image.size for image in images)
+        before = 0
+        for image in images:
+
+            def tell(count: int, before: int = before) -> None:
+                say(before + count, total)
+
+            there = await self._send(image, limit, tell)
+            for paths, receiver in zip(found, self._receivers, strict=True):
+                paths.append(there[receiver.node])
+            before += image.size
+        return found
+
+    async def _send(
+        self, image: ImageFile, limit: int, say: Callable[[int], None]
+    ) -> dict[str, str]:
+        """Send one; return its path by node."""
+        first = {receiver.node: receiver for receiver in reversed(self._receivers)}
+        nodes = [_Node(self._held, each) for each in first.values()]
+        await _all([(node.fetch, image, limit) for node in nodes])
+        those = [node for node in nodes if not node.path]
+        if those:
+            has = [node for node in nodes if node.path][:1]
+            await self._pass_on([*has, *those], image, say)
+        others = [each for each in self._receivers if each is not first[each.node]]
+        await _all([(_Node(self._held, each).fetch, image, limit) for each in others])
+        return {node.receiver.node: node.path for node in nodes}
+
+    async def _pass_on(
+        self, nodes: "Sequence[_Node]", image: ImageFile, say: Callable[[int], None]
+    ) -> None:
+        """Have each node get it from the one above it, and the first from us, if it has not."""
+        if not self._peers:
+            await _all([(node.receive, image, say) for node in nodes if not node.path])
+            return
+        secret = os.urandom(_SECRET).hex()
+        below = {at: nodes[_PEERS * at + 1 : _PEERS * (at + 1) + 1] for at in range(len(nodes))}
+        await _all([(nodes[at].serve, secret, below[at]) for at in below if below[at]])
+        await _all([(node.receive, image, say) for node in nodes if not node.path])
+
+    async def leave(self) -> None:
+        """Have the shims use them no longer; what has not come as a whole goes."""
+        held, self._held = self._held, []
+        for shim, name in held:
+            with suppress(EngineError), trio.move_on_after(_PATIENCE):
+                await shim.call("leave", id=name)
+
+
+class _Node:
+    """A node, and an image.
+
+    Attributes:
+        receiver: Its shim.
+        path: Where the image is there; "" as long as it is not.
+    """
+
+    def __init__(self, held: list[tuple[Shim, str]], receiver: Receiver) -> None:
+        self.receiver = receiver
+        self.path = ""
+        self._name = receiver.shim.name("image")
+        self._held = held
+        self._from: dict[str, object] = {}
+
+    async def fetch(self, image: ImageFile, limit: int) -> None:
+        """Ask whether it is there; if not, it is ours to send."""
+        self._held.append((self.receiver.shim, self._name))
+        reply = await self._call("fetch", name=image.name, size=image.size, limit=limit)
+        self.path = str(reply.get("path", ""))
+
+    async def serve(self, secret: str, below: "Sequence[_Node]") -> None:
+        """Have it pass the image on."""
+        reply = await self._call("serve", secret=secret, peers=len(below))
+        for node in below:
+            node._from = {**reply, "secret": secret, "patience": _PATIENCE}
+            del node._from["call"]
+
+    async def receive(self, image: ImageFile, say: Callable[[int], None]) -> None:
+        """Have it get the image, from the node above or from us."""
+        if self._from:
+            with suppress(ShimError):
+                self.path = (await self._call("receive", **self._from))["path"]
+                return
+        opened = _opened(image.file, say)
+        reply = await self.receiver.shim.send("receive", opened, id=self._name)
+        self.path = str(reply["path"])
+
+    async def _call(self, verb: str, **fields: object) -> dict[str, Any]:
+        return await self.receiver.shim.call(verb, id=self._name, **fields)
+
+
+class _File(RegularFile):
+    """An image, which is read from its beginning, and counted."""
+
+    def __init__(self, fd: int, say: Callable[[int], None]) -> None:
+        super().__init__(fd)
+        self._count = 0
+        self._say = say
+
+    async def read_into(self, room: memoryview, offsets: object = None) -> int:
+        count = await super().read_into(room)
+        self._count += count
+        self._say(self._count)
+        return count
+
+
+@asynccontextmanager
+async def _opened(path: str, say: Callable[[int], None]) -> AsyncIterator[_File]:
+    try:
+        fd = await in_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise EngineError(described(error)) from error
+    with _File(fd, say) as file:
+        yield file
+
+
+async def _all(calls: Sequence[tuple[Any, ...]]) -> None:
+    """Call several at once.
+
+    Raises:
+        EngineError: One failed; the others are cancelled.
+    """
+    errors: list[EngineError] = []
+    async with unwrapped() as nursery:
+
+        async def one(do: Callable[..., Awaitable[None]], *words: object) -> None:
+            try:
+                await do(*words)
+            except EngineError as error:
+                errors.append(error)
+                nursery.cancel_scope.cancel()
+
+        for call in calls:
+            nursery.start_soon(one, *call)
+    if errors:
+        raise errors[0]

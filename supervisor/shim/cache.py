@@ -1,0 +1,286 @@
+"""Images on the node's own disk, for nodes that do not see the store of images.
+
+::
+
+    TMPDIR/scrun-images-UID/    0700
+      NAME                      an image, complete; its time is that of the last use
+      NAME.part                 comes just now
+
+Whoever has one come has an exclusive lock of its file; whoever uses one has a shared one. So a
+killed shim leaves nothing that is used, and what is used is not removed.
+"""
+
+import _socket as socket  # without its enums, which take some ms
+import fcntl
+import os
+import signal
+
+from .courier import WHOLE, Courier
+from .files import remove_file
+from .listen import listen
+from .locks import is_at, lock
+from .loop import READ
+from .processes import kill_quietly
+from .room import PART, folder_of_images, make_room
+from .words import Refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .children import Children
+    from .containers import Reply
+    from .loop import Loop
+    from .streams import Streams
+
+_WORDS = 4096
+
+
+class Cache:
+    """What this shim has of them."""
+
+    def __init__(
+        self, loop: "Loop", children: "Children", streams: "Streams", address: str
+    ) -> None:
+        """Have none.
+
+        Args:
+            loop: What waits.
+            children: What starts and reaps.
+            streams: What brings images from the supervisor.
+            address: Ours, as others may reach it; "" if it is not known.
+        """
+        self._address = address
+        self.loop, self.children, self.streams = loop, children, streams
+        self._had: dict[str, Image] = {}
+
+    def fetch(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Reply with an image's path; or, once nobody else has it come, without.
+
+        Raises:
+            Refused: There is no place for it.
+            OSError: Likewise.
+        """
+        name = call["name"]
+        if "/" in name or name.startswith("."):
+            raise Refused(f"{name}: is no name of an image")
+        path = os.path.join(folder_of_images(), name)
+        image = self._had[call["id"]] = Image(self, path, call["size"], call["limit"])
+        image.begin(reply)
+
+    def serve(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Pass an image on to peers that know a secret; reply with where."""
+        image = self._of(call)
+        port = image.serve(bytes.fromhex(call["secret"]), call["peers"])
+        hosts = [host for host in (self._address, os.uname().nodename) if host]
+        reply({"addresses": [[host, port] for host in hosts]})
+
+    def receive(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Take an image from a stream or from a peer; reply with its path, once all has come."""
+        self._of(call).receive(call, reply)
+
+    def leave(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Use it no longer, or have it come no longer."""
+        image = self._had.pop(call["id"], None)
+        if image is not None:
+            image.leave()
+        reply({})
+
+    def leave_all(self) -> None:
+        """Leave all: the shim ends."""
+        for image in self._had.values():
+            image.leave()
+
+    def _of(self, call: "dict[str, Any]") -> "Image":
+        if call["id"] not in self._had:
+            raise Refused(f"there is no image {call['id']}")
+        return self._had[call["id"]]
+
+
+class Image:
+    """One that a container uses, or is to."""
+
+    def __init__(self, cache: Cache, path: str, size: int, limit: int) -> None:
+        """Know it; nothing is done yet."""
+        self._listener: socket.socket | None = None
+        self._cache = cache
+        self._path, self._part = path, path + PART
+        self._size, self._limit = size, limit
+        self._fd = -1
+        self._comes = self._whole = self._over = False
+        self._secret = b""
+        self._peers = 0
+        self._pid = 0  # of who waits for the lock, or carries it
+
+    def begin(self, reply: "Reply") -> None:
+        """Reply with its path if it is there; without, as soon as it may come."""
+        try:
+            self._look(reply)
+        except (OSError, Refused) as error:
+            self.leave()
+            reply({"error": str(error)})
+
+    def _look(self, reply: "Reply") -> None:
+        try:
+            self._fd = os.open(self._path, os.O_RDONLY)
+        except FileNotFoundError:
+            pass
+        else:
+            if not lock(self._fd, fcntl.LOCK_SH):  # it is being published, or removed
+                self._wait(reply)
+                return
+            if is_at(self._fd, self._path) and os.fstat(self._fd).st_size == self._size:
+                os.utime(self._path)
+                self._whole = True
+                reply({"path": self._path})
+                return
+            self._close()
+        self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT, 0o600)
+        if not lock(self._fd, fcntl.LOCK_EX):
+            self._wait(reply)
+        elif not is_at(self._fd, self._part):  # it is complete, or was given up
+            self._close()
+            self._look(reply)
+        else:
+            self._comes = True
+            make_room(self._part, self._size, self._limit)
+            reply({})
+
+    def _wait(self, reply: "Reply") -> None:
+        """Look again when nobody changes it any more."""
+        fd = self._fd
+
+        def wait() -> int:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            return 0
+
+        def ended(_: int) -> None:
+            self._pid = 0
+            self._close()
+            if not self._over:
+                self.begin(reply)
+
+        self._pid = self._cache.children.fork(wait, ended, (fd,))
+
+    def serve(self, secret: bytes, peers: int) -> int:
+        """Listen for peers, who get it at once if it is there, else while it comes.
+
+        Returns:
+            The port.
+        """
+        self._stop_listening()
+        self._listener, self._secret, self._peers = listen(), secret, peers
+        port: int = self._listener.getsockname()[1]
+        if self._whole:
+            self._carry(-1, {}, lambda answer: None)
+        return port
+
+    def receive(self, call: "dict[str, Any]", reply: "Reply") -> None:
+        """Have it come.
+
+        Raises:
+            Refused: It is there, or comes already.
+            OSError: The machine has no process or descriptor left.
+        """
+        if not self._comes or self._pid:
+            raise Refused(f"{self._path}: is not to be received")
+        os.lseek(self._fd, 0, os.SEEK_SET)  # another attempt may have failed
+        os.ftruncate(self._fd, 0)
+        if "stream" not in call:
+            self._carry(-1, call, reply)
+            return
+        source, there = os.pipe()
+        try:
+            self._cache.streams.sink(call["stream"], there)
+        except ValueError:
+            os.close(source)
+            os.close(there)
+            raise
+        try:
+            self._carry(source, {}, reply)
+        finally:
+            os.close(source)
+
+    def _carry(self, source: int, peer: "dict[str, Any]", reply: "Reply") -> None:
+        """Have a courier carry it: from a descriptor, from a peer, or to peers alone."""
+        here, there = os.pipe()
+        os.set_blocking(here, False)
+        listener = self._listener
+
+        def work() -> int:
+            from .dial import dial
+
+            courier = Courier(self._fd, self._size, there)
+            if listener is not None:
+                courier.serve(listener, self._secret, self._peers)
+            begins = source
+            if peer:
+                secret = bytes.fromhex(peer["secret"])
+                try:
+                    begins = dial(peer["addresses"], secret, peer["patience"]).detach()
+                except OSError as error:
+                    os.write(there, str(error).encode(errors="replace"))
+                    return 1
+            courier.take_from(begins)
+            return courier.run()
+
+        words: list[bytes] = []
+
+        def told(_: int) -> None:
+            words.append(os.read(here, _WORDS))
+            self._cache.loop.forget(here)
+            os.close(here)
+            if words == [WHOLE] and self._comes and not self._over:
+                self._complete(reply)
+
+        def ended(_: int) -> None:
+            self._pid = 0
+            if not words:
+                told(0)
+            if self._comes and not self._over:
+                why = words[0].decode(errors="replace") or "what carried it was killed"
+                reply({"error": f"{self._path}: {why}"})
+
+        kept = [fd for fd in (self._fd, source, there) if fd >= 0]
+        kept += [] if listener is None else [listener.fileno()]
+        try:
+            self._pid = self._cache.children.fork(work, ended, kept)
+        except OSError:
+            os.close(here)
+            raise
+        finally:
+            os.close(there)
+            self._stop_listening()
+        self._cache.loop.watch(here, READ, told)
+
+    def _complete(self, reply: "Reply") -> None:
+        """Publish it: its content is on the disk."""
+        try:
+            os.rename(self._part, self._path)
+            fcntl.flock(self._fd, fcntl.LOCK_SH)
+        except OSError as error:
+            reply({"error": str(error)})
+            return
+        self._comes, self._whole = False, True
+        reply({"path": self._path})
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def leave(self) -> None:
+        """Have nothing to do with it any more; if it is not complete, nothing is left of it."""
+        self._over = True
+        if self._pid:
+            kill_quietly(self._pid, signal.SIGKILL)
+        self._stop_listening()
+        if self._comes:
+            self._comes = False
+            remove_file(self._part)
+        self._close()
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
