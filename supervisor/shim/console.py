@@ -1,12 +1,10 @@
 """A container's or an exec's standard streams: pipes, or a terminal from the runtime."""
 
 import _socket as socket  # without its enums, which take some ms
-import array
 import errno
 import fcntl
 import os
 import struct
-import termios
 
 from .frames import END
 
@@ -140,9 +138,7 @@ class Stdio:
             connection.close()
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                fds = array.array("i")
-                fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-                self._master = fds[0]
+                (self._master,) = struct.unpack_from("i", data)
                 os.set_inheritable(self._master, False)
         if self._master < 0:
             raise OSError(errno.EPROTO, "the runtime sent no terminal")
@@ -224,6 +220,8 @@ def device(fd: int) -> "tuple[int, int]":
 def set_size(terminal: int, rows: int, columns: int) -> None:
     """Give a terminal a size, if it is one."""
     if rows > 0 and columns > 0:
+        import termios
+
         size = struct.pack("HHHH", min(rows, 0xFFFF), min(columns, 0xFFFF), 0, 0)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
 

@@ -154,10 +154,10 @@ def _remove_of_site(left: str) -> None:
             text = file.read()
     except OSError:
         return
-    import json
+    from .json_text import loads
 
     try:
-        told = json.loads(text)
+        told = loads(text)
     except ValueError:  # its shim was killed while it wrote
         return
     _wait(["/bin/sh", "-c", "exec >/dev/null 2>&1\n" + told["delete"]])

@@ -2,6 +2,11 @@
 
 import struct
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 PROTOCOL = 1
 
 KNOWN_RUNTIME = "SCRUN_KNOWN_RUNTIME"
@@ -27,6 +32,8 @@ WINDOW = 1 << 20
 """The most bytes of a stream on their way, written by nobody yet."""
 
 SCRIPT_OUTPUT = 1 << 23
+
+_BLOCK = 64  # bytes, of SHA-256
 
 UNREACHED = "no connection to the submit host"
 """What a shim says that cannot do without one (`gather`), with the reasons."""
@@ -76,14 +83,28 @@ class Reader:
 
 
 def proof(secret: bytes, who: bytes, both: bytes) -> bytes:
-    """Return what proves that an end knows the secret.
+    """Return what proves that an end knows the secret: an HMAC with SHA-256 (RFC 2104).
 
     Args:
-        secret: The secret, which went over srun.
+        secret: The secret, which went over srun; at most 64 bytes.
         who: b"shim" or b"supervisor".
         both: The random bytes of the shim, then those of the supervisor.
     """
-    import hashlib  # some ms, which a shim that is not asked to dial need not spend
-    import hmac
+    sha256 = _sha256()
+    key = secret.ljust(_BLOCK, b"\0")
+    inner = sha256(bytes(byte ^ 0x36 for byte in key) + who + both).digest()
+    whole: bytes = sha256(bytes(byte ^ 0x5C for byte in key) + inner).digest()
+    return whole
 
-    return hmac.new(secret, who + both, hashlib.sha256).digest()
+
+def _sha256() -> "Callable[[bytes], Any]":
+    """Return SHA-256 without OpenSSL, which takes as long to load as an interpreter to start."""
+    for name in ("_sha256", "_sha2"):  # before Python 3.12, and since
+        try:
+            sha256: Callable[[bytes], Any] = __import__(name).sha256
+            return sha256
+        except ImportError:
+            pass
+    import hashlib
+
+    return hashlib.sha256

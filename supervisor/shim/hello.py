@@ -1,15 +1,11 @@
-"""What the shim says first. It is written without json, which takes longer to be imported."""
+"""What the shim says first."""
 
 import os
 import sys
 import zlib
 
 from .frames import PROTOCOL
-
-try:
-    from _json import encode_basestring_ascii as quoted
-except ImportError:  # not CPython
-    from json.encoder import encode_basestring_ascii as quoted
+from .json_text import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +59,7 @@ def hello(
     }
     if rank is not None:
         event["rank"] = rank
-    return _json_of(event).encode()
+    return dumps(_as_utf8(event)).encode()
 
 
 def hosts() -> "list[str]":
@@ -71,11 +67,10 @@ def hosts() -> "list[str]":
     return [os.environ[name] for name in _PLACE[:2] if os.environ.get(name)] + ["127.0.0.1"]
 
 
-def _json_of(value: object) -> str:
-    """Return the JSON of objects, numbers and texts; what is no text in UTF-8 is replaced."""
+def _as_utf8(value: object) -> object:
+    """Return a value whose texts are UTF-8: what is not is replaced."""
     if isinstance(value, dict):
-        members = ",".join(f"{_json_of(name)}:{_json_of(one)}" for name, one in value.items())
-        return "{" + members + "}"
+        return {name: _as_utf8(one) for name, one in value.items()}
     if isinstance(value, str):
-        return quoted(value.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-    return str(value)
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return value

@@ -9,6 +9,7 @@ from .children import TOLD, Children, become_subreaper
 from .files import Directory, make_directory, others, remove_left
 from .frames import CALL, EVENT, KNOWN_RUNTIME, REPLY, UNREACHED
 from .hello import hello, hosts, oci_conf
+from .json_text import dumps, loads
 from .link import Link
 from .loop import Loop
 from .mpi import Mpi
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from .containers import Containers, Reply
     from .streams import Streams
 
-_AFTER_HELLO = ("ctypes", "enum", "termios")
+_AFTER_HELLO = ("ctypes", "_socket")
 _HIGH = 10
 _TRYING = 5.0
 _ALONE = 600.0
@@ -189,9 +190,7 @@ class Shim:
         self._say(self._link if self._direct is None else self._direct, kind, fields)
 
     def _say(self, link: Link, kind: int, fields: "dict[str, Any]") -> None:
-        import json  # with re, enum and more: they take longer than all of hello
-
-        link.send(kind, 0, json.dumps(fields).encode())
+        link.send(kind, 0, dumps(fields).encode())
 
     def _received(self, kind: int, stream: int, payload: bytes) -> None:
         """Take a frame that came over srun; after `dial` only `resume` does."""
@@ -205,9 +204,7 @@ class Shim:
         if self._over:
             return
         if kind == CALL:
-            import json
-
-            self._call(json.loads(payload.decode("utf-8", "surrogatepass")))
+            self._call(loads(payload.decode("utf-8", "surrogatepass")))
             return
         assert self._streams is not None
         self._streams.dispatch(kind, stream, payload)

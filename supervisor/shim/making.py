@@ -1,12 +1,12 @@
 """Brings containers and execs into being (see the package's docstring)."""
 
-import json
+import _signal as signal  # without enum, which takes longer than hello
 import os
-import signal
 
 from .children import exit_status
 from .console import Stdio
 from .files import remove_file, remove_tree, write_private
+from .json_text import dumps
 from .runtime import merged, pid_file_of, process_of
 from .site import Site
 from .site_containers import SiteContainers
@@ -81,7 +81,7 @@ class Making:
             before = self._runtime.join(config, joins)
             self._runtime.separate(config, f"{os.path.basename(self._directory)}-{self._made}")
             passed = self._mpi.give(config)
-            write_private(os.path.join(target.place, "config.json"), json.dumps(config))
+            write_private(os.path.join(target.place, "config.json"), dumps(config))
             command = self._runtime.create(
                 target.place, target.name, target.stdio.terminal, len(passed)
             )
@@ -113,7 +113,7 @@ class Making:
                 return
             process = call["process"]
             self._adapt(process, call["streams"], container.variables)
-            write_private(process_of(target.place), json.dumps(process))
+            write_private(process_of(target.place), dumps(process))
             command = self._runtime.exec(target.place, target.name, target.stdio.terminal)
             self._begin(target, command, reply)
         except BaseException:

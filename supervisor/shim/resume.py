@@ -1,8 +1,7 @@
 """Goes on for the successor of a supervisor that has died (see the package's docstring)."""
 
-import json
-
 from .frames import CALL, BrokenFrame
+from .json_text import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def resume_call(kind: int, payload: bytes) -> "dict[str, Any]":
     Raises:
         BrokenFrame: It is something else.
     """
-    call: dict[str, Any] = json.loads(payload.decode()) if kind == CALL else {}
+    call: dict[str, Any] = loads(payload.decode()) if kind == CALL else {}
     if call.get("verb") != "resume":
         raise BrokenFrame(f"a frame of kind {kind} came over srun")
     return call

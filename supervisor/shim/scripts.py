@@ -1,11 +1,10 @@
 """Runs the supervisor's shell scripts on the node."""
 
-import json
 import os
-import shlex
 
 from .children import exit_status
 from .frames import LONGEST, SCRIPT_OUTPUT
+from .json_text import dumps
 from .loop import READ
 
 TYPE_CHECKING = False
@@ -48,7 +47,7 @@ class Script:
         self._output = bytearray()
         self._pipe, there = os.pipe()
         os.set_blocking(self._pipe, False)
-        env = dict(os.environ, SCRUN_RUNTIME=" ".join(shlex.quote(word) for word in runtime))
+        env = dict(os.environ, SCRUN_RUNTIME=" ".join(map(_quoted, runtime)))
         try:
             children.spawn(
                 ["/bin/sh", "-c", text],
@@ -81,6 +80,11 @@ class Script:
         self._loop.forget(self._pipe)
         os.close(self._pipe)
         text = self._output.decode("utf-8", "replace")
-        while len(json.dumps(text)) > LONGEST - _PIECE:
+        while len(dumps(text)) > LONGEST - _PIECE:
             text = text[: len(text) // 2]
         self._reply({"status": exit_status(status), "text": text})
+
+
+def _quoted(word: str) -> str:
+    """Return a word for the shell, as shlex.quote, which brings re, does."""
+    return "'" + word.replace("'", "'\"'\"'") + "'"

@@ -4,10 +4,10 @@ The supervisor has filled in their patterns, all but `%p`, which only is known h
 slurmstepd does it.
 """
 
-import json
 import os
 
 from .files import LEFT, is_private, remove_made, remove_tree, write_private
+from .json_text import dumps, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Site:
                 text = environment_file(process["env"], newlines=self._fields["file"] == "newline")
                 write_private(os.path.join(self.directory, "environment"), text)
             if self.is_container:
-                write_private(os.path.join(self.directory, "config.json"), json.dumps(config))
+                write_private(os.path.join(self.directory, "config.json"), dumps(config))
             self.note(place)
         except OSError as error:
             where = error.filename or self.directory
@@ -95,9 +95,9 @@ class Site:
         if not (rows and columns and self.is_container):
             return
         with open(path, encoding="utf-8", errors="surrogatepass") as file:
-            config = json.loads(file.read())
+            config = loads(file.read())
         config["process"]["consoleSize"] = {"height": rows, "width": columns}
-        write_private(path, json.dumps(config))
+        write_private(path, dumps(config))
 
     def _make_directory(self) -> None:
         step = self._fields["step"]
@@ -111,7 +111,7 @@ class Site:
     def note(self, place: str) -> None:
         """Write down what the next shim has to do, should this one be killed."""
         left = {"delete": self.command("delete")[-1], "made": self._made()}
-        write_private(os.path.join(place, LEFT), json.dumps(left))
+        write_private(os.path.join(place, LEFT), dumps(left))
 
     def _made(self) -> "list[str]":
         return [] if self._fields["keep"] else [self.directory, self._fields["step"]]
@@ -166,7 +166,7 @@ def query(site: Site, place: str, run: "Run", told: "Told") -> None:
 
 def _state(content: bytes) -> "dict[str, Any]":
     try:
-        state = json.loads(content.decode())
+        state = loads(content.decode())
     except (ValueError, RecursionError):
         return {}
     return state if isinstance(state, dict) else {}

@@ -1,7 +1,7 @@
 """Makes containers by the commands of a site's oci.conf(5)."""
 
+import _signal as signal  # without enum, which takes longer than hello
 import os
-import signal
 
 from .console import device, set_size
 from .processes import children_of, descendants, kill_quietly

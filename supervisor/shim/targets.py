@@ -1,7 +1,7 @@
 """A container or an exec, and finding the processes of it."""
 
+import _signal as signal  # without enum, which takes longer than hello
 import os
-import signal
 
 from .processes import descendants, kill_quietly
 

@@ -1,13 +1,9 @@
 """What an OCI runtime says when it fails."""
 
-import json
-import re
-
 from .runtime import log_of
 
 _LAST_WORDS = 1 << 16
 _LARGEST_LOG = 1 << 20
-_ENTRY = re.compile(r"^\{", re.MULTILINE)
 
 
 class Refused(ValueError):
@@ -37,10 +33,13 @@ def last_line(words: bytes) -> str:
 
 def last_error(log: str) -> str:
     """Return the last error of a log of JSON values, one on a line or on several (crun 1.28)."""
-    decoder = json.JSONDecoder()
+    import json  # with re, enum and more: they take as long as all of hello
+    import re
+
+    decoder, begins = json.JSONDecoder(), re.compile(r"^\{", re.MULTILINE)
     error, place = "", 0
     while True:
-        found = _ENTRY.search(log, place)
+        found = begins.search(log, place)
         if found is None:
             return error
         try:

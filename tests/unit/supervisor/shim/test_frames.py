@@ -1,5 +1,8 @@
 """The frames between the supervisor and a shim."""
 
+import hashlib
+import hmac
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +53,13 @@ def test_anything_is_frames_or_is_broken(data: bytes) -> None:
 def test_what_is_no_frame(header: bytes) -> None:
     with pytest.raises(BrokenFrame):
         Reader().feed(header)
+
+
+def test_the_proof_is_an_hmac() -> None:
+    for secret in (b"", b"k" * 32, b"k" * 64):
+        for both in (b"", b"b" * 64):
+            wanted = hmac.new(secret, b"shim" + both, hashlib.sha256).digest()
+            assert proof(secret, b"shim", both) == wanted
 
 
 def test_the_proofs_differ() -> None:

@@ -42,15 +42,17 @@ def test_syntax() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_what_is_imported_before_hello() -> None:
-    """What is not needed then is imported while the supervisor reads it."""
+@pytest.mark.parametrize("module", ["main", "containers", "dial"])
+def test_what_every_container_waits_for(module: str) -> None:
+    """It imports next to nothing."""
     program = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r})"
-    program += "; import scrun.supervisor.shim.main; print(*sys.modules)"
+    program += f"; import scrun.supervisor.shim.{module}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True,
     )  # fmt: skip
     slow = {"json", "re", "enum", "collections", "ctypes", "hashlib", "hmac", "socket", "typing"}
+    slow |= {"signal", "array", "termios"}
     assert not slow & set(done.stdout.split())
 
 
