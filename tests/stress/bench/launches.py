@@ -15,6 +15,27 @@ EXEC = "`exec ID true`"
 KILL = "`kill ID URG`"
 BARE_BYTE = "bare `srun --container` to its first byte"
 BARE_EXEC = "bare `crun exec`"
+BARE_RUN = "bare `salloc` + `srun --container true`"
+BARE_CALLS = "bare `salloc` + `srun`, an interpreter that calls crun's `create`, `start`, `delete`"
+
+_CALLS = """
+import os, select, sys
+crun, bundle = sys.argv[1:]
+root = "/tmp/scrun-bench-%d" % os.getpid()
+os.mkdir(root, 0o700)
+def call(*words):
+    pid = os.posix_spawn(crun, [crun, "--root", root, *words], os.environ)
+    assert os.waitpid(pid, 0)[1] == 0, words
+call("create", "--bundle", bundle, "--pid-file", root + "/pid", "floor")
+with open(root + "/pid") as file:
+    first = os.pidfd_open(int(file.read()))
+call("start", "floor")
+select.select([first], [], [])
+call("delete", "floor")
+os.unlink(root + "/pid")
+os.rmdir(root)
+"""
+"""What a step does at least that makes a container before it is started."""
 
 _PAUSE = 0.05
 _WAYS = {
@@ -54,6 +75,7 @@ class Launches:
             self._life(way, _PAUSE)
             self._first_byte(way)
             self._running(way)
+        self._bare_lives()
         stand = self._stand
         with stand.job() as job:
             words = ["srun", f"--jobid={job}", *stand.in_container("sh", "-c", "echo x")[1:]]
@@ -65,6 +87,21 @@ class Launches:
             stand.times.add(BARE_BYTE, time.perf_counter() - began)
             step.wait()
             os.close(read)
+
+    def _bare_lives(self) -> None:
+        """Measure the lives that Slurm's tools and crun have without scrun."""
+        stand = self._stand
+        in_container = stand.in_container("true")
+        crun = shutil.which("crun")
+        lives = {BARE_RUN: in_container}
+        if crun is not None:
+            bundle = in_container[in_container.index("--container") + 1]
+            lives[BARE_CALLS] = ["srun", INTERPRETER[0], "-I", "-S", "-c", _CALLS, crun, bundle]
+        for what, (srun, *words) in lives.items():
+            began = time.perf_counter()
+            with stand.job() as job:
+                stand.take("", srun, f"--jobid={job}", *words)
+            stand.times.add(what, time.perf_counter() - began)
 
     def _life(self, way: str, pause: float = 0) -> None:
         stand = self._stand
