@@ -67,7 +67,14 @@ class Node:
         """The processes that serve the image."""
         mine = f"/proc/{self.shim.hello['pid']}/task/{self.shim.hello['pid']}/children"
         pids = [int(pid) for pid in Path(mine).read_text().split()]
-        return [pid for pid in pids if "squashfuse" in Path(f"/proc/{pid}/comm").read_text()]
+        return [pid for pid in pids if "squashfuse" in _name_of(pid)]
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # it has just gone
+        return ""
 
 
 @pytest.fixture
