@@ -3,6 +3,8 @@
 from scrun.supervisor.children.processes import SYSTEM_PATH
 
 NEEDS_SOURCES = "needs the sources of scrun's shim"
+LACKS_PYTHON = ("there is no Python on this node", "scrun needs Python 3.6 or newer on the node")
+"""What is said where no shim will ever run, unless somebody installs something."""
 
 BOOT = r"""
 import sys

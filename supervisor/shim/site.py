@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NO_PID = (1 << 22) + 1
 """A number that no process has (PID_MAX_LIMIT), for `%p` where there is no process."""
 
-_REMEDY = "set ContainerPath in the oci.conf to another directory"
+NO_PLACE = "set ContainerPath in the oci.conf to another directory"
 _ANSWER = 1 << 20
 _FIRST_PAUSE, _GROWS, _LONGEST_PAUSE = 0.01, 1.5, 1.0  # seconds; the last one as in Slurm
 _ALIVE = ("creating", "created", "running", "paused")
@@ -87,7 +87,7 @@ class Site:
             self.note(place)
         except OSError as error:
             where = error.filename or self.directory
-            raise ValueError(f"{where}: {error.strerror}; {_REMEDY}") from None
+            raise ValueError(f"{where}: {error.strerror}; {NO_PLACE}") from None
 
     def resize(self, rows: int, columns: int) -> None:
         """Write the size of the terminal into config.json."""
@@ -103,7 +103,7 @@ class Site:
         step = self._fields["step"]
         os.makedirs(step, 0o700, exist_ok=True)
         if not is_private(step):
-            raise ValueError(f"{step}: others may enter it; {_REMEDY}")
+            raise ValueError(f"{step}: others may enter it; {NO_PLACE}")
         self._is_made = True
         remove_tree(self.directory)  # DisableCleanup has left one of a job that was requeued
         os.mkdir(self.directory, 0o700)

@@ -228,11 +228,16 @@ def _check_value(variable: str, value: str) -> None:
         )
 
 
-def check_mpi(requests: Mapping[str, str], version: Release) -> None:
+def check_mpi(requests: Mapping[str, str], version: Release, because: str = "") -> None:
     """Refuse a kind of MPI that `srun --container` does not pass on (docs/howto/mpi.md).
 
     Measured: 22.05 passes on neither variables nor descriptors. 24.11 passes on the variables, so
     a container in the node's network can reach pmix; the descriptor that PMI_FD names is closed.
+
+    Args:
+        requests: The requests.
+        version: Slurm's.
+        because: Why no shim can do it; without it a shim can.
 
     Raises:
         SettingsError: It cannot work.
@@ -248,7 +253,8 @@ def check_mpi(requests: Mapping[str, str], version: Release) -> None:
         why = f"srun --container of {release} does not pass its descriptor on"
     else:
         return
+    shim = 'set launch = "shim" in the section [slurm] of scrun.toml, or '
     raise SettingsError(
-        f'SCRUN_MPI_TYPE={value}: cannot work: {why}: set launch = "shim" in the section [slurm] '
-        "of scrun.toml, or leave it out and start the ranks with mpirun in the container"
+        f"SCRUN_MPI_TYPE={value}: cannot work: {because + '; ' if because else ''}{why}: "
+        f"{'' if because else shim}leave it out and start the ranks with mpirun in the container"
     )

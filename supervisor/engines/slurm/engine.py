@@ -4,11 +4,10 @@ import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
-from typing import Literal
 
 import trio
 
-from scrun.core.errors import EngineError, EngineUnavailable, ScrunError, SettingsError
+from scrun.core.errors import EngineUnavailable, ScrunError, SettingsError
 from scrun.core.paths import real_id
 from scrun.model.identity import mark
 from scrun.model.states import Ending
@@ -19,11 +18,10 @@ from scrun.settings.oci_conf.site import beside, parse_site, site_content
 from scrun.settings.slurm.request_sources import gather
 from scrun.settings.slurm.requests import (
     TABLE,
-    check_mpi,
     salloc_arguments,
     srun_arguments,
 )
-from scrun.settings.slurm.versions import SlurmVersion, features, parse_version
+from scrun.settings.slurm.versions import Features, SlurmVersion, features, parse_version
 from scrun.settings.slurm_conf import read_slurm_conf
 from scrun.supervisor.children.processes import ChildEnv, output_of
 from scrun.supervisor.contracts.engine import Job, JobRequest
@@ -41,6 +39,7 @@ from scrun.supervisor.engines.slurm.allocation import AllocationRequest, Held, a
 from scrun.supervisor.engines.slurm.cancel import cancel_job
 from scrun.supervisor.engines.slurm.job import SlurmJob
 from scrun.supervisor.engines.slurm.job_shim import JobShim
+from scrun.supervisor.engines.slurm.launching import Launch, Launching
 from scrun.supervisor.engines.slurm.layout import (
     SHAPE,
     Layout,
@@ -66,17 +65,11 @@ from scrun.supervisor.nodes.connection import ALONE
 
 _ANSWER = 10.0
 
-Launch = Literal["auto", "container", "shim"]
-
-HAS_OCI_CONF = """\
-conf=${SLURM_CONF:-/etc/slurm/slurm.conf}
-[ -e "${conf%/*}/oci.conf" ] || echo none
-echo .
-"""
-"""Says `none` on a node without an oci.conf: slurmd tells its steps where slurm.conf is."""
-
 _AUTO_WITH_OCI_CONF: Launch = "container"
 """What `auto` means where there is an oci.conf. A shim runs its commands as well."""
+
+_Parts = tuple[Tools, Features, NodeCommands, JobRequest, Held, Layout]
+"""What the constructors of all kinds of jobs take first."""
 
 
 class SlurmEngine:
@@ -129,13 +122,12 @@ class SlurmEngine:
         self._host_only = host_only
         self._defaults = defaults
         self._allowed = allowed
-        if launch == "auto" and (conf is not None or self._wrong is not None):
-            launch = _AUTO_WITH_OCI_CONF
-        self._launch = launch
         self._confs = SiteConfs(content, conf, runtime)
+        if launch == "auto" and conf is not None:
+            launch = _AUTO_WITH_OCI_CONF
+        self._launching = Launching(launch, self._confs)
         self._without_config = conf is not None and conf.ignore_file_config_json
         self._alone = restore_timeout
-        self._shims_work = False
         self._commands = NodeCommands(node_runtime(conf, runtime))
         self._queue = Queue(tools, give_up)
         self._warm = WarmJobs(self._tools, linger)
@@ -191,12 +183,10 @@ class SlurmEngine:
         what_it_does = features(version)
         release = f"{version.major}.{version.minor:02}"
         by_srun = OneNode(what_it_does.tasks_per_node, release)
-        one = by_srun if self._launch == "container" else OneNode(None, release)
+        one = by_srun if self._launching.by_slurm else OneNode(None, release)
         environment = request.child_env.environment
         wanted, because = self._wanted(request)
         check(wanted, one)
-        if self._launch == "container":
-            check_mpi(wanted, version.release)
         directory = wanted.pop("SCRUN_WORKING_DIR", "") or request.directory
         own = [f"--comment={mark(os.path.dirname(request.record))}", f"--chdir={directory}"]
         options = [
@@ -213,6 +203,7 @@ class SlurmEngine:
             options.append(f"--container-id={request.container}")
         of_the_step = {key: value for key, value in wanted.items() if key not in SHAPE}
         step_options = srun_arguments(of_the_step, version.release)
+        self._launching.check(wanted, step_options, version.release)
         asked = {key: text for key, text in wanted.items() if TABLE[key].scope == "step"}
 
         @asynccontextmanager
@@ -221,36 +212,19 @@ class SlurmEngine:
         ) -> AsyncIterator[SlurmJob]:
             held, layout = loan.held, layout_for(one)
             parts = (self._tools, what_it_does, self._commands, request, held, layout)
-            several = layout.tasks > 1 or "--label" in step_options
-            reason = ""
-            if self._launch != "container" and several:
-                direct = await in_thread(self._direct)
-                async with RanksJob(*parts, step_options, direct, self._confs).opened() as ranks:
-                    reason = await self._without_ranks(ranks)
+            reason = self._launching.known_lack(held.environment)
+            if not (self._launching.by_slurm or reason):
+                async with self._by_shims(loan, parts, step_options, asked) as by_shims:
+                    reason = await self._launching.lack(by_shims)
                     if not reason:
-                        yield ranks
-                        return
-            elif self._launch != "container":
-                other = request.beside
-                if isinstance(other, ShimJob) and other.shims.asked == asked:
-                    yield ShimJob(*parts, step_options, other.shims)
-                    return
-                direct = await in_thread(self._direct)
-                shim = JobShim(
-                    self._tools, request, held, layout, step_options, direct, asked, self._confs
-                )
-                async with loan.opened(shim) as shims:
-                    shim_job = ShimJob(*parts, step_options, shims)
-                    reason = await self._without_shim(shim_job)
-                    if not reason:
-                        yield shim_job
+                        yield by_shims
                         return
             by_slurm = SlurmJob(*parts, step_options)
             if reason:
-                await self._check_nodes(by_slurm, reason)
-                request.journal.write("info", f"{reason}: launched by srun --container")
                 layout_for(by_srun)
-                check_mpi(wanted, version.release)
+                await self._launching.fall_back(
+                    by_slurm, request.journal, wanted, version.release, reason
+                )
             yield by_slurm
 
         if job_id := environment.get("SLURM_JOB_ID"):  # called within a job: use that one
@@ -302,48 +276,36 @@ class SlurmEngine:
     ) -> AbstractAsyncContextManager[Held]:
         return allocated(self._tools, self._queue, request, salloc_request)
 
-    async def _without_shim(self, job: ShimJob) -> str:
-        """Return why a job has to do without a shim, or ""; only the first job waits for that."""
-        if self._launch == "shim" or self._shims_work:
-            return ""
-        try:
-            await job.ready()
-        except EngineError as error:
-            return str(error)
-        self._shims_work = True
-        return ""
-
-    async def _without_ranks(self, job: RanksJob) -> str:
-        """Return why a container of several tasks has to do without shims, or "".
-
-        Raises:
-            EngineError: A shim cannot do its work, and has to.
-        """
-        try:
-            await job.ready()
-        except EngineError as error:
-            if self._launch == "shim" and not job.is_unreached:
-                raise
-            return str(error)
-        return ""
-
-    async def _check_nodes(self, job: SlurmJob, reason: str) -> None:
-        """Check that srun --container would make a container.
-
-        Without an oci.conf slurmstepd of 22.05 runs the program on the node itself.
+    @asynccontextmanager
+    async def _by_shims(
+        self, loan: Loan, parts: _Parts, options: list[str], asked: Mapping[str, str]
+    ) -> AsyncIterator[ShimJob | RanksJob]:
+        """Have shims for a container: one for each of its tasks, or the one of its pod.
 
         Args:
-            job: The job.
-            reason: Why it has no shim.
-
-        Raises:
-            EngineError: The nodes have no oci.conf.
+            loan: The job.
+            parts: What is given to each class of jobs.
+            options: Options of srun that the caller asked for.
+            asked: The requests for the step alone.
         """
-        if self._confs.is_here:
+        request, held, layout = parts[3:]
+        if layout.tasks == 1 and "--label" not in options:
+            other = request.beside
+            if (
+                isinstance(other, ShimJob)
+                and other.shims.asked == asked
+                and other.shims.serves_several
+            ):
+                yield ShimJob(*parts, options, other.shims)
+                return
+            direct = await in_thread(self._direct)
+            shim = JobShim(self._tools, request, held, layout, options, direct, asked, self._confs)
+            async with loan.opened(shim) as shims:
+                yield ShimJob(*parts, options, shims)
             return
-        answers = await job.ask(lambda _: HAS_OCI_CONF)
-        if any("none" in answer for answer in answers):
-            raise EngineError(f"{reason}; srun --container would need an oci.conf on the nodes")
+        direct = await in_thread(self._direct)
+        async with RanksJob(*parts, options, direct, self._confs).opened() as ranks:
+            yield ranks
 
     def _direct(self) -> Direct:
         """Return how shims may connect to us, by slurm.conf(5): SrunPortRange and TLSType."""

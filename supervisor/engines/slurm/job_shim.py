@@ -104,6 +104,12 @@ class JobShim:
         mpi = self.asked.get("SCRUN_MPI_TYPE", "").lower() not in ("", "none")
         return self._steps[-1].is_of_use and not mpi and self._needs() == other._needs()
 
+    @property
+    def serves_several(self) -> bool:
+        """Whether its containers may be there at the same time."""
+        site = self._steps[-1].site
+        return site is None or site.tells_apart
+
     def _needs(self) -> tuple[object, ...]:
         """Return what a container may notice of its shim's step."""
         own = of_a_container(self._variables)

@@ -8,7 +8,8 @@ from scrun.core.errors import EngineUnavailable
 from scrun.settings.file.load import RuntimeSettings, Settings
 from scrun.settings.slurm_conf import find_slurm_conf
 from scrun.supervisor.contracts.target import HOST_ONLY
-from scrun.supervisor.engines.slurm.engine import Launch, SlurmEngine
+from scrun.supervisor.engines.slurm.engine import SlurmEngine
+from scrun.supervisor.engines.slurm.launching import Launch
 from scrun.supervisor.engines.slurm.tools import Tools, find_tools
 from scrun.supervisor.nodes.connection import ALONE
 

@@ -110,6 +110,11 @@ class RanksJob(SlurmJob):
         """Whether a node cannot connect to us."""
         return self._ranks_step.is_unreached
 
+    @property
+    def is_lacking(self) -> bool:
+        """Whether a node lacks what shims need, and `srun --container` does not."""
+        return self._ranks_step.is_lacking
+
     async def ready(self) -> None:
         """Wait for all shims.
 
@@ -135,7 +140,7 @@ class RanksJob(SlurmJob):
         ranks = await self._ranks_step.ranks()
         for rank in ranks:
             if self._ranks_step.sites[rank.number] is not None:
-                check_pmi(self._options, rank.node)
+                check_pmi(self._options, f"the oci.conf on {rank.node}")
         self._request.journal.write("info", f"job {self.id}: {self._ranks_step.what}")
         config = await container_config(ranks[0].shim, step, ranks[0].node)
         async with unwrapped() as nursery, self._connected(ranks, step) as shared:

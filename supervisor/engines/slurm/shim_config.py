@@ -47,20 +47,20 @@ async def container_config(shim: Shim, step: Step, node: str) -> dict[str, Any]:
     return config
 
 
-def check_pmi(options: Sequence[str], node: str) -> None:
+def check_pmi(options: Sequence[str], conf: str) -> None:
     """Refuse PMI where the commands of an oci.conf make the container: they pass no descriptor on.
 
     Args:
         options: Options of the step's srun.
-        node: Whose oci.conf it is.
+        conf: Which oci.conf it is, for the message.
 
     Raises:
         SettingsError: PMI is asked for.
     """
     if any(option.lower() == "--mpi=pmi2" for option in options):
         raise SettingsError(
-            f"SCRUN_MPI_TYPE=pmi2: cannot work: the commands of the oci.conf on {node} do not "
-            "pass its descriptor on: leave it out and start the ranks with mpirun in the container"
+            f"SCRUN_MPI_TYPE=pmi2: cannot work: the commands of {conf} do not pass its "
+            "descriptor on: leave it out and start the ranks with mpirun in the container"
         )
 
 

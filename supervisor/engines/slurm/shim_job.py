@@ -100,6 +100,11 @@ class ShimJob(SlurmJob):
         clean = self._shim_step.ended_well or (self.shims.is_kept and self._forgotten)
         return clean and super().sound
 
+    @property
+    def is_lacking(self) -> bool:
+        """Whether its node lacks what a shim needs, and `srun --container` does not."""
+        return self._shim_step.is_lacking
+
     async def ready(self) -> None:
         """Wait for the shim.
 
@@ -124,7 +129,7 @@ class ShimJob(SlurmJob):
         del call, console
         shim = await self._shim_step.shim()
         if self._shim_step.site is not None:
-            check_pmi(self._options, self._node)
+            check_pmi(self._options, f"the oci.conf on {self._node}")
         self._place.id = shim.name("container")
         journal = self._request.journal
         journal.write("info", f"job {self.id}: {self._shim_step.what}")

@@ -26,6 +26,21 @@ from scrun.supervisor.engines.failures import program_failure
 from scrun.supervisor.engines.local.spool import changed_config
 from scrun.supervisor.nodes.connection import Hello, Shim, ShimError
 from scrun.supervisor.nodes.streams import ContainerStreams
+from scrun.supervisor.shim.site import NO_PLACE
+
+HAS_OCI_CONF = """\
+conf=${SLURM_CONF:-/etc/slurm/slurm.conf}
+[ -e "${conf%/*}/oci.conf" ] || echo none
+echo .
+"""
+"""Says `none` on a node without an oci.conf: slurmd tells its steps where slurm.conf is."""
+
+_MAKES = """\
+place=%s
+while [ ! -e "${place:=/}" ]; do place=${place%%/*}; done
+[ -d "$place" ] && [ -w "$place" ] && [ -x "$place" ] || echo "$place"
+"""
+"""Says which directory keeps the user from making another one."""
 
 _KNOWN = 5.0
 _RETRY = 0.05
@@ -67,6 +82,15 @@ class SiteConfs:
             return None
         return NodeSite(conf, node_runtime(conf, self._runtime), hello)
 
+    async def is_unseen(self, shim: Shim) -> bool:
+        """Tell whether a node has one after all, which it shows to slurmstepd only.
+
+        Raises:
+            ShimLost: The shim has gone.
+        """
+        reply = await shim.call("script", script=HAS_OCI_CONF)
+        return "none" not in reply["text"]
+
     def again(self, facts: Mapping[str, Any], hello: Hello) -> "NodeSite":
         """Return what counted on a node when a dead supervisor began to use it.
 
@@ -104,6 +128,32 @@ class NodeSite:
         """What to call it, in the log."""
         return self._hello.oci_conf or "oci.conf"
 
+    @property
+    def tells_apart(self) -> bool:
+        """Whether its commands name containers of one step differently.
+
+        A member of a pod has its own number for that, `%t`; without an id there is `%p`.
+        """
+        conf = self._conf
+        return conf.ignore_file_config_json or "%t" in (
+            conf.run_time_run or conf.run_time_create or ""
+        )
+
+    async def forbidden(self, shim: Shim) -> str:
+        """Return why the user cannot make the directory for steps, or ""; slurmstepd is root.
+
+        Raises:
+            SettingsError: ContainerPath has a letter without a value.
+            ShimLost: The shim has gone.
+        """
+        if self._conf.container_path is None:
+            return ""
+        path = os.path.dirname(self._task("0", "/").step_directory(self._conf))
+        reply = await shim.call("script", script=_MAKES % shlex.quote(path))
+        if not (place := reply["text"].strip()):
+            return ""
+        return f"{path}: {place}: Permission denied; {NO_PLACE}"
+
     def container(
         self,
         job: str,
@@ -124,26 +174,30 @@ class NodeSite:
         Raises:
             SettingsError: A pattern has no value here, or one that cannot be quoted.
         """
-        uid = real_id("uid")
-        environment = self._hello.environment
-        pid = int.from_bytes(os.urandom(8)) | 1 << 63
-        task = Task(
-            job=job,
-            step=environment.get("SLURM_STEP_ID", "0"),
+        task = msgspec.structs.replace(
+            self._task(job, directory),
             task=str(self._next if number is None else number),
-            node=environment.get("SLURMD_NODENAME") or self._hello.node,
-            user=user_name(uid),
-            uid=uid,
-            spool=self._hello.directory,
-            directory=directory,
             bundle=step.bundle,
             rootfs=config["root"]["path"],
-            pid=pid,
+            pid=int.from_bytes(os.urandom(8)) | 1 << 63,
             arguments=tuple(step.arguments),
         )
         if not self._conf.ignore_file_config_json:
             task = msgspec.structs.replace(task, bundle=task.task_directory(self._conf))
         return self._of(task, step.bundle, listens=not (step.program_is_known or step.terminal))
+
+    def _task(self, job: str, directory: str) -> Task:
+        uid = real_id("uid")
+        environment = self._hello.environment
+        return Task(
+            job=job,
+            step=environment.get("SLURM_STEP_ID", "0"),
+            node=environment.get("SLURMD_NODENAME") or self._hello.node,
+            user=user_name(uid),
+            uid=uid,
+            spool=self._hello.directory,
+            directory=directory,
+        )
 
     def again(self, facts: Mapping[str, Any]) -> "SiteContainer":
         """Return what is run for a container that another supervisor has made.

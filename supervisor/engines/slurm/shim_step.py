@@ -92,6 +92,7 @@ class ShimStep:
         self._scope = trio.CancelScope(shield=True)  # the shim cleans up first: see `leave`
         self._status = 1
         self._obeyed = False
+        self._is_refused = False
         self._words: list[str] = []
 
     @property
@@ -135,6 +136,15 @@ class ShimStep:
         """Why there is no shim, as far as it or srun said it."""
         said = self._words or self.step.state.complaints
         return "; ".join(said[-3:]) or f"srun ended with {self._status}"
+
+    @property
+    def is_lacking(self) -> bool:
+        """Whether there is no shim for what its node lacks, and `srun --container` does not need.
+
+        Then either what should have become one ended by itself, or it came and was no use.
+        """
+        codes = [os.waitstatus_to_exitcode(status) for status in self.step.state.statuses]
+        return self._is_refused or (self.hello is None and max(codes, default=0) > 0)
 
     async def leave(self) -> None:
         """End the shim and all that it made, and wait for the end of srun, for a while."""
@@ -292,12 +302,17 @@ class ShimStep:
         Raises:
             SettingsError: That is wrong.
             ShimError: It cannot be read.
-            ShimLost: There is none, and no runtime; or the shim has gone.
+            ShimLost: There is none, and no runtime; or it wants what the user may not do; or the
+                shim has gone.
         """
+        node = hello.environment.get("SLURMD_NODENAME") or hello.node
         site = await self._confs.of_node(hello, shim)
         if site is None and not hello.runtime:
-            node = hello.environment.get("SLURMD_NODENAME") or hello.node
+            self._is_refused = await self._confs.is_unseen(shim)
             raise self._refused(f"{node}: no OCI runtime (crun or runc) works there")
+        if site is not None and (forbidden := await site.forbidden(shim)):
+            self._is_refused = True
+            raise self._refused(f"{node}: {forbidden}")
         return site
 
     def _refused(self, words: str) -> ShimLost:

@@ -236,9 +236,10 @@ def test_a_place_that_cannot_be_made(make: MakeShimSite, shared: Path) -> None:
     site.settle()
 
 
-def test_members_of_a_pod(make: MakeShimSite, shared: Path) -> None:
-    """Each is a task of the same step; none enters another's namespaces."""
-    site = make(logging(shared, "run"))
+@pytest.mark.parametrize("known_by", ["%t", "%s"])
+def test_members_of_a_pod(make: MakeShimSite, shared: Path, known_by: str) -> None:
+    """Each is a task of the same step, or has its own; none enters another's namespaces."""
+    site = make(logging(shared, "run").replace("%s.%t", known_by))
     lives = []
     for number in range(2):
         config = site.config("sh", "-c", "echo up; read line; exit 4")
@@ -294,14 +295,16 @@ def test_several_tasks(make: MakeShimSite, shared: Path) -> None:
     site.settle()
 
 
-@pytest.mark.parametrize("tasks", ["1", "2"])
+@pytest.mark.parametrize(("tasks", "here"), [("1", True), ("1", False), ("2", False)])
 def test_mpi_that_its_commands_do_not_pass_on(
-    make: MakeShimSite, shared: Path, tasks: str
+    make: MakeShimSite, shared: Path, tasks: str, here: bool
 ) -> None:
-    site = make(logging(shared, "run"))
+    """Before a job is asked for, unless only the nodes have them."""
+    site = make(logging(shared, "run"), here=here)
     asked = {"SCRUN_MPI_TYPE": "pmi2", "SCRUN_JOB_NUM_NODES": tasks}
     said = site.life("true", environment=asked).refused()
-    assert "SCRUN_MPI_TYPE=pmi2: cannot work: the commands of the oci.conf on node1 do not" in said
+    where = "" if here else " on node1"
+    assert f"SCRUN_MPI_TYPE=pmi2: cannot work: the commands of the oci.conf{where} do not" in said
 
 
 @pytest.mark.oci_conf

@@ -14,10 +14,10 @@ from scrun.settings.file.load import RuntimeSettings
 from scrun.supervisor.core.deposits import Deposit
 from scrun.supervisor.engines.slurm.job_state import StepState
 from scrun.supervisor.engines.slurm.ranks_step import RanksStep
-from scrun.supervisor.engines.slurm.shim_site import SiteConfs
+from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
 from scrun.supervisor.engines.slurm.shim_step import Direct
 from scrun.supervisor.engines.slurm.step import SrunStep, Streams
-from scrun.supervisor.shim.frames import EVENT, UNREACHED, Reader, frame
+from scrun.supervisor.shim.frames import CALL, EVENT, REPLY, UNREACHED, Reader, frame
 from tests.harness.peer import HELLO, Said, prove, soon
 
 pytestmark = pytest.mark.usefixtures("no_descriptor_stays")
@@ -120,6 +120,7 @@ async def test_all_are_there_and_end_with_their_containers() -> None:
         await step.leave()
         assert step.ended_well
         assert not step.is_unreached
+        assert not step.is_lacking
 
 
 async def test_one_that_is_not_dismissed_has_not_ended_well() -> None:
@@ -143,13 +144,32 @@ async def test_one_ends_before_all_are_there() -> None:
         with pytest.raises(EngineError, match=r"could not be started: there is no Python on this"):
             await step.ranks()
         assert not step.is_unreached
+        assert step.is_lacking
 
 
-async def test_one_without_a_runtime() -> None:
+async def test_one_is_killed_before_all_are_there() -> None:
+    """That says nothing about what its node lacks."""
+    async with running() as (step, srun):
+        await srun.called.wait()
+        srun.hears(EXIT.replace("0x7f00", "0x9"))
+        with pytest.raises(EngineError, match="could not be started"):
+            await step.ranks()
+        assert not step.is_lacking
+
+
+@pytest.mark.parametrize("unseen", [False, True], ids=["no-oci.conf", "oci.conf-of-root"])
+async def test_one_without_a_runtime(unseen: bool) -> None:
+    """srun --container needs none of ours, but an oci.conf, which users need not see."""
     async with running() as (step, srun):
         streams = [await srun.come(0), await srun.come(1, runtime="")]
+        [(kind, _, payload)] = Reader().feed(await streams[1].receive_some())
+        call = json.loads(payload)
+        assert (kind, call["verb"], call["script"]) == (CALL, "script", HAS_OCI_CONF)
+        reply = {"call": call["call"], "status": 0, "text": ".\n" if unseen else "none\n.\n"}
+        await streams[1].send_all(frame(REPLY, 0, json.dumps(reply).encode()))
         with pytest.raises(EngineError, match="node2: no OCI runtime"):
             await step.ranks()
+        assert step.is_lacking is unseen
         for stream in streams:
             await stream.aclose()
 

@@ -1,13 +1,16 @@
 """Which oci.conf counts on a node, and what a shim gets of it."""
 
 import zlib
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
+import trio
 
 from scrun.core.errors import EngineError, SettingsError
 from scrun.settings.file.load import RuntimeSettings
+from scrun.settings.oci_conf.node_runtime import node_runtime
 from scrun.settings.oci_conf.parse import parse_oci_conf
 from scrun.supervisor.contracts.engine import Step
 from scrun.supervisor.engines.slurm.shim_site import NodeSite, SiteConfs, SiteContainer
@@ -172,3 +175,50 @@ async def test_exec_and_pause() -> None:
     assert "runc exec --process /proc/self/fd/9 7" in str(said["command"])
     assert said["variables"] == {"SCRUN_PROCESS_0": '{"args": ["true"]}'}
     assert msgspec.json.encode(one.fields())
+
+
+@pytest.mark.parametrize(
+    ("text", "apart"),
+    [
+        (RUN, True),
+        (CREATE, False),
+        (PROCESS, True),
+        (RUN.replace(".%t", ""), False),
+        (CREATE.replace("%n %p", "%n.%t %p"), True),
+    ],
+)
+def test_commands_that_tell_containers_of_a_step_apart(text: str, apart: bool) -> None:
+    conf = parse_oci_conf(text, "oci.conf")
+    site = NodeSite(conf, node_runtime(conf, RuntimeSettings()), hello())
+    assert site.tells_apart is apart
+
+
+class RealNode:
+    """A shim that runs scripts here."""
+
+    async def call(self, verb: str, **fields: Any) -> dict[str, Any]:
+        assert verb == "script"
+        command = ["/bin/sh", "-c", fields["script"]]
+        done = await trio.run_process(command, capture_stdout=True)
+        return {"status": 0, "text": done.stdout.decode()}
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("/", ""),
+        ("/dev", ""),
+        ("{tmp}/new/%U/it's", ""),
+        ("{tmp}/file/x", "{tmp}/file/x: {tmp}/file: Permission denied; set ContainerPath in the"),
+        (None, ""),
+    ],
+)
+async def test_a_place_that_the_user_can_make(
+    tmp_path: Path, place: str | None, said: str
+) -> None:
+    (tmp_path / "file").touch()
+    path = "" if place is None else f'ContainerPath="{place.format(tmp=tmp_path)}"\n'
+    conf = parse_oci_conf(path + RUN, "oci.conf")
+    site = NodeSite(conf, node_runtime(conf, RuntimeSettings()), hello())
+    found = await site.forbidden(cast("Shim", RealNode()))
+    assert found.startswith(said.format(tmp=tmp_path)) if said else found == ""

@@ -1,0 +1,121 @@
+"""What launches a container: a shim, or Slurm itself by `srun --container` (`[slurm] launch`)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from scrun.core.errors import EngineError
+from scrun.settings.slurm.requests import Release, check_mpi
+from scrun.supervisor.engines.slurm.job import SlurmJob
+from scrun.supervisor.engines.slurm.ranks_job import RanksJob
+from scrun.supervisor.engines.slurm.shim_config import check_pmi
+from scrun.supervisor.engines.slurm.shim_job import ShimJob
+from scrun.supervisor.engines.slurm.shim_site import HAS_OCI_CONF, SiteConfs
+from scrun.supervisor.log.journal import Journal
+from scrun.supervisor.nodes.boot import LACKS_PYTHON
+
+Launch = Literal["auto", "container", "shim"]
+
+_NODES = "SLURM_JOB_NODELIST"
+
+
+class Launching:
+    """How an engine's containers are launched, and what it has found on which nodes.
+
+    Attributes:
+        by_slurm: Whether nothing but `srun --container` launches them.
+    """
+
+    def __init__(self, asked: Launch, confs: SiteConfs) -> None:
+        """Begin without having seen a node.
+
+        Args:
+            asked: `[slurm] launch`.
+            confs: The oci.conf of this machine and of the nodes.
+        """
+        self.by_slurm = asked == "container"
+        self._asked = asked
+        self._confs = confs
+        self._with: set[str] = set()  # nodes, as Slurm writes a job's, that have had a shim
+        self._without: dict[str, str] = {}  # those without a Python, and what was said
+
+    def check(self, wanted: Mapping[str, str], options: Sequence[str], version: Release) -> None:
+        """Refuse, before a job is asked for, what would not work in it.
+
+        Args:
+            wanted: The requests.
+            options: Those of the step's srun.
+            version: Slurm's.
+
+        Raises:
+            SettingsError: A kind of MPI that would not reach the container.
+        """
+        if self.by_slurm:
+            check_mpi(wanted, version)
+        elif self._confs.is_here:
+            check_pmi(options, "the oci.conf")
+
+    def known_lack(self, job: Mapping[str, str]) -> str:
+        """Return why no shim is tried on a job's nodes, or "".
+
+        Args:
+            job: Its SLURM_* variables.
+        """
+        return self._without.get(job.get(_NODES, ""), "")
+
+    async def lack(self, job: ShimJob | RanksJob) -> str:
+        """Return why `srun --container` is to launch a container after all, or "".
+
+        That takes something that a node lacks: what fails in passing is an error, as with
+        `launch = "shim"`. Only the first shim on some nodes is waited for, because it starts while
+        the bundle is staged; but those of several tasks always, as they have to connect to us.
+
+        Args:
+            job: The job, whose shims have been begun.
+
+        Raises:
+            EngineError: There is no shim, and `srun --container` would be no remedy.
+        """
+        nodes = job.environment.get(_NODES, "")
+        several = isinstance(job, RanksJob)
+        if not several and (self._asked == "shim" or nodes in self._with):
+            return ""
+        try:
+            await job.ready()
+        except EngineError as error:
+            unreached = isinstance(job, RanksJob) and job.is_unreached
+            if not unreached and (self._asked == "shim" or not job.is_lacking):
+                raise
+            if nodes and any(words in str(error) for words in LACKS_PYTHON):
+                self._without[nodes] = str(error)
+            return str(error)
+        if nodes and not several:
+            self._with.add(nodes)
+        return ""
+
+    async def fall_back(
+        self, job: SlurmJob, journal: Journal, wanted: Mapping[str, str], version: Release,
+        reason: str,
+    ) -> None:  # fmt: skip
+        """Check that `srun --container` can do what shims cannot, and say so in the log.
+
+        Without an oci.conf slurmstepd of 22.05 runs the program on the node itself.
+
+        Args:
+            job: The job.
+            journal: Where messages go.
+            wanted: The container's requests.
+            version: Slurm's.
+            reason: Why it has no shim.
+
+        Raises:
+            EngineError: The nodes have no oci.conf.
+            SettingsError: A kind of MPI that would not reach the container.
+        """
+        if not self._confs.is_here:
+            answers = await job.ask(lambda _: HAS_OCI_CONF)
+            if any("none" in answer for answer in answers):
+                raise EngineError(
+                    f"{reason}; srun --container would need an oci.conf on the nodes"
+                )
+        journal.write("info", f"{reason}: launched by srun --container")
+        check_mpi(wanted, version, because=reason)
