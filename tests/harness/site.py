@@ -121,7 +121,7 @@ class Site:
     @property
     def by_shim(self) -> bool:
         """Whether a shim makes its containers."""
-        return self.engine == "slurm" and 'launch = "shim"' in self._settings
+        return self.engine == "slurm" and 'launch = "container"' not in self._settings
 
     # Commands
 

@@ -112,8 +112,8 @@ class Slurm(msgspec.Struct, frozen=True):
             job has one is refused. `*` stands for anything. With `[]` it waits for ever.
         launch: What makes containers on the nodes: `container`, Slurm itself, by the commands of
             the site's oci.conf; `shim`, a program of scrun in the job's step, which calls these
-            commands, or crun or runc where there is no oci.conf; `auto`, a shim if there is no
-            oci.conf beside slurm.conf and the node has what a shim needs, else Slurm.
+            commands, or crun or runc where there is no oci.conf; `auto`, a shim if the node has
+            what that needs, else Slurm.
         linger: Seconds that a job waits for the next container that requests the same, once its
             own has ended. 0: it is released at once.
         engine_flags: Whether the engine's limits and devices (`--cpus`, `--memory`, GPUs) are

@@ -65,9 +65,6 @@ from scrun.supervisor.nodes.connection import ALONE
 
 _ANSWER = 10.0
 
-_AUTO_WITH_OCI_CONF: Launch = "container"
-"""What `auto` means where there is an oci.conf. A shim runs its commands as well."""
-
 _Parts = tuple[Tools, Features, NodeCommands, JobRequest, Held, Layout]
 """What the constructors of all kinds of jobs take first."""
 
@@ -123,8 +120,6 @@ class SlurmEngine:
         self._defaults = defaults
         self._allowed = allowed
         self._confs = SiteConfs(content, conf, runtime)
-        if launch == "auto" and conf is not None:
-            launch = _AUTO_WITH_OCI_CONF
         self._launching = Launching(launch, self._confs)
         self._without_config = conf is not None and conf.ignore_file_config_json
         self._alone = restore_timeout

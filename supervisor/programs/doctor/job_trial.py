@@ -73,11 +73,13 @@ def script(program: str | None, file: str) -> str:
     return f'echo "node $SLURMD_NODENAME"\n{asked}echo "token $(cat {shlex.quote(file)})"\n'
 
 
-_FOR_A_SHIM = """\
+_PYTHON = """\
 PATH=$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 for p in python3 /usr/libexec/platform-python; do
     if command -v "$p" >/dev/null 2>&1; then echo "python $("$p" --version 2>&1)"; break; fi
 done
+"""
+_RUNTIME = """\
 for p in crun runc; do
     if "$p" --version >/dev/null 2>&1; then echo "runtime $("$p" --version | head -n 1)"; break; fi
 done
@@ -99,13 +101,14 @@ def read(lines: list[str]) -> NodeReport:
     )
 
 
-def judge_runtime(program: str | None, seen: NodeReport, conf: str) -> Finding:
-    """Judge the OCI runtime of a node.
+def judge_runtime(program: str | None, seen: NodeReport, conf: str, launch: str) -> Finding:
+    """Judge the OCI runtime of a node, and say who would call it.
 
     Args:
         program: The program that oci.conf runs, or None if it is not known here.
         seen: The node's report.
         conf: The path of oci.conf.
+        launch: `[slurm] launch`.
     """
     name = "runtime on a node"
     if program is None:
@@ -113,7 +116,23 @@ def judge_runtime(program: str | None, seen: NodeReport, conf: str) -> Finding:
     if not seen.runtime:
         remedy = f"install it there (apt install {os.path.basename(program)}), or correct {conf}"
         return Finding(name, "fail", f"{seen.node}: {program} is not installed", remedy)
-    return Finding(name, "ok", f"{seen.node}: {program}, {seen.runtime}")
+    if launch == "container":
+        return Finding(name, "ok", f"{seen.node}: {program}, {seen.runtime}")
+    if _has_python(seen):
+        who = f"called by a shim of {seen.python}"
+        return Finding(name, "ok", f"{seen.node}: {program}, {seen.runtime}, {who}")
+    if launch == "shim":
+        return Finding(name, "fail", f"{seen.node}: {_NO_PYTHON}", "install it there")
+    who = f"called by Slurm: {_NO_PYTHON}"
+    return Finding(name, "ok", f"{seen.node}: {program}, {seen.runtime}, {who}")
+
+
+_NO_PYTHON = "Python 3.6 or newer is missing, which a shim needs"
+
+
+def _has_python(seen: NodeReport) -> bool:
+    version = re.match(r"Python (\d+)\.(\d+)", seen.python)
+    return version is not None and (int(version[1]), int(version[2])) >= (3, 6)
 
 
 def judge_node_for_shim(seen: NodeReport) -> Finding:
@@ -123,9 +142,8 @@ def judge_node_for_shim(seen: NodeReport) -> Finding:
         seen: The node's report.
     """
     name = "runtime on a node"
-    version = re.match(r"Python (\d+)\.(\d+)", seen.python)
-    if version is None or (int(version[1]), int(version[2])) < (3, 6):
-        text = f"{seen.node}: Python 3.6 or newer is missing, which a shim needs"
+    if not _has_python(seen):
+        text = f"{seen.node}: {_NO_PYTHON}"
         return Finding(name, "fail", text, "install it there, or write an oci.conf")
     if not seen.runtime:
         text = f"{seen.node}: neither crun nor runc works there"
@@ -259,10 +277,10 @@ async def _in_job(call: DoctorCall, report: Reporter, job: Job, request: JobRequ
     program = await trio.to_thread.run_sync(_program, call, abandon_on_cancel=True)
     with _token(call, request) as (directory, file, token):
         shim = await trio.to_thread.run_sync(by_own_shim, call, abandon_on_cancel=True)
-        text = _FOR_A_SHIM + script(None, file) if shim else script(program, file)
-        _, lines = await _step(job, text)
-    seen = read(lines)
-    report(judge_node_for_shim(seen) if shim else judge_runtime(program, seen, conf))
+        text = _RUNTIME + script(None, file) if shim else script(program, file)
+        _, lines = await _step(job, _PYTHON + text)
+    seen, launch = read(lines), call.settings.slurm.launch
+    report(judge_node_for_shim(seen) if shim else judge_runtime(program, seen, conf, launch))
     report(judge_directory(directory, seen, token, scripted=_scripted(call)))
     report(await _users(call, job, request))
     report(await try_container(call, job.environment))

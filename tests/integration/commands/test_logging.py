@@ -246,7 +246,7 @@ def test_what_it_waits_for_is_said_at_once(site: Site) -> None:
     with cluster.full(site.user):
         life = site.life("true", options=("-v",))
         life.complains("Pending job allocation")
-    life.created()
+    life.created().complains("scrun: it is created\n")
     assert life.stderr is not None
     assert life.stderr.so_far.endswith(b"scrun: it is created\n")
 

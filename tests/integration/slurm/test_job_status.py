@@ -8,7 +8,6 @@ import pytest
 
 from tests.conftest import MakeSite
 from tests.harness import cluster
-from tests.harness.processes import signal_quietly
 from tests.harness.program import output_of
 from tests.harness.site import Site
 from tests.harness.versions import slurm_version
@@ -70,8 +69,7 @@ def test_a_container_whose_supervisor_died(make_site: MakeSite) -> None:
     site = make_site("slurm-user")
     life = site.life("sleep", "600").created().start().wait_for("running")
     job = life.job_id
-    (supervisor,) = site.supervisors()
-    signal_quietly(supervisor)
+    site.kill_supervisors()
     state, code = ended(job)
     assert state in ("FAILED", "CANCELLED")
     assert code != "0:0"

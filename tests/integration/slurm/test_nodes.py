@@ -201,7 +201,7 @@ def test_what_cannot_be(site: Site, environment: dict[str, str], said: str) -> N
 
 def one_on_a_node(site: Site) -> bool:
     """Whether a node runs one task of a container only."""
-    return slurm_version().containers_per_node == 1 and not site.creates_first
+    return slurm_version().containers_per_node == 1 and not site.by_shim
 
 
 @on_slurm
@@ -297,7 +297,7 @@ def test_more_tasks_than_the_job_has_nodes(site: Site, job: dict[str, str]) -> N
     if one_on_a_node(site):
         assert f"job {job['SLURM_JOB_ID']} has 2 nodes; request at most 2" in life.refused()
         return
-    if site.creates_first:
+    if site.by_shim:
         assert "More processors requested than permitted" in life.refused()
         return
     life.created().start()

@@ -203,7 +203,7 @@ def test_srun_of_the_site(clustered: MakeExample, shared: Path) -> None:
     life.delete()
     lines = calls.read_text().splitlines()
     begins = [line.split()[:2] for line in lines if line.startswith("--")]
-    assert len(begins) >= 3  # the container, exec, kill
+    assert len(begins) == 1 if site.by_shim else len(begins) >= 3  # the container, exec, kill
     assert begins == [["--mpi=none", "--wait=60"]] * len(begins)
     assert lines.count("flags Steps") == len(begins)
     site.settle()

@@ -339,12 +339,21 @@ def test_an_image_cannot_have_a_file_read(site: Site, how: str) -> None:
 
 
 @pytest.mark.oci_conf
-@on_slurm
-def test_mpi_that_reaches_no_container(site: Site) -> None:
-    """Measured: see docs/howto/mpi.md. By a shim it does (`test_ranks`)."""
+@pytest.mark.parametrize(
+    ("launch", "reason", "remedy"),
+    [
+        ("auto", "the commands of the oci.conf do not pass its descriptor on", "leave it out"),
+        ("container", "srun --container of Slurm 2", 'set launch = "shim" in the section [slurm]'),
+    ],
+)
+def test_mpi_that_reaches_no_container(
+    make_site: MakeSite, launch: str, reason: str, remedy: str
+) -> None:
+    """Measured: see docs/howto/mpi.md. By a shim that calls the runtime it does (`test_ranks`)."""
+    site = make_site("slurm-user", settings=f'[slurm]\nlaunch = "{launch}"\n')
     said = site.life("true", environment={"SCRUN_MPI_TYPE": "pmi2"}).refused()
-    assert "SCRUN_MPI_TYPE=pmi2: cannot work: srun --container of Slurm 2" in said
-    assert 'set launch = "shim" in the section [slurm] of scrun.toml' in said
+    assert f"SCRUN_MPI_TYPE=pmi2: cannot work: {reason}" in said
+    assert remedy in said
     life = site.life("true", environment={"SCRUN_MPI_TYPE": "none"}).created().start()
     assert life.wait() == 0
 

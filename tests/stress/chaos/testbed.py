@@ -47,7 +47,7 @@ _UP = f"trap 'exit {TRAPPED}' TERM INT; echo up; "
 
 
 def launch_of(conf: str) -> str:
-    """Return what makes containers on the nodes of a cluster: a shim, without an oci.conf."""
+    """Return what is to make containers on a cluster's nodes: a shim, without an oci.conf."""
     return "container" if Path(conf).with_name("oci.conf").exists() else "shim"
 
 
@@ -130,7 +130,9 @@ class Testbed:
             text += f"create_timeout = {_IMPATIENT}\n" if waits else ""
             # what waits holds the root directory
             kept = 0 if point or disk else self._linger
-            text += f"[slurm]\nlinger = {kept}\n" if kept else ""
+            if self.engine == "slurm":
+                text += f'[slurm]\nlaunch = "{self.launch}"\n'
+                text += f"linger = {kept}\n" if kept else ""
             text += '[log]\nlevel = "debug"\n'
             named = str(self.site.base / "chaos.lua") if script else "none"
             text += f'[lua]\nscript = "{named}"\n'

@@ -285,14 +285,38 @@ def test_what_a_node_tells() -> None:
     )
     assert seen == job_trial.NodeReport("n1", "crun version 1", "t")
     assert job_trial.read([]) == job_trial.NodeReport("?", "", "")
-    assert job_trial.judge_runtime("crun", seen, "/oci.conf").status == "ok"
-    lacking = job_trial.judge_runtime("/opt/crun", job_trial.NodeReport("n1", "", ""), "/oci.conf")
+    assert job_trial.judge_runtime("crun", seen, "/oci.conf", "auto").status == "ok"
+    without = job_trial.NodeReport("n1", "", "")
+    lacking = job_trial.judge_runtime("/opt/crun", without, "/oci.conf", "auto")
     assert (lacking.status, lacking.text) == ("fail", "n1: /opt/crun is not installed")
-    assert job_trial.judge_runtime(None, seen, "/oci.conf").status == "warn"
+    assert job_trial.judge_runtime(None, seen, "/oci.conf", "auto").status == "warn"
     assert job_trial.judge_directory("/d", seen, "t", scripted=False).status == "ok"
     assert job_trial.judge_directory("/d", seen, "u", scripted=True).status == "warn"
     elsewhere = job_trial.judge_directory("/d", seen, "u", scripted=False)
     assert (elsewhere.status, "scratch" in elsewhere.remedy) == ("fail", True)
+
+
+@pytest.mark.parametrize(
+    ("launch", "python", "status", "text"),
+    [
+        ("auto", "Python 3.11.2", "ok", "n1: crun, crun 1.8, called by a shim of Python 3.11.2"),
+        ("shim", "Python 3.6.8", "ok", "n1: crun, crun 1.8, called by a shim of Python 3.6.8"),
+        (
+            "auto",
+            "Python 2.7",
+            "ok",
+            "n1: crun, crun 1.8, called by Slurm: Python 3.6 or newer is",
+        ),
+        ("shim", "", "fail", "n1: Python 3.6 or newer is missing, which a shim needs"),
+        ("container", "", "ok", "n1: crun, crun 1.8"),
+    ],
+)
+def test_who_calls_the_runtime(launch: str, python: str, status: str, text: str) -> None:
+    seen = job_trial.NodeReport("n1", "crun 1.8", "t", python)
+    found = job_trial.judge_runtime("crun", seen, "/oci.conf", launch)
+    assert found.status == status
+    assert found.text.startswith(text)
+    assert found.text == text or launch == "auto"
 
 
 async def test_the_script_of_a_node(tmp_path: Any) -> None:
