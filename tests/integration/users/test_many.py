@@ -18,13 +18,15 @@ pytestmark = pytest.mark.covers("promise many lives; anchors and supervisors are
 
 on_slurm = pytest.mark.parametrize("site", ["slurm-user"], indirect=True)
 LONG = pytest.mark.timeout(400)
+LIVES = int(os.environ.get("SCRUN_LIVES") or 60)
+"""How many one after the other; 200 for a long run."""
 
 
 @pytest.mark.covers("slurm-scrun the anchor goes on for ever after the end")
 @LONG
 @on_slurm
-def test_200_lives_one_after_the_other(site: Site) -> None:
-    assert [whole_life(site) for _ in range(200)] == [0] * 200
+def test_many_lives_one_after_the_other(site: Site) -> None:
+    assert [whole_life(site) for _ in range(LIVES)] == [0] * LIVES
     site.settle()
 
 
